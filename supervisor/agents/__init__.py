@@ -1,0 +1,1 @@
+"""An agent as an operating-system process. Knows no protocol."""

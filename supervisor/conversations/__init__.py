@@ -1,0 +1,1 @@
+"""Where a conversation lives: its nursery, its state machine and the agent it owns."""

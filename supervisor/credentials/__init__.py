@@ -1,0 +1,1 @@
+"""Secrets: their store, their sources, and what an agent may get."""

@@ -1,0 +1,1 @@
+"""The durable log and its cursors. Knows only bytes, ids and sequence numbers."""

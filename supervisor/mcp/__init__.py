@@ -1,0 +1,1 @@
+"""MCP server configuration and what of it is forwarded to an agent."""

@@ -1,0 +1,1 @@
+"""The agent settings and their merge rules."""
