@@ -1,0 +1,55 @@
+"""What can go wrong with a conversation, as types. The gateway maps them to statuses in one table of its own."""
+
+from __future__ import annotations
+
+
+class ConversationError(Exception):
+    """Base of everything that this room raises to its callers. The message is one line, fit for a client."""
+
+
+class UnknownConversation(ConversationError):
+    """No conversation has that id (404)."""
+
+
+class AlreadyRunning(ConversationError):
+    """A run was asked for while one is under way (409)."""
+
+
+class InvalidStart(ConversationError):
+    """A start request names something that cannot be started (422).
+
+    `loc` is the path of the offending field below the request body.
+    """
+
+    def __init__(self, message: str, loc: tuple[str | int, ...]) -> None:
+        super().__init__(message)
+        self.loc = loc
+
+
+class AtCapacity(ConversationError):
+    """A limit of the server is reached; the caller may try again later (429)."""
+
+
+class AgentFailure(ConversationError):
+    """The agent could not be started, or it ended a turn with a failure.
+
+    `code` is the code of the ConversationErrorEvent that reports it (reference: the codes that clients
+    of the agent-server wire know), `kind`/`retryable`/`user_action` its classification, and
+    `credentials` tells that the failure is about missing or refused credentials, which is no crash.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        kind: str = "internal",
+        retryable: bool = False,
+        user_action: str = "none",
+    ) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.kind = kind
+        self.retryable = retryable
+        self.user_action = user_action

@@ -1,0 +1,61 @@
+"""What a conversation is started with: the decoded start request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from supervisor.events import Message, Vocabulary
+from supervisor.settings import AgentSettings
+
+MAX_ITERATIONS_DEFAULT = 500
+"""Turns after which clients expect a conversation to give up; the value that they send themselves."""
+
+
+def never_confirm() -> dict[str, Any]:
+    """The policy of a conversation that names none: nobody is asked."""
+    return {"kind": "NeverConfirm"}
+
+
+@attrs.frozen(kw_only=True)
+class StartRequest:
+    """A start request, decoded and validated field by field, but not yet resolved against the settings.
+
+    `agent` is None when the request leaves the choice to the server's settings; `spelled_out` tells that
+    the request named the agent itself (as `agent`, `agent_settings` or `agent_profile_id`), which decides
+    the vocabulary where neither the request nor the server forces one. `extra` holds what is only echoed
+    (hook_config, client_tools, tool_module_qualnames ...). `secrets` maps names to plain values or to
+    references that the caller has already resolved to values.
+    """
+
+    working_dir: str
+    conversation_id: str | None = None
+    agent: AgentSettings | None = None
+    spelled_out: bool = False
+    event_vocabulary: Vocabulary | None = None
+    initial_message: Message | None = None
+    confirmation_policy: dict[str, Any] = attrs.field(factory=never_confirm)
+    security_analyzer: dict[str, Any] | None = None
+    max_iterations: int = MAX_ITERATIONS_DEFAULT
+    stuck_detection: bool = True
+    tags: dict[str, str] = attrs.field(factory=dict)
+    secrets: dict[str, Any] = attrs.field(factory=dict, repr=False)
+    title: str | None = None
+    autotitle: bool = True
+    parent_conversation_id: str | None = None
+    launched_agent_profile: dict[str, Any] | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict)
+
+
+def choose_vocabulary(request: StartRequest, forced: Vocabulary | None) -> Vocabulary:
+    """The vocabulary of a new conversation: what the server forces, else what is asked for, else by form.
+
+    A request that leaves the agent to the settings is the older interface's, which reads the core kinds;
+    one that spells the agent out comes from today's clients, which render the extended kinds best.
+    """
+    if forced is not None:
+        return forced
+    if request.event_vocabulary is not None:
+        return request.event_vocabulary
+    return Vocabulary.EXTENDED if request.spelled_out else Vocabulary.CORE
