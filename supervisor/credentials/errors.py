@@ -1,0 +1,40 @@
+"""What can go wrong with stored secrets. No message ever holds a value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class CredentialsError(Exception):
+    """Base of this room's errors. Its text is safe to show to a client and to log."""
+
+
+class InvalidSecretName(CredentialsError, ValueError):
+    """A secret name does not match ``SECRET_NAME``."""
+
+
+class InvalidSecretValue(CredentialsError, ValueError):
+    """A secret value is blank, a redacted placeholder, or cannot stand in an environment."""
+
+
+class SecretsCorrupt(CredentialsError):
+    """The secret file cannot be read as such. It is left as it is, for a person to look at."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"secret file {path} is not usable: {reason}")
+        self.path = path
+
+
+class WrongMasterKey(CredentialsError):
+    """The master key in use is not the one that the secret file was written with. Nothing was changed."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        super().__init__(
+            f"secret file {path} was encrypted with another master key than the one from {source}"
+        )
+        self.path = path
+        self.source = source
+
+
+class NotDecryptable(CredentialsError):
+    """A token was not made with this key, or was damaged."""

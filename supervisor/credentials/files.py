@@ -1,0 +1,64 @@
+"""Private files: whole or not there, and for our eyes only. All of it blocks: call it in a thread."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+#: Owner may read and write, nobody else anything.
+PRIVATE_FILE: Final = 0o600
+
+#: The directory that holds such files.
+PRIVATE_DIRECTORY: Final = 0o700
+
+
+def replace_private(path: Path, data: bytes) -> None:
+    """Put ``data`` at ``path``; after a crash there is the old content or the new, never a part."""
+    temporary = _write_beside(path, data)
+    try:
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def create_private(path: Path, data: bytes) -> bool:
+    """Put ``data`` at ``path`` unless something is there; whether it was created.
+
+    A hard link is exclusive and never shows a half-written file, which O_EXCL alone would.
+    """
+    temporary = _write_beside(path, data)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+    return True
+
+
+def _write_beside(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,61 @@
+"""A secret value that does not show itself, and the rules of names and values."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import attrs
+
+from supervisor.credentials.errors import InvalidSecretName, InvalidSecretValue
+
+#: Names double as environment variable names of the agent, so they follow those (wire.md 7.4).
+SECRET_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+
+#: What clients are shown instead of a value, and may send back by mistake (wire.md 7.2).
+REDACTED: Final = "**********"
+
+
+@attrs.frozen(repr=False)
+class Secret:
+    """A secret string. ``reveal()`` is the only way to its value; repr, str and format hide it."""
+
+    _value: str
+
+    def reveal(self) -> str:
+        """The value, for the one place that needs it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"Secret({REDACTED})"
+
+    __str__ = __repr__
+
+
+@attrs.frozen
+class SecretInfo:
+    """What may be listed of a secret."""
+
+    name: str
+    description: str | None = None
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` or raise InvalidSecretName."""
+    if not SECRET_NAME.fullmatch(name):
+        raise InvalidSecretName(
+            "a secret name starts with a letter and has at most 64 letters, digits and underscores"
+        )
+    return name
+
+
+def check_value(value: str) -> str:
+    """Return ``value`` or raise InvalidSecretValue, which never quotes it."""
+    if not value.strip():
+        raise InvalidSecretValue("a secret value must not be blank")
+    if value.strip() == REDACTED:
+        raise InvalidSecretValue("the redacted placeholder is not a secret value")
+    if "\0" in value:
+        # No environment variable can hold it: exec would fail for the agent, far from here.
+        raise InvalidSecretValue("a secret value must not contain a NUL character")
+    return value
