@@ -1,0 +1,104 @@
+"""Sessions, kept in a directory so that a later process of the same home knows them."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+
+class Session:
+    """One session: where it works, what was said, how its options stand."""
+
+    def __init__(self, session_id: str, cwd: str) -> None:
+        self.id = session_id
+        self.cwd = cwd
+        self.turns: list[dict[str, Any]] = []  # {"user": text, "agent": text, "stop": reason | None}
+        self.options: dict[str, Any] = {"mode": "default", "model": "small", "brave": False}
+        self.tool_calls = 0
+        self.cost = 0.0
+
+    def dump(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class Store:
+    """Sessions by id. Without a directory they live as long as the process."""
+
+    def __init__(self, home: str | None) -> None:
+        self._home = Path(home) if home else None
+        self._lock = threading.Lock()
+        self.open: dict[str, Session] = {}
+        if self._home:
+            self._home.mkdir(parents=True, exist_ok=True)
+
+    def count_start(self) -> int:
+        """How many processes have used this home, this one included."""
+        if not self._home:
+            return 1
+        return self.count("start")
+
+    def count(self, what: str) -> int:
+        """Count something across processes: 1 for the first time, then 2, ..."""
+        with self._lock:
+            if not self._home:
+                counts = vars(self).setdefault("counts", {})
+                counts[what] = counts.get(what, 0) + 1
+                return int(counts[what])
+            with (self._home / f"count-{what}").open("ab") as file:
+                file.write(b".")
+                return file.tell()
+
+    def new(self, cwd: str) -> Session:
+        session = Session(f"scripted-{uuid.uuid4().hex[:12]}", cwd)
+        self.open[session.id] = session
+        self.save(session)
+        return session
+
+    def fork(self, source: Session, cwd: str) -> Session:
+        session = self.new(cwd)
+        session.turns = [dict(turn) for turn in source.turns]
+        session.options = dict(source.options)
+        self.save(session)
+        return session
+
+    def find(self, session_id: str) -> Session | None:
+        """An open session or a stored one; a stored one becomes open."""
+        if session_id in self.open:
+            return self.open[session_id]
+        path = self._path(session_id)
+        if path is None or not path.exists():
+            return None
+        session = Session(session_id, "")
+        vars(session).update(json.loads(path.read_text()))
+        self.open[session_id] = session
+        return session
+
+    def save(self, session: Session) -> None:
+        path = self._path(session.id)
+        if path is None:
+            return
+        with self._lock:
+            scratch = path.with_suffix(".part")
+            scratch.write_text(json.dumps(session.dump()))
+            os.replace(scratch, path)
+
+    def delete(self, session_id: str) -> None:
+        self.open.pop(session_id, None)
+        path = self._path(session_id)
+        if path:
+            path.unlink(missing_ok=True)
+
+    def all(self) -> list[Session]:
+        if self._home:
+            for path in self._home.glob("scripted-*.json"):
+                self.find(path.stem)
+        return list(self.open.values())
+
+    def _path(self, session_id: str) -> Path | None:
+        if self._home is None or not session_id.startswith("scripted-") or "/" in session_id:
+            return None
+        return self._home / f"{session_id}.json"

@@ -1,0 +1,125 @@
+"""What /proc tells of process trees, and a sweep that leaves nothing of a test behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class ProcessInfo:
+    """One line of /proc/PID/stat, as far as tests care."""
+
+    pid: int
+    name: str
+    state: str
+    ppid: int
+    pgid: int
+    sid: int
+
+
+def info(pid: int) -> ProcessInfo | None:
+    """None when there is no such process."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    close = stat.rindex(")")
+    fields = stat[close + 2 :].split()
+    name = stat[stat.index("(") + 1 : close]
+    return ProcessInfo(pid, name, fields[0], int(fields[1]), int(fields[2]), int(fields[3]))
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs: a zombie does not."""
+    found = info(pid)
+    return found is not None and found.state not in "ZX"
+
+
+def everyone() -> list[ProcessInfo]:
+    found = (info(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdigit())
+    return [process for process in found if process]
+
+
+def descendants(root: int) -> list[ProcessInfo]:
+    """Living processes below `root`, itself not included; re-parented ones are not found."""
+    children: dict[int, list[ProcessInfo]] = {}
+    for process in everyone():
+        children.setdefault(process.ppid, []).append(process)
+    found: list[ProcessInfo] = []
+    todo = [root]
+    while todo:
+        for child in children.get(todo.pop(), ()):
+            todo.append(child.pid)
+            if child.state not in "ZX":
+                found.append(child)
+    return found
+
+
+def command_line(pid: int) -> str:
+    return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The environment it was started with; empty when it is gone or not ours."""
+    pairs = (entry.partition(b"=") for entry in _read(pid, "environ").split(b"\0") if entry)
+    return {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
+
+
+def mentioning(needle: str | Path) -> list[int]:
+    """Living processes whose command line, environment or working directory contains `needle`."""
+    text = str(needle).encode()
+    found = []
+    for process in everyone():
+        if process.pid == os.getpid() or process.state in "ZX":
+            continue
+        try:
+            cwd = os.readlink(PROC / str(process.pid) / "cwd").encode()
+        except OSError:
+            cwd = b""
+        if any(text in data for data in (_read(process.pid, "cmdline"), _read(process.pid, "environ"), cwd)):
+            found.append(process.pid)
+    return found
+
+
+def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def sweep(needle: str | Path) -> list[int]:
+    """Kill whatever still mentions `needle`, typically a test's own directory; returns what was killed."""
+    killed: list[int] = []
+    for _ in range(10):
+        left = mentioning(needle)
+        if not left:
+            break
+        kill(left)
+        killed += left
+        time.sleep(0.02)
+    return killed
+
+
+def wait_until(condition: Callable[[], bool], timeout: float = 5.0, step: float = 0.01) -> bool:
+    """Poll `condition`, blocking, for `timeout` seconds at most; says whether it came true."""
+    until = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(step)
+    return True
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return (PROC / str(pid) / name).read_bytes()
+    except OSError:
+        return b""

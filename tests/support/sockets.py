@@ -1,0 +1,97 @@
+"""Everything that arrives on a conversation's WebSockets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, open_websocket_url
+
+MAX_FRAME_BYTES = 128 * 1024 * 1024  # larger than anything a server may send
+QUEUED_FRAMES = 1024
+
+
+class Collector:
+    """Frames in the order of arrival; reads on its own, so that a slow test is not a slow client."""
+
+    def __init__(self, socket: WebSocketConnection) -> None:
+        self.socket = socket
+        self.frames: list[dict[str, Any]] = []
+        self.closed: tuple[int, str | None] | None = None  # close code and reason
+        self._arrival = trio.Event()
+
+    async def wait_for(
+        self, wanted: Callable[[dict[str, Any]], bool], timeout: float = 10.0, start: int = 0
+    ) -> dict[str, Any]:
+        """The first frame from `start` on that satisfies `wanted`, already arrived or to come."""
+        position = start
+        with trio.move_on_after(timeout):
+            while True:
+                arrival = self._arrival
+                while position < len(self.frames):
+                    if wanted(self.frames[position]):
+                        return self.frames[position]
+                    position += 1
+                assert self.closed is None, f"closed {self.closed} while waiting"
+                await arrival.wait()
+        kinds = [frame.get("kind") or frame.get("type") for frame in self.frames[-20:]]
+        raise AssertionError(f"no such frame after {timeout} s; last of {len(self.frames)}: {kinds}")
+
+    async def wait_closed(self, timeout: float = 10.0) -> tuple[int, str | None]:
+        with trio.fail_after(timeout):
+            while self.closed is None:
+                await self._arrival.wait()
+        return self.closed
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [frame for frame in self.frames if frame.get("kind") == kind]
+
+    async def send(self, frame: Any) -> None:
+        """An object as JSON, a string as it is."""
+        await self.socket.send_message(frame if isinstance(frame, str) else json.dumps(frame))
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                frame = json.loads(await self.socket.get_message())
+            except ConnectionClosed as closed:
+                self.closed = (closed.reason.code, closed.reason.reason) if closed.reason else (1006, None)
+                self._wake()
+                return
+            self.frames.append(frame)
+            self._wake()
+
+    def _wake(self) -> None:
+        self._arrival.set()
+        self._arrival = trio.Event()
+
+
+@asynccontextmanager
+async def collect(url: str) -> AsyncIterator[Collector]:
+    """Connect and gather frames until the block ends. `url` may begin with http or ws."""
+    address = "ws" + url.removeprefix("http") if url.startswith("http") else url
+    async with (
+        open_websocket_url(
+            address, max_message_size=MAX_FRAME_BYTES, message_queue_size=QUEUED_FRAMES, disconnect_timeout=1
+        ) as socket,
+        trio.open_nursery() as nursery,
+    ):
+        collector = Collector(socket)
+        nursery.start_soon(collector._read)
+        try:
+            yield collector
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+def events_socket(url: str, conversation: str, query: str = "resend_mode=all") -> str:
+    """The address of the event socket; an empty query gets live events only."""
+    return f"{url}/sockets/events/{conversation}" + (f"?{query}" if query else "")
+
+
+def session_socket(url: str, conversation: str, after_seq: int | None = -1) -> str:
+    """The address of the sequenced socket; -1 asks for the whole log, None for live frames only."""
+    return f"{url}/sockets/session/{conversation}" + ("" if after_seq is None else f"?after_seq={after_seq}")
