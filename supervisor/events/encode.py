@@ -1,0 +1,192 @@
+"""From the types to JSON, within a vocabulary.
+
+Stored and streamed JSON omits typed properties that are null, unless they are required; payloads that nobody
+here types are passed on as they are. Answers by id have all nulls present: `with_nulls` adds them to the
+stored form, so that an event is encoded once in its life. Encoders are compiled once per type and vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from supervisor.events.model import Model, Variant, Vocabulary
+from supervisor.events.shapes import (
+    Choice,
+    Family,
+    Fixed,
+    Free,
+    ListOf,
+    MapOf,
+    OneOf,
+    Record,
+    Scalar,
+    Shape,
+    constant_of,
+    is_within,
+    members_of,
+    properties_of,
+)
+from supervisor.events.types import Event
+
+_Encode = Callable[[Any], Any]
+
+
+def encode(obj: Model, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> dict[str, Any]:
+    """The JSON object of `obj`, null properties omitted unless required.
+
+    Payloads are shared with `obj`, not copied. Raises ValueError where the vocabulary has no such kind.
+    """
+    return _record_encoder(type(obj), vocabulary)(obj)  # type: ignore[no-any-return]
+
+
+def dump_event(event: Event, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> bytes:
+    """The JSON of an event as it is stored and as it is sent on sockets, without a newline in it.
+
+    Raises ValueError where the vocabulary has no such kind, of the event or of the action, observation or
+    tool in it.
+    """
+    return dumps(_record_encoder(type(event), vocabulary)(event))
+
+
+def dumps(obj: Any) -> bytes:
+    """JSON of a payload from anywhere. What the fast encoder refuses goes to the patient one.
+
+    That is deep nesting, integers beyond 64 bits and lone surrogates (which become `?`): strange, but an
+    agent may send them, and its event must not be lost over it.
+    """
+    try:
+        return orjson.dumps(obj)
+    except orjson.JSONEncodeError:
+        text = json.dumps(obj, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text.encode("utf-8", "replace")
+
+
+def with_nulls(obj: Mapping[str, Any], vocabulary: Vocabulary = Vocabulary.EXTENDED) -> dict[str, Any]:
+    """A stored event with its null properties present, recursively: the form of answers by id.
+
+    `obj` itself is left alone. A kind that is not known is returned as it is.
+    """
+    member = members_of(Event, vocabulary).get(obj.get("kind", ""))
+    return dict(obj) if member is None else _record_filler(member, vocabulary)(obj)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _record_encoder(model: type[Model], vocabulary: Vocabulary) -> _Encode:
+    if not is_within(model, vocabulary):
+        return _refuse(model, vocabulary)
+    plan = [
+        (
+            each.name,
+            operator.attrgetter(each.attribute),
+            _encoder(each.shape, vocabulary),
+            each.nullable and not each.required,
+        )
+        for each in properties_of(model)
+        if each.within(vocabulary)
+    ]
+    constant = constant_of(model)
+
+    def write(obj: Any) -> dict[str, Any]:
+        out = {}
+        for name, get, encoder, omit_null in plan:
+            value = get(obj)
+            if value is None:
+                if omit_null:
+                    continue
+                out[name] = None
+            else:
+                out[name] = value if encoder is None else encoder(value)
+        if constant is not None:
+            out[constant[0]] = constant[1]
+        return out
+
+    return write
+
+
+def _refuse(model: type[Model], vocabulary: Vocabulary) -> _Encode:
+    def write(obj: Any) -> Any:
+        raise ValueError(f"the {vocabulary} vocabulary has no {model.NAME}")
+
+    return write
+
+
+def _encoder(shape: Shape, vocabulary: Vocabulary) -> _Encode | None:
+    """What turns a value of this shape into JSON; None where it is JSON already."""
+    match shape:
+        case Free() | Scalar() | Choice() | Fixed():
+            return None
+        case ListOf(item):
+            inner = _encoder(item, vocabulary)
+            return None if inner is None else lambda value: [inner(each) for each in value]
+        case MapOf(item):
+            inner = _encoder(item, vocabulary)
+            return None if inner is None else lambda value: {key: inner(each) for key, each in value.items()}
+        case Record(model):
+            return _record_encoder(model, vocabulary)
+        case OneOf() | Family():
+            return lambda value: _record_encoder(type(value), vocabulary)(value)
+
+
+@functools.cache
+def _record_filler(model: type[Model], vocabulary: Vocabulary) -> _Encode:
+    plan = [
+        (each.name, _filler(each.shape, vocabulary), each.nullable)
+        for each in properties_of(model)
+        if each.within(vocabulary)
+    ]
+
+    def fill(obj: Mapping[str, Any]) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for name, filler, nullable in plan:
+            value = obj.get(name)
+            if value is not None:
+                out[name] = value if filler is None else filler(value)
+            elif nullable or name in obj:
+                out[name] = None
+        for name, value in obj.items():
+            if name not in out:
+                out[name] = value
+        return out
+
+    return fill
+
+
+def _filler(shape: Shape, vocabulary: Vocabulary) -> _Encode | None:
+    """What adds the nulls to a JSON value of this shape; None where there are none to add."""
+    match shape:
+        case Free() | Scalar() | Choice() | Fixed():
+            return None
+        case ListOf(item):
+            inner = _filler(item, vocabulary)
+            return None if inner is None else lambda value: [inner(each) for each in value]
+        case MapOf(item):
+            inner = _filler(item, vocabulary)
+            return None if inner is None else lambda value: {key: inner(each) for key, each in value.items()}
+        case Record(model):
+            return _record_filler(model, vocabulary)
+        case OneOf(models):
+            return _tagged_filler({constant_of(model): model for model in models}, vocabulary)
+        case Family(base):
+            return _family_filler(members_of(base, vocabulary), vocabulary)
+
+
+def _tagged_filler(models: Mapping[tuple[str, str] | None, type[Model]], vocabulary: Vocabulary) -> _Encode:
+    def fill(value: Any) -> Any:
+        model = next((each for constant, each in models.items() if constant in value.items()), None)
+        return value if model is None else _record_filler(model, vocabulary)(value)
+
+    return fill
+
+
+def _family_filler(members: Mapping[str, type[Variant]], vocabulary: Vocabulary) -> _Encode:
+    def fill(value: Any) -> Any:
+        member = members.get(value.get("kind"))
+        return value if member is None else _record_filler(member, vocabulary)(value)
+
+    return fill
