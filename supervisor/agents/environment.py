@@ -1,0 +1,131 @@
+"""An agent's environment, composed from named inputs by one pure function.
+
+Nothing reaches an agent because the server happened to have it: of the server's own variables only those
+needed to find programs, speak the user's language and get through proxies are passed on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from supervisor.agents.catalog import Descriptor, load_catalog
+
+__all__ = ["MARKER", "base_environment", "compose_environment", "needs_data_dir"]
+
+MARKER = "OSTLER_AGENT"
+"""Variable that marks every process of one agent incarnation, so that strays can be found by it."""
+
+PASSED_ON = frozenset(
+    {
+        "PATH", "HOME", "LANG", "LANGUAGE", "TERM", "COLORTERM", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL",
+        "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
+        "http_proxy", "https_proxy", "all_proxy", "no_proxy",
+        "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+    }
+)  # fmt: skip
+"""Variables of the server that an agent sees."""
+
+PASSED_ON_PREFIXES = ("LC_",)
+
+XDG_PREFIX = "XDG_"
+"""Passed on only to an agent that shares the user's home: elsewhere they would lead out of its data
+directory."""
+
+RESERVED_PREFIXES = ("OSTLER_", "OH_")
+RESERVED = frozenset({"SESSION_API_KEY", "CLAUDECODE"})
+"""Never given to an agent, not even as a secret: the server's own, and the mark by which Claude Code refuses
+to nest."""
+
+SANDBOX_DECLARATION = "OSTLER_SANDBOX"
+"""Set to 1 by an operator whose machine exists for agents alone (a container, a virtual machine)."""
+
+
+def base_environment(server_env: Mapping[str, str], *, isolated: bool) -> dict[str, str]:
+    """The part of the server's environment that any child process may see."""
+    prefixes = PASSED_ON_PREFIXES if isolated else (*PASSED_ON_PREFIXES, XDG_PREFIX)
+    return {
+        name: value for name, value in server_env.items() if name in PASSED_ON or name.startswith(prefixes)
+    }
+
+
+def needs_data_dir(descriptor: Descriptor, secrets: Mapping[str, str]) -> bool:
+    """Whether the agent is given a credential that it reads from a file, so that it must have a data
+    directory."""
+    return any(secrets.get(spec.name) for spec in descriptor.file_secrets)
+
+
+def compose_environment(
+    *,
+    server_env: Mapping[str, str],
+    descriptor: Descriptor,
+    secrets: Mapping[str, str],
+    data_dir: Path | None,
+    extra: Mapping[str, str],
+    path: Sequence[str] = (),
+    catalog: Mapping[str, Descriptor] | None = None,
+) -> dict[str, str]:
+    """The complete environment of an agent.
+
+    Later wins: what the server passes on, the descriptor's fixed variables, ``secrets`` (resolved values;
+    empty ones count as absent), the data directory, ``extra`` (the caller's own, e.g. from the start
+    request). Then variables that contradict each other are dropped and a base URL is put where the agent
+    looks for it. ``path`` are directories to search before the server's PATH (see ``Launch.path``).
+    ``catalog`` tells which credentials belong to other agents; the bundled one by default.
+    """
+    env = base_environment(server_env, isolated=data_dir is not None)
+    env.update(descriptor.env)
+    if server_env.get(SANDBOX_DECLARATION) == "1":
+        env.update(descriptor.sandbox_env)
+    withheld = _withheld(descriptor, load_catalog() if catalog is None else catalog)
+    env.update({name: value for name, value in secrets.items() if value and name not in withheld})
+    if data_dir is not None:
+        for name, folder in descriptor.data_dir_env.items():
+            env[name] = str(data_dir / folder)
+        for spec in descriptor.file_secrets:
+            if spec.env is not None and secrets.get(spec.name):
+                env[spec.env] = str(data_dir / spec.path)
+    env.update(extra)
+    owned = {*descriptor.data_dir_env, MARKER}
+    env = {name: value for name, value in env.items() if name in owned or not _is_reserved(name)}
+    for conflict in descriptor.env_conflicts:
+        if env.get(conflict.when):
+            for name in conflict.drop:
+                env.pop(name, None)
+    _place_base_url(env, descriptor)
+    if path:
+        env["PATH"] = os.pathsep.join([*path, *filter(None, [env.get("PATH")])])
+    return env
+
+
+def _is_reserved(name: str) -> bool:
+    return name in RESERVED or name.startswith(RESERVED_PREFIXES)
+
+
+def _withheld(descriptor: Descriptor, catalog: Mapping[str, Descriptor]) -> Collection[str]:
+    """Secrets that are not this agent's: read from files, or read by other agents only."""
+    withheld = {spec.name for other in (*catalog.values(), descriptor) for spec in other.file_secrets}
+    if not descriptor.all_secrets:
+        for other in catalog.values():
+            withheld.update(other.secret_env)
+        withheld.difference_update(descriptor.secret_env)
+    return withheld
+
+
+def _place_base_url(env: dict[str, str], descriptor: Descriptor) -> None:
+    url = env.get(descriptor.base_url_env or "")
+    if not url:
+        return
+    if descriptor.base_url_alias is not None:
+        env.setdefault(descriptor.base_url_alias, url)
+    config = descriptor.base_url_config
+    if config is None or any(env.get(name) for name in config.unless_env):
+        return
+    try:
+        document = json.loads(env.get(config.variable) or "{}")
+    except ValueError:
+        return  # left as it is: the agent reports its own configuration best
+    if isinstance(document, dict) and not any(name in document for name in config.unless_properties):
+        env[config.variable] = json.dumps({**document, config.property: url})
