@@ -122,6 +122,9 @@ from supervisor.events.parts import (
     ThinkingBlock,
     UserAction,
 )
+from supervisor.events.schema import (
+    json_schema,
+)
 from supervisor.events.tools import (
     AskOracleTool,
     BrowserClickTool,
@@ -367,6 +370,7 @@ __all__ = [
     "dump_event",
     "dumps",
     "encode",
+    "json_schema",
     "new_event_id",
     "timestamp_now",
     "with_nulls",

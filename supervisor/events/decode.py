@@ -5,7 +5,6 @@ Nothing is coerced: a string is no number, `true` is no 1. Decoders are compiled
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -26,7 +25,9 @@ from supervisor.events.shapes import (
     Shape,
     constant_of,
     members_of,
+    once_per_type,
     properties_of,
+    shape_of,
 )
 from supervisor.events.types import Event
 
@@ -51,18 +52,17 @@ def decode(model: type[M], obj: Any) -> M:
     Raises EventValidationError with every error found.
     """
     errors = Errors()
-    family = issubclass(model, Variant) and "variants" in model.__dict__
-    result = (_family(model) if family else _record(model))(obj, (), errors)
+    result = _decoder(shape_of(model))(obj, (), errors)
     errors.raise_if_any()
     return result  # type: ignore[no-any-return]
 
 
-def decode_event(obj: Mapping[str, Any]) -> Event:
+def decode_event(obj: Any) -> Event:
     """Read an event of either vocabulary. Raises EventValidationError."""
     return decode(Event, obj)
 
 
-def decode_message(obj: Mapping[str, Any]) -> Message:
+def decode_message(obj: Any) -> Message:
     """Read a message as clients send it; a missing `role` is `user`, as in their request to send one.
 
     Unknown properties (clients add `run`) are ignored. Raises EventValidationError.
@@ -187,7 +187,7 @@ def _property(each: Property) -> _Decode:
     return read
 
 
-@functools.cache
+@once_per_type
 def _record(model: type[Model]) -> _Decode:
     plan = [(each.name, each.attribute, each.required, _property(each)) for each in properties_of(model)]
     known = {name for name, *_ in plan}
@@ -228,6 +228,7 @@ def _check_constant(
         errors.add((*loc, name), "literal_error", f"Input should be {expected!r}")
 
 
+@once_per_type
 def _family(base: type[Variant]) -> _Decode:
     members = members_of(base)
 

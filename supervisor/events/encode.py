@@ -7,7 +7,6 @@ stored form, so that an event is encoded once in its life. Encoders are compiled
 
 from __future__ import annotations
 
-import functools
 import json
 import operator
 from collections.abc import Callable, Mapping
@@ -30,11 +29,13 @@ from supervisor.events.shapes import (
     constant_of,
     is_within,
     members_of,
+    once_per_type,
     properties_of,
 )
 from supervisor.events.types import Event
 
 _Encode = Callable[[Any], Any]
+_EncodeRecord = Callable[[Any], dict[str, Any]]
 
 
 def encode(obj: Model, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def encode(obj: Model, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> dict[str
 
     Payloads are shared with `obj`, not copied. Raises ValueError where the vocabulary has no such kind.
     """
-    return _record_encoder(type(obj), vocabulary)(obj)  # type: ignore[no-any-return]
+    return _record_encoder(type(obj), vocabulary)(obj)
 
 
 def dump_event(event: Event, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> bytes:
@@ -73,11 +74,11 @@ def with_nulls(obj: Mapping[str, Any], vocabulary: Vocabulary = Vocabulary.EXTEN
     `obj` itself is left alone. A kind that is not known is returned as it is.
     """
     member = members_of(Event, vocabulary).get(obj.get("kind", ""))
-    return dict(obj) if member is None else _record_filler(member, vocabulary)(obj)  # type: ignore[no-any-return]
+    return dict(obj) if member is None else _record_filler(member, vocabulary)(obj)
 
 
-@functools.cache
-def _record_encoder(model: type[Model], vocabulary: Vocabulary) -> _Encode:
+@once_per_type
+def _record_encoder(model: type[Model], vocabulary: Vocabulary) -> _EncodeRecord:
     if not is_within(model, vocabulary):
         return _refuse(model, vocabulary)
     plan = [
@@ -93,7 +94,7 @@ def _record_encoder(model: type[Model], vocabulary: Vocabulary) -> _Encode:
     constant = constant_of(model)
 
     def write(obj: Any) -> dict[str, Any]:
-        out = {}
+        out: dict[str, Any] = {}
         for name, get, encoder, omit_null in plan:
             value = get(obj)
             if value is None:
@@ -109,8 +110,8 @@ def _record_encoder(model: type[Model], vocabulary: Vocabulary) -> _Encode:
     return write
 
 
-def _refuse(model: type[Model], vocabulary: Vocabulary) -> _Encode:
-    def write(obj: Any) -> Any:
+def _refuse(model: type[Model], vocabulary: Vocabulary) -> _EncodeRecord:
+    def write(obj: Any) -> dict[str, Any]:
         raise ValueError(f"the {vocabulary} vocabulary has no {model.NAME}")
 
     return write
@@ -122,19 +123,25 @@ def _encoder(shape: Shape, vocabulary: Vocabulary) -> _Encode | None:
         case Free() | Scalar() | Choice() | Fixed():
             return None
         case ListOf(item):
-            inner = _encoder(item, vocabulary)
-            return None if inner is None else lambda value: [inner(each) for each in value]
+            return _over_list(_encoder(item, vocabulary))
         case MapOf(item):
-            inner = _encoder(item, vocabulary)
-            return None if inner is None else lambda value: {key: inner(each) for key, each in value.items()}
+            return _over_map(_encoder(item, vocabulary))
         case Record(model):
             return _record_encoder(model, vocabulary)
         case OneOf() | Family():
             return lambda value: _record_encoder(type(value), vocabulary)(value)
 
 
-@functools.cache
-def _record_filler(model: type[Model], vocabulary: Vocabulary) -> _Encode:
+def _over_list(item: _Encode | None) -> _Encode | None:
+    return None if item is None else lambda value: [item(each) for each in value]
+
+
+def _over_map(item: _Encode | None) -> _Encode | None:
+    return None if item is None else lambda value: {key: item(each) for key, each in value.items()}
+
+
+@once_per_type
+def _record_filler(model: type[Model], vocabulary: Vocabulary) -> _EncodeRecord:
     plan = [
         (each.name, _filler(each.shape, vocabulary), each.nullable)
         for each in properties_of(model)
@@ -163,11 +170,9 @@ def _filler(shape: Shape, vocabulary: Vocabulary) -> _Encode | None:
         case Free() | Scalar() | Choice() | Fixed():
             return None
         case ListOf(item):
-            inner = _filler(item, vocabulary)
-            return None if inner is None else lambda value: [inner(each) for each in value]
+            return _over_list(_filler(item, vocabulary))
         case MapOf(item):
-            inner = _filler(item, vocabulary)
-            return None if inner is None else lambda value: {key: inner(each) for key, each in value.items()}
+            return _over_map(_filler(item, vocabulary))
         case Record(model):
             return _record_filler(model, vocabulary)
         case OneOf(models):

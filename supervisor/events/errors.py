@@ -10,7 +10,7 @@ import attrs
 from supervisor.events.model import Model
 
 MAX_ERRORS: Final = 1000
-"""Errors collected of one document. A hostile one of megabytes could otherwise turn into gigabytes of them."""
+"""Errors collected of one document. Megabytes of hostile input would otherwise become gigabytes of them."""
 
 Location = tuple[str | int, ...]
 

@@ -94,7 +94,7 @@ class RedactedThinkingBlock(Model):
 
 @attrs.frozen(kw_only=True)
 class ReasoningItemModel(Model):
-    """A reasoning item of a provider's responses API. `encrypted_content` is never shown, not even by repr."""
+    """A reasoning item of a provider. `encrypted_content` is never shown, not even by repr."""
 
     id: str | None = None
     summary: tuple[str, ...] = ()

@@ -6,8 +6,8 @@ import enum
 import functools
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, Final, Literal, Union
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, ParamSpec, TypeVar, Union, cast
 
 import attrs
 
@@ -78,6 +78,17 @@ class Family:
 
 Shape = Free | Scalar | Choice | ListOf | Fixed | MapOf | Record | OneOf | Family
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def once_per_type(function: Callable[P, R]) -> Callable[P, R]:
+    """Compute once for the same arguments, which are classes: functools.cache with its signature kept."""
+    return cast(Callable[P, R], functools.cache(function))
+
+
+_FACTORY: Final = cast(type, attrs.Factory)
+"""The class behind a default that is made anew; the stubs of attrs call it a function."""
 _SCALARS: Final[frozenset[Any]] = frozenset({str, int, float, bool})
 
 
@@ -100,11 +111,11 @@ class Property:
         return not (self.extended and vocabulary is Vocabulary.CORE)
 
 
-@functools.cache
+@once_per_type
 def properties_of(model: type[Model]) -> tuple[Property, ...]:
     """The properties of a type in the order in which they are written, but for its constant."""
     hints = typing.get_type_hints(model)
-    return tuple(_property(attribute, hints[attribute.name]) for attribute in attrs.fields(model))
+    return tuple(_property(attribute, hints[attribute.name]) for attribute in attrs.fields(cast(Any, model)))
 
 
 def constant_of(model: type[Model]) -> tuple[str, str] | None:
@@ -122,6 +133,17 @@ def is_within(model: type[Model], vocabulary: Vocabulary) -> bool:
     return model.CORE or vocabulary is Vocabulary.EXTENDED
 
 
+def shape_of(cls: type[Any]) -> Shape:
+    """The shape of a type, a family or an enum."""
+    if issubclass(cls, enum.StrEnum):
+        return Choice(tuple(member.value for member in cls), cls)
+    if issubclass(cls, Variant) and "variants" in cls.__dict__:
+        return Family(cls)
+    if issubclass(cls, Model):
+        return Record(cls)
+    raise TypeError(f"no shape for {cls!r}")
+
+
 def _property(attribute: attrs.Attribute[Any], hint: Any) -> Property:
     hint, nullable = _without_none(hint)
     validator = attribute.validator
@@ -134,7 +156,7 @@ def _property(attribute: attrs.Attribute[Any], hint: Any) -> Property:
         required=default is attrs.NOTHING,
         extended=attribute.metadata.get("extended", False),
         limit=validator if isinstance(validator, Limit) else None,
-        default=attrs.NOTHING if isinstance(default, type(attrs.Factory(dict))) else default,  # type: ignore[arg-type]
+        default=attrs.NOTHING if isinstance(default, _FACTORY) else default,
     )
 
 
@@ -166,14 +188,4 @@ def _shape(hint: Any) -> Shape:
         return Fixed(tuple(map(_shape, arguments)))
     if origin in (dict, Mapping):
         return MapOf(_shape(arguments[1]))
-    return _class_shape(hint)
-
-
-def _class_shape(cls: type[Any]) -> Shape:
-    if issubclass(cls, enum.StrEnum):
-        return Choice(tuple(member.value for member in cls), cls)
-    if issubclass(cls, Variant) and "variants" in cls.__dict__:
-        return Family(cls)
-    if issubclass(cls, Model):
-        return Record(cls)
-    raise TypeError(f"no shape for {cls!r}")
+    return shape_of(hint)
