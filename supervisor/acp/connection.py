@@ -1,0 +1,419 @@
+"""An ACP connection over two byte streams: one reader, one writer, a task per request of the agent.
+
+Order is the point. Everything the agent sends is looked at by one task in the order of its arrival, and the
+hooks of the handler are plain calls in that task: an answer cannot overtake the updates before it, nor be
+overtaken by the ones after it. What takes time (a permission, a terminal) happens in child tasks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol
+
+import attrs
+import structlog
+import trio
+
+from . import jsonrpc
+from .errors import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    REQUEST_CANCELLED,
+    ConnectionLost,
+    FrameTooLarge,
+    RequestTimeout,
+    RpcError,
+)
+from .framing import MAX_FRAME_BYTES, FrameSplitter, Oversize
+from .jsonrpc import CANCEL_REQUEST
+from .trace import Trace
+
+RECEIVE_BYTES: Final = 64 * 1024
+"""How much is read at once, bytes: all that a pipe holds by default."""
+
+WRITE_BYTES: Final = 64 * 1024
+"""Queued frames are joined into writes of about this size, bytes."""
+
+MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
+"""What may wait for an agent that does not read its input, bytes, beyond one frame. More is given up on,
+since neither of us could go on: it is as much as the largest message."""
+
+MAX_AGENT_REQUESTS: Final = 1000
+"""How many requests of the agent may be under way. A storm of them is answered with errors beyond this."""
+
+NOISE_LINES: Final = 100
+"""How many lines that were no messages are remembered."""
+
+NOISE_BYTES: Final = 4096
+"""How much of each is remembered and handed on, bytes."""
+
+LAST_WORDS_SECONDS: Final = 0.5
+"""How long the agent's output may still go on after it has closed its input. A dying agent closes both."""
+
+EXPLAIN_SECONDS: Final = 0.5
+"""How long the owner of the process may take to say why its output ended. Its exit is known within
+milliseconds; a process that closed its output and lives on must not hold up what waits for it."""
+
+_log = structlog.get_logger(__name__)
+
+
+@attrs.frozen
+class Result:
+    """The agent's answer to a request: `error` None means success, with any `value`, null included."""
+
+    value: Any
+    error: RpcError | None = None
+
+
+class Handler(Protocol):
+    """What a connection does with what the agent sends. Implemented by a conversation.
+
+    `notification`, `noise` and `oversize` are called by the reader itself, in order of arrival; an
+    exception from them ends the connection and comes out of `open_connection`.
+    """
+
+    def notification(self, method: str, params: Any) -> None:
+        """The agent told something."""
+
+    def request(self, method: str, params: Any) -> Awaitable[Any]:
+        """The agent asks for something.
+
+        Called in order of arrival; the result is awaited in a task of its own, which is cancelled when the
+        agent takes the request back. Raise RpcError to answer with an error
+        (`RpcError.method_not_found(method)` for what is not offered); any other exception is logged and
+        answered as an internal error. With `async def` everything happens in the task.
+        """
+
+    def noise(self, line: bytes) -> None:
+        """The agent wrote a line that is no message; `line` is cut to its first 4 KiB."""
+
+    def oversize(self, frame: Oversize) -> None:
+        """The agent sent a message over the size cap that was no answer to a request. It is gone."""
+
+    async def backpressure(self) -> None:
+        """Return when more can be taken. Awaited after each piece read; while it waits, nothing is read."""
+
+
+@attrs.define(eq=False)
+class _Call:
+    method: str
+    on_response: Callable[[Result], None] | None
+    done: trio.Event = attrs.field(factory=trio.Event)
+    result: Result | None = None
+
+
+class Connection:
+    """A connection that is open. Made by `open_connection`; used from Trio tasks only."""
+
+    def __init__(
+        self,
+        receive: trio.abc.ReceiveStream,
+        send: trio.abc.SendStream,
+        handler: Handler,
+        trace: Trace,
+        max_frame: int,
+        explain: Callable[[], Awaitable[str]] | None,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.trace = trace
+        self.closed = trio.Event()
+        """Set when the agent has closed its output, or the connection was given up."""
+        self.noise_lines: deque[bytes] = deque(maxlen=NOISE_LINES)
+        """The last lines of the agent that were no messages."""
+        self._receive = receive
+        self._send = send
+        self._handler = handler
+        self._splitter = FrameSplitter(max_frame)
+        self._explain = explain
+        self._nursery = nursery
+        self._calls: jsonrpc.RequestTable[_Call] = jsonrpc.RequestTable()
+        self._serving: dict[jsonrpc.Id, trio.CancelScope] = {}
+        self._reading = trio.CancelScope()
+        self._reason: str | None = None
+        self._outbox: deque[bytes] = deque()
+        self._queued = 0  # bytes in the outbox and in the write under way
+        self._to_send = trio.Event()
+        self._idle = trio.Event()
+        self._idle.set()
+        self._now = trio.current_time()
+
+    @property
+    def reason(self) -> str | None:
+        """Why the connection ended; None while it is open."""
+        return self._reason
+
+    @property
+    def late_answers(self) -> int:
+        """How many answers came after their request had been given up."""
+        return self._calls.late
+
+    @property
+    def unmatched_answers(self) -> int:
+        """How many answers belonged to no request: duplicates and unknown ids."""
+        return self._calls.unmatched
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much is queued that the agent has not taken yet, bytes."""
+        return self._queued
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None,
+        *,
+        timeout: float,
+        on_response: Callable[[Result], None] | None = None,
+    ) -> Any:
+        """Ask the agent, and give the result of its answer: any JSON value, null included.
+
+        `timeout` is in seconds. `on_response` is called by the reader the moment the answer arrives, before
+        any later message is looked at; not when no answer comes. Raises RpcError (the agent's error;
+        FrameTooLarge for an answer over the cap), RequestTimeout, ConnectionLost.
+
+        Cancellation and timeout both tell the agent with `$/cancel_request`; an answer that still comes is
+        dropped.
+        """
+        if self._reason is not None:
+            raise ConnectionLost(self._reason)
+        frame = jsonrpc.encode_request(self._calls.next_id, method, params)
+        call = _Call(method, on_response)
+        request_id = self._calls.open(call)
+        self._enqueue(frame)
+        try:
+            with trio.move_on_after(timeout):
+                await call.done.wait()
+        finally:
+            if self._calls.abandon(request_id, method):
+                self.notify(CANCEL_REQUEST, {"requestId": request_id})
+        if call.result is None:
+            if self._reason is not None:
+                raise ConnectionLost(self._reason)
+            raise RequestTimeout(method, timeout)
+        if call.result.error is not None:
+            raise call.result.error
+        return call.result.value
+
+    def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Tell the agent something. Only queues it; `drained` waits until it is written.
+
+        After the connection has ended it does nothing: there is nobody left to tell.
+        """
+        self._enqueue(jsonrpc.encode_notification(method, params))
+
+    async def drained(self) -> None:
+        """Wait until everything queued has been written to the stream, or the connection has ended."""
+        await self._idle.wait()
+
+    def fail(self, reason: str) -> None:
+        """Give the connection up: every pending request fails with ConnectionLost(reason), nothing more is read.
+
+        For the owner of the process, who knows its exit status and its last words. The first reason stays.
+        """
+        self._lose(reason)
+        self._reading.cancel()
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def _enqueue(self, frame: bytes) -> None:
+        if self._reason is not None:
+            return
+        if self._queued and self._queued + len(frame) > MAX_QUEUED_BYTES:
+            self.fail(f"the agent does not read its input: {self._queued} bytes are waiting for it")
+            return
+        self.trace.record(">", trio.current_time(), frame)
+        self._outbox.append(frame)
+        self._queued += len(frame)
+        self._to_send.set()
+        if self._idle.is_set():
+            self._idle = trio.Event()
+
+    async def _write_all(self) -> None:
+        """The writer task. It alone touches the sending stream, and only the end of the connection cancels it."""
+        try:
+            while True:
+                await self._to_send.wait()
+                if self._reason is not None:
+                    return
+                batch = [self._outbox.popleft()]
+                size = len(batch[0])
+                while self._outbox and size + len(self._outbox[0]) <= WRITE_BYTES:
+                    batch.append(self._outbox.popleft())
+                    size += len(batch[-1])
+                await self._send.send_all(b"".join(batch) if len(batch) > 1 else batch[0])
+                self._queued -= size
+                if not self._outbox:
+                    self._to_send = trio.Event()
+                    self._idle.set()
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            # What the agent wrote before is still to be read, the answer waited for perhaps among it.
+            with trio.move_on_after(LAST_WORDS_SECONDS):
+                await self.closed.wait()
+            self.fail(await self._explained("the agent closed its input"))
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    async def _read_all(self) -> None:
+        """The reader task."""
+        reason = "the agent closed its output"
+        with self._reading:
+            try:
+                while data := await self._receive.receive_some(RECEIVE_BYTES):
+                    self._now = trio.current_time()
+                    self._take(self._splitter.feed(bytes(data)))
+                    await self._handler.backpressure()
+            except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
+                reason = f"the agent's output broke: {error}"
+            self._take(self._splitter.finish())
+            self._lose(await self._explained(reason))
+
+    async def _explained(self, reason: str) -> str:
+        if self._explain is not None and self._reason is None:
+            with trio.move_on_after(EXPLAIN_SECONDS):
+                return await self._explain()
+        return reason
+
+    def _lose(self, reason: str) -> None:
+        if self._reason is not None:
+            return
+        self._reason = reason
+        self.closed.set()
+        self._to_send.set()
+        for call in self._calls.take_all():
+            call.done.set()
+        for scope in self._serving.values():
+            scope.cancel()
+        self._outbox.clear()
+        self._idle.set()
+
+    def _take(self, frames: list[bytes | Oversize]) -> None:
+        for frame in frames:
+            if self._reason is not None:
+                return  # given up by what the last frame led to
+            if isinstance(frame, Oversize):
+                self._take_oversize(frame)
+            else:
+                self._dispatch(frame)
+
+    def _dispatch(self, frame: bytes) -> None:
+        self.trace.record("<", self._now, frame)
+        message = jsonrpc.parse(frame)
+        if isinstance(message, jsonrpc.Notification):
+            if message.method == CANCEL_REQUEST:
+                self._take_back(message.params)
+            else:
+                self._handler.notification(message.method, message.params)
+        elif isinstance(message, jsonrpc.Response):
+            self._answered(message.id, Result(message.result, message.error))
+        elif isinstance(message, jsonrpc.Request):
+            self._serve(message)
+        elif isinstance(message, jsonrpc.Invalid):
+            self._refuse(message.id, RpcError(INVALID_REQUEST, f"Invalid request: {message.reason}"))
+        else:
+            line = message.line[:NOISE_BYTES]
+            self.noise_lines.append(line)
+            self._handler.noise(line)
+
+    def _answered(self, request_id: jsonrpc.Id, result: Result) -> None:
+        call = self._calls.take(request_id)
+        if call is None:
+            return
+        call.result = result
+        call.done.set()
+        if call.on_response is not None:
+            call.on_response(result)
+
+    def _take_oversize(self, frame: Oversize) -> None:
+        limit = self._splitter.max_frame
+        self.trace.record("<", self._now, b"(discarded: over the size cap)", frame.size)
+        if frame.answers and frame.id is not None:
+            self._answered(frame.id, Result(None, FrameTooLarge(frame.size, limit)))
+            return
+        if frame.id is not None and frame.method is not None:
+            data = {"size": frame.size, "maxFrameBytes": limit}
+            self._refuse(frame.id, RpcError(INVALID_REQUEST, f"Message over the limit of {limit} bytes", data))
+        self._handler.oversize(frame)
+
+    # -- requests of the agent -----------------------------------------------------------------------------
+
+    def _refuse(self, request_id: jsonrpc.Id, error: RpcError) -> None:
+        self._enqueue(jsonrpc.encode_error(request_id, error))
+
+    def _serve(self, request: jsonrpc.Request) -> None:
+        if request.id in self._serving:
+            self._refuse(request.id, RpcError(INVALID_REQUEST, "A request with this id is under way"))
+            return
+        if len(self._serving) >= MAX_AGENT_REQUESTS:
+            self._refuse(request.id, RpcError(INTERNAL_ERROR, "Too many requests at once"))
+            return
+        try:
+            answer = self._handler.request(request.method, request.params)
+        except RpcError as error:
+            self._refuse(request.id, error)
+            return
+        scope = self._serving[request.id] = trio.CancelScope()
+        self._nursery.start_soon(self._answer, request, answer, scope, name=f"{request.method} {request.id!r}")
+
+    async def _answer(self, request: jsonrpc.Request, answer: Awaitable[Any], scope: trio.CancelScope) -> None:
+        """The task of one request of the agent. Cancelled when the agent takes it back or the connection ends."""
+        frame = b""
+        with scope:
+            try:
+                frame = jsonrpc.encode_result(request.id, await answer)
+            except RpcError as error:
+                frame = jsonrpc.encode_error(request.id, error)
+            except Exception:
+                # A fault of ours in one request is told to the agent and to the log, and ends nothing else.
+                _log.exception("request of the agent failed", method=request.method)
+                frame = jsonrpc.encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
+        del self._serving[request.id]
+        if scope.cancelled_caught:
+            frame = jsonrpc.encode_error(request.id, RpcError(REQUEST_CANCELLED, "Request cancelled"))
+        self._enqueue(frame)
+
+    def _take_back(self, params: Any) -> None:
+        request_id = params.get("requestId") if isinstance(params, dict) else None
+        if isinstance(request_id, int | float | str) and request_id in self._serving:
+            self._serving[request_id].cancel()
+
+
+@asynccontextmanager
+async def open_connection(
+    receive: trio.abc.ReceiveStream,
+    send: trio.abc.SendStream,
+    handler: Handler,
+    *,
+    trace: Trace | None = None,
+    max_frame: int = MAX_FRAME_BYTES,
+    explain: Callable[[], Awaitable[str]] | None = None,
+) -> AsyncIterator[Connection]:
+    """Run a connection over two byte streams for as long as the block.
+
+    `explain` is asked, for at most half a second, why the agent's output ended; what it says becomes the
+    reason of ConnectionLost. The streams stay the caller's: they are not closed here. Leaving the block
+    stops everything at once, requests of the agent included, and fails the requests still pending; what
+    was queued and must arrive is waited for with `drained` before. The block's own exceptions come out
+    as they are.
+    """
+    failure: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            connection = Connection(
+                receive, send, handler, trace if trace is not None else Trace(), max_frame, explain, nursery
+            )
+            nursery.start_soon(connection._read_all, name="agent reader")
+            nursery.start_soon(connection._write_all, name="agent writer")
+            try:
+                yield connection
+            finally:
+                connection.fail("the connection was closed")
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # The nursery is an implementation detail: its wrapping comes off, one level of it.
+        if len(group.exceptions) != 1:
+            raise
+        failure = group.exceptions[0]
+    if failure is not None:
+        raise failure

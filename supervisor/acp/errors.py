@@ -1,0 +1,242 @@
+"""What goes wrong on a connection, as types; and what an agent's error means, from its code and its words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import orjson
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+REQUEST_CANCELLED: Final = -32800
+AUTH_REQUIRED: Final = -32000
+RESOURCE_NOT_FOUND: Final = -32002
+
+ERROR_TEXT_CHARS: Final = 500
+"""Longest `error_text`. Enough for any message written for people; some agents append whole responses."""
+
+_SCAN_CHARS: Final = 8_000
+"""How much of an error's words is classified. Their meaning is at their beginning; the rest may be megabytes."""
+
+
+class AcpError(Exception):
+    """Base of everything this room raises to its callers."""
+
+
+class RpcError(AcpError):
+    """A JSON-RPC error: the agent's answer to a request of ours, or ours to one of the agent's.
+
+    `data` is any JSON value; None stands for absent.
+    """
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(code, message, data)
+        self.code = code
+        self.message = message
+        self.data = data
+
+    def __str__(self) -> str:
+        return error_text(self)
+
+    @classmethod
+    def method_not_found(cls, method: str) -> RpcError:
+        """The answer to a request for a method that is not offered."""
+        return cls(METHOD_NOT_FOUND, f"Method not found: {method[:200]}")
+
+    @classmethod
+    def invalid_params(cls, message: str, data: Any = None) -> RpcError:
+        """The answer to a request whose parameters cannot be used."""
+        return cls(INVALID_PARAMS, message, data)
+
+
+class FrameTooLarge(RpcError):
+    """The answer was longer than the frame cap (`limit`, bytes) and has been discarded: `size` bytes."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            INTERNAL_ERROR,
+            f"The answer of {size} bytes is over the limit of {limit} bytes for one message and was discarded.",
+            {"size": size, "maxFrameBytes": limit},
+        )
+        self.size = size
+        self.limit = limit
+
+
+class RequestTimeout(AcpError):
+    """The agent did not answer `method` within `timeout` seconds. It has been told to stop working on it."""
+
+    def __init__(self, method: str, timeout: float) -> None:
+        super().__init__(f"the agent did not answer {method} within {timeout:g} s")
+        self.method = method
+        self.timeout = timeout
+
+
+class ConnectionLost(AcpError):
+    """The connection ended before the answer came. `reason` is one or more lines, fit for a person."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class UnsupportedProtocolVersion(AcpError):
+    """The agent answered `initialize` with a protocol version that is not spoken here."""
+
+    def __init__(self, answered: Any) -> None:
+        super().__init__(f"the agent speaks protocol version {str(answered)[:40]}, and not 1")
+        self.answered = answered
+
+
+ErrorClass = Literal[
+    "auth",
+    "rate_limit",
+    "usage_policy",
+    "not_found",
+    "invalid_params",
+    "method_not_found",
+    "transient",
+    "internal",
+    "cancelled",
+]
+
+_BY_CODE: Final[dict[int, ErrorClass]] = {
+    AUTH_REQUIRED: "auth",
+    RESOURCE_NOT_FOUND: "not_found",
+    METHOD_NOT_FOUND: "method_not_found",
+    REQUEST_CANCELLED: "cancelled",
+}
+"""Codes that say it all, whatever the words."""
+
+_BY_WORDS: Final[tuple[tuple[ErrorClass, re.Pattern[str]], ...]] = tuple(
+    (name, re.compile(pattern, re.IGNORECASE))
+    for name, pattern in (
+        ("usage_policy", r"(?:usage|content) polic(?:y|ies)"),
+        (
+            "not_found",
+            r"\b(?:session|conversation|thread|rollout)\b[^.\n]{0,80}\b(?:not found|does not exist|is unknown)\b"
+            r"|\b(?:no|unknown) (?:such |previous )?(?:session|conversation|rollout)s?\b"
+            r"|\bresource not found\b"
+            # opencode's answer to session/load and session/resume of a session that it does not have.
+            r"|\bOpenCode service failure\b",
+        ),
+        (
+            "rate_limit",
+            r"\brate.?limit|\btoo many requests\b|\bresource.?exhausted\b|\binsufficient.?quota\b"
+            r"|\bquota (?:\w+ )?exceeded\b|\bexceeded [^.\n]{0,40}\bquota\b|\busage.?limit"
+            r"|\b(?:error|status|code|http)\W{1,4}429\b",
+        ),
+        (
+            "auth",
+            r"\bunauthori[sz]ed\b|\bunauthenticated\b|\bauthentication\b|\bnot (?:logged|signed) in\b"
+            r"|\bplease (?:run )?/?log ?in\b|\bpermission_denied\b|\boauth token\b"
+            r"|\b(?:invalid|incorrect|missing|expired|no) api.?key\b"
+            r"|\bapi.?key\b[^.\n]{0,40}\b(?:invalid|incorrect|missing|expired|not (?:valid|found|set|configured))\b"
+            r"|\bmissing environment variable\W{1,3}\w*(?:key|token)\b"
+            # A status, not a line number, a port or a part of a version.
+            r"|(?<!line )(?<![\w.:#/-])40[13](?![\w-]|\.\d)",
+        ),
+        (
+            "transient",
+            r"\boverloaded\b|\bat capacity\b|\bserver.?error\b|\bservice unavailable\b|\bbad gateway\b"
+            r"|\bgateway timeout\b|\btimed? ?out\b|\bconnection (?:reset|refused|closed|error|aborted)\b"
+            r"|\bECONN(?:RESET|REFUSED|ABORTED)\b|\bETIMEDOUT\b|\bENOTFOUND\b|\bEAI_AGAIN\b|\bfetch failed\b"
+            r"|\bsocket hang up\b|\bnetwork error\b|\bstream.?disconnected\b"
+            r"|\b(?:error|status|code|http)\W{1,4}5(?:0[0234]|29)\b",
+        ),
+    )
+)
+"""Words that adapters put into the codes that say little, most of all -32603. First match wins."""
+
+_OTHERWISE: Final[dict[int, ErrorClass]] = {
+    INVALID_REQUEST: "invalid_params",
+    INVALID_PARAMS: "invalid_params",
+    # One agent passes the HTTP status of its model API on as the code.
+    400: "invalid_params",
+    401: "auth",
+    403: "auth",
+    404: "not_found",
+    408: "transient",
+    429: "rate_limit",
+    500: "transient",
+    502: "transient",
+    503: "transient",
+    504: "transient",
+    529: "transient",
+}
+"""What is left when the words tell nothing."""
+
+_WORDLESS: Final = frozenset({401, 403, 429})
+"""Statuses whose own meaning is stronger than any word beside them."""
+
+
+def classify_error(error: RpcError) -> ErrorClass:
+    """What an agent's error means for what to do next. Never raises.
+
+    `transient` alone may be tried again, and that only when nothing had happened yet; `internal` is the
+    rest, deterministic as far as anyone can tell.
+    """
+    known = _BY_CODE.get(error.code)
+    if known is not None:
+        return known
+    if error.code not in _WORDLESS:
+        words = _all_words(error)[:_SCAN_CHARS]
+        for name, pattern in _BY_WORDS:
+            # Wrong parameters stay wrong whatever else is said, except that some agents answer an
+            # unknown session with this code.
+            if (error.code != INVALID_PARAMS or name == "not_found") and pattern.search(words):
+                return name
+    return _OTHERWISE.get(error.code, "internal")
+
+
+def error_text(error: RpcError) -> str:
+    """`[code] message: details` on one line of at most 500 characters."""
+    message = _plain(error.message)
+    details = _details(error.data)
+    whole = f"[{error.code}] {message or 'no message'}"
+    if details and details not in message:
+        whole += f": {details}"
+    whole = " ".join(whole[: 4 * ERROR_TEXT_CHARS].split())
+    return whole if len(whole) <= ERROR_TEXT_CHARS else whole[: ERROR_TEXT_CHARS - 1] + "…"
+
+
+_DETAIL_KEYS: Final = ("details", "message", "detail", "error")
+
+
+def _details(data: Any) -> str:
+    if isinstance(data, str):
+        return data
+    if not isinstance(data, Mapping):
+        return ""
+    for key in _DETAIL_KEYS:
+        value = data.get(key)
+        if isinstance(value, Mapping):
+            value = value.get("message")
+        if isinstance(value, str) and value:
+            return value
+    return ""
+
+
+def _plain(message: str) -> str:
+    # One agent puts the JSON body of its model API's error into the message.
+    if not message.lstrip().startswith("{"):
+        return message
+    try:
+        body = orjson.loads(message)
+    except orjson.JSONDecodeError:
+        return message
+    return _details(body) or message
+
+
+_KIND_KEYS: Final = ("errorKind", "errorName", "codexErrorInfo", "codex_error_info", "type", "status")
+
+
+def _all_words(error: RpcError) -> str:
+    words = [error.message, _details(error.data)]
+    if isinstance(error.data, Mapping):
+        words += [str(error.data[key]) for key in _KIND_KEYS if error.data.get(key)]
+    return "\n".join(words)

@@ -1,0 +1,153 @@
+"""Newline framing with a size cap, over bytes that arrive in any pieces. No I/O.
+
+The protocol puts one JSON message on each line, UTF-8, ended by a line feed. A reader has to live with
+more than that: carriage returns, a byte order mark, blank lines, and a line too long to keep.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import attrs
+import orjson
+
+MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+"""Longest frame kept, bytes. Twice what a common agent SDK accepts itself, so that whatever such an agent
+may relay gets through, and small enough that one lying agent cannot take the server's memory."""
+
+HEAD_BYTES: Final = 4096
+"""How much of an oversize frame is kept to find out whom it concerned, bytes. Its id and method come first
+in what real agents write."""
+
+_BOM: Final = b"\xef\xbb\xbf"
+_BRACE: Final = ord("{")
+_RETURN: Final = ord("\r")
+
+
+@attrs.frozen
+class Oversize:
+    """A frame that was longer than the cap, and discarded.
+
+    `size` is its length in bytes without the line feed. `id` and `method` are what a shallow scan of its
+    first bytes found (None: not found). `answers` says that it carried a result or an error, that is,
+    that it was the answer to a request of ours.
+    """
+
+    size: int
+    id: int | str | None = None
+    method: str | None = None
+    answers: bool = False
+
+
+class FrameSplitter:
+    """Splits a byte stream into frames.
+
+    Keeps at most the current frame: each byte is looked at once, whatever the sizes of the pieces fed.
+    """
+
+    def __init__(self, max_frame: int = MAX_FRAME_BYTES) -> None:
+        if max_frame < 1:
+            raise ValueError("max_frame must be at least 1 byte")
+        self.max_frame = max_frame
+        self._partial = bytearray()
+        self._discarded = 0  # bytes of the oversize frame under way; 0 = none is
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes of the unfinished frame are kept."""
+        return len(self._partial)
+
+    def feed(self, data: bytes) -> list[bytes | Oversize]:
+        """Take the next piece of the stream; give the frames that it completed, in order, none of them empty."""
+        first, *middle = data.split(b"\n")
+        if not middle:
+            self._extend(first)
+            return []
+        last = middle.pop()
+        frames: list[bytes | Oversize] = []
+        if self._partial or self._discarded:
+            self._extend(first)
+            self._complete(frames)
+        else:
+            middle.insert(0, first)
+        for line in middle:
+            # What agents write, all but always: an object, without a carriage return, within the cap.
+            if line and line[0] == _BRACE and line[-1] != _RETURN and len(line) <= self.max_frame:
+                frames.append(line)
+            else:
+                self._extend(line)
+                self._complete(frames)
+        self._extend(last)
+        return frames
+
+    def finish(self) -> list[bytes | Oversize]:
+        """The stream has ended: give the frame that no line feed completed, if there is one."""
+        frames: list[bytes | Oversize] = []
+        self._complete(frames)
+        return frames
+
+    def _extend(self, data: bytes) -> None:
+        if self._discarded:
+            self._discarded += len(data)
+            self._partial += data[: HEAD_BYTES - len(self._partial)]
+            return
+        size = len(self._partial) + len(data)
+        # One byte of grace for the carriage return, which is not part of the frame.
+        if size > self.max_frame and not (size == self.max_frame + 1 and data.endswith(b"\r")):
+            self._discarded = size
+            self._partial += data[: max(0, HEAD_BYTES - len(self._partial))]
+            self._partial = self._partial[:HEAD_BYTES]
+            return
+        self._partial += data
+
+    def _complete(self, frames: list[bytes | Oversize]) -> None:
+        kept, discarded = self._partial, self._discarded
+        if not kept:
+            return
+        self._partial, self._discarded = bytearray(), 0
+        if discarded:
+            frames.append(_salvage(bytes(kept), discarded))
+            return
+        frame = bytes(kept).removeprefix(_BOM).strip(b" \t\r")
+        if frame:
+            frames.append(frame)
+
+
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,"]|[^\s{}\[\]:,"]+', re.DOTALL)
+
+
+def _salvage(head: bytes, size: int) -> Oversize:
+    """Look at the members of the outermost object, as far as `head` goes, without entering their values."""
+    found: dict[str, int | str] = {}
+    answers = False
+    depth = 0
+    key: bytes | None = None
+    before = b""
+    head = head.removeprefix(_BOM)
+    for match in _TOKEN.finditer(head):
+        token = match.group()
+        if token == b'"' or match.end() == len(head):
+            break  # cut off in the middle of a string or, perhaps, of a number
+        if token in (b"{", b"["):
+            depth += 1
+        elif token in (b"}", b"]"):
+            depth -= 1
+        elif depth == 1 and token == b":":
+            key = before
+            answers = answers or key in (b'"result"', b'"error"')
+        elif depth == 1 and key in (b'"id"', b'"method"') and before == b":":
+            value = _scalar(token)
+            if value is not None:
+                found[key.strip(b'"').decode()] = value
+        before = token
+    method = found.get("method")
+    return Oversize(size, found.get("id"), method if isinstance(method, str) else None, answers)
+
+
+def _scalar(token: bytes) -> int | str | None:
+    try:
+        value = orjson.loads(token)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None

@@ -1,0 +1,251 @@
+"""JSON-RPC 2.0 messages and the table of requests under way. No I/O.
+
+Liberal in what is read: a missing `jsonrpc`, ids of any scalar type (echoed verbatim), `result: null`,
+halves of UTF-16 pairs, broken UTF-8, NaN. Strict in what is written: one line of valid JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from typing import Any, Final, Generic, TypeVar
+
+import attrs
+import orjson
+
+from .errors import INTERNAL_ERROR, RpcError
+
+Id = int | float | str | None
+"""A request id. Ours are integers; an agent's may be whatever it likes, null included."""
+
+CANCEL_REQUEST: Final = "$/cancel_request"
+"""The notification, in both directions, that the answer to a request is no longer wanted."""
+
+MAX_DEPTH: Final = 200
+"""Deepest nesting accepted. The JSON encoder refuses values beyond 254 levels, so that what is deeper could
+be read and then never be recorded."""
+
+MAX_TOMBSTONES: Final = 1000
+"""How many abandoned requests are remembered, so that late answers are known as such. Far more than one
+agent can owe; a bound all the same."""
+
+
+@attrs.frozen
+class Request:
+    """The agent asks for something; it waits for an answer with this id."""
+
+    id: Id
+    method: str
+    params: Any
+
+
+@attrs.frozen
+class Notification:
+    """The agent tells something."""
+
+    method: str
+    params: Any
+
+
+@attrs.frozen
+class Response:
+    """The agent answers. `error` None means success, with any `result`, null included."""
+
+    id: Id
+    result: Any
+    error: RpcError | None
+
+
+@attrs.frozen
+class Invalid:
+    """JSON that is wrong in a way the agent is to be told about (error -32600 with this id)."""
+
+    id: Id
+    reason: str
+
+
+@attrs.frozen
+class Noise:
+    """A line that is no message: a banner, a log line, a piece of pretty-printed JSON."""
+
+    line: bytes
+
+
+Message = Request | Notification | Response | Invalid | Noise
+
+
+def parse(frame: bytes) -> Message:
+    """What one frame says. Never raises, whatever the bytes."""
+    try:
+        obj = orjson.loads(frame)
+    except orjson.JSONDecodeError:
+        obj = _repaired(frame)
+    if type(obj) is not dict:
+        if type(obj) is list:
+            return Invalid(None, "batches are not part of the protocol")
+        return Noise(frame)
+    method = obj.get("method")
+    if frame.count(b"{") + frame.count(b"[") > MAX_DEPTH and _too_deep(obj):
+        asks = type(method) is str and "id" in obj and _is_id(obj["id"])
+        return Invalid(obj["id"], f"nested deeper than {MAX_DEPTH} levels") if asks else Noise(frame)
+    if type(method) is str:
+        if "id" not in obj:
+            return Notification(method, obj.get("params"))
+        if _is_id(obj["id"]):
+            return Request(obj["id"], method, obj.get("params"))
+        return Invalid(None, "the id is neither a string nor a number")
+    if "id" in obj and _is_id(obj["id"]):
+        if obj.get("error") is not None:
+            return Response(obj["id"], None, _error(obj["error"]))
+        if "result" in obj:
+            return Response(obj["id"], obj["result"], None)
+        if method is not None:
+            return Invalid(obj["id"], "the method is not a string")
+        if obj.keys() <= {"jsonrpc", "id", "error"}:
+            return Response(obj["id"], None, None)  # JavaScript leaves `result: undefined` out
+    return Noise(frame)
+
+
+def _is_id(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float | str) and not isinstance(value, bool))
+
+
+def _error(value: Any) -> RpcError:
+    if not isinstance(value, dict):
+        return RpcError(INTERNAL_ERROR, value if isinstance(value, str) else "malformed error", value)
+    code, message = value.get("code"), value.get("message")
+    return RpcError(
+        code if isinstance(code, int) and not isinstance(code, bool) else INTERNAL_ERROR,
+        message if isinstance(message, str) else "",
+        value.get("data"),
+    )
+
+
+_ESCAPE: Final = re.compile(
+    r"\\(?:\\|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+"""An escaped backslash, a whole UTF-16 pair, or half of one: told apart by their lengths."""
+
+_LONE_ESCAPE_CHARS: Final = 6
+_INT64_DIGITS: Final = 18
+
+
+def _repaired(frame: bytes) -> Any:
+    """Read what JavaScript and Python agents may write although it is not JSON; None if it is still not.
+
+    A stream cut into pieces by UTF-16 code units splits emoji into halves, which arrive as lone escapes.
+    """
+    if not frame.lstrip().startswith(b"{"):
+        return None
+    text = _ESCAPE.sub(
+        lambda match: r"\ufffd" if len(match[0]) == _LONE_ESCAPE_CHARS else match[0],
+        frame.decode("utf-8", "replace"),
+    )
+    try:
+        return json.loads(
+            text,
+            strict=False,
+            parse_constant=lambda _name: None,
+            parse_int=lambda digits: int(digits) if len(digits) <= _INT64_DIGITS else float(digits),
+        )
+    except (ValueError, RecursionError):
+        return None
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def encode_request(request_id: int, method: str, params: Any) -> bytes:
+    """A request as one line. Raises TypeError for what JSON cannot say."""
+    return _line({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+
+
+def encode_notification(method: str, params: Any) -> bytes:
+    """A notification as one line. Raises TypeError for what JSON cannot say."""
+    return _line({"jsonrpc": "2.0", "method": method, "params": params})
+
+
+def encode_result(request_id: Id, result: Any) -> bytes:
+    """The successful answer to an agent's request as one line. Raises TypeError for what JSON cannot say."""
+    return _line({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+
+def encode_error(request_id: Id, error: RpcError) -> bytes:
+    """The answer to an agent's request that failed, as one line. Raises TypeError for what JSON cannot say."""
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        body["data"] = error.data
+    return _line({"jsonrpc": "2.0", "id": request_id, "error": body})
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    # The encoder escapes every control character, so that the only line feed is the one at the end.
+    return orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)
+
+
+T = TypeVar("T")
+
+
+class RequestTable(Generic[T]):
+    """Our requests that wait for answers, by id, and the tombstones of those that no longer do.
+
+    Ids are integers that are never used twice. An answer belongs to at most one request: duplicates,
+    unknown ids and answers that come too late are counted and otherwise ignored.
+    """
+
+    def __init__(self) -> None:
+        self.next_id = 1
+        """The id that the next request will get."""
+        self._waiting: dict[int, T] = {}
+        self._tombstones: OrderedDict[int, str] = OrderedDict()
+        self.late = 0
+        self.unmatched = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def open(self, waiter: T) -> int:
+        """Note a new request; gives its id."""
+        request_id = self.next_id
+        self.next_id += 1
+        self._waiting[request_id] = waiter
+        return request_id
+
+    def take(self, request_id: Id) -> T | None:
+        """An answer has come: whose is it? None for nobody's, which is counted."""
+        if isinstance(request_id, int):
+            waiter = self._waiting.pop(request_id, None)
+            if waiter is not None:
+                return waiter
+            if self._tombstones.pop(request_id, None) is not None:
+                self.late += 1
+                return None
+        self.unmatched += 1
+        return None
+
+    def abandon(self, request_id: int, method: str) -> bool:
+        """Nobody waits for this request any more. False if it had been answered already."""
+        if self._waiting.pop(request_id, None) is None:
+            return False
+        self._tombstones[request_id] = method
+        while len(self._tombstones) > MAX_TOMBSTONES:
+            self._tombstones.popitem(last=False)
+        return True
+
+    def take_all(self) -> list[T]:
+        """Every request still waiting; afterwards none is."""
+        waiting = list(self._waiting.values())
+        self._waiting.clear()
+        return waiting

@@ -1,0 +1,76 @@
+"""The last frames of a connection, for bug reports."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, Literal
+
+import attrs
+
+TRACE_FRAMES: Final = 256
+"""How many frames are remembered: a few turns of conversation around whatever went wrong."""
+
+TRACE_BYTES: Final = 512
+"""How much of each is remembered, bytes: method, ids and the beginning of the content. Together 128 KiB."""
+
+Direction = Literal["<", ">"]
+"""`<` from the agent, `>` to the agent."""
+
+
+@attrs.frozen
+class TraceLine:
+    """One remembered frame: monotonic time in seconds, size in bytes, beginning of its text."""
+
+    direction: Direction
+    time: float
+    size: int
+    text: str
+
+
+class Trace:
+    """A ring of the last frames. It holds whatever the frames held; masking is done when it is rendered."""
+
+    def __init__(self, frames: int = TRACE_FRAMES, frame_bytes: int = TRACE_BYTES) -> None:
+        self._ring: deque[tuple[Direction, float, int, bytes]] = deque(maxlen=frames)
+        self._frame_bytes = frame_bytes
+
+    def record(self, direction: Direction, time: float, frame: bytes, size: int | None = None) -> None:
+        """Remember a frame, with or without its line feed. `size` if it was not `len(frame)`."""
+        self._ring.append((direction, time, len(frame) if size is None else size, frame[: self._frame_bytes]))
+
+    def render(self, mask: Callable[[str], str] | None = None) -> list[TraceLine]:
+        """The remembered frames, oldest first, session ids cut to their last 8 characters: they are bearer tokens.
+
+        `mask` is applied to each text, for secrets that only the caller knows.
+        """
+        texts = [head.decode("utf-8", "replace").rstrip("\n") for *_, head in self._ring]
+        texts = mask_session_ids(texts)
+        return [
+            TraceLine(direction, time, size, mask(text) if mask else text)
+            for (direction, time, size, _), text in zip(self._ring, texts, strict=True)
+        ]
+
+
+SHOWN_CHARS: Final = 8
+"""How much of a session id is shown: enough to tell sessions apart, too little to use one."""
+
+_SESSION_ID: Final = re.compile(r'("[sS]ession_?[iI]d"\s*:\s*")([^"]*)("?)')
+
+
+def mask_session_ids(texts: Iterable[str]) -> list[str]:
+    """Replace every session id that any of `texts` names, wherever it occurs in them.
+
+    The ids are found by the key `sessionId`. One that is cut off by the end of its text is removed whole.
+    """
+    texts = list(texts)
+    known = {match[2] for text in texts for match in _SESSION_ID.finditer(text) if match[3]}
+    long = sorted((value for value in known if len(value) > SHOWN_CHARS), key=len, reverse=True)
+    masked = []
+    for text in texts:
+        shown = _SESSION_ID.sub(lambda match: match[0] if match[3] else match[1], text)
+        for value in long:
+            shown = shown.replace(value, "…" + value[-SHOWN_CHARS:])
+        masked.append(shown)
+    return masked
