@@ -1,1 +1,62 @@
-"""The durable log and its cursors. Knows only bytes, ids and sequence numbers."""
+"""The durable log and its cursors. Knows only bytes, ids and sequence numbers.
+
+One SQLite file holds every conversation: a record (opaque bytes plus the columns that lists are ordered and
+filtered by), its events and its blobs. Events carry a gapless sequence number per conversation, are committed
+in batches by one thread, and become visible to cursors only once they are committed.
+"""
+
+from __future__ import annotations
+
+from .errors import (
+    AlreadyExists,
+    DuplicateEvent,
+    JournalClosed,
+    JournalError,
+    JournalInUse,
+    LogDeleted,
+    NewerSchema,
+    UnknownConversation,
+)
+from .journal import Journal, open_journal
+from .log import Cursor, Log
+from .rows import (
+    Blob,
+    Durability,
+    Frame,
+    Item,
+    Page,
+    Record,
+    RecordOrder,
+    RecordPage,
+    RecordUpdate,
+    Row,
+    Stored,
+    Transient,
+)
+
+__all__ = [
+    "AlreadyExists",
+    "Blob",
+    "Cursor",
+    "DuplicateEvent",
+    "Durability",
+    "Frame",
+    "Item",
+    "Journal",
+    "JournalClosed",
+    "JournalError",
+    "JournalInUse",
+    "Log",
+    "LogDeleted",
+    "NewerSchema",
+    "Page",
+    "Record",
+    "RecordOrder",
+    "RecordPage",
+    "RecordUpdate",
+    "Row",
+    "Stored",
+    "Transient",
+    "UnknownConversation",
+    "open_journal",
+]

@@ -1,0 +1,138 @@
+"""The in-memory tail of a log, shared by all its cursors. Pure: no I/O, no waiting.
+
+The tail is a window on the sequence of items (events and transients, in the order in which they came). A
+*position* counts items since the tail was made. Four marks, in this order::
+
+    start <= visible <= end          positions: first item kept; first one not yet shown; one past the last
+    first_seq <= next_seq            events kept are first_seq ... next_seq - 1, without gaps
+
+An item is visible once every event before it, and itself if it is one, is durable. When the tail grows too
+large its oldest items go, shown or not: events come back from the file, transients do not.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from typing import Protocol
+
+from .rows import Frame, Item, Stored, Transient
+
+TAIL_MAX_BYTES = 2 * 1024 * 1024
+"""Bytes kept in memory for one conversation with subscribers: some seconds of a busy agent. Beyond it a slow
+cursor reads from the file."""
+
+TAIL_SETTLED_BYTES = 64 * 1024
+"""When every cursor has everything, more than this is given back: an idle conversation with an open socket
+weighs little, and a short pause of a reader does not cost it a trip to the file."""
+
+ITEM_OVERHEAD_BYTES = 400
+"""What an item costs beside its payload: measured, an event's object and its four short strings."""
+
+
+class Positioned(Protocol):
+    """A cursor, as far as the tail needs to know it."""
+
+    position: int
+
+
+class Tail:
+    """Owned by its cursors together: when the last one is gone, so is the tail."""
+
+    def __init__(self, next_seq: int, high_water: int) -> None:
+        self.first_seq = next_seq
+        self.next_seq = next_seq
+        self.high_water = high_water
+        self.start = 0
+        self.visible = 0
+        self.cursors: weakref.WeakSet[Positioned] = weakref.WeakSet()
+        # (seq, is_transient) sorts: a transient goes with the event before it.
+        self._keys: list[tuple[int, bool]] = []
+        self._items: list[Item] = []
+        self._sizes: list[int] = []
+        self._bytes = 0
+
+    @property
+    def end(self) -> int:
+        """The position after the last item."""
+        return self.start + len(self._items)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the items weigh."""
+        return self._bytes
+
+    def append(self, row: Stored) -> None:
+        """Add an event; it shows when it is durable. Its `seq` must be `next_seq`."""
+        assert row.seq == self.next_seq
+        self.next_seq += 1
+        self._add((row.seq, False), row, len(row.body))
+
+    def publish(self, frame: Frame) -> bool:
+        """Add a transient. Return whether it shows at once, because nothing before it is undurable."""
+        self._add((self.next_seq - 1, True), Transient(frame), frame.size)
+        return self._advance()
+
+    def commit(self, high_water: int) -> bool:
+        """Events up to this one are durable. Return whether something shows that did not before."""
+        self.high_water = high_water
+        return self._advance()
+
+    def locate(self, after_seq: int) -> int | None:
+        """Return the position right after an event, or None when events after it are no longer kept."""
+        if after_seq + 1 < self.first_seq:
+            return None
+        return self.start + bisect_right(self._keys, (after_seq, False))
+
+    def take(self, position: int, born: int, max_items: int) -> tuple[list[Item], int]:
+        """Return visible items from a kept position on, and the position after them.
+
+        Transients before `born` are passed over: they were shown before the cursor was there.
+        """
+        if position >= born:
+            stop = min(self.visible, position + max_items)
+            return self._items[position - self.start : stop - self.start], stop
+        items: list[Item] = []
+        while position < self.visible and len(items) < max_items:
+            item = self._items[position - self.start]
+            if position >= born or not isinstance(item, Transient):
+                items.append(item)
+            position += 1
+        return items, position
+
+    def settle(self) -> None:
+        """Give back what every cursor has had, when that is worth it."""
+        if self._bytes > TAIL_SETTLED_BYTES:
+            had = min((cursor.position for cursor in self.cursors), default=self.visible)
+            if had > self.start:
+                self._drop(min(had, self.visible) - self.start)
+
+    def _add(self, key: tuple[int, bool], item: Item, size: int) -> None:
+        self._keys.append(key)
+        self._items.append(item)
+        self._sizes.append(size + ITEM_OVERHEAD_BYTES)
+        self._bytes += size + ITEM_OVERHEAD_BYTES
+        if self._bytes > TAIL_MAX_BYTES:
+            over = self._bytes - TAIL_MAX_BYTES
+            count = 0
+            # The newest stays, however large.
+            while over > 0 and count < len(self._sizes) - 1:
+                over -= self._sizes[count]
+                count += 1
+            self._drop(count)
+
+    def _drop(self, count: int) -> None:
+        dropped = self._keys[:count]
+        self._bytes -= sum(self._sizes[:count])
+        del self._keys[:count], self._items[:count], self._sizes[:count]
+        self.start += count
+        self.visible = max(self.visible, self.start)
+        for seq, transient in dropped:
+            if not transient:
+                self.first_seq = seq + 1
+
+    def _advance(self) -> bool:
+        before = self.visible
+        visible = bisect_right(self._keys, (self.high_water, True))
+        self.visible = max(before, self.start + visible)
+        return self.visible > before

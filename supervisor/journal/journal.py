@@ -1,0 +1,189 @@
+"""The journal as the rest of Ostler sees it: conversations, their records, and their logs."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from . import queries
+from .errors import AlreadyExists, JournalClosed, JournalError, LogDeleted, UnknownConversation, again
+from .log import Log
+from .readers import Readers
+from .rows import Durability, Record, RecordOrder, RecordPage, RecordUpdate
+from .store import Store
+from .writer import Writer
+
+CLOSE_TIMEOUT = 10.0
+"""Seconds (of real time: a disk does not know a test's clock) that closing waits for the last commit. What
+can be queued takes about 0.2 s; a disk that needs longer than this is broken, and shutdown must go on."""
+
+READ_CLOSE_TIMEOUT = 2.0
+"""Seconds that closing waits for interrupted reads to come back."""
+
+
+class Journal:
+    """One open journal file. Made by `open_journal`; belongs to the Trio run that opened it.
+
+    Ids of conversations are opaque here; pass one form only (Ostler: the dashed one).
+    """
+
+    def __init__(self, store: Store, readers: Readers) -> None:
+        self.epoch = store.epoch
+        """Counts the opens of this file: every start of a server has a higher one."""
+        self._readers = readers
+        self._writer = Writer(store, self._failed)
+        # A log lives as long as somebody uses it: its conversation, a cursor, or rows on their way to disk.
+        self._logs: weakref.WeakValueDictionary[str, Log] = weakref.WeakValueDictionary()
+        # Loading, creating and deleting one conversation exclude each other: two objects for one log would
+        # give out the same sequence numbers.
+        self._locks: weakref.WeakValueDictionary[str, trio.Lock] = weakref.WeakValueDictionary()
+
+    async def create(
+        self,
+        conversation_id: str,
+        record: bytes,
+        *,
+        status: str,
+        created_at: str,
+        updated_at: str,
+        title: str | None = None,
+        parent_id: str | None = None,
+    ) -> Log:
+        """Add a conversation; durable on return.
+
+        Cancelled while it is being written, it returns (or raises) first: cancellation shows at the caller's
+        next checkpoint. Raises AlreadyExists, JournalError.
+        """
+        first = RecordUpdate(record=record, status=status, updated_at=updated_at, title=title)
+        async with self._lock(conversation_id):
+            log = Log(conversation_id, key=None, last_seq=-1, writer=self._writer, readers=self._readers)
+
+            def insert(store: Store) -> bool:
+                # In the writer thread, so that appends queued behind this find the key.
+                log.key = store.create(conversation_id, first, created_at=created_at, parent_id=parent_id)
+                return log.key is not None
+
+            if not await self._writer.call(log, insert):
+                raise AlreadyExists(f"conversation {conversation_id} exists")
+            self._logs[conversation_id] = log
+            return log
+
+    async def log(self, conversation_id: str) -> Log:
+        """Return the log of a conversation: the same object while anybody holds it.
+
+        Raises UnknownConversation, JournalError.
+        """
+        async with self._lock(conversation_id):
+            log = self._logs.get(conversation_id)
+            if log is not None and log.broken is None:
+                return log
+            # Nobody holds one, so nothing of it is on its way either: the file is the whole truth.
+            found = await self._readers.run(partial(queries.load, conversation_id=conversation_id))
+            if found is None:
+                raise UnknownConversation(f"no conversation {conversation_id}")
+            key, last_seq = found
+            log = Log(conversation_id, key=key, last_seq=last_seq, writer=self._writer, readers=self._readers)
+            if self._writer.failure is not None:
+                raise again(self._writer.failure)
+            self._logs[conversation_id] = log
+            return log
+
+    async def delete(self, conversation_id: str) -> bool:
+        """Remove a conversation with everything of it; durable on return. Return whether there was one.
+
+        Its log object, if somebody holds one, raises LogDeleted from now on. Cancellation as with `create`.
+        Raises JournalError.
+        """
+        async with self._lock(conversation_id):
+            log = self._logs.pop(conversation_id, None)
+            if log is not None:
+                log.fail(LogDeleted(f"conversation {conversation_id} has been deleted"))
+            return await self._writer.call(log, lambda store: store.delete(conversation_id))
+
+    async def get_records(self, ids: Sequence[str]) -> list[Record | None]:
+        """Return the records of these conversations in the order asked, None for an unknown one."""
+        return await self._readers.run(partial(queries.get_records, ids=ids))
+
+    async def search_records(
+        self,
+        *,
+        status: str | None = None,
+        parent_id: str | None = None,
+        order: str = RecordOrder.CREATED_AT_DESC,
+        page: str | None = None,
+        limit: int = 100,
+    ) -> RecordPage:
+        """Return a page of conversations in one of `RecordOrder`'s orders (ValueError for another).
+
+        `page` is the id of the first conversation of the page; an unknown one starts from the beginning.
+        """
+        query = partial(
+            queries.search_records,
+            status=status,
+            parent_id=parent_id,
+            order=RecordOrder(order),
+            page=page,
+            limit=limit,
+        )
+        return await self._readers.run(query)
+
+    async def count_records(self, status: str | None = None, *, parent_id: str | None = None) -> int:
+        """Return the number of conversations."""
+        return await self._readers.run(partial(queries.count_records, status=status, parent_id=parent_id))
+
+    def _lock(self, conversation_id: str) -> trio.Lock:
+        return self._locks.setdefault(conversation_id, trio.Lock())
+
+    def _failed(self, error: JournalError) -> None:
+        for log in list(self._logs.values()):
+            log.fail(error)
+
+    async def _close(self) -> None:
+        self._writer.refuse()
+        self._readers.refuse()
+        # Readers first: the last connection to close folds the write-ahead log into the file.
+        await trio.to_thread.run_sync(self._readers.close, READ_CLOSE_TIMEOUT)
+        ended = await trio.to_thread.run_sync(self._writer.stop, CLOSE_TIMEOUT)
+        self._failed(JournalClosed("the journal is closed"))
+        if not ended:
+            raise JournalError(
+                f"the journal was still writing after {CLOSE_TIMEOUT:g} s; its last events may be lost"
+            )
+
+
+@asynccontextmanager
+async def open_journal(path: Path, *, durability: Durability = Durability.PROCESS) -> AsyncIterator[Journal]:
+    """Open the journal in this file, creating it when there is none.
+
+    The block owns the writer thread and the reading connections: leaving it, also when cancelled, writes what
+    is queued, stops the thread and closes the file, within `CLOSE_TIMEOUT` + `READ_CLOSE_TIMEOUT`.
+
+    Raises JournalInUse, NewerSchema, or JournalError when the file cannot be used; and JournalError on
+    leaving when anything could not be written and the block itself did not raise.
+    """
+    store, readers = await trio.to_thread.run_sync(_open, path, durability)
+    journal = Journal(store, readers)
+    journal._writer.start()
+    try:
+        yield journal
+    finally:
+        with trio.CancelScope(shield=True):
+            await journal._close()
+    failure = journal._writer.failure
+    if not isinstance(failure, JournalClosed):
+        assert failure is not None
+        raise again(failure)
+
+
+def _open(path: Path, durability: Durability) -> tuple[Store, Readers]:
+    store = Store.open(path, durability)
+    try:
+        return store, Readers(path)
+    except BaseException:
+        store.close()
+        raise

@@ -1,0 +1,329 @@
+"""One conversation's log, and the cursors that follow it."""
+
+from __future__ import annotations
+
+import sqlite3
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import trio
+
+from . import queries
+from .errors import DuplicateEvent, JournalError, again
+from .feed import ITEM_OVERHEAD_BYTES, Tail
+from .queries import Filter, Order
+from .readers import Readers
+from .rows import Blob, Frame, Item, Page, RecordUpdate, Row, Stored
+from .writer import Append, Writer
+
+T = TypeVar("T")
+
+
+class Log:
+    """The events of one conversation. Obtained from the journal, which keeps one object while it is in use.
+
+    An idle one, without cursor and with nothing on its way to the file, is a handful of integers; drop the
+    reference and it is gone.
+    """
+
+    def __init__(
+        self, conversation_id: str, *, key: int | None, last_seq: int, writer: Writer, readers: Readers
+    ) -> None:
+        self.conversation_id = conversation_id
+        self.key = key
+        self.broken: JournalError | None = None
+        self._writer = writer
+        self._readers = readers
+        self._last_seq = last_seq
+        self._high_water = last_seq
+        self._ticket = 0
+        self._durable_ticket = 0
+        self._error: JournalError | None = None
+        self._tail: weakref.ref[Tail] | None = None
+        self._moved = trio.lowlevel.ParkingLot()
+
+    @property
+    def last_seq(self) -> int:
+        """The last sequence number given out, -1 before the first."""
+        return self._last_seq
+
+    @property
+    def high_water(self) -> int:
+        """The last durable sequence number, -1 before the first. What is read and shown ends here."""
+        return self._high_water
+
+    # Writing.
+
+    def append(
+        self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
+    ) -> int:
+        """Give the events their sequence numbers and queue them; with record and blobs in one transaction.
+
+        Returns the last sequence number of the log. Does not wait: see `flushed` and `room`.
+        Raises DuplicateEvent when an id occurs twice here, LogDeleted, JournalError when the journal failed.
+        """
+        self._check()
+        if len(rows) > 1 and len({row.id for row in rows}) < len(rows):
+            raise DuplicateEvent("an event id occurs twice in one append")
+        seq = self._last_seq
+        size = 0
+        stored: list[Stored] = []
+        for row in rows:
+            seq += 1
+            size += len(row.body) + ITEM_OVERHEAD_BYTES
+            stored.append(
+                Stored(
+                    id=row.id,
+                    kind=row.kind,
+                    source=row.source,
+                    timestamp=row.timestamp,
+                    body=row.body,
+                    seq=seq,
+                )
+            )
+        if record is not None:
+            size += len(record.record)
+        size += sum(len(blob.data) for blob in blobs)
+        self._writer.enqueue(
+            Append(
+                lane=self,
+                rows=stored,
+                record=record,
+                blobs=blobs,
+                size=size,
+                last_seq=seq,
+                ticket=self._ticket + 1,
+            )
+        )
+        self._ticket += 1
+        self._last_seq = seq
+        tail = self._live_tail()
+        if tail is not None:
+            for item in stored:
+                tail.append(item)
+        return seq
+
+    def publish(self, frame: Frame) -> None:
+        """Show something to today's cursors, after everything appended so far. Never stored.
+
+        A cursor that falls far behind misses it. Raises as `append` does.
+        """
+        self._check()
+        tail = self._live_tail()
+        if tail is not None and tail.publish(frame):
+            self._moved.unpark_all()
+
+    def update_record(self, record: RecordUpdate) -> None:
+        """Queue a new state of the conversation's record. Raises as `append` does."""
+        self.append((), record)
+
+    async def flushed(self) -> None:
+        """Wait until everything appended so far is durable. Cancellation takes nothing back.
+
+        Raises JournalError when it was lost, LogDeleted when the conversation was deleted meanwhile.
+        """
+        wanted = self._ticket
+        await trio.lowlevel.checkpoint()
+        while self._durable_ticket < wanted:
+            self._check()
+            await self._moved.park()
+
+    async def room(self) -> None:
+        """Wait while too much, of all conversations together, is not durable yet. Raises as `append` does."""
+        await self._writer.room()
+        self._check()
+
+    async def put_blob(self, blob_id: str, data: bytes, media_type: str = "application/octet-stream") -> None:
+        """Store bytes beside the events, replacing a blob of this id; durable on return.
+
+        Cancelled, it is stored all the same. Raises as `flushed` does. To store a blob together with the
+        event that refers to it, pass it to `append`.
+        """
+        self.append((), blobs=(Blob(id=blob_id, data=data, media_type=media_type),))
+        await self.flushed()
+
+    # Reading: only what is durable. All of these can be cancelled and raise LogDeleted or JournalError.
+
+    async def get(self, ids: Sequence[str]) -> list[Stored | None]:
+        """Return the events of these ids in the order asked, None for an unknown one."""
+        return await self._read(lambda c, key: queries.get(c, key, self._high_water, ids))
+
+    async def read(self, after_seq: int, limit: int) -> list[Stored]:
+        """Return up to `limit` events after a sequence number (-1 = from the first), oldest first."""
+        return await self._read(lambda c, key: queries.read(c, key, after_seq, self._high_water, limit))
+
+    async def read_back(self, before_seq: int | None, limit: int) -> list[Stored]:
+        """Return up to `limit` events before a sequence number (None = from the last), newest first."""
+        end = self._high_water + 1
+        before = end if before_seq is None else min(before_seq, end)
+        return await self._read(lambda c, key: queries.read_back(c, key, before, limit))
+
+    async def search(
+        self,
+        *,
+        kind: str | None = None,
+        source: str | None = None,
+        body: str | None = None,
+        since: str | None = None,
+        before: str | None = None,
+        order: Order = "asc",
+        page: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Return a page of matching events in log order, or with `order="desc"` newest first.
+
+        `kind` is a class name, alone or at the end of a dotted path. `body` is text that occurs in the
+        event's JSON, in upper or lower case. `since` (inclusive) and `before` (exclusive) are timestamps as
+        the events carry them. `page` is the id of the first event of the page; an unknown one starts from
+        the beginning.
+        """
+        asked = _filter(kind, source, body, since, before)
+        until = self._high_water
+        return await self._read(lambda c, key: queries.search(c, key, until, asked, order, page, limit))
+
+    async def count(
+        self,
+        *,
+        kind: str | None = None,
+        source: str | None = None,
+        body: str | None = None,
+        since: str | None = None,
+        before: str | None = None,
+    ) -> int:
+        """Return how many events match; the filters are those of `search`."""
+        asked = _filter(kind, source, body, since, before)
+        until = self._high_water
+        if asked.is_empty:
+            self._check()
+            await trio.lowlevel.checkpoint()
+            return until + 1
+        return await self._read(lambda c, key: queries.count(c, key, until, asked))
+
+    async def get_blob(self, blob_id: str) -> Blob | None:
+        """Return the bytes stored under this id."""
+        return await self._read(lambda c, key: queries.get_blob(c, key, blob_id))
+
+    async def _read(self, query: Callable[[sqlite3.Connection, int], T]) -> T:
+        self._check()
+        key = self.key
+        assert key is not None
+        found = await self._readers.run(lambda connection: query(connection, key))
+        # Deleted in between, the file may have held only a part of it.
+        self._check()
+        return found
+
+    # Following.
+
+    def subscribe(self, after_seq: int | None) -> Cursor:
+        """Return a cursor that starts after a sequence number: -1 = all, None = what shows from now on.
+
+        A number beyond the end of the log means its end. Transients shown before now are not shown again.
+        Nothing is to be closed: the cursor is gone when nobody refers to it. Raises as `append` does.
+        """
+        self._check()
+        tail = self._live_tail()
+        if tail is None:
+            tail = Tail(self._last_seq + 1, self._high_water)
+            self._tail = weakref.ref(tail)
+        after = self._high_water if after_seq is None else min(max(after_seq, -1), self._last_seq)
+        cursor = Cursor(self, tail, after)
+        tail.cursors.add(cursor)
+        return cursor
+
+    def _live_tail(self) -> Tail | None:
+        return None if self._tail is None else self._tail()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise again(self._error)
+
+    # What the writer and the journal tell.
+
+    def settle(self, last_seq: int, ticket: int) -> None:
+        """Everything up to here is durable: move the high-water mark and wake who waits for it."""
+        self._high_water = last_seq
+        self._durable_ticket = ticket
+        tail = self._live_tail()
+        if tail is not None:
+            tail.commit(last_seq)
+        self._moved.unpark_all()
+
+    def fail(self, error: JournalError) -> None:
+        """Make every use of this object raise, waiting ones too."""
+        if self._error is None:
+            self._error = error
+        self._moved.unpark_all()
+
+
+class Cursor:
+    """A place in a log, for one task: integers, and a share in the tail of recent items.
+
+    Sees every durable event after its start exactly once and in order, and the transients among them unless
+    it has fallen behind the tail.
+    """
+
+    __slots__ = ("__weakref__", "_after_seq", "_born", "_log", "_tail", "position")
+
+    def __init__(self, log: Log, tail: Tail, after_seq: int) -> None:
+        self._log = log
+        self._tail = tail
+        self._after_seq = after_seq
+        self._born = tail.visible
+        found = tail.locate(after_seq)
+        # Before the start means: behind the tail.
+        self.position = tail.start - 1 if found is None else found
+
+    @property
+    def after_seq(self) -> int:
+        """The last event that this cursor has returned, or the one it started after."""
+        return self._after_seq
+
+    async def next(self, max_items: int = 256) -> list[Item]:
+        """Wait until something after the cursor is visible; return it in order, at least one item.
+
+        Cancelled, nothing is taken: the next call returns what this one would have.
+        Raises LogDeleted when the conversation is deleted, JournalError when the journal fails.
+        """
+        await trio.lowlevel.checkpoint()
+        log, tail = self._log, self._tail
+        while True:
+            log._check()
+            if self.position < tail.start:
+                found = tail.locate(self._after_seq)
+                if found is None:
+                    rows = await self._read_file(max_items)
+                    if rows:
+                        return rows
+                    continue
+                self.position = found
+            items, self.position = tail.take(self.position, self._born, max_items)
+            for item in reversed(items):
+                if isinstance(item, Stored):
+                    self._after_seq = item.seq
+                    break
+            if self.position == tail.visible:
+                tail.settle()
+            if items:
+                return items
+            if self.position == tail.visible:
+                await log._moved.park()
+
+    async def _read_file(self, max_items: int) -> list[Item]:
+        log = self._log
+        # Up to where the tail goes on, so that the transients in the tail are not passed over.
+        until = min(log.high_water, self._tail.first_seq - 1)
+        if until <= self._after_seq:
+            await log._moved.park()
+            return []
+        after = self._after_seq
+        rows = await log._read(lambda c, key: queries.read_page(c, key, after, until, max_items))
+        self._after_seq = rows[-1].seq
+        return [*rows]
+
+
+def _filter(
+    kind: str | None, source: str | None, body: str | None, since: str | None, before: str | None
+) -> Filter:
+    kind = None if kind is None else kind.rpartition(".")[2]
+    return Filter(kind=kind, source=source, body=body, since=since, before=before)

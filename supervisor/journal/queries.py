@@ -1,0 +1,277 @@
+"""The reading side: plain functions over a connection, run in reader threads.
+
+Reads of events return their rows packed into one: a thread that reads row by row waits for the GIL after
+every row, up to the interpreter's switch interval. Measured for 256 rows of 1 kB beside a busy loop: 338 ms
+row by row, 6 ms packed (0.35 and 0.53 ms beside an idle one).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Literal
+
+import attrs
+
+from .rows import Blob, Page, Record, RecordOrder, RecordPage, Stored
+
+Order = Literal["asc", "desc"]
+
+PAGE_MAX_BYTES = 1024 * 1024
+"""Bytes of bodies that a cursor takes from the file at once; one event may be larger. With a handful of
+readers this bounds what slow subscribers can make the server hold."""
+
+LIKE_MAX_CHARACTERS = 4096
+"""Longest text handed to LIKE: SQLite refuses patterns of more than 50,000 bytes."""
+
+_CHUNK = 500
+"""Ids in one IN list."""
+
+
+@attrs.frozen(kw_only=True)
+class Filter:
+    """What a search for events asks for; `None` asks nothing. See `Log.search`."""
+
+    kind: str | None = None
+    source: str | None = None
+    body: str | None = None
+    since: str | None = None
+    before: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every event matches."""
+        return self == _EMPTY
+
+
+_EMPTY = Filter()
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Set up a connection for the queries of this module; from then on it cannot write."""
+    connection.create_function("contains_folded", 2, _contains_folded, deterministic=True)
+    # The kernel caches the file; what each reader keeps for itself stays small (KiB).
+    connection.execute("PRAGMA cache_size = -1024")
+    connection.execute("PRAGMA query_only = ON")
+
+
+def _contains_folded(body: bytes, folded: str) -> bool:
+    return folded in body.decode("utf-8", "replace").casefold()
+
+
+_PACKED = (
+    "SELECT json_group_array(json_array(seq, id, kind, source, timestamp, length(body))), "
+    "CAST(group_concat(CAST(body AS TEXT), '') AS BLOB) FROM ({})"
+)
+
+
+def _packed(connection: sqlite3.Connection, select: str, values: Sequence[object]) -> list[Stored]:
+    """Read the events that the `select` of `seq, id, kind, source, timestamp, body` names, in its order."""
+    meta, bodies = connection.execute(_PACKED.format(select), values).fetchone()
+    rows: list[Stored] = []
+    at = 0
+    for seq, event_id, kind, source, timestamp, length in json.loads(meta):
+        body = bodies[at : at + length]
+        rows.append(Stored(id=event_id, kind=kind, source=source, timestamp=timestamp, body=body, seq=seq))
+        at += length
+    return rows
+
+
+_COLUMNS = "SELECT seq, id, kind, source, timestamp, body FROM events"
+
+
+def load(connection: sqlite3.Connection, conversation_id: str) -> tuple[int, int] | None:
+    """Return the key of a conversation and its last sequence number (-1 for an empty log)."""
+    found = connection.execute(
+        "SELECT key, (SELECT coalesce(max(seq), -1) FROM events WHERE conversation = key) "
+        "FROM conversations WHERE id = ?",
+        (conversation_id,),
+    ).fetchone()
+    return None if found is None else (int(found[0]), int(found[1]))
+
+
+def read(connection: sqlite3.Connection, key: int, after: int, until: int, limit: int) -> list[Stored]:
+    """Return events with after < seq <= until, oldest first."""
+    return _packed(
+        connection,
+        f"{_COLUMNS} WHERE conversation = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
+        (key, after, until, limit),
+    )
+
+
+def read_back(connection: sqlite3.Connection, key: int, before: int, limit: int) -> list[Stored]:
+    """Return events with seq < before, newest first."""
+    return _packed(
+        connection,
+        f"{_COLUMNS} WHERE conversation = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
+        (key, before, limit),
+    )
+
+
+def read_page(connection: sqlite3.Connection, key: int, after: int, until: int, limit: int) -> list[Stored]:
+    """Like `read`, but not more than `PAGE_MAX_BYTES` of bodies, and at least one event."""
+    (lengths,) = connection.execute(
+        "SELECT json_group_array(size) FROM (SELECT length(body) AS size FROM events "
+        "WHERE conversation = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?)",
+        (key, after, until, limit),
+    ).fetchone()
+    count = total = 0
+    for length in json.loads(lengths):
+        total += length
+        if count and total > PAGE_MAX_BYTES:
+            break
+        count += 1
+    return read(connection, key, after, until, count) if count else []
+
+
+def get(connection: sqlite3.Connection, key: int, until: int, ids: Sequence[str]) -> list[Stored | None]:
+    """Return the events of these ids with seq <= until, in the order asked."""
+    wanted = list(dict.fromkeys(ids))
+    found: dict[str, Stored] = {}
+    for at in range(0, len(wanted), _CHUNK):
+        chunk = wanted[at : at + _CHUNK]
+        marks = ",".join("?" * len(chunk))
+        rows = _packed(
+            connection,
+            f"{_COLUMNS} WHERE conversation = ? AND seq <= ? AND id IN ({marks})",
+            (key, until, *chunk),
+        )
+        found.update((row.id, row) for row in rows)
+    return [found.get(event_id) for event_id in ids]
+
+
+def search(
+    connection: sqlite3.Connection,
+    key: int,
+    until: int,
+    asked: Filter,
+    order: Order,
+    page: str | None,
+    limit: int,
+) -> Page:
+    """Return one page of the events that match, among those with seq <= until."""
+    condition, values = _where(key, until, asked)
+    if page is not None:
+        found = connection.execute(
+            "SELECT seq FROM events WHERE conversation = ? AND id = ?", (key, page)
+        ).fetchone()
+        if found is not None:
+            condition += " AND seq >= ?" if order == "asc" else " AND seq <= ?"
+            values.append(found[0])
+    direction = "ASC" if order == "asc" else "DESC"
+    values.append(limit + 1)
+    rows = _packed(connection, f"{_COLUMNS} WHERE {condition} ORDER BY seq {direction} LIMIT ?", values)
+    following = rows[limit].id if len(rows) > limit else None
+    return Page(items=tuple(rows[:limit]), next_page_id=following)
+
+
+def count(connection: sqlite3.Connection, key: int, until: int, asked: Filter) -> int:
+    """Return how many events match, among those with seq <= until."""
+    condition, values = _where(key, until, asked)
+    (number,) = connection.execute(f"SELECT count(*) FROM events WHERE {condition}", values).fetchone()  # noqa: S608
+    return int(number)
+
+
+def _where(key: int, until: int, asked: Filter) -> tuple[str, list[object]]:
+    terms = ["conversation = ?", "seq <= ?"]
+    values: list[object] = [key, until]
+    for term, value in (
+        ("kind = ?", asked.kind),
+        ("source = ?", asked.source),
+        ("timestamp >= ?", asked.since),
+        ("timestamp < ?", asked.before),
+    ):
+        if value is not None:
+            terms.append(term)
+            values.append(value)
+    if asked.body is not None:
+        # Bodies are JSON: what a person reads as a quote or a line break stands there escaped.
+        text = json.dumps(asked.body, ensure_ascii=False)[1:-1]
+        if text.isascii() and len(text) <= LIKE_MAX_CHARACTERS:
+            terms.append("CAST(body AS TEXT) LIKE ? ESCAPE '\\'")
+            values.append("%" + "".join("\\" + c if c in "\\%_" else c for c in text) + "%")
+        else:
+            # LIKE folds the case of ASCII letters only.
+            terms.append("contains_folded(body, ?)")
+            values.append(text.casefold())
+    return " AND ".join(terms), values
+
+
+def get_blob(connection: sqlite3.Connection, key: int, blob_id: str) -> Blob | None:
+    """Return a blob of a conversation."""
+    found = connection.execute(
+        "SELECT data, media_type FROM blobs WHERE conversation = ? AND id = ?", (key, blob_id)
+    ).fetchone()
+    return None if found is None else Blob(id=blob_id, data=found[0], media_type=found[1])
+
+
+_RECORD = (
+    "SELECT id, record, status, title, created_at, updated_at, parent_id, epoch, "
+    "lease_owner, lease_generation, lease_expires FROM conversations"
+)
+
+
+def _record(row: Sequence[object]) -> Record:
+    return Record(**dict(zip(_RECORD_FIELDS, row, strict=True)))  # type: ignore[arg-type]
+
+
+_RECORD_FIELDS = tuple(field.name for field in attrs.fields(Record))
+
+
+def get_records(connection: sqlite3.Connection, ids: Sequence[str]) -> list[Record | None]:
+    """Return the records of these conversations, in the order asked."""
+    wanted = list(dict.fromkeys(ids))
+    found: dict[str, Record] = {}
+    for at in range(0, len(wanted), _CHUNK):
+        chunk = wanted[at : at + _CHUNK]
+        marks = ",".join("?" * len(chunk))
+        for row in connection.execute(f"{_RECORD} WHERE id IN ({marks})", chunk).fetchall():
+            found[row[0]] = _record(row)
+    return [found.get(conversation_id) for conversation_id in ids]
+
+
+def search_records(
+    connection: sqlite3.Connection,
+    status: str | None,
+    parent_id: str | None,
+    order: RecordOrder,
+    page: str | None,
+    limit: int,
+) -> RecordPage:
+    """Return one page of conversations. An unknown page id starts from the beginning."""
+    column = "created_at" if order in {RecordOrder.CREATED_AT, RecordOrder.CREATED_AT_DESC} else "updated_at"
+    descending = order in {RecordOrder.CREATED_AT_DESC, RecordOrder.UPDATED_AT_DESC}
+    condition, values = _records_where(status, parent_id)
+    if page is not None:
+        place = f"SELECT {column}, key FROM conversations WHERE id = ?"  # noqa: S608  # one of two names
+        found = connection.execute(place, (page,)).fetchone()
+        if found is not None:
+            condition += f" AND ({column}, key) {'<=' if descending else '>='} (?, ?)"
+            values += found
+    direction = "DESC" if descending else "ASC"
+    rows = connection.execute(
+        f"{_RECORD} WHERE {condition} ORDER BY {column} {direction}, key {direction} LIMIT ?",
+        (*values, limit + 1),
+    ).fetchall()
+    following = rows[limit][0] if len(rows) > limit else None
+    return RecordPage(items=tuple(map(_record, rows[:limit])), next_page_id=following)
+
+
+def count_records(connection: sqlite3.Connection, status: str | None, parent_id: str | None) -> int:
+    """Return the number of conversations."""
+    condition, values = _records_where(status, parent_id)
+    (number,) = connection.execute(f"SELECT count(*) FROM conversations WHERE {condition}", values).fetchone()  # noqa: S608
+    return int(number)
+
+
+def _records_where(status: str | None, parent_id: str | None) -> tuple[str, list[object]]:
+    terms = ["1"]
+    values: list[object] = []
+    if status is not None:
+        terms.append("status = ?")
+        values.append(status)
+    if parent_id is not None:
+        terms.append("parent_id = ?")
+        values.append(parent_id)
+    return " AND ".join(terms), values

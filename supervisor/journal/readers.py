@@ -1,0 +1,109 @@
+"""Reading connections and the threads that use them."""
+
+from __future__ import annotations
+
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import attrs
+import trio
+
+from . import queries
+from .errors import JournalClosed, JournalError
+from .store import BUSY_TIMEOUT
+
+T = TypeVar("T")
+
+READERS = 4
+"""Reads at once, each with a thread and a connection of its own. More would only queue for the GIL."""
+
+
+@attrs.define(eq=False)
+class _Call:
+    """One read under way; the lock keeps an interrupt from hitting whoever uses the connection next."""
+
+    lock: threading.Lock = attrs.field(factory=threading.Lock)
+    connection: sqlite3.Connection | None = None
+    cancelled: bool = False
+
+    def interrupt(self) -> None:
+        with self.lock:
+            self.cancelled = True
+            if self.connection is not None:
+                self.connection.interrupt()
+
+
+class Readers:
+    """A pool of connections that cannot write. Whoever made it closes it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the connections. Synchronous: run it in a thread."""
+        self._limiter = trio.CapacityLimiter(READERS)
+        self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        self._calls: set[_Call] = set()
+        self._closed = False
+        for _ in range(READERS):
+            connection = sqlite3.connect(
+                path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
+            )
+            queries.prepare(connection)
+            self._idle.put(connection)
+
+    async def run(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query in a thread.
+
+        Cancellation returns at once and interrupts the query; its connection comes back by itself.
+        Raises JournalClosed, or JournalError when SQLite fails.
+        """
+        if self._closed:
+            raise JournalClosed("the journal is closed")
+        call = _Call()
+        self._calls.add(call)
+        try:
+            return await trio.to_thread.run_sync(
+                self._work, call, query, abandon_on_cancel=True, limiter=self._limiter
+            )
+        except sqlite3.Error as error:
+            raise JournalError(f"cannot read the journal: {error}") from error
+        except trio.Cancelled:
+            call.interrupt()
+            raise
+        finally:
+            self._calls.discard(call)
+
+    def _work(self, call: _Call, query: Callable[[sqlite3.Connection], T]) -> T:
+        connection = self._idle.get()
+        try:
+            with call.lock:
+                if call.cancelled:
+                    raise sqlite3.OperationalError("interrupted")
+                call.connection = connection
+            return query(connection)
+        finally:
+            with call.lock:
+                call.connection = None
+            self._idle.put(connection)
+
+    def refuse(self) -> None:
+        """Accept no more reads and interrupt those under way."""
+        self._closed = True
+        for call in self._calls:
+            call.interrupt()
+
+    def close(self, timeout: float) -> None:
+        """Close the connections as they come home, within `timeout` seconds. Synchronous, after `refuse`.
+
+        One that does not come home in time is stuck in the kernel and is left to the end of the process.
+        """
+        deadline = time.monotonic() + timeout
+        for _ in range(READERS):
+            try:
+                connection = self._idle.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return
+            connection.close()

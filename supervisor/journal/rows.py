@@ -1,0 +1,125 @@
+"""The values that go into the journal and come out of it."""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+
+class Durability(enum.Enum):
+    """What a committed event survives; the value is SQLite's `synchronous` setting.
+
+    `PROCESS`: any death of the server, SIGKILL included, because a commit has handed the pages to the kernel.
+    `POWER`: also a power cut or a kernel crash, at one fsync for each batch.
+    Neither can corrupt the file.
+    """
+
+    PROCESS = "NORMAL"
+    POWER = "FULL"
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """An event on its way in. `timestamp` is UTC ISO 8601 of fixed width; `body` is the JSON as sent."""
+
+    id: str
+    kind: str
+    source: str
+    timestamp: str
+    body: bytes
+
+
+@attrs.frozen(kw_only=True)
+class Stored(Row):
+    """An event in the log. `seq` counts from 0 in its conversation, without gaps."""
+
+    seq: int
+
+
+@attrs.frozen(kw_only=True)
+class Frame:
+    """What is shown and never stored. `None` means: not sent on that kind of socket."""
+
+    legacy: bytes | None = None
+    session: bytes | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of both forms."""
+        return len(self.legacy or b"") + len(self.session or b"")
+
+
+@attrs.frozen
+class Transient:
+    """A frame in its place among the events. May be missed by a slow cursor; never comes twice."""
+
+    frame: Frame
+
+
+Item = Stored | Transient
+
+
+@attrs.frozen(kw_only=True)
+class Blob:
+    """Bytes kept beside the events of a conversation, such as the uncut form of a large content."""
+
+    id: str
+    data: bytes
+    media_type: str
+
+
+@attrs.frozen(kw_only=True)
+class RecordUpdate:
+    """A new state of a conversation's record. `title=None` leaves the title as it is."""
+
+    record: bytes
+    status: str
+    updated_at: str
+    title: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Record:
+    """A conversation as it stands in the journal.
+
+    `record` is opaque. `epoch` is that of the server start which wrote it last. The lease columns are for
+    several machines over one store: nobody claims anything while there is one.
+    """
+
+    id: str
+    record: bytes
+    status: str
+    title: str | None
+    created_at: str
+    updated_at: str
+    parent_id: str | None
+    epoch: int
+    lease_owner: str | None
+    lease_generation: int
+    lease_expires: str | None
+
+
+class RecordOrder(enum.StrEnum):
+    """The orders in which conversations are listed."""
+
+    CREATED_AT = "created_at"
+    CREATED_AT_DESC = "created_at_desc"
+    UPDATED_AT = "updated_at"
+    UPDATED_AT_DESC = "updated_at_desc"
+
+
+@attrs.frozen(kw_only=True)
+class Page:
+    """Events of a search. `next_page_id` is the id of the first event of the next page."""
+
+    items: tuple[Stored, ...]
+    next_page_id: str | None
+
+
+@attrs.frozen(kw_only=True)
+class RecordPage:
+    """Conversations of a search. `next_page_id` is the id of the first one of the next page."""
+
+    items: tuple[Record, ...]
+    next_page_id: str | None
