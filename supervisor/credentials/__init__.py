@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.credentials.cipher import Cipher
 from supervisor.credentials.errors import (
-    CredentialsError,
+    CredentialsFailure,
     InvalidSecretName,
     InvalidSecretValue,
     NotDecryptable,
@@ -26,7 +26,7 @@ from supervisor.credentials.store import SecretStore
 __all__ = [
     "REDACTED",
     "Cipher",
-    "CredentialsError",
+    "CredentialsFailure",
     "InvalidSecretName",
     "InvalidSecretValue",
     "LookupSecret",

@@ -1,4 +1,4 @@
-"""Encryption of short texts with one key: Fernet, as clients of this wire know it (wire.md 7.3)."""
+"""Encryption of short texts with one key: Fernet, as clients of this wire know it."""
 
 from __future__ import annotations
 

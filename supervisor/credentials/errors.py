@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 
-class CredentialsError(Exception):
+class CredentialsFailure(Exception):  # noqa: N818 - its subclasses are named after what happened
     """Base of this room's errors. Its text is safe to show to a client and to log."""
 
 
-class InvalidSecretName(CredentialsError, ValueError):
+class InvalidSecretName(CredentialsFailure):
     """A secret name does not match ``SECRET_NAME``."""
 
 
-class InvalidSecretValue(CredentialsError, ValueError):
+class InvalidSecretValue(CredentialsFailure):
     """A secret value is blank, a redacted placeholder, or cannot stand in an environment."""
 
 
-class SecretsCorrupt(CredentialsError):
+class SecretsCorrupt(CredentialsFailure):
     """The secret file cannot be read as such. It is left as it is, for a person to look at."""
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -25,7 +25,7 @@ class SecretsCorrupt(CredentialsError):
         self.path = path
 
 
-class WrongMasterKey(CredentialsError):
+class WrongMasterKey(CredentialsFailure):
     """The master key in use is not the one that the secret file was written with. Nothing was changed."""
 
     def __init__(self, path: Path, source: str) -> None:
@@ -36,5 +36,5 @@ class WrongMasterKey(CredentialsError):
         self.source = source
 
 
-class NotDecryptable(CredentialsError):
+class NotDecryptable(CredentialsFailure):
     """A token was not made with this key, or was damaged."""

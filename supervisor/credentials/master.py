@@ -14,7 +14,7 @@ from supervisor.credentials.cipher import Cipher
 from supervisor.credentials.errors import SecretsCorrupt, WrongMasterKey
 from supervisor.credentials.files import create_private
 
-#: Looked at in this order. The second is the name that peers of this wire use (wire.md 7.3).
+#: Looked at in this order. The second is the name that peers of this wire use.
 KEY_VARIABLES: Final = ("OSTLER_MASTER_KEY", "OH_SECRET_KEY")
 
 #: Beside the secrets, when no variable is set.

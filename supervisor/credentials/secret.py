@@ -9,10 +9,10 @@ import attrs
 
 from supervisor.credentials.errors import InvalidSecretName, InvalidSecretValue
 
-#: Names double as environment variable names of the agent, so they follow those (wire.md 7.4).
+#: Names double as environment variable names of the agent, so they follow those.
 SECRET_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
-#: What clients are shown instead of a value, and may send back by mistake (wire.md 7.2).
+#: What clients are shown instead of a value, and may send back by mistake.
 REDACTED: Final = "**********"
 
 

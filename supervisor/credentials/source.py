@@ -1,4 +1,4 @@
-"""Where a conversation's secret comes from, as a start request spells it (wire.md, appendix D)."""
+"""Where a conversation's secret comes from, as a start request spells it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from supervisor.credentials.errors import CredentialsError
+from supervisor.credentials.errors import CredentialsFailure
 from supervisor.credentials.secret import REDACTED, SECRET_NAME, Secret
 from supervisor.events import ErrorDetail
 
@@ -49,7 +49,7 @@ class StoreReference:
 SecretSource = StaticSecret | LookupSecret | StoreReference
 
 
-class SecretSourceError(CredentialsError, ValueError):
+class SecretSourceError(CredentialsFailure):
     """A secret source is not shaped as it must be. No message quotes a value."""
 
     def __init__(self, errors: tuple[ErrorDetail, ...]) -> None:

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from supervisor.credentials.cipher import Cipher
-from supervisor.credentials.errors import CredentialsError, NotDecryptable, SecretsCorrupt, WrongMasterKey
+from supervisor.credentials.errors import CredentialsFailure, NotDecryptable, SecretsCorrupt, WrongMasterKey
 from supervisor.credentials.files import replace_private
 from supervisor.credentials.master import MasterKey, find_master_key
 from supervisor.credentials.secret import Secret, SecretInfo, check_name, check_value
@@ -50,7 +50,7 @@ class SecretStore:
     not yet begun has no effect.
     """
 
-    def __init__(self, path: Path, key: MasterKey | CredentialsError) -> None:
+    def __init__(self, path: Path, key: MasterKey | CredentialsFailure) -> None:
         self._path = path
         self._key = key
         self._lock = trio.Lock()
@@ -66,10 +66,10 @@ class SecretStore:
         """
         path = state / SECRETS_FILE
 
-        def find() -> MasterKey | CredentialsError:
+        def find() -> MasterKey | CredentialsFailure:
             try:
                 return find_master_key(state, environ, needed_by=path)
-            except CredentialsError as error:
+            except CredentialsFailure as error:
                 return error
 
         return cls(path, await trio.to_thread.run_sync(find))
@@ -77,7 +77,7 @@ class SecretStore:
     @property
     def master(self) -> MasterKey:
         """The key in use. Raises what kept it from being had."""
-        if isinstance(self._key, CredentialsError):
+        if isinstance(self._key, CredentialsFailure):
             raise self._key
         return self._key
 

@@ -1,4 +1,4 @@
-"""What of the MCP servers an ACP agent is told in session/new (acp.md 1.12)."""
+"""What of the MCP servers an ACP agent is told in session/new."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""One MCP server entry as settings and start requests hold it (wire.md 7.4)."""
+"""One MCP server entry as settings and start requests hold it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import attrs
@@ -14,6 +15,9 @@ Location = tuple[str | int, ...]
 
 #: Values of ``transport``. Without it a command means stdio and a URL means streamable HTTP.
 TRANSPORTS: Final = ("stdio", "http", "streamable-http", "sse")
+
+#: Errors that one value may have: megabytes of hostile input would otherwise become gigabytes of them.
+MAX_ERRORS: Final = 100
 
 
 @attrs.frozen
@@ -85,13 +89,17 @@ def _object(value: object, loc: Location) -> list[ErrorDetail]:
 def _strings(value: object, loc: Location) -> list[ErrorDetail]:
     if not isinstance(value, list | tuple):
         return _problem(loc, "Input should be a valid list", "list_type")
-    return [error for index, item in enumerate(value) for error in _string(item, (*loc, index))]
+    return _each(_string, enumerate(value), loc)
 
 
 def _string_map(value: object, loc: Location) -> list[ErrorDetail]:
     if not isinstance(value, Mapping):
         return _object(value, loc)
-    return [error for key, item in value.items() for error in _string(item, (*loc, key))]
+    return _each(_string, value.items(), loc)
+
+
+def _each(check: _Check, values: Iterable[tuple[str | int, object]], loc: Location) -> list[ErrorDetail]:
+    return list(islice((error for key, item in values for error in check(item, (*loc, key))), MAX_ERRORS))
 
 
 def _transport(value: object, loc: Location) -> list[ErrorDetail]:
@@ -153,8 +161,10 @@ def server_errors(obj: object, loc: Location = ()) -> list[ErrorDetail]:
     """What is wrong with an entry, by place; ``loc`` is where the entry itself stands."""
     if not isinstance(obj, Mapping):
         return _object(obj, loc)
-    errors = []
+    errors: list[ErrorDetail] = []
     for key, value in obj.items():
+        if len(errors) >= MAX_ERRORS:
+            break
         check = _FIELDS.get(key)
         if check is None:
             errors += _problem((*loc, key), "Extra inputs are not permitted", "extra_forbidden")

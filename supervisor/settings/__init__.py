@@ -1,1 +1,71 @@
 """The agent settings and their merge rules."""
+
+from __future__ import annotations
+
+from supervisor.settings.agent import (
+    NO_PRESETS,
+    AgentSettings,
+    FileSecret,
+    Presets,
+    agent_settings_from_dict,
+    agent_settings_to_dict,
+    decode_acp_agent,
+    decode_agent_settings,
+    match_preset,
+)
+from supervisor.settings.document import Rules, SettingsDocument, apply_change, first_document, public
+from supervisor.settings.errors import (
+    EncryptionUnavailable,
+    ProfileExists,
+    SettingsCorrupt,
+    SettingsEmpty,
+    SettingsError,
+    SettingsFailure,
+    TooManyProfiles,
+    UnknownProfile,
+)
+from supervisor.settings.exposure import EXPOSE_HEADER, REDACTED, Expose, expose_secrets, replace_secrets
+from supervisor.settings.fields import ServerCheck
+from supervisor.settings.merge import merge_patch
+from supervisor.settings.profile import AgentProfile, profile_to_settings
+from supervisor.settings.profiles import AgentProfileStore
+from supervisor.settings.schema import agent_schema, conversation_schema
+from supervisor.settings.store import SettingsStore
+
+__all__ = [
+    "EXPOSE_HEADER",
+    "NO_PRESETS",
+    "REDACTED",
+    "AgentProfile",
+    "AgentProfileStore",
+    "AgentSettings",
+    "EncryptionUnavailable",
+    "Expose",
+    "FileSecret",
+    "Presets",
+    "ProfileExists",
+    "Rules",
+    "ServerCheck",
+    "SettingsCorrupt",
+    "SettingsDocument",
+    "SettingsEmpty",
+    "SettingsError",
+    "SettingsFailure",
+    "SettingsStore",
+    "TooManyProfiles",
+    "UnknownProfile",
+    "agent_schema",
+    "agent_settings_from_dict",
+    "agent_settings_to_dict",
+    "apply_change",
+    "conversation_schema",
+    "decode_acp_agent",
+    "decode_agent_settings",
+    "expose_secrets",
+    "first_document",
+    "match_preset",
+    "merge_patch",
+    "profile_to_settings",
+    "public",
+    "replace_secrets",
+]

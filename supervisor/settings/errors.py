@@ -1,0 +1,54 @@
+"""What can go wrong with settings and profiles. No message quotes a value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from supervisor.events import ErrorDetail
+
+Location = tuple[str | int, ...]
+
+
+class SettingsFailure(Exception):  # noqa: N818 - its subclasses are named after what happened
+    """Base of this room's errors. Its text is safe to show to a client and to log."""
+
+
+class SettingsError(SettingsFailure, ValueError):
+    """Something is not shaped as it must be; ``errors`` say where and how (HTTP 422)."""
+
+    def __init__(self, errors: tuple[ErrorDetail, ...]) -> None:
+        super().__init__("; ".join(f"{'.'.join(map(str, error.loc))}: {error.msg}" for error in errors))
+        self.errors = errors
+
+
+class SettingsEmpty(SettingsFailure):
+    """A change that changes nothing (HTTP 400)."""
+
+
+class SettingsCorrupt(SettingsFailure):
+    """A file cannot be read as such. It is left as it is, for a person to look at (HTTP 409)."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"settings file {path} is not usable: {reason}")
+        self.path = path
+
+
+class UnknownProfile(SettingsFailure):
+    """No agent profile has this name or id (HTTP 404)."""
+
+
+class ProfileExists(SettingsFailure):
+    """Another agent profile has this name already (HTTP 409)."""
+
+
+class TooManyProfiles(SettingsFailure):
+    """The server keeps as many agent profiles as it will (HTTP 409)."""
+
+
+class EncryptionUnavailable(SettingsFailure):
+    """Secrets were asked for encrypted, there are some, and there is no key (HTTP 503)."""
+
+
+def problem(loc: Location, msg: str, kind: str) -> SettingsError:
+    """A SettingsError of one error."""
+    return SettingsError((ErrorDetail(loc=loc, msg=msg, type=kind),))

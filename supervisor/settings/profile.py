@@ -1,0 +1,198 @@
+"""An agent profile: a named choice of agent that conversations can be started with."""
+
+from __future__ import annotations
+
+import shlex
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from supervisor.events import ErrorDetail
+from supervisor.settings import fields
+from supervisor.settings.agent import (
+    ACP,
+    DEFAULT_PROMPT_TIMEOUT,
+    DEFAULT_SERVER,
+    DEFAULT_STARTUP_TIMEOUT,
+    NOT_AVAILABLE,
+    OPENHANDS,
+    AgentSettings,
+    Presets,
+    decode_agent_settings,
+)
+from supervisor.settings.errors import Location, SettingsError, problem
+from supervisor.settings.fields import Check
+from supervisor.settings.names import profile_name, uuid_string
+
+PROFILE_SCHEMA_VERSION: Final = 4
+
+
+@attrs.frozen(kw_only=True)
+class AgentProfile:
+    """A profile of an ACP agent. Its command is one string, split as a shell would; None is the provider's.
+
+    ``mcp_server_refs`` and ``secret_refs`` name what of the settings' servers and of the stored secrets
+    the agent may use; None is all of them. Timeouts are in seconds. ``id`` and ``revision`` are the
+    server's.
+    """
+
+    name: str
+    id: str = attrs.field(factory=lambda: str(uuid.uuid4()))
+    revision: int = 0
+    mcp_server_refs: tuple[str, ...] | None = None
+    secret_refs: tuple[str, ...] | None = None
+    acp_server: str = DEFAULT_SERVER
+    acp_model: str | None = None
+    acp_session_mode: str | None = None
+    acp_prompt_timeout: float = attrs.field(default=DEFAULT_PROMPT_TIMEOUT, converter=float)
+    acp_startup_timeout: float = attrs.field(default=DEFAULT_STARTUP_TIMEOUT, converter=float)
+    acp_command: str | None = None
+    acp_args: tuple[str, ...] | None = None
+    schema_version: int = PROFILE_SCHEMA_VERSION
+
+    def dump(self) -> dict[str, Any]:
+        """Its JSON, every field present."""
+        dumped = {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in attrs.asdict(self, recurse=False).items()
+        }
+        return {**dumped, "agent_kind": ACP}
+
+    def summary(self) -> dict[str, Any]:
+        """Its entry in a list of profiles."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "agent_kind": ACP,
+            "revision": self.revision,
+            "llm_profile_ref": None,
+            "mcp_server_refs": None if self.mcp_server_refs is None else list(self.mcp_server_refs),
+        }
+
+
+def _shell_words(value: object, loc: Location) -> list[ErrorDetail]:
+    if not isinstance(value, str):
+        return fields.string(value, loc)
+    try:
+        shlex.split(value)
+    except ValueError as error:
+        return fields.detail(loc, f"Value error, {error}", "value_error")
+    return fields.string(value, loc)
+
+
+_CHECKS: Final[Mapping[str, Check]] = {
+    "schema_version": fields.at_least(1),
+    "agent_kind": fields.one_of((ACP,)),
+    "id": uuid_string,
+    "name": profile_name,
+    "revision": fields.at_least(0),
+    "mcp_server_refs": fields.nullable(fields.strings),
+    "secret_refs": fields.nullable(fields.strings),
+    "acp_server": fields.string,
+    "acp_model": fields.nullable(fields.string),
+    "acp_session_mode": fields.nullable(fields.string),
+    "acp_prompt_timeout": fields.positive,
+    "acp_startup_timeout": fields.positive,
+    "acp_command": fields.nullable(_shell_words),
+    "acp_args": fields.nullable(fields.strings),
+}
+
+
+def decode_profile(obj: object, name: str, presets: Presets, *, loc: Location = ("body",)) -> AgentProfile:
+    """A new profile from its JSON, called ``name`` whatever that says; it has an id of its own, revision 0.
+
+    Unknown keys are refused, so is a profile of the built-in agent. Raises SettingsError.
+    """
+    if errors := profile_name(name, (*loc, "name")):
+        raise SettingsError(tuple(errors))
+    if isinstance(obj, Mapping):
+        if obj.get("agent_kind", ACP) == OPENHANDS:
+            raise problem((*loc, "agent_kind"), NOT_AVAILABLE, "value_error")
+        obj = {"name": name, **obj}
+    profile = attrs.evolve(_read(obj, loc), name=name, id=str(uuid.uuid4()), revision=0)
+    # A profile that could not be launched is better refused now, with its place.
+    profile_to_settings(profile, presets, loc=loc)
+    return profile
+
+
+def _read(obj: object, loc: Location) -> AgentProfile:
+    given = fields.read(obj, loc, _CHECKS, required=("name",), refused=None)
+    given.pop("agent_kind", None)
+    for key in ("mcp_server_refs", "secret_refs", "acp_args"):
+        if given.get(key) is not None:
+            given[key] = tuple(given[key])
+    return AgentProfile(**given)
+
+
+def profile_to_settings(
+    profile: AgentProfile,
+    presets: Presets,
+    mcp_config: Mapping[str, Any] | None = None,
+    *,
+    loc: Location = ("agent_profile",),
+) -> AgentSettings:
+    """The settings that a conversation with this profile gets.
+
+    ``mcp_config`` is that of the server's settings; a reference to what is not in it counts for
+    nothing. Raises SettingsError where the presets have changed so that there is nothing to run.
+    """
+    servers = mcp_config or {}
+    if profile.mcp_server_refs is not None:
+        servers = {name: servers[name] for name in profile.mcp_server_refs if name in servers}
+    return decode_agent_settings(
+        {
+            "agent_kind": ACP,
+            "acp_server": profile.acp_server,
+            "acp_command": shlex.split(profile.acp_command or ""),
+            "acp_args": profile.acp_args or (),
+            "acp_model": profile.acp_model,
+            "acp_session_mode": profile.acp_session_mode,
+            "acp_prompt_timeout": profile.acp_prompt_timeout,
+            "acp_startup_timeout": profile.acp_startup_timeout,
+            "mcp_config": servers,
+        },
+        presets,
+        loc=loc,
+    )
+
+
+def settings_to_profile(settings: AgentSettings, name: str, presets: Presets) -> AgentProfile:
+    """A profile that launches what the settings launch."""
+    is_preset = presets.get(settings.acp_server) == settings.acp_command
+    return AgentProfile(
+        name=name,
+        acp_server=settings.acp_server,
+        acp_model=settings.acp_model,
+        acp_session_mode=settings.acp_session_mode,
+        acp_prompt_timeout=settings.acp_prompt_timeout,
+        acp_startup_timeout=settings.acp_startup_timeout,
+        acp_command=None if is_preset else shlex.join(settings.acp_command),
+        acp_args=settings.acp_args or None,
+    )
+
+
+#: Of the layout of the stored profiles.
+FORMAT_VERSION: Final = 1
+
+
+def profiles_to_stored(profiles: Mapping[str, AgentProfile]) -> dict[str, Any]:
+    """All profiles for the disk."""
+    return {"version": FORMAT_VERSION, "profiles": [profiles[name].dump() for name in sorted(profiles)]}
+
+
+def profiles_from_stored(obj: Any) -> dict[str, AgentProfile]:
+    """All profiles from the disk, by name. Raises ValueError, TypeError or LookupError.
+
+    Presets are not asked: a profile of a provider that is gone stays, and fails when it is used.
+    """
+    if obj["version"] != FORMAT_VERSION:
+        raise ValueError("it was written by another version of Ostler")
+    profiles = [_read(item, ("profiles", index)) for index, item in enumerate(obj["profiles"])]
+    return {profile.name: profile for profile in profiles}
+
+
+def profile_ids(obj: Any) -> frozenset[str]:
+    """The ids of the stored profiles."""
+    return frozenset(profile.id for profile in profiles_from_stored(obj).values())

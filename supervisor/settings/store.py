@@ -1,0 +1,83 @@
+"""The server's settings, kept in a file and changed one change at a time."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import trio
+
+from supervisor.settings.agent import Presets
+from supervisor.settings.document import (
+    Rules,
+    SettingsDocument,
+    apply_change,
+    first_document,
+    from_stored,
+    to_stored,
+)
+from supervisor.settings.errors import UnknownProfile
+from supervisor.settings.fields import ServerCheck
+from supervisor.settings.files import JsonFile
+from supervisor.settings.profile import profile_ids
+
+#: In the state directory.
+SETTINGS_FILE: Final = "settings.json"
+PROFILES_FILE: Final = "agent-profiles.json"
+
+
+class SettingsStore:
+    """Settings in ``<state>/settings.json``, read once and then kept in memory.
+
+    One process owns the file: what others write into it meanwhile is not seen. A file that cannot be
+    used raises SettingsCorrupt from every method, is left alone, and is tried again the next time.
+
+    ``presets`` are the providers' commands, ``check_server`` is how the mcp room checks an entry.
+    """
+
+    def __init__(self, state: Path, presets: Presets, check_server: ServerCheck) -> None:
+        self.rules = Rules(presets, check_server)
+        self.profiles_file = JsonFile(state / PROFILES_FILE)
+        self._file = JsonFile(state / SETTINGS_FILE)
+        self._lock = trio.Lock()
+        self._document: SettingsDocument | None = None
+
+    async def get(self) -> SettingsDocument:
+        """The settings as they are; a server that nobody has set up has ``first_document``."""
+        async with self._lock:
+            return await self._load()
+
+    async def patch(self, body: Any) -> SettingsDocument:
+        """Apply a PATCH body (``apply_change``) and store the outcome durably before returning it.
+
+        Concurrent calls happen one after the other. Raises SettingsError, SettingsEmpty,
+        UnknownProfile, SettingsCorrupt, or OSError from the disk; nothing is changed then.
+        """
+        async with self._lock:
+            changed = apply_change(await self._load(), body, self.rules)
+            profile_id = changed.active_agent_profile_id
+            if "active_agent_profile_id" in body and profile_id is not None:
+                known = await self.profiles_file.load(profile_ids)
+                if profile_id not in (known or ()):
+                    raise UnknownProfile(f"no agent profile has the id {profile_id}")
+            return await self._store(changed)
+
+    async def forget_profile(self, profile_id: str) -> None:
+        """Unset the active agent profile if it is this one, which has been deleted."""
+        async with self._lock:
+            document = await self._load()
+            if document.active_agent_profile_id == profile_id:
+                await self._store(attrs.evolve(document, active_agent_profile_id=None))
+
+    async def _load(self) -> SettingsDocument:
+        if self._document is None:
+            stored = await self._file.load(partial(from_stored, presets=self.rules.presets))
+            self._document = first_document(self.rules.presets) if stored is None else stored
+        return self._document
+
+    async def _store(self, document: SettingsDocument) -> SettingsDocument:
+        await self._file.replace(to_stored(document, self.rules.presets))
+        self._document = document
+        return document
