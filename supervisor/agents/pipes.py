@@ -1,0 +1,128 @@
+"""The reading ends of an agent's pipes: one that ends with the agent, and a bounded memory of what it
+said."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+
+import trio
+
+__all__ = ["DRAIN_AFTER_EXIT_SECONDS", "AgentPipe", "LineTail"]
+
+DRAIN_AFTER_EXIT_SECONDS = 0.25
+"""How long, in all, a reader waits for more after the agent's exit: what it wrote is in the pipe already, and
+a grandchild that holds the other end open may never close it."""
+
+DRAIN_AFTER_EXIT_BYTES = 1024 * 1024
+"""How much is read after the agent's exit: the largest pipe an unprivileged process can have, so that nothing
+the agent wrote is lost while a grandchild that floods the pipe is not listened to for ever."""
+
+RECEIVE_BYTES = 65536
+"""Default size of one read: the usual capacity of a pipe."""
+
+TAIL_LINES = 200
+TAIL_BYTES = 64 * 1024
+TAIL_LINE_BYTES = 4096
+"""What is remembered of standard error: enough for a stack trace of any runtime, little enough for every
+agent."""
+
+
+class AgentPipe(trio.abc.ReceiveStream):
+    """The reading end of a pipe written by an agent; it ends soon after the agent, whoever else holds it
+    open.
+
+    Owns the file descriptor it is given. One task reads at a time.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._stream = trio.lowlevel.FdStream(descriptor)
+        self._exited_at: float | None = None
+        self._patience = math.inf
+        self._left = math.inf
+        self._waiting: trio.CancelScope | None = None
+
+    def writer_exited(self) -> None:
+        """From now on wait and read only so much more (see the constants of this module)."""
+        self._exited_at = trio.current_time()
+        self._patience = DRAIN_AFTER_EXIT_SECONDS
+        self._left = DRAIN_AFTER_EXIT_BYTES
+        if self._waiting is not None:
+            self._waiting.deadline = self._exited_at + self._patience
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """The next bytes, or ``b""`` at the end. Cancellation loses nothing.
+
+        Raises trio.ClosedResourceError once closed, trio.BusyResourceError for a second reader.
+        """
+        size = max_bytes or RECEIVE_BYTES
+        if self._patience <= 0:
+            await trio.lowlevel.checkpoint()
+            data = self._receive_now(size)
+        else:
+            data = await self._receive_patiently(size)
+        if self._exited_at is not None:
+            self._left = self._left - len(data) if data else 0
+        return data
+
+    async def aclose(self) -> None:
+        """Close the descriptor; a reader is woken with trio.ClosedResourceError."""
+        await self._stream.aclose()
+
+    async def _receive_patiently(self, size: int) -> bytes:
+        began = trio.current_time()
+        with trio.CancelScope(deadline=began + self._patience) as self._waiting:
+            try:
+                return bytes(await self._stream.receive_some(size))
+            finally:
+                self._waiting = None
+                if self._exited_at is not None:
+                    self._patience -= trio.current_time() - max(began, self._exited_at)
+        return self._receive_now(size)
+
+    def _receive_now(self, size: int) -> bytes:
+        """What is in the pipe already: on a busy machine patience may run out before it has been read."""
+        if self._left <= 0:
+            return b""
+        descriptor = self._stream.fileno()
+        if descriptor < 0:
+            raise trio.ClosedResourceError("this pipe is closed")
+        try:
+            return os.read(descriptor, size)  # does not block: FdStream made it so
+        except BlockingIOError:
+            return b""
+
+
+class LineTail:
+    """The last lines of a byte stream, bounded in lines and bytes."""
+
+    def __init__(self) -> None:
+        self._lines: deque[bytes] = deque()
+        self._bytes = 0
+        self._open = b""
+        """The line that has not ended yet, cut to TAIL_LINE_BYTES."""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes; nothing is assumed about where they were cut."""
+        first, *more = data.split(b"\n")
+        self._extend(first)
+        for part in more:
+            self._push()
+            self._extend(part)
+
+    def lines(self) -> list[str]:
+        """The remembered lines, oldest first, undecodable bytes replaced, an unfinished last line
+        included."""
+        kept = [*self._lines, self._open] if self._open else list(self._lines)
+        return [line.decode("utf-8", "replace").rstrip("\r") for line in kept]
+
+    def _extend(self, part: bytes) -> None:
+        self._open += part[: TAIL_LINE_BYTES - len(self._open)]
+
+    def _push(self) -> None:
+        self._lines.append(self._open)
+        self._bytes += len(self._open)
+        self._open = b""
+        while len(self._lines) > TAIL_LINES or self._bytes > TAIL_BYTES:
+            self._bytes -= len(self._lines.popleft())

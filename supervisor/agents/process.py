@@ -1,0 +1,386 @@
+"""An agent's process: spawned, watched, and ended with everything it started.
+
+Spawning is a plain ``Popen`` on the main thread, in a session of its own: under a millisecond, no code
+between fork and exec, and no dependence on the life of a worker thread. Exit is learned from a pidfd, never
+from end of file, as a grandchild may hold the pipes. The dead leader stays unreaped until the block is left,
+so that its number cannot be given to a stranger while its session is swept.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import attrs
+import trio
+
+from supervisor.agents import containment
+from supervisor.agents.containment import ProcessEntry, ProcessId
+from supervisor.agents.environment import MARKER
+from supervisor.agents.pipes import AgentPipe, LineTail
+
+__all__ = [
+    "AgentProcess",
+    "ExitStatus",
+    "SpawnError",
+    "StopPolicy",
+    "StopReport",
+    "StopStep",
+    "TreeUsage",
+    "spawn",
+]
+
+STDIN_GRACE_SECONDS = 1.0
+"""From end of input to the first signal. Well-behaved agents leave within 0.2 s; one that is busy gets to
+save."""
+
+TERM_GRACE_SECONDS = 0.5
+"""From SIGTERM to SIGKILL; with the grace above it keeps the promise that nothing is left two seconds
+later."""
+
+KILL_SECONDS = 2.0
+"""How long killing is repeated for processes that fork faster than they are found or hang in the kernel."""
+
+POLL_SECONDS = 0.02
+"""Between two looks at processes that are being ended: other than the leader they are not ours to wait
+for."""
+
+SCANNING = trio.CapacityLimiter(2)
+"""Threads that read /proc at a time."""
+
+
+class SpawnError(Exception):
+    """The command could not be started; the message says which and why."""
+
+
+@attrs.frozen(kw_only=True)
+class StopPolicy:
+    """How long each step of ending a process may take, in seconds."""
+
+    stdin_grace: float = STDIN_GRACE_SECONDS
+    term_grace: float = TERM_GRACE_SECONDS
+    kill: float = KILL_SECONDS
+
+
+class StopStep(enum.StrEnum):
+    """The step after which nothing was left."""
+
+    EXITED = "exited"
+    """It had ended before, and had left nothing."""
+    STDIN = "stdin"
+    """It left by itself at the end of its input."""
+    TERM = "term"
+    KILL = "kill"
+
+
+@attrs.frozen(kw_only=True)
+class StopReport:
+    """How a process and its tree came to their end."""
+
+    step: StopStep
+    outlived: int
+    """How many processes were still there after the agent itself had left or had been given its time to."""
+    survivors: tuple[int, ...]
+    """Pids that even SIGKILL did not end in time; empty but for processes stuck in the kernel or not ours."""
+    seconds: float
+
+
+@attrs.frozen(kw_only=True)
+class ExitStatus:
+    """How the agent's own process ended: with a code or by a signal."""
+
+    code: int | None
+    signal: int | None
+    uptime: float
+    """Seconds since the spawn."""
+
+    def __str__(self) -> str:
+        """In words, for a person."""
+        if self.signal is None:
+            return f"exited with code {self.code} after {self.uptime:.1f} s"
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(self.signal).name} after {self.uptime:.1f} s"
+        return f"killed by signal {self.signal} after {self.uptime:.1f} s"
+
+
+@attrs.frozen(kw_only=True)
+class TreeUsage:
+    """What the agent and everything below it use."""
+
+    processes: int
+    rss_bytes: int
+    cpu_seconds: float
+    """Of the living processes, since each began."""
+
+
+class AgentProcess:
+    """A running agent; made by ``spawn``, which owns it."""
+
+    def __init__(
+        self,
+        popen: subprocess.Popen[bytes],
+        *,
+        stdin: trio.lowlevel.FdStream,
+        stdout: AgentPipe,
+        stderr: AgentPipe,
+        marker: str,
+        policy: StopPolicy,
+    ) -> None:
+        self.pid = popen.pid
+        self.stdin: trio.abc.SendStream = stdin
+        self.stdout: trio.abc.ReceiveStream = stdout
+        """Ends at the agent's end of file, at the latest shortly after its exit."""
+        self.started_at = time.time()
+        """Seconds since the epoch."""
+        self.marker = marker
+        """Value of the marker variable in the environment of its processes."""
+        self.exited = trio.Event()
+        self.stop_report: StopReport | None = None
+        """Set once it has been stopped."""
+        self._popen = popen
+        self._pipes = (stdout, stderr)
+        self._stderr = stderr
+        self._tail = LineTail()
+        self._policy = policy
+        self._started = trio.current_time()
+        self._status: ExitStatus | None = None
+        self._leader = containment.identify_child(popen.pid)
+        self._known: dict[ProcessId, ProcessEntry] = {}
+        self._stopping = trio.Lock()
+
+    def stderr_tail(self) -> list[str]:
+        """The last lines it wrote to standard error, oldest first."""
+        return self._tail.lines()
+
+    async def wait(self) -> ExitStatus:
+        """Its exit status, once it has ended. Cancellation only stops the waiting."""
+        await self.exited.wait()
+        assert self._status is not None
+        return self._status
+
+    async def usage(self) -> TreeUsage:
+        """Memory and CPU time of the tree now; also remembers the processes seen, for the sweep at the end.
+
+        Reads /proc in a thread, which cancellation waits for (milliseconds).
+        """
+        entries = (await self._look()).values()
+        return TreeUsage(
+            processes=len(entries),
+            rss_bytes=sum(entry.rss_bytes for entry in entries),
+            cpu_seconds=sum(entry.cpu_seconds for entry in entries),
+        )
+
+    async def stop(self) -> StopReport:
+        """End it with everything it started: close its input, then SIGTERM, then SIGKILL, each after its
+        grace.
+
+        Shielded from cancellation, bounded by the policy. Calling it again returns the first report.
+        """
+        with trio.CancelScope(shield=True):
+            async with self._stopping:
+                if self.stop_report is None:
+                    self.stop_report = await self._stop()
+        assert self.stop_report is not None
+        return self.stop_report
+
+    async def _stop(self) -> StopReport:
+        began = trio.current_time()
+        step = StopStep.EXITED
+        tree = (
+            await self._look()
+        )  # before the leader is gone: children cannot be told from their parent afterwards
+        if not self.exited.is_set():
+            step = StopStep.STDIN
+            await self.stdin.aclose()
+            with trio.move_on_after(self._policy.stdin_grace):
+                await self.exited.wait()
+            tree = await self._look()
+        outlived = len(tree)
+        if tree or not self.exited.is_set():
+            step = StopStep.TERM
+            tree = await self._terminate(tree)
+        if tree or not self.exited.is_set():
+            step = StopStep.KILL
+            tree = await self._kill(tree)
+        return StopReport(
+            step=step, outlived=outlived, survivors=tuple(tree), seconds=trio.current_time() - began
+        )
+
+    async def _terminate(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
+        """SIGTERM, then at most its grace; returns what is left, newcomers included."""
+        asked = {entry.id for entry in tree.values()}
+        containment.kill_tree(self._leader, asked, signal.SIGTERM)
+        with trio.move_on_after(self._policy.term_grace):
+            while containment.living(asked) or not self.exited.is_set():  # noqa: ASYNC110 - others' children
+                await trio.sleep(POLL_SECONDS)
+        return await self._look()
+
+    async def _kill(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
+        """SIGKILL until nothing is left: one pass is not enough for what forks meanwhile."""
+        with trio.move_on_after(self._policy.kill):
+            while True:
+                containment.kill_tree(self._leader, (entry.id for entry in tree.values()), signal.SIGKILL)
+                await trio.sleep(POLL_SECONDS)
+                tree = await self._look()
+                if not tree and self.exited.is_set():
+                    break
+        return tree
+
+    async def _look(self) -> Mapping[int, ProcessEntry]:
+        """The living processes of its tree, also remembered."""
+        tree = await trio.to_thread.run_sync(
+            containment.tree, self._leader, tuple(self._known), (MARKER, self.marker), limiter=SCANNING
+        )
+        for entry in tree.values():
+            self._known.setdefault(entry.id, entry)
+        return tree
+
+    async def _watch(self) -> None:
+        """Learn of the exit without reaping."""
+        await _wait_exit(self.pid)
+        result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it has ended
+        assert result is not None
+        by_itself = result.si_code == os.CLD_EXITED
+        self._status = ExitStatus(
+            code=result.si_status if by_itself else None,
+            signal=None if by_itself else result.si_status,
+            uptime=trio.current_time() - self._started,
+        )
+        for pipe in self._pipes:
+            pipe.writer_exited()
+        self.exited.set()
+
+    async def _remember_stderr(self) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while data := await self._stderr.receive_some():
+                self._tail.feed(data)
+
+    async def _release(self) -> None:
+        """Close the pipes and reap. After the stop."""
+        await self.stdin.aclose()
+        for pipe in self._pipes:
+            await pipe.aclose()
+        if self._popen.returncode is None:
+            # For systems without /proc, where the group is all that is known; elsewhere nobody is left in it.
+            containment.kill_tree(self._leader, (), signal.SIGKILL)
+        self._popen.poll()
+        # Where the server is the one that orphans are handed to, those of this agent are collected here. A
+        # process that was our child at first sight may be somebody's Popen and is left to them.
+        containment.reap(
+            entry.id
+            for entry in self._known.values()
+            if entry.id != self._leader and entry.parent != os.getpid()
+        )
+
+
+@asynccontextmanager
+async def spawn(
+    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stop: StopPolicy | None = None
+) -> AsyncIterator[AgentProcess]:
+    """Run ``argv`` in ``cwd`` with exactly ``env`` (plus a marker variable) for the length of the block.
+
+    Leaving the block, however it is left, stops the whole tree (``AgentProcess.stop``), shielded and bounded.
+    The block's own exception comes out unwrapped. To be called in the main thread. Raises SpawnError.
+    """
+    marker = env.get(MARKER) or uuid.uuid4().hex
+    process = _start(argv, cwd, {**env, MARKER: marker}, marker, stop or StopPolicy())
+    failure: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        # Shielded, for the exit is to be learned, and standard error read, also while a cancelled block is
+        # left.
+        watching, reading = trio.CancelScope(shield=True), trio.CancelScope(shield=True)
+        read = trio.Event()
+
+        async def watch() -> None:
+            with watching:
+                await process._watch()
+
+        async def remember() -> None:
+            with reading:
+                await process._remember_stderr()
+            read.set()
+
+        nursery.start_soon(watch)
+        nursery.start_soon(remember)
+        try:
+            yield process
+        except BaseException as error:  # noqa: BLE001 - raised again below, outside of the nursery's group
+            failure = error
+        with trio.CancelScope(shield=True):
+            await process.stop()
+            # Bounded by the pipe itself once the agent has exited, which only a process stuck in the kernel
+            # has not.
+            if process.exited.is_set():
+                await read.wait()
+            watching.cancel()
+            reading.cancel()
+            await process._release()
+    if failure is not None:
+        raise failure
+
+
+def _start(
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], marker: str, policy: StopPolicy
+) -> AgentProcess:
+    if not argv:
+        raise SpawnError("an empty command cannot be started")
+    ends: list[int] = []
+    try:
+        for _ in range(3):
+            ends.extend(os.pipe())
+        in_read, in_write, out_read, out_write, err_read, err_write = ends
+        popen = subprocess.Popen(
+            list(argv),
+            stdin=in_read,
+            stdout=out_write,
+            stderr=err_write,
+            cwd=cwd,
+            env=dict(env),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        for end in ends:
+            os.close(end)
+        raise SpawnError(_explain(argv, cwd, error)) from error
+    for end in (in_read, out_write, err_write):
+        os.close(end)
+    return AgentProcess(
+        popen,
+        stdin=trio.lowlevel.FdStream(in_write),
+        stdout=AgentPipe(out_read),
+        stderr=AgentPipe(err_read),
+        marker=marker,
+        policy=policy,
+    )
+
+
+def _explain(argv: Sequence[str], cwd: Path, error: Exception) -> str:
+    if isinstance(error, OSError) and str(error.filename) == str(cwd):
+        return f"the working directory {cwd} cannot be used: {error.strerror}"
+    return f"{argv[0]} cannot be started: {error.strerror if isinstance(error, OSError) else error}"
+
+
+async def _wait_exit(pid: int) -> None:
+    """Return once this child of ours has ended, without reaping it."""
+    if not hasattr(os, "pidfd_open"):
+        await trio.to_thread.run_sync(
+            os.waitid,
+            os.P_PID,
+            pid,
+            os.WEXITED | os.WNOWAIT,
+            abandon_on_cancel=True,
+            limiter=trio.CapacityLimiter(1),
+        )
+        return
+    descriptor = os.pidfd_open(pid)
+    try:
+        await trio.lowlevel.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)
