@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import attrs
 import structlog
@@ -27,6 +27,7 @@ from .errors import (
     RpcError,
 )
 from .framing import MAX_FRAME_BYTES, FrameSplitter, Oversize
+from .handler import Handler, Result
 from .jsonrpc import CANCEL_REQUEST
 from .trace import Trace
 
@@ -57,43 +58,6 @@ EXPLAIN_SECONDS: Final = 0.5
 milliseconds; a process that closed its output and lives on must not hold up what waits for it."""
 
 _log = structlog.get_logger(__name__)
-
-
-@attrs.frozen
-class Result:
-    """The agent's answer to a request: `error` None means success, with any `value`, null included."""
-
-    value: Any
-    error: RpcError | None = None
-
-
-class Handler(Protocol):
-    """What a connection does with what the agent sends. Implemented by a conversation.
-
-    `notification`, `noise` and `oversize` are called by the reader itself, in order of arrival; an
-    exception from them ends the connection and comes out of `open_connection`.
-    """
-
-    def notification(self, method: str, params: Any) -> None:
-        """The agent told something."""
-
-    def request(self, method: str, params: Any) -> Awaitable[Any]:
-        """The agent asks for something.
-
-        Called in order of arrival; the result is awaited in a task of its own, which is cancelled when the
-        agent takes the request back. Raise RpcError to answer with an error
-        (`RpcError.method_not_found(method)` for what is not offered); any other exception is logged and
-        answered as an internal error. With `async def` everything happens in the task.
-        """
-
-    def noise(self, line: bytes) -> None:
-        """The agent wrote a line that is no message; `line` is cut to its first 4 KiB."""
-
-    def oversize(self, frame: Oversize) -> None:
-        """The agent sent a message over the size cap that was no answer to a request. It is gone."""
-
-    async def backpressure(self) -> None:
-        """Return when more can be taken. Awaited after each piece read; while it waits, nothing is read."""
 
 
 @attrs.define(eq=False)
@@ -208,7 +172,7 @@ class Connection:
         await self._idle.wait()
 
     def fail(self, reason: str) -> None:
-        """Give the connection up: every pending request fails with ConnectionLost(reason), nothing more is read.
+        """Give the connection up: pending requests fail with ConnectionLost(reason), nothing more is read.
 
         For the owner of the process, who knows its exit status and its last words. The first reason stays.
         """
@@ -231,7 +195,7 @@ class Connection:
             self._idle = trio.Event()
 
     async def _write_all(self) -> None:
-        """The writer task. It alone touches the sending stream, and only the end of the connection cancels it."""
+        """The writer task: it alone writes, and only the end of the connection cancels it."""
         try:
             while True:
                 await self._to_send.wait()
@@ -333,7 +297,9 @@ class Connection:
             return
         if frame.id is not None and frame.method is not None:
             data = {"size": frame.size, "maxFrameBytes": limit}
-            self._refuse(frame.id, RpcError(INVALID_REQUEST, f"Message over the limit of {limit} bytes", data))
+            self._refuse(
+                frame.id, RpcError(INVALID_REQUEST, f"Message over the limit of {limit} bytes", data)
+            )
         self._handler.oversize(frame)
 
     # -- requests of the agent -----------------------------------------------------------------------------
@@ -354,17 +320,21 @@ class Connection:
             self._refuse(request.id, error)
             return
         scope = self._serving[request.id] = trio.CancelScope()
-        self._nursery.start_soon(self._answer, request, answer, scope, name=f"{request.method} {request.id!r}")
+        self._nursery.start_soon(
+            self._answer, request, answer, scope, name=f"{request.method} {request.id!r}"
+        )
 
-    async def _answer(self, request: jsonrpc.Request, answer: Awaitable[Any], scope: trio.CancelScope) -> None:
-        """The task of one request of the agent. Cancelled when the agent takes it back or the connection ends."""
+    async def _answer(
+        self, request: jsonrpc.Request, answer: Awaitable[Any], scope: trio.CancelScope
+    ) -> None:
+        """The task of one request of the agent; cancelled when it is taken back or the connection ends."""
         frame = b""
         with scope:
             try:
                 frame = jsonrpc.encode_result(request.id, await answer)
             except RpcError as error:
                 frame = jsonrpc.encode_error(request.id, error)
-            except Exception:
+            except Exception:  # noqa: BLE001
                 # A fault of ours in one request is told to the agent and to the log, and ends nothing else.
                 _log.exception("request of the agent failed", method=request.method)
                 frame = jsonrpc.encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))

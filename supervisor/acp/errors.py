@@ -21,7 +21,7 @@ ERROR_TEXT_CHARS: Final = 500
 """Longest `error_text`. Enough for any message written for people; some agents append whole responses."""
 
 _SCAN_CHARS: Final = 8_000
-"""How much of an error's words is classified. Their meaning is at their beginning; the rest may be megabytes."""
+"""How much of an error's words is classified: their meaning is at their beginning."""
 
 
 class AcpError(Exception):
@@ -54,20 +54,20 @@ class RpcError(AcpError):
         return cls(INVALID_PARAMS, message, data)
 
 
-class FrameTooLarge(RpcError):
+class FrameTooLarge(RpcError):  # noqa: N818
     """The answer was longer than the frame cap (`limit`, bytes) and has been discarded: `size` bytes."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
             INTERNAL_ERROR,
-            f"The answer of {size} bytes is over the limit of {limit} bytes for one message and was discarded.",
+            f"The answer was discarded: {size} bytes are over the limit of {limit} for one message",
             {"size": size, "maxFrameBytes": limit},
         )
         self.size = size
         self.limit = limit
 
 
-class RequestTimeout(AcpError):
+class RequestTimeout(AcpError):  # noqa: N818
     """The agent did not answer `method` within `timeout` seconds. It has been told to stop working on it."""
 
     def __init__(self, method: str, timeout: float) -> None:
@@ -76,7 +76,7 @@ class RequestTimeout(AcpError):
         self.timeout = timeout
 
 
-class ConnectionLost(AcpError):
+class ConnectionLost(AcpError):  # noqa: N818
     """The connection ended before the answer came. `reason` is one or more lines, fit for a person."""
 
     def __init__(self, reason: str) -> None:
@@ -84,7 +84,7 @@ class ConnectionLost(AcpError):
         self.reason = reason
 
 
-class UnsupportedProtocolVersion(AcpError):
+class UnsupportedProtocolVersion(AcpError):  # noqa: N818
     """The agent answered `initialize` with a protocol version that is not spoken here."""
 
     def __init__(self, answered: Any) -> None:
@@ -112,45 +112,45 @@ _BY_CODE: Final[dict[int, ErrorClass]] = {
 }
 """Codes that say it all, whatever the words."""
 
-_BY_WORDS: Final[tuple[tuple[ErrorClass, re.Pattern[str]], ...]] = tuple(
-    (name, re.compile(pattern, re.IGNORECASE))
-    for name, pattern in (
-        ("usage_policy", r"(?:usage|content) polic(?:y|ies)"),
-        (
-            "not_found",
-            r"\b(?:session|conversation|thread|rollout)\b[^.\n]{0,80}\b(?:not found|does not exist|is unknown)\b"
-            r"|\b(?:no|unknown) (?:such |previous )?(?:session|conversation|rollout)s?\b"
-            r"|\bresource not found\b"
-            # opencode's answer to session/load and session/resume of a session that it does not have.
-            r"|\bOpenCode service failure\b",
-        ),
-        (
-            "rate_limit",
-            r"\brate.?limit|\btoo many requests\b|\bresource.?exhausted\b|\binsufficient.?quota\b"
-            r"|\bquota (?:\w+ )?exceeded\b|\bexceeded [^.\n]{0,40}\bquota\b|\busage.?limit"
-            r"|\b(?:error|status|code|http)\W{1,4}429\b",
-        ),
-        (
-            "auth",
-            r"\bunauthori[sz]ed\b|\bunauthenticated\b|\bauthentication\b|\bnot (?:logged|signed) in\b"
-            r"|\bplease (?:run )?/?log ?in\b|\bpermission_denied\b|\boauth token\b"
-            r"|\b(?:invalid|incorrect|missing|expired|no) api.?key\b"
-            r"|\bapi.?key\b[^.\n]{0,40}\b(?:invalid|incorrect|missing|expired|not (?:valid|found|set|configured))\b"
-            r"|\bmissing environment variable\W{1,3}\w*(?:key|token)\b"
-            # A status, not a line number, a port or a part of a version.
-            r"|(?<!line )(?<![\w.:#/-])40[13](?![\w-]|\.\d)",
-        ),
-        (
-            "transient",
-            r"\boverloaded\b|\bat capacity\b|\bserver.?error\b|\bservice unavailable\b|\bbad gateway\b"
-            r"|\bgateway timeout\b|\btimed? ?out\b|\bconnection (?:reset|refused|closed|error|aborted)\b"
-            r"|\bECONN(?:RESET|REFUSED|ABORTED)\b|\bETIMEDOUT\b|\bENOTFOUND\b|\bEAI_AGAIN\b|\bfetch failed\b"
-            r"|\bsocket hang up\b|\bnetwork error\b|\bstream.?disconnected\b"
-            r"|\b(?:error|status|code|http)\W{1,4}5(?:0[0234]|29)\b",
-        ),
-    )
+_WORDS: Final[tuple[tuple[ErrorClass, str], ...]] = (
+    ("usage_policy", r"(?:usage|content) polic(?:y|ies)"),
+    (
+        "not_found",
+        r"\b(?:session|conversation|rollout)\b[^.\n]{0,80}\b(?:not found|does not exist|is unknown)\b"
+        r"|\b(?:no|unknown) (?:such |previous )?(?:session|conversation|rollout)s?\b"
+        r"|\bresource not found\b"
+        # opencode's answer to session/load and session/resume of a session that it does not have.
+        r"|\bOpenCode service failure\b",
+    ),
+    (
+        "rate_limit",
+        r"\brate.?limit|\btoo many requests\b|\bresource.?exhausted\b|\binsufficient.?quota\b"
+        r"|\bquota (?:\w+ )?exceeded\b|\bexceeded [^.\n]{0,40}\bquota\b|\busage.?limit"
+        r"|\b(?:error|status|code|http)\W{1,4}429\b",
+    ),
+    (
+        "auth",
+        r"\bunauthori[sz]ed\b|\bunauthenticated\b|\bauthentication\b|\bnot (?:logged|signed) in\b"
+        r"|\bplease (?:run )?/?log ?in\b|\bpermission_denied\b|\boauth token\b"
+        r"|\b(?:invalid|incorrect|missing|expired|no) api.?key\b"
+        r"|\bapi.?key\b[^.\n]{0,40}\b(?:invalid|incorrect|missing|expired)\b"
+        r"|\bapi.?key\b[^.\n]{0,40}\bnot (?:valid|found|set|configured)\b"
+        r"|\bmissing environment variable\W{1,3}\w*(?:key|token)\b"
+        # A status, not a line number, a port or a part of a version.
+        r"|(?<!line )(?<![\w.:#/-])40[13](?![\w-]|\.\d)",
+    ),
+    (
+        "transient",
+        r"\boverloaded\b|\bat capacity\b|\bserver.?error\b|\bservice unavailable\b|\bbad gateway\b"
+        r"|\bgateway timeout\b|\btimed? ?out\b|\bconnection (?:reset|refused|closed|error|aborted)\b"
+        r"|\bECONN(?:RESET|REFUSED|ABORTED)\b|\bETIMEDOUT\b|\bENOTFOUND\b|\bEAI_AGAIN\b|\bfetch failed\b"
+        r"|\bsocket hang up\b|\bnetwork error\b|\bstream.?disconnected\b"
+        r"|\b(?:error|status|code|http)\W{1,4}5(?:0[0234]|29)\b",
+    ),
 )
 """Words that adapters put into the codes that say little, most of all -32603. First match wins."""
+
+_PATTERNS: Final = tuple((name, re.compile(words, re.IGNORECASE)) for name, words in _WORDS)
 
 _OTHERWISE: Final[dict[int, ErrorClass]] = {
     INVALID_REQUEST: "invalid_params",
@@ -185,7 +185,7 @@ def classify_error(error: RpcError) -> ErrorClass:
         return known
     if error.code not in _WORDLESS:
         words = _all_words(error)[:_SCAN_CHARS]
-        for name, pattern in _BY_WORDS:
+        for name, pattern in _PATTERNS:
             # Wrong parameters stay wrong whatever else is said, except that some agents answer an
             # unknown session with this code.
             if (error.code != INVALID_PARAMS or name == "not_found") and pattern.search(words):

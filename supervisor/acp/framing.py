@@ -59,7 +59,7 @@ class FrameSplitter:
         return len(self._partial)
 
     def feed(self, data: bytes) -> list[bytes | Oversize]:
-        """Take the next piece of the stream; give the frames that it completed, in order, none of them empty."""
+        """Take the next piece of the stream; give the frames that it completed, in order."""
         first, *middle = data.split(b"\n")
         if not middle:
             self._extend(first)

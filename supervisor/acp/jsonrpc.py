@@ -183,7 +183,7 @@ def encode_result(request_id: Id, result: Any) -> bytes:
 
 
 def encode_error(request_id: Id, error: RpcError) -> bytes:
-    """The answer to an agent's request that failed, as one line. Raises TypeError for what JSON cannot say."""
+    """The error that answers an agent's request, as one line. Raises TypeError for what JSON cannot say."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data

@@ -1,0 +1,48 @@
+"""What a connection calls when the agent sends something."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+import attrs
+
+from .errors import RpcError
+from .framing import Oversize
+
+
+@attrs.frozen
+class Result:
+    """The agent's answer to a request: `error` None means success, with any `value`, null included."""
+
+    value: Any
+    error: RpcError | None = None
+
+
+class Handler(Protocol):
+    """What a connection does with what the agent sends. Implemented by a conversation.
+
+    `notification`, `noise` and `oversize` are called by the reader itself, in order of arrival; an
+    exception from them ends the connection and comes out of `open_connection`.
+    """
+
+    def notification(self, method: str, params: Any) -> None:
+        """The agent told something."""
+
+    def request(self, method: str, params: Any) -> Awaitable[Any]:
+        """The agent asks for something.
+
+        Called in order of arrival; the result is awaited in a task of its own, which is cancelled when the
+        agent takes the request back. Raise RpcError to answer with an error
+        (`RpcError.method_not_found(method)` for what is not offered); any other exception is logged and
+        answered as an internal error. With `async def` everything happens in the task.
+        """
+
+    def noise(self, line: bytes) -> None:
+        """The agent wrote a line that is no message; `line` is cut to its first 4 KiB."""
+
+    def oversize(self, frame: Oversize) -> None:
+        """The agent sent a message over the size cap that was no answer to a request. It is gone."""
+
+    async def backpressure(self) -> None:
+        """Return when more can be taken. Awaited after each piece read; while it waits, nothing is read."""

@@ -1,0 +1,53 @@
+"""`session/request_permission`: what the agent wants to do, and the answers that it offers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from ..errors import RpcError
+from .read import Json, as_object, identifier, member, objects, text
+from .update_reader import parse_tool_call_update
+from .updates import ToolCallUpdate
+
+
+@attrs.frozen
+class PermissionOption:
+    """One possible answer. What it means is its `kind`: allow_once, allow_always, reject_once, reject_always.
+
+    Its place in the list means nothing: some agents put a standing permission first.
+    """
+
+    option_id: str
+    name: str
+    kind: str
+    raw: Json = attrs.field(repr=False)
+
+
+@attrs.frozen
+class PermissionRequest:
+    """A question. `tool_call` is an update of the call: what it does not say is as said before."""
+
+    session_id: str
+    tool_call: ToolCallUpdate
+    options: tuple[PermissionOption, ...]
+    raw: Json = attrs.field(repr=False)
+
+
+def parse_permission(params: Any) -> PermissionRequest:
+    """Read the parameters of a permission request. Raises RpcError (-32602) when no tool call is named."""
+    raw = as_object(params)
+    tool_call = parse_tool_call_update(member(raw, "toolCall"))
+    if tool_call is None:
+        raise RpcError.invalid_params("toolCall with a toolCallId is required")
+    return PermissionRequest(
+        session_id=identifier(raw, "sessionId") or "",
+        tool_call=tool_call,
+        options=tuple(
+            PermissionOption(option_id, text(option, "name") or option_id, text(option, "kind") or "", option)
+            for option in objects(raw, "options") or ()
+            if (option_id := identifier(option, "optionId")) is not None
+        ),
+        raw=raw,
+    )

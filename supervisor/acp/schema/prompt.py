@@ -1,0 +1,87 @@
+"""What goes into a prompt, and what its answer says."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import attrs
+
+from .read import Json, as_object, integer, member, text
+
+UNKNOWN_STOP_REASON: Final = "unknown"
+"""The stop reason of an answer that gives none."""
+
+
+def text_block(words: str) -> dict[str, Any]:
+    """A text for a prompt. Every agent takes texts."""
+    return {"type": "text", "text": words}
+
+
+def image_block(data: str, mime_type: str) -> dict[str, Any]:
+    """An image for a prompt: base64 `data`. For agents with the prompt capability `image` only."""
+    return {"type": "image", "data": data, "mimeType": mime_type}
+
+
+def resource_link_block(
+    uri: str, name: str, *, mime_type: str | None = None, size: int | None = None
+) -> dict[str, Any]:
+    """A reference to something that the agent can fetch itself; `size` in bytes. Every agent takes these."""
+    block: dict[str, Any] = {"type": "resource_link", "uri": uri, "name": name}
+    if mime_type is not None:
+        block["mimeType"] = mime_type
+    if size is not None:
+        block["size"] = size
+    return block
+
+
+@attrs.frozen
+class Usage:
+    """Tokens. Agents disagree whether these are a turn's or a session's. `total` None: not given."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_read_tokens: int = 0
+    cached_write_tokens: int = 0
+    thought_tokens: int = 0
+    total_tokens: int | None = None
+
+
+@attrs.frozen
+class PromptResult:
+    """The answer to `session/prompt`: the turn is over.
+
+    `stop_reason` is kept as the agent wrote it; the protocol's are end_turn, max_tokens,
+    max_turn_requests, refusal and cancelled.
+    """
+
+    stop_reason: str
+    usage: Usage | None
+    raw: Json = attrs.field(repr=False)
+
+
+def parse_prompt_result(result: Any) -> PromptResult:
+    """Read the answer to `session/prompt`. Never raises."""
+    raw = as_object(result)
+    return PromptResult(text(raw, "stopReason") or UNKNOWN_STOP_REASON, _usage(raw), raw)
+
+
+def _usage(raw: Json) -> Usage | None:
+    given = member(raw, "usage")
+    if given:
+        return Usage(
+            input_tokens=_count(given, "inputTokens"),
+            output_tokens=_count(given, "outputTokens"),
+            cached_read_tokens=_count(given, "cachedReadTokens"),
+            cached_write_tokens=_count(given, "cachedWriteTokens"),
+            thought_tokens=_count(given, "thoughtTokens"),
+            total_tokens=integer(given, "totalTokens"),
+        )
+    # One agent tells it in a corner of its own.
+    quota = member(member(member(raw, "_meta"), "quota"), "token_count")
+    if "input_tokens" in quota or "output_tokens" in quota:
+        return Usage(input_tokens=_count(quota, "input_tokens"), output_tokens=_count(quota, "output_tokens"))
+    return None
+
+
+def _count(raw: Json, key: str) -> int:
+    return max(0, integer(raw, key) or 0)

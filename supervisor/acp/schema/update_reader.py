@@ -1,0 +1,211 @@
+"""From the parameters of `session/update` to one of the update types.
+
+An update of a kind that is not known here, or one without what makes it usable, becomes UnknownUpdate with
+everything the agent wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from .read import Json, as_object, identifier, integer, member, number, objects, text
+from .session import parse_config_options
+from .updates import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    AvailableCommands,
+    Command,
+    Compaction,
+    CompactionSummaryChunk,
+    ConfigOptionsUpdate,
+    Cost,
+    CurrentMode,
+    Location,
+    Notice,
+    Plan,
+    PlanEntry,
+    SessionInfo,
+    ToolCall,
+    ToolCallUpdate,
+    UnknownUpdate,
+    Update,
+    UsageUpdate,
+    UserMessageChunk,
+)
+
+BLOCK_TYPES: Final = frozenset({"text", "image", "audio", "resource", "resource_link"})
+"""The content blocks of the protocol. In a tool call they belong inside an object of type `content`; some
+agents forget it."""
+
+
+def parse_update(params: Any) -> tuple[str, Update]:
+    """Read the parameters of `session/update`: the session id, empty when missing, and the update.
+
+    Never raises.
+    """
+    params = as_object(params)
+    session_id = identifier(params, "sessionId") or ""
+    update = params.get("update")
+    if not isinstance(update, dict):
+        return session_id, UnknownUpdate("", params)
+    kind = text(update, "sessionUpdate") or ""
+    reader = _READERS.get(kind)
+    parsed = reader(update) if reader is not None else None
+    return session_id, UnknownUpdate(kind, update) if parsed is None else parsed
+
+
+def parse_tool_call_update(raw: Json) -> ToolCallUpdate | None:
+    """Read a tool call as permission requests embed it; None when it has no id."""
+    return _tool_call(ToolCallUpdate, raw)
+
+
+Chunk = TypeVar("Chunk", UserMessageChunk, AgentMessageChunk, AgentThoughtChunk)
+Call = TypeVar("Call", ToolCall, ToolCallUpdate)
+
+
+def _content(raw: Json) -> Json | None:
+    content = raw.get("content")
+    if isinstance(content, str):
+        return {"type": "text", "text": content}
+    return content if isinstance(content, dict) else None
+
+
+def _chunk(cls: type[Chunk], raw: Json) -> Chunk | None:
+    content = _content(raw)
+    return None if content is None else cls(content, identifier(raw, "messageId"), raw)
+
+
+def _tool_call(cls: type[Call], raw: Json) -> Call | None:
+    call_id = identifier(raw, "toolCallId")
+    if call_id is None:
+        return None
+    locations = objects(raw, "locations")
+    return cls(
+        tool_call_id=call_id,
+        title=text(raw, "title"),
+        name=text(raw, "name"),
+        kind=text(raw, "kind"),
+        status=text(raw, "status"),
+        content=_tool_content(raw.get("content")),
+        locations=None if locations is None else _locations(locations),
+        raw_input=raw.get("rawInput"),
+        raw_output=raw.get("rawOutput"),
+        raw=raw,
+    )
+
+
+def _tool_content(content: Any) -> tuple[Json, ...] | None:
+    if isinstance(content, str | dict):
+        content = [content]
+    if not isinstance(content, list):
+        return None
+    items: list[Json] = []
+    for item in content:
+        block = {"type": "text", "text": item} if isinstance(item, str) else item
+        if isinstance(block, dict):
+            items.append({"type": "content", "content": block} if block.get("type") in BLOCK_TYPES else block)
+    return tuple(items)
+
+
+def _locations(items: tuple[Json, ...]) -> tuple[Location, ...]:
+    return tuple(
+        Location(path, integer(item, "line")) for item in items if (path := text(item, "path")) is not None
+    )
+
+
+def _plan(raw: Json) -> Plan | None:
+    entries = objects(raw, "entries")
+    if entries is None:
+        return None
+    return Plan(
+        tuple(
+            PlanEntry(
+                text(entry, "content") or "",
+                text(entry, "priority") or "medium",
+                text(entry, "status") or "pending",
+            )
+            for entry in entries
+        ),
+        raw,
+    )
+
+
+def _commands(raw: Json) -> AvailableCommands | None:
+    commands = objects(raw, "availableCommands")
+    if commands is None:
+        return None
+    return AvailableCommands(
+        tuple(
+            Command(name, text(command, "description") or "", text(member(command, "input"), "hint"))
+            for command in commands
+            if (name := text(command, "name"))
+        ),
+        raw,
+    )
+
+
+def _current_mode(raw: Json) -> CurrentMode | None:
+    # The protocol's own example has the second spelling.
+    mode_id = text(raw, "currentModeId") or text(raw, "modeId")
+    return None if mode_id is None else CurrentMode(mode_id, raw)
+
+
+def _config_options(raw: Json) -> ConfigOptionsUpdate | None:
+    options = parse_config_options(raw)
+    return None if options is None else ConfigOptionsUpdate(options, raw)
+
+
+def _session_info(raw: Json) -> SessionInfo:
+    has_title = "title" in raw and (raw["title"] is None or isinstance(raw["title"], str))
+    return SessionInfo(has_title, text(raw, "title"), text(raw, "updatedAt"), raw)
+
+
+def _usage(raw: Json) -> UsageUpdate:
+    cost = member(raw, "cost")
+    amount = number(cost, "amount")
+    return UsageUpdate(
+        used=integer(raw, "used"),
+        size=integer(raw, "size"),
+        cost=None if amount is None else Cost(amount, text(cost, "currency") or "USD"),
+        raw=raw,
+    )
+
+
+def _notice(raw: Json) -> Notice | None:
+    title, description = text(raw, "title"), text(raw, "description")
+    if title is None and description is None:
+        return None
+    return Notice(text(raw, "severity") or "info", title or "", description, raw)
+
+
+def _compaction(raw: Json) -> Compaction | None:
+    compaction_id = identifier(raw, "compactionId")
+    if compaction_id is None:
+        return None
+    return Compaction(compaction_id, text(raw, "status"), raw.get("summary"), raw.get("error"), raw)
+
+
+def _compaction_chunk(raw: Json) -> CompactionSummaryChunk | None:
+    compaction_id, content = identifier(raw, "compactionId"), _content(raw)
+    if compaction_id is None or content is None:
+        return None
+    return CompactionSummaryChunk(compaction_id, content, raw)
+
+
+_READERS: Final[dict[str, Callable[[Json], Update | None]]] = {
+    "user_message_chunk": lambda raw: _chunk(UserMessageChunk, raw),
+    "agent_message_chunk": lambda raw: _chunk(AgentMessageChunk, raw),
+    "agent_thought_chunk": lambda raw: _chunk(AgentThoughtChunk, raw),
+    "tool_call": lambda raw: _tool_call(ToolCall, raw),
+    "tool_call_update": lambda raw: _tool_call(ToolCallUpdate, raw),
+    "plan": _plan,
+    "available_commands_update": _commands,
+    "current_mode_update": _current_mode,
+    "config_option_update": _config_options,
+    "session_info_update": _session_info,
+    "usage_update": _usage,
+    "notice": _notice,
+    "compaction_update": _compaction,
+    "compaction_summary_chunk": _compaction_chunk,
+}

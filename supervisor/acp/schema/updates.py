@@ -1,0 +1,233 @@
+"""What an agent tells while it works, and in between: the types of `session/update`.
+
+`raw` is each update as it came.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from .read import Json, text
+from .session import ConfigOption
+
+
+def text_of(content: Json) -> str | None:
+    """The text of a text block; None for other kinds of content."""
+    return text(content, "text") if content.get("type") == "text" else None
+
+
+@attrs.frozen
+class ContentChunk:
+    """A piece of a message: a content block. Another `message_id` begins another message."""
+
+    content: Json
+    message_id: str | None
+    raw: Json = attrs.field(repr=False)
+
+    @property
+    def text(self) -> str | None:
+        """The text of a text block; None for other kinds of content."""
+        return text_of(self.content)
+
+
+class UserMessageChunk(ContentChunk):
+    """A piece of what the user said: replayed history, or an echo."""
+
+    __slots__ = ()
+
+
+class AgentMessageChunk(ContentChunk):
+    """A piece of what the agent says."""
+
+    __slots__ = ()
+
+
+class AgentThoughtChunk(ContentChunk):
+    """A piece of what the agent thinks."""
+
+    __slots__ = ()
+
+
+@attrs.frozen
+class Location:
+    """A file that a tool call is about; `line` counts from 1."""
+
+    path: str
+    line: int | None
+
+
+@attrs.frozen
+class ToolCallFields:
+    """What a tool call and its updates say. None means not said, that is, unchanged.
+
+    `content` holds objects of type content, diff or terminal (a bare content block has been wrapped);
+    `raw_input` and `raw_output` are any JSON. Arrays replace those of earlier updates as a whole.
+    """
+
+    tool_call_id: str
+    title: str | None
+    name: str | None
+    kind: str | None
+    status: str | None
+    content: tuple[Json, ...] | None
+    locations: tuple[Location, ...] | None
+    raw_input: Any
+    raw_output: Any
+    raw: Json = attrs.field(repr=False)
+
+
+class ToolCall(ToolCallFields):
+    """A tool call begins."""
+
+    __slots__ = ()
+
+
+class ToolCallUpdate(ToolCallFields):
+    """A tool call goes on. May be the first that is heard of it, or come after it has ended."""
+
+    __slots__ = ()
+
+
+@attrs.frozen
+class PlanEntry:
+    """One step of a plan: `priority` high, medium, low; `status` pending, in_progress, completed."""
+
+    content: str
+    priority: str
+    status: str
+
+
+@attrs.frozen
+class Plan:
+    """The whole plan; replaces the one before."""
+
+    entries: tuple[PlanEntry, ...]
+    raw: Json = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Command:
+    """A slash command. `hint` says what it wants as input; None: it takes none."""
+
+    name: str
+    description: str
+    hint: str | None
+
+
+@attrs.frozen
+class AvailableCommands:
+    """All slash commands; replaces the list before."""
+
+    commands: tuple[Command, ...]
+    raw: Json = attrs.field(repr=False)
+
+
+@attrs.frozen
+class CurrentMode:
+    """The agent is in another mode now."""
+
+    mode_id: str
+    raw: Json = attrs.field(repr=False)
+
+
+@attrs.frozen
+class ConfigOptionsUpdate:
+    """All configuration options; replaces the list before."""
+
+    options: tuple[ConfigOption, ...]
+    raw: Json = attrs.field(repr=False)
+
+
+@attrs.frozen
+class SessionInfo:
+    """A patch of what the session is called. `title` counts only if `has_title`; None then clears it."""
+
+    has_title: bool
+    title: str | None
+    updated_at: str | None
+    raw: Json = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Cost:
+    """Money, in units of `currency` (ISO 4217), as far as the agent knows since the session began."""
+
+    amount: float
+    currency: str
+
+
+@attrs.frozen
+class UsageUpdate:
+    """How full the context window is, in tokens, and what the session has cost."""
+
+    used: int | None
+    size: int | None
+    cost: Cost | None
+    raw: Json = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Notice:
+    """Something for the person to read. `severity` info, warning, error, or other words. Never replayed."""
+
+    severity: str
+    title: str
+    description: str | None
+    raw: Json = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Compaction:
+    """The agent summarises its history: a patch by `compaction_id`.
+
+    `status` is in_progress, completed, failed or cancelled.
+    """
+
+    compaction_id: str
+    status: str | None
+    summary: Any
+    error: Any
+    raw: Json = attrs.field(repr=False)
+
+
+@attrs.frozen
+class CompactionSummaryChunk:
+    """A piece of a compaction's summary, to be appended: a content block."""
+
+    compaction_id: str
+    content: Json
+    raw: Json = attrs.field(repr=False)
+
+    @property
+    def text(self) -> str | None:
+        """The text of a text block; None for other kinds of content."""
+        return text_of(self.content)
+
+
+@attrs.frozen
+class UnknownUpdate:
+    """An update that is not understood, kept verbatim. `kind` is what the agent calls it, or empty."""
+
+    kind: str
+    raw: Any = attrs.field(repr=False)
+
+
+Update = (
+    UserMessageChunk
+    | AgentMessageChunk
+    | AgentThoughtChunk
+    | ToolCall
+    | ToolCallUpdate
+    | Plan
+    | AvailableCommands
+    | CurrentMode
+    | ConfigOptionsUpdate
+    | SessionInfo
+    | UsageUpdate
+    | Notice
+    | Compaction
+    | CompactionSummaryChunk
+    | UnknownUpdate
+)
