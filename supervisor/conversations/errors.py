@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from supervisor.events.parts import FailureKind, UserAction
+
 
 class ConversationError(Exception):
     """Base of everything that this room raises to its callers. The message is one line, fit for a client."""
@@ -34,8 +36,8 @@ class AgentFailure(ConversationError):
     """The agent could not be started, or it ended a turn with a failure.
 
     `code` is the code of the ConversationErrorEvent that reports it (reference: the codes that clients
-    of the agent-server wire know), `kind`/`retryable`/`user_action` its classification, and
-    `credentials` tells that the failure is about missing or refused credentials, which is no crash.
+    of the agent-server wire know), `kind`, `retryable` and `user_action` are its classification: the code
+    ACPAuthRequired (missing or refused credentials) and the kind `rate_limit` are no crashes.
     """
 
     def __init__(
@@ -43,9 +45,9 @@ class AgentFailure(ConversationError):
         code: str,
         detail: str,
         *,
-        kind: str = "internal",
+        kind: FailureKind = "internal",
         retryable: bool = False,
-        user_action: str = "none",
+        user_action: UserAction = "none",
     ) -> None:
         super().__init__(detail)
         self.code = code

@@ -55,6 +55,12 @@ def allow(options: Sequence[PermissionOption]) -> dict[str, Any] | None:
     return None if option is None else _selected(option)
 
 
+def allow_standing(options: Sequence[PermissionOption]) -> dict[str, Any] | None:
+    """The answer that allows for good. Only for a person who accepted and was offered nothing less."""
+    option = _first(options, ("allow_always",))
+    return None if option is None else _selected(option)
+
+
 def reject(options: Sequence[PermissionOption]) -> dict[str, Any]:
     """The answer that rejects: an option of the agent's that rejects, else `cancelled`."""
     option = _first(options, _REJECT)

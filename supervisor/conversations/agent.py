@@ -1,0 +1,88 @@
+"""One incarnation of an agent: its process, the connection to it, and the session it holds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from supervisor.acp import Connection, Handler, InitializeResult, Services, open_connection
+from supervisor.agents import AgentProcess, SpawnError, base_environment, spawn
+
+from .errors import AgentFailure
+from .launcher import Plan
+from .session import Session
+
+log = structlog.get_logger(__name__)
+
+STDERR_LINES: Final = 8
+"""Last words of an agent that go into the report of its end: enough for an error and where it came from."""
+
+
+@attrs.define(eq=False)
+class AgentRun:
+    """A running agent. `initialized` and `session` are set once the handshake is through.
+
+    `scope` ends it: cancelling it stops the process tree by the stop ladder. `gone` is set when the whole
+    tree is.
+    """
+
+    plan: Plan
+    process: AgentProcess
+    connection: Connection
+    services: Services
+    scope: trio.CancelScope
+    initialized: InitializeResult | None = None
+    session: Session | None = None
+    gone: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the program that was started."""
+        return self.process.pid
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can take a prompt: neither gone, nor cut off, nor being stopped."""
+        return not (
+            self.process.exited.is_set() or self.connection.closed.is_set() or self.scope.cancel_called
+        )
+
+
+async def last_words(process: AgentProcess) -> str:
+    """Why an agent ended, once it has: exit status or signal, uptime, last stderr lines."""
+    status = await process.wait()
+    log.info("agent exited", pid=process.pid, code=status.code, signal=status.signal)
+    tail = "\n".join(process.stderr_tail()[-STDERR_LINES:])
+    return f"The agent {status}. Its last words:\n{tail}" if tail else f"The agent {status}."
+
+
+@asynccontextmanager
+async def run_agent(plan: Plan, handler: Handler) -> AsyncIterator[AgentRun]:
+    """Start the agent's process and connect to it.
+
+    Owns both: leaving the block, also by cancellation, stops the process tree and fails what is pending.
+    When the process ends by itself, what is pending fails with its last words, and the block goes on.
+    Raises AgentFailure (ACPSpawnError).
+    """
+    try:
+        async with (
+            spawn(plan.argv, cwd=plan.cwd, env=plan.environment) as process,
+            trio.open_nursery() as nursery,
+            open_connection(
+                process.stdout, process.stdin, handler, explain=lambda: last_words(process)
+            ) as connection,
+        ):
+            base = base_environment(plan.environment, isolated=False)
+            services = Services(plan.cwd, nursery, env=base)
+            try:
+                yield AgentRun(plan, process, connection, services, nursery.cancel_scope)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await services.close()
+    except SpawnError as error:
+        raise AgentFailure("ACPSpawnError", str(error), kind="config", user_action="settings") from error

@@ -1,0 +1,304 @@
+"""One conversation: its record, its queue of messages, and what can be asked of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+import attrs
+import orjson
+import structlog
+import trio
+
+from supervisor.events import (
+    Event,
+    Message,
+    MessageEvent,
+    PauseEvent,
+    TextContent,
+    Vocabulary,
+    decode_message,
+    new_event_id,
+)
+from supervisor.journal import Journal, Log, Stored
+
+from . import prompt
+from .deadlines import Deadlines
+from .errors import AgentFailure, AlreadyRunning
+from .failures import error_event
+from .history import open_calls, speech
+from .info import conversation_info, full_state
+from .launcher import Launcher
+from .record import ConversationRecord
+from .recorder import Recorder
+from .runner import Runner
+from .vault import Vault
+
+log = structlog.get_logger(__name__)
+
+TITLE_CHARS: Final = 50
+"""Length of a title made from the first message, as the wire's servers cut it."""
+
+TRANSCRIPT_EVENTS: Final = 400
+"""Newest events that a transcript is made of: more than its byte limit lets through."""
+
+PAGE_EVENTS: Final = 500
+"""Events read at once when a conversation is loaded: bounded memory, few reads."""
+
+LIVE_STATES: Final = frozenset({"running", "waiting_for_confirmation"})
+"""States that only a living server can be in; found at start, they are what a crash interrupted."""
+
+
+@attrs.frozen(kw_only=True)
+class Context:
+    """What every conversation of a server shares. The nursery is the supervisor's: runners live in it."""
+
+    journal: Journal
+    launcher: Launcher
+    vault: Vault
+    deadlines: Deadlines
+    nursery: trio.Nursery
+
+
+@attrs.frozen
+class Queued:
+    """A user's message that has not been handed to the agent yet."""
+
+    seq: int
+    event_id: str
+    message: Message
+
+
+class Conversation:
+    """A conversation that is loaded. The supervisor hands out one object per id.
+
+    Its methods are the whole of what clients can ask. Each is durable when it returns; cancelling one
+    takes nothing back that was recorded.
+    """
+
+    def __init__(self, context: Context, record: ConversationRecord, journal_log: Log) -> None:
+        self.context = context
+        self.record = record
+        self.log = journal_log
+        self.recorder = Recorder(journal_log, record)
+        self.inbox: deque[Queued] = deque()
+        self.runner = Runner(self)
+
+    @property
+    def id(self) -> str:
+        """The conversation's id, in dashed form."""
+        return self.record.id
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Which clients its events are written for."""
+        return self.record.vocabulary
+
+    @property
+    def active(self) -> bool:
+        """Whether a turn is under way or an agent is alive: such a conversation stays loaded."""
+        return self.runner.busy or self.runner.pid is not None
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def info(self) -> dict[str, Any]:
+        """The conversation resource, nulls present."""
+        return conversation_info(self.record)
+
+    def full_state(self) -> bytes:
+        """The state snapshot as an event that is not journalled."""
+        return full_state(self.record)
+
+    def publish_state(self) -> None:
+        """Send the snapshot to whoever listens, after all that was recorded before."""
+        self.recorder.publish(self.full_state())
+
+    async def transcript(self) -> str:
+        """What was said and done so far, for an agent that lost its memory."""
+        page = await self.log.search(order="desc", limit=100)
+        stored = list(page.items)
+        while page.next_page_id is not None and len(stored) < TRANSCRIPT_EVENTS:
+            page = await self.log.search(order="desc", limit=100, page=page.next_page_id)
+            stored.extend(page.items)
+        events = [orjson.loads(item.body) for item in reversed(stored)]
+        return prompt.transcript(line for event in events if (line := speech(event)) is not None)
+
+    # -- messages and runs ----------------------------------------------------------------------------
+
+    async def send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
+        """Queue a user's message; with `run` take up the queue. Returns the id of its event.
+
+        Messages are prompted one after another in the order they came, each once.
+        """
+        record = self.record
+        events: list[Event] = []
+        if record.execution_status in {"finished", "stuck"}:
+            record.execution_status = "idle"
+            events.append(self.recorder.state("execution_status", "idle"))
+        event = MessageEvent(id=new_event_id(), source="user", llm_message=message, sender=sender)
+        record.last_user_message_id = event.id
+        if record.title is None and record.autotitle:
+            record.title = _title(message)
+        events += [event, self.recorder.state("last_user_message_id", event.id)]
+        last = self.recorder.write(events)
+        self.inbox.append(Queued(last - 1, event.id, message))
+        if run:
+            self._run()
+        await self.log.flushed()
+        return event.id
+
+    def _run(self) -> None:
+        if self.runner.busy and self.record.execution_status == "paused":
+            # The turn that a pause let go on is simply running again.
+            self.record.execution_status = "running"
+            self.recorder.write([self.recorder.state("execution_status", "running")])
+        self.runner.want()
+
+    async def run(self) -> None:
+        """Take up the queue. While a confirmation is waited for, this accepts it.
+
+        With an empty queue, a turn that did not end well is gone on with: by the same message where
+        nothing of it happened, else by a word to continue. Raises AlreadyRunning.
+        """
+        if self.runner.waiting:
+            self.runner.decide(accept=True, reason="")
+        elif self.runner.busy and self.record.execution_status != "paused":
+            raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
+        elif self.inbox or self.runner.busy or await self._requeue():
+            self._run()
+        else:
+            self.publish_state()  # nothing to do is an answer, too: clients wait for a state
+        await self.log.flushed()
+
+    async def _requeue(self) -> bool:
+        record = self.record
+        if record.retry_seq is not None:
+            stored = await self.log.read(record.retry_seq - 1, 1)
+            if stored and not self.inbox:
+                self.inbox.append(_queued(stored[0]))
+                return True
+        elif record.unfinished:
+            message = Message(role="user", content=(TextContent(text=prompt.CONTINUE),))
+            event = MessageEvent(id=new_event_id(), source="environment", llm_message=message)
+            self.inbox.append(Queued(self.recorder.write([event]), event.id, message))
+            return True
+        return False
+
+    async def pause(self) -> None:
+        """Stop after the turn under way: the state is `paused` at once, the agent finishes what it does."""
+        if self.record.execution_status in {"idle", "running"}:
+            self.runner.hold()
+            self.record.execution_status = "paused"
+            self.recorder.write(
+                [PauseEvent(id=new_event_id()), self.recorder.state("execution_status", "paused")]
+            )
+            self.publish_state()
+        await self.log.flushed()
+
+    async def interrupt(self) -> None:
+        """Cancel the turn under way. Answers when it has settled, at the latest after two seconds."""
+        if self.runner.busy:
+            await self.runner.interrupt()
+        else:
+            await self.pause()
+
+    async def respond(self, accept: bool, reason: str) -> None:
+        """Decide what waits for a confirmation. Nothing waiting is no error."""
+        self.runner.decide(accept, reason)
+        await self.log.flushed()
+
+    # -- settings of the conversation -----------------------------------------------------------------
+
+    async def set_title(self, title: str) -> None:
+        """Set the title; automatic titles end with that."""
+        self.record.title = title
+        self.record.autotitle = False
+        self.recorder.save()
+        await self.log.flushed()
+
+    async def set_tags(self, tags: dict[str, str]) -> None:
+        """Replace the tags."""
+        self.record.tags = tags
+        self.recorder.write([self.recorder.state("tags", tags)])
+        await self.log.flushed()
+
+    async def add_child(self, conversation_id: str) -> None:
+        """Note a conversation that was started as a part of this one."""
+        self.record.children.append(conversation_id)
+        self.recorder.save()
+        await self.log.flushed()
+
+    async def set_confirmation_policy(self, policy: dict[str, Any]) -> None:
+        """Replace the policy; it counts from the next permission request on."""
+        self.record.confirmation_policy = policy
+        self.runner.policy_changed()
+        self.recorder.write([self.recorder.state("confirmation_policy", policy)])
+        await self.log.flushed()
+
+    async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
+        """Replace the analyzer. External agents are not analysed; it is kept for clients to read."""
+        self.record.security_analyzer = analyzer
+        self.recorder.write([self.recorder.state("security_analyzer", analyzer)])
+        await self.log.flushed()
+
+    async def set_secrets(self, secrets: Mapping[str, str]) -> None:
+        """Add secrets by name. A live agent has its environment already: they count from its next start."""
+        self.record.secrets.update(await self.context.vault.seal(secrets))
+        self.recorder.save()
+        await self.log.flushed()
+
+    # -- its life ---------------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Make the state true after a start of the server: nothing runs, and what is queued is still queued.
+
+        A turn that was under way when an earlier server died is reported and its open calls are closed as
+        interrupted; it is not prompted again by itself.
+        """
+        record = self.record
+        last = await self.log.search(order="desc", limit=1)
+        if last.items:
+            self.recorder.last_timestamp = last.items[0].timestamp
+        async for item in self._after(record.prompted_seq):
+            if item.kind == "MessageEvent" and item.source == "user":
+                self.inbox.append(_queued(item))
+        if record.execution_status not in LIVE_STATES:
+            return
+        turn = [orjson.loads(item.body) async for item in self._after(record.prompted_seq)]
+        events: list[Event] = open_calls(turn)
+        failure = AgentFailure(
+            "ServerRestarted",
+            "The server stopped while this turn was running; what the agent did last is not known.",
+            kind="transient",
+            retryable=True,
+            user_action="retry",
+        )
+        events.append(error_event(failure))
+        record.execution_status = "error"
+        record.agent_state["phase"] = "stopped"
+        events.append(self.recorder.state("execution_status", "error"))
+        self.recorder.write(events)
+        await self.log.flushed()
+
+    async def _after(self, seq: int) -> AsyncIterator[Stored]:
+        while page := await self.log.read(seq, PAGE_EVENTS):
+            for item in page:
+                yield item
+            seq = page[-1].seq
+
+    async def close(self) -> None:
+        """Stop the agent. A turn under way is interrupted first, so that what it said is kept."""
+        if self.runner.busy:
+            await self.runner.interrupt()
+        await self.runner.stop()
+
+
+def _queued(stored: Stored) -> Queued:
+    return Queued(stored.seq, stored.id, decode_message(orjson.loads(stored.body)["llm_message"]))
+
+
+def _title(message: Message) -> str | None:
+    text = " ".join(part.text for part in message.content if isinstance(part, TextContent)).strip()
+    text = " ".join(text.split())
+    return text if len(text) <= TITLE_CHARS else text[: TITLE_CHARS - 3].rstrip() + "..."

@@ -1,0 +1,39 @@
+"""How long each step with an agent may take. Every wait on an agent has a name here, in seconds."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class Deadlines:
+    """Bounds on the waits of one conversation, in seconds.
+
+    The defaults suit real agents on a busy two-core machine: they start in 0.3 to 4 s, load a long
+    history in several, and need a moment to stop a shell they run.
+    """
+
+    initialize: float = 60.0
+    """Answer to `initialize`: a cold Node start under load, many times over."""
+    authenticate: float = 30.0
+    """Answer to `authenticate`: a key is checked or a token refreshed; nobody is asked anything."""
+    new_session: float = 90.0
+    """Answer to `session/new`: agents start their MCP servers in it."""
+    load_session: float = 180.0
+    """Answer to `session/load` or `session/resume`: the agent reads, and may send, its whole history."""
+    option: float = 10.0
+    """Answer to setting a mode, a model or an option: a local matter for the agent."""
+    silence: float = 1800.0
+    """Silence within a turn, unless the conversation sets its own (`acp_prompt_timeout`): agents run long
+    commands without a word. Waiting for a person's confirmation does not count."""
+    interrupt_answer: float = 2.0
+    """When an interrupt answers at the latest, settled or not: a person waits."""
+    cancel_grace: float = 15.0
+    """From `session/cancel` until the agent's process is ended instead: it may have a shell tree to stop,
+    and one known agent takes 6 s."""
+    hold: float = 0.25
+    """How long the first event of a tool call waits for more of its input since the last of it came."""
+    hold_at_most: float = 3.0
+    """How long it waits in all: a person looking on wants to see that something goes on."""
+    quiet: float = 0.25
+    """Silence after which text that an agent sent outside any turn is a message of its own."""

@@ -1,0 +1,138 @@
+"""What it takes to start the agent of a conversation: program, environment, credentials, MCP servers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import trio
+
+from supervisor.agents import (
+    Descriptor,
+    InstallError,
+    Launch,
+    NodeMissing,
+    compose_environment,
+    detect,
+    ensure_installed,
+    needs_data_dir,
+    prepare_data_dir,
+    usable_auth_method,
+)
+
+from .errors import AgentFailure
+from .record import ConversationRecord
+from .vault import Vault
+
+CUSTOM: Final = "custom"
+"""The key of an agent that is only known by its command."""
+
+
+Login = Callable[[Sequence[Mapping[str, Any]]], Awaitable[dict[str, Any] | None]]
+"""Chooses among the authentication methods that an agent advertises: the parameters of `authenticate`, or
+None where no credential fits."""
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """Everything a start needs."""
+
+    descriptor: Descriptor
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = attrs.field(repr=False)
+    cwd: Path
+    version: str | None
+    login: Login
+
+    def offers(self, method: str) -> bool:
+        """Whether this agent is offered a method of the client's: files and terminals are, where its
+        descriptor says so."""
+        if method.startswith("fs/"):
+            return self.descriptor.fs
+        return self.descriptor.terminal and method.startswith("terminal/")
+
+
+@attrs.frozen(kw_only=True)
+class Launcher:
+    """Plans starts for one server. Owns nothing; `secrets` answers with the global secrets by name."""
+
+    catalog: Mapping[str, Descriptor]
+    prefix: Path
+    data: Path
+    server_environment: Mapping[str, str] = attrs.field(repr=False)
+    secrets: Callable[[], Awaitable[Mapping[str, str]]]
+    vault: Vault
+
+    def descriptor(self, record: ConversationRecord) -> Descriptor:
+        """The descriptor of a conversation's agent: by its key, else by its command, else custom."""
+        settings = record.agent
+        key = settings.acp_server
+        if key == CUSTOM or key not in self.catalog:
+            key = detect(settings.acp_command, self.catalog) or CUSTOM
+        return self.catalog[key]
+
+    async def plan(self, record: ConversationRecord, progress: Callable[[str], None]) -> Plan:
+        """Install if need be, and compose the environment.
+
+        Raises AgentFailure (ACPSpawnError). Cancelling it stops an installation that nobody else waits for.
+        """
+        settings = record.agent
+        descriptor = self.descriptor(record)
+        command = tuple(settings.acp_command)
+        launch: Launch
+        if command and command != descriptor.command:
+            # A command that the user gave is run as it stands.
+            launch = Launch(argv=command)
+        else:
+            try:
+                launch = await ensure_installed(descriptor, self.prefix, progress=progress)
+            except (InstallError, NodeMissing) as error:
+                raise AgentFailure("ACPSpawnError", str(error), kind="config", user_action="settings") from error
+        given = {**await self.secrets(), **await self.vault.open(record.secrets)}
+        data_dir: Path | None = None
+        if (settings.acp_isolate_data_dir and descriptor.data_dir_env) or needs_data_dir(descriptor, given):
+            data_dir = self.data / record.id / descriptor.key
+            home = self.server_environment.get("HOME")
+            await prepare_data_dir(descriptor, data_dir, secrets=given, home=Path(home) if home else None)
+        environment = compose_environment(
+            server_env=self.server_environment,
+            descriptor=descriptor,
+            secrets=given,
+            data_dir=data_dir,
+            extra={},
+            path=launch.path,
+        )
+        cwd = Path(record.working_dir)
+        await trio.to_thread.run_sync(_make_workspace, cwd)
+        return Plan(
+            descriptor=descriptor,
+            argv=(*launch.argv, *settings.acp_args),
+            environment=environment,
+            cwd=cwd,
+            version=launch.version,
+            login=partial(choose_login, descriptor, environment),
+        )
+
+
+def _make_workspace(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+
+
+async def choose_login(
+    descriptor: Descriptor, environment: Mapping[str, str], methods: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """The parameters of `authenticate`: the first of the descriptor's methods that the agent advertises and
+    for which a credential is there. None where there is none; a method that wants a terminal never fits."""
+    offered = {str(method.get("id")) for method in methods if method.get("type") != "terminal"}
+    chosen = await usable_auth_method(descriptor, offered, environment)
+    if chosen is None:
+        return None
+    params: dict[str, Any] = {"methodId": chosen}
+    url = environment.get(descriptor.base_url_env or "")
+    if url and descriptor.base_url_alias is not None:
+        # An agent whose own name for it differs takes the URL as a parameter, too.
+        params["_meta"] = {"gateway": {"baseUrl": url}}
+    return params

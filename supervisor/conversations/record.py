@@ -1,0 +1,92 @@
+"""What a conversation is, apart from its events: the record that is stored beside them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import attrs
+import orjson
+
+from supervisor.events import Vocabulary
+from supervisor.settings import NO_PRESETS, AgentSettings, decode_agent_settings
+
+from .start import MAX_ITERATIONS_DEFAULT, never_confirm
+
+RECORD_VERSION: Final = 1
+"""Layout of the stored record; a reader refuses a newer one."""
+
+
+class RecordTooNew(Exception):
+    """The stored record was written by a newer Ostler."""
+
+
+@attrs.define(kw_only=True)
+class ConversationRecord:
+    """The durable state of one conversation.
+
+    `execution_status` is one of the wire's: idle, running, paused, waiting_for_confirmation, finished,
+    error, stuck. `prompted_seq` is the sequence number of the last user message that was handed to the
+    agent (-1: none): messages after it are the queue. `unfinished` tells that the turn of that message
+    did not end well, so that an explicit run has something to continue; `retry_seq` names a message that
+    was handed over but of which nothing happened, so that an explicit run may hand it over once more.
+    `session_id` is the agent's (a bearer token: never shown whole), `session_cwd` its workspace,
+    `sessions` counts the agent sessions so far. `secrets` holds encrypted values by name.
+    """
+
+    id: str
+    working_dir: str
+    created_at: str
+    updated_at: str
+    agent: AgentSettings
+    vocabulary: Vocabulary
+    title: str | None = None
+    autotitle: bool = True
+    tags: dict[str, str] = attrs.field(factory=dict)
+    confirmation_policy: dict[str, Any] = attrs.field(factory=never_confirm)
+    security_analyzer: dict[str, Any] | None = None
+    max_iterations: int = MAX_ITERATIONS_DEFAULT
+    stuck_detection: bool = True
+    execution_status: str = "idle"
+    last_user_message_id: str | None = None
+    leaf_event_id: str | None = None
+    prompted_seq: int = -1
+    retry_seq: int | None = None
+    unfinished: bool = False
+    session_id: str | None = None
+    session_cwd: str | None = None
+    sessions: int = 0
+    agent_state: dict[str, Any] = attrs.field(factory=dict)
+    usage: dict[str, Any] = attrs.field(factory=dict)
+    models: list[dict[str, Any]] | None = None
+    current_model: str | None = None
+    can_switch_model: bool = False
+    secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
+    parent_conversation_id: str | None = None
+    children: list[str] = attrs.field(factory=list)
+    launched_agent_profile: dict[str, Any] | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict)
+
+    def dump(self) -> bytes:
+        """The record as stored."""
+        fields = {
+            attribute.name: getattr(self, attribute.name)
+            for attribute in attrs.fields(ConversationRecord)
+            if attribute.name != "agent"
+        }
+        return orjson.dumps(
+            {"version": RECORD_VERSION, "agent": self.agent.dump(), **fields},
+            option=orjson.OPT_NON_STR_KEYS,
+        )
+
+    @classmethod
+    def load(cls, stored: bytes) -> ConversationRecord:
+        """Read a stored record. Raises RecordTooNew; what an older record lacks has its default."""
+        fields = orjson.loads(stored)
+        version = fields.pop("version")
+        if version > RECORD_VERSION:
+            raise RecordTooNew(f"conversation record version {version} is newer than {RECORD_VERSION}")
+        known = {attribute.name for attribute in attrs.fields(cls)}
+        values = {name: value for name, value in fields.items() if name in known}
+        values["agent"] = decode_agent_settings(fields["agent"], NO_PRESETS)
+        values["vocabulary"] = Vocabulary(fields["vocabulary"])
+        return cls(**values)

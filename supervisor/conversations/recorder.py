@@ -1,0 +1,126 @@
+"""From translated events to the journal: times, tree links, bytes. Synchronous, in arrival order.
+
+The recorder is the only writer of its conversation's log, so that the order of what is appended and of
+what is streamed is the order in which it was said.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from typing import Any, Final
+
+import attrs
+import orjson
+
+from supervisor.events import (
+    ConversationStateUpdateEvent,
+    Event,
+    StreamingDeltaEvent,
+    Vocabulary,
+    dump_event,
+    new_event_id,
+    timestamp_now,
+)
+from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row
+
+from .cards import Recorded
+from .record import ConversationRecord
+from .translate import Delta, Opened
+
+_TICK: Final = datetime.timedelta(microseconds=1)
+
+
+def later(previous: str, now: str) -> str:
+    """`now`, or one microsecond after `previous` where the clock did not move on (or went back).
+
+    Clients page and catch up by timestamp, so the order of the log must be the order of its times.
+    """
+    if now > previous:
+        return now
+    moved = datetime.datetime.fromisoformat(previous) + _TICK
+    return moved.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@attrs.define
+class Recorder:
+    """Writes one conversation's events; owns its record's timestamps and tree leaf."""
+
+    log: Log
+    record: ConversationRecord
+    last_timestamp: str = ""
+
+    @property
+    def extended(self) -> bool:
+        """Whether the conversation reads the extended vocabulary."""
+        return self.record.vocabulary is Vocabulary.EXTENDED
+
+    def write(self, events: Iterable[Event | Recorded]) -> int:
+        """Append events and the record as it is now, in one transaction. Returns the last sequence number."""
+        rows: list[Row] = []
+        blobs: list[Blob] = []
+        for item in events:
+            if isinstance(item, Recorded):
+                blobs.extend(Blob(spill.blob_id, spill.media_type, spill.body) for spill in item.spills)
+                item = item.event  # noqa: PLW2901
+            rows.append(self._row(item))
+        self.record.updated_at = self.last_timestamp or timestamp_now()
+        return self.log.append(rows, self._update(), blobs)
+
+    def save(self) -> None:
+        """Store the record as it is now, without an event."""
+        self.record.updated_at = timestamp_now()
+        self.log.update_record(self._update())
+
+    def _update(self) -> RecordUpdate:
+        record = self.record
+        return RecordUpdate(
+            record=record.dump(), status=record.execution_status, title=record.title, updated_at=record.updated_at
+        )
+
+    def _row(self, event: Event) -> Row:
+        self.last_timestamp = later(self.last_timestamp, timestamp_now())
+        link = {"parent_id": self.record.leaf_event_id} if self.extended else {}
+        event = attrs.evolve(event, timestamp=self.last_timestamp, **link)
+        if not isinstance(event, ConversationStateUpdateEvent):
+            self.record.leaf_event_id = event.id
+        return Row(
+            id=event.id,
+            kind=event.kind,
+            source=event.source,
+            timestamp=event.timestamp,
+            body=dump_event(event, self.record.vocabulary),
+        )
+
+    def state(self, key: str, value: Any) -> ConversationStateUpdateEvent:
+        """A state update, to be written."""
+        return ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value)
+
+    # -- streamed, not journalled ---------------------------------------------------------------------
+
+    def stream(self, item: Delta | Opened) -> None:
+        """Show a piece of a segment to whoever listens now."""
+        if isinstance(item, Opened):
+            frame = {"type": "item_started", "item_id": item.item_id, "attempt": 0, "anchor_seq": self.log.last_seq}
+            self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
+            return
+        text = item.kind == "text"
+        delta = StreamingDeltaEvent(
+            id=new_event_id(),
+            timestamp=timestamp_now(),
+            content=item.content if text else None,
+            reasoning_content=None if text else item.content,
+        )
+        frame = {
+            "type": "delta",
+            "item_id": item.item_id,
+            "attempt": 0,
+            "order": item.order,
+            "kind": item.kind,
+            "content": item.content,
+        }
+        self.log.publish(Frame(legacy=dump_event(delta, Vocabulary.EXTENDED), session=orjson.dumps(frame)))
+
+    def publish(self, event: bytes) -> None:
+        """Show an event that is not journalled, such as a snapshot of the state."""
+        self.log.publish(Frame(legacy=event, session=b'{"type":"transient","event":' + event + b"}"))

@@ -1,0 +1,704 @@
+"""The task of a live conversation: it owns the agent, takes messages from the queue, and drives turns.
+
+Everything that an agent says is handled in arrival order by one task, the connection's reader, through
+`notification` and the prompt's answer; both are synchronous, so nothing can come between two of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import structlog
+import trio
+
+from supervisor.acp import (
+    ConnectionLost,
+    Oversize,
+    PermissionOption,
+    Result,
+    RpcError,
+    TokenUsage,
+    parse_permission,
+    parse_prompt_result,
+    parse_update,
+)
+from supervisor.events import (
+    Event,
+    InterruptEvent,
+    Message,
+    MessageEvent,
+    PauseEvent,
+    TextContent,
+    new_event_id,
+)
+from supervisor.mcp import forward_servers
+from supervisor.version import __version__
+
+from . import permissions, prompt, usage
+from .agent import AgentRun, run_agent
+from .cards import Recorded
+from .errors import AgentFailure
+from .failures import error_event, from_rpc
+from .launcher import Plan
+from .session import (
+    AUTH_REQUIRED,
+    Memory,
+    Session,
+    Wanted,
+    choose_mode,
+    choose_model,
+    handshake,
+    login,
+    lost,
+    models_of,
+    open_session,
+)
+from .translate import Close, Delta, Opened, Out, Title, Translator, Usage
+from .turn import Turn
+
+if TYPE_CHECKING:
+    from .conversation import Conversation, Queued
+
+log = structlog.get_logger(__name__)
+
+SESSION_TAIL: Final = 8
+"""Characters of an agent's session id that are shown: it works like a bearer token."""
+
+
+@attrs.define(eq=False)
+class Pending:
+    """A permission request that waits for a person. `answer` is None until somebody decides."""
+
+    key: str
+    options: Sequence[PermissionOption]
+    decided: trio.Event = attrs.field(factory=trio.Event)
+    answer: Mapping[str, Any] | None = None
+
+
+class Runner:
+    """Runs one conversation while it has an agent or work to do.
+
+    Its task is started in the supervisor's nursery by `want` and ends by itself when there is neither;
+    cancelling it stops the agent's process tree. It implements the connection's `Handler`.
+    """
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._record = conversation.record
+        self._recorder = conversation.recorder
+        self._deadlines = conversation.context.deadlines
+        self._wanted = False
+        self._wake = trio.Event()
+        self._active = False
+        self._scope: trio.CancelScope | None = None
+        self._done: trio.Event | None = None
+        self._nursery: trio.Nursery | None = None
+        self._current: AgentRun | None = None
+        self._agent: AgentRun | None = None
+        self._translator = self._new_translator()
+        self._turn: Turn | None = None
+        self._turns = 0
+        self._settled = trio.Event()
+        self._start_scope: trio.CancelScope | None = None
+        self._silence_scope: trio.CancelScope | None = None
+        self._interrupted = False
+        self._login_wanted = False
+        self._replaying = False
+        self._transcript: str | None = None
+        self._pending: dict[str, Pending] = {}
+        self._hold_since = math.inf
+        self._hold_until = math.inf
+        self._held = trio.Event()
+
+    def _new_translator(self) -> Translator:
+        return Translator(
+            core=not self._recorder.extended,
+            confirming=permissions.asks_a_person(self._record.confirmation_policy),
+            session=max(0, self._record.sessions - 1),
+        )
+
+    # -- what the conversation asks for ---------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn is under way, or an agent is being started for one."""
+        return self._active
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the live agent, if there is one."""
+        return None if self._agent is None else self._agent.pid
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a person's confirmation is waited for."""
+        return bool(self._pending)
+
+    def want(self) -> None:
+        """Take up the queue. Idempotent; starts the task when there is none."""
+        self._wanted = True
+        self._wake.set()
+        if self._done is None:
+            self._done = trio.Event()
+            self._conversation.context.nursery.start_soon(self._main)
+
+    def hold(self) -> None:
+        """Take nothing more from the queue after the turn under way."""
+        self._wanted = False
+
+    def policy_changed(self) -> None:
+        """The confirmation policy is another one now; it counts from the next request on."""
+        self._translator.confirming = permissions.asks_a_person(self._record.confirmation_policy)
+
+    def decide(self, accept: bool, reason: str) -> bool:
+        """Answer everything that waits for a person. False when nothing waits."""
+        if not self._pending:
+            return False
+        for pending in list(self._pending.values()):
+            if accept:
+                answer = permissions.allow(pending.options) or permissions.allow_standing(pending.options)
+                self._decide(pending, answer or permissions.CANCELLED)
+            else:
+                self._emit(self._translator.reject(pending.key, reason))
+                self._decide(pending, permissions.reject(pending.options))
+        self._set_status("running")
+        return True
+
+    def _decide(self, pending: Pending, answer: Mapping[str, Any]) -> None:
+        if pending.answer is None:
+            pending.answer = answer
+            pending.decided.set()
+
+    async def interrupt(self) -> None:
+        """Cancel the turn under way: returns when it has settled, at the latest after `interrupt_answer`.
+
+        Cancelling this call does not take the interrupt back.
+        """
+        self._wanted = False
+        settled = self._settled
+        if not self._interrupted:
+            self._interrupted = True
+            if self._turn is not None and self._agent is not None and self._agent.session is not None:
+                if self._turn.cancel():
+                    # Answer first: an agent that waits for a permission may look at nothing else.
+                    for pending in list(self._pending.values()):
+                        self._decide(pending, permissions.CANCELLED)
+                    self._agent.connection.notify(
+                        "session/cancel", {"sessionId": self._agent.session.session_id}
+                    )
+                    assert self._nursery is not None
+                    self._nursery.start_soon(self._grace, self._turn, self._agent)
+            elif self._start_scope is not None:
+                self._start_scope.cancel()
+        with trio.move_on_after(self._deadlines.interrupt_answer):
+            await settled.wait()
+        if self._record.execution_status != "paused":
+            # Not settled in time: control returns all the same, and the state tells what still goes on.
+            self._record.agent_state["phase"] = "cancelling"
+            self._record_paused()
+            self._conversation.publish_state()
+        await self._recorder.log.flushed()
+
+    async def _grace(self, turn: Turn, agent: AgentRun) -> None:
+        with trio.move_on_after(self._deadlines.cancel_grace):
+            while self._turn is turn:
+                await self._settled.wait()
+        if self._turn is turn:
+            log.warning("agent did not end a cancelled turn in time; ending its process", pid=agent.pid)
+            agent.scope.cancel()
+
+    async def stop(self) -> None:
+        """End the task and the agent with it. Returns when both are gone; shielded, since it cleans up."""
+        with trio.CancelScope(shield=True):
+            while self._done is not None:
+                if self._scope is not None:
+                    self._scope.cancel()
+                await self._done.wait()
+
+    # -- the task ---------------------------------------------------------------------------------------
+
+    async def _main(self) -> None:
+        done = self._done
+        assert done is not None
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._scope = nursery.cancel_scope
+                nursery.start_soon(self._hold_timer)
+                while True:
+                    self._wake = trio.Event()
+                    await self._take_queue()
+                    if self._agent is None and not self._wanted:
+                        break
+                    await self._wake.wait()
+                nursery.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - a fault here must never reach another conversation
+            log.exception("conversation failed", conversation=self._record.id)
+            self._fail(AgentFailure("InternalError", f"{type(error).__name__}: {error}"[:500]))
+        finally:
+            self._nursery = self._scope = self._done = None
+            self._active = False
+            done.set()
+            if self._wanted:
+                self.want()
+
+    async def _take_queue(self) -> None:
+        inbox = self._conversation.inbox
+        while self._wanted and inbox:
+            self._active = True
+            self._interrupted = False
+            self._settled = trio.Event()
+            if self._record.execution_status != "running":
+                self._set_status("running")
+            try:
+                await self._one_turn(inbox[0])
+            finally:
+                self._active = False
+                self._start_scope = None
+                self._settled.set()
+        self._wanted = False
+
+    async def _one_turn(self, item: Queued) -> None:
+        conversation = self._conversation
+        with trio.CancelScope() as starting:
+            self._start_scope = starting
+            try:
+                agent = await self._ensure_agent()
+            except AgentFailure as failure:
+                self._fail(failure)
+                return
+        self._start_scope = None
+        if starting.cancelled_caught or self._interrupted:
+            self._paused()  # the message stays queued: nothing of it reached the agent
+            return
+        assert agent.session is not None
+        # From here on the message counts as handed over: should the server die now, it is reported.
+        conversation.inbox.remove(item)
+        self._record.prompted_seq = item.seq
+        self._record.unfinished = True
+        self._record.retry_seq = None
+        self._turns += 1
+        self._turn = turn = Turn(self._turns, item.seq)
+        self._recorder.save()
+        await self._recorder.log.flushed()
+        images = agent.initialized is not None and agent.initialized.capabilities.image
+        content = prompt.blocks(item.message, images=images)
+        if self._transcript is not None:
+            content = [prompt.text_block(self._transcript), *content]
+            self._transcript = None
+        await self._prompt(agent, turn, content)
+
+    async def _prompt(self, agent: AgentRun, turn: Turn, content: list[dict[str, Any]]) -> None:
+        assert agent.session is not None
+        if self._interrupted:
+            self._end_turn(turn, "cancelled", None)
+            return
+        params = {"sessionId": agent.session.session_id, "prompt": content}
+        silence = self._record.agent.acp_prompt_timeout or self._deadlines.silence
+        for attempt in (1, 2):
+            self._login_wanted = False
+            with trio.CancelScope(deadline=trio.current_time() + silence) as scope:
+                self._silence_scope = scope
+                try:
+                    await agent.connection.request(
+                        "session/prompt",
+                        params,
+                        timeout=math.inf,
+                        on_response=lambda result, last=attempt == 2: self._prompt_answered(turn, result, last),
+                    )
+                except RpcError:
+                    pass  # dealt with in its place, by _prompt_answered
+                except ConnectionLost as error:
+                    self._agent_gone(agent, turn, error)
+                finally:
+                    self._silence_scope = None
+            if scope.cancelled_caught:
+                self._end_with_failure(
+                    turn,
+                    AgentFailure(
+                        "ACPPromptError",
+                        f"The agent was silent for {silence:g} s; its turn was given up.",
+                        kind="transient",
+                        retryable=True,
+                        user_action="retry",
+                    ),
+                )
+                agent.scope.cancel()
+            if not self._login_wanted:
+                return
+            if not await self._log_in(agent, turn):
+                return
+
+    async def _log_in(self, agent: AgentRun, turn: Turn) -> bool:
+        assert agent.initialized is not None
+        wanted = Wanted(cwd="", mcp_servers=(), prior_id=None, login=agent.plan.login)
+        try:
+            await login(agent.connection, agent.initialized, wanted, self._deadlines, "Authentication required")
+        except AgentFailure as failure:
+            self._record.retry_seq = turn.prompt_seq
+            self._end_with_failure(turn, failure)
+            agent.scope.cancel()  # it comes back with what credentials there are then
+            return False
+        except ConnectionLost as error:
+            self._agent_gone(agent, turn, error)
+            return False
+        return True
+
+    def _agent_gone(self, agent: AgentRun, turn: Turn, error: ConnectionLost) -> None:
+        if turn.cancelling:
+            self._end_turn(turn, "cancelled", None)  # ended by the interrupt: not a crash
+        else:
+            self._end_with_failure(turn, lost(error, "ACPAgentExited"))
+        agent.scope.cancel()
+
+    # -- starting the agent -----------------------------------------------------------------------------
+
+    async def _ensure_agent(self) -> AgentRun:
+        agent = self._agent
+        if agent is not None and agent.usable:
+            return agent
+        if agent is not None:
+            # One process at a time holds a session: the old one is gone before the new one starts.
+            agent.scope.cancel()
+            await agent.gone.wait()
+        assert self._nursery is not None
+        self._phase("installing")
+        plan = await self._conversation.context.launcher.plan(self._record, self._progress)
+        self._phase("starting")
+        run: AgentRun = await self._nursery.start(self._own_agent, plan)
+        self._current = run
+        ready = False
+        try:
+            await self._open(run)
+            ready = True
+        except ConnectionLost as error:
+            raise lost(error, "ACPInitError") from error
+        finally:
+            if not ready:
+                run.scope.cancel()
+        self._agent = run
+        self._phase("ready")
+        return run
+
+    def _progress(self, line: str) -> None:
+        log.info("installing agent", conversation=self._record.id, step=line)
+
+    async def _own_agent(
+        self, plan: Plan, task_status: trio.TaskStatus[AgentRun] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        run: AgentRun | None = None
+        try:
+            async with run_agent(plan, self) as run:
+                task_status.started(run)
+                await run.process.exited.wait()
+        finally:
+            if run is not None and self._agent is run:
+                self._agent = None
+                self._phase("exited" if run.process.exited.is_set() else "stopped")
+            if run is not None:
+                run.gone.set()
+            self._wake.set()
+
+    async def _open(self, run: AgentRun) -> None:
+        descriptor, record = run.plan.descriptor, self._record
+        run.initialized = await handshake(
+            run.connection, __version__, self._deadlines, fs=descriptor.fs, terminal=descriptor.terminal
+        )
+        capabilities = run.initialized.capabilities
+        forwarded = await forward_servers(
+            record.agent.mcp_config,
+            {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
+            workspace=run.plan.cwd,
+            search_path=run.plan.environment.get("PATH"),
+        )
+        prior = record.session_id if record.session_cwd in (None, record.working_dir) else None
+        wanted = Wanted(
+            cwd=record.working_dir, mcp_servers=forwarded.servers, prior_id=prior, login=run.plan.login
+        )
+        session = await open_session(run.connection, run.initialized, wanted, self._deadlines, self._replay)
+        run.session = session
+        await self._configure(run, session)
+        await self._note_session(run, session, [f"{name}: {why}" for name, why in forwarded.dropped])
+
+    def _replay(self, going_on: bool) -> None:
+        self._replaying = going_on
+
+    async def _configure(self, run: AgentRun, session: Session) -> None:
+        record = self._record
+        record.current_model = models_of(session.result).current
+        if record.agent.acp_model:
+            record.current_model = await choose_model(
+                run.connection, session, record.agent.acp_model, self._deadlines
+            )
+        if record.agent.acp_session_mode:
+            await choose_mode(run.connection, session, record.agent.acp_session_mode, self._deadlines)
+
+    async def _note_session(self, run: AgentRun, session: Session, dropped: list[str]) -> None:
+        record = self._record
+        fresh = session.memory in (Memory.NEW, Memory.LOST)
+        assert run.initialized is not None
+        if fresh:
+            record.sessions += 1
+            record.usage = usage.new_session(record.usage) if record.usage else {}
+            self._translator.new_session(record.sessions - 1)
+        record.session_id = session.session_id
+        record.session_cwd = record.working_dir
+        models = models_of(session.result)
+        if models.available is not None:
+            record.models = models.available
+        record.can_switch_model = models.switchable
+        agent_info = run.initialized.agent
+        record.agent_state = {
+            "acp_agent_name": None if agent_info is None else agent_info.name,
+            "acp_agent_version": None if agent_info is None else agent_info.version,
+            "acp_session_id": f"...{session.session_id[-SESSION_TAIL:]}",
+            "acp_session_cwd": record.working_dir,
+            "acp_supports_runtime_model_switch": record.can_switch_model,
+            "acp_model_via_config_option": models.by_option,
+            "acp_current_model_id": record.current_model,
+            "acp_available_models": record.models or [],
+            "memory": session.memory.value,
+            "phase": "ready",
+        }
+        if dropped:
+            record.agent_state["mcp_servers_dropped"] = dropped
+        self._recorder.write([self._recorder.state("agent_state", record.agent_state)])
+        if session.result.config_options:
+            options = [option.raw for option in session.result.config_options]
+            self._emit(self._translator.state("config_options", options))
+        if session.memory is Memory.LOST:
+            self._transcript = await self._conversation.transcript()
+            self._recorder.write([_environment_message(
+                f"The agent's memory of this conversation could not be restored ({session.reason}). "
+                "A new session goes on from a transcript of what was said."
+            )])
+
+    def _phase(self, phase: str) -> None:
+        if self._record.agent_state.get("phase") != phase:
+            self._record.agent_state["phase"] = phase
+            self._recorder.write([self._recorder.state("agent_phase", phase)])
+
+    # -- the end of a turn ------------------------------------------------------------------------------
+
+    def _prompt_answered(self, turn: Turn, result: Result, last: bool) -> None:
+        """The prompt's answer, in its place among the updates. Synchronous."""
+        if self._turn is not turn:
+            return
+        error = result.error
+        if error is None:
+            answer = parse_prompt_result(result.value)
+            self._end_turn(turn, answer.stop_reason, answer.usage)
+        elif turn.cancelling:
+            self._end_turn(turn, "cancelled", None)
+        elif error.code == AUTH_REQUIRED and not turn.updates and not last:
+            self._login_wanted = True
+        else:
+            self._end_with_failure(turn, from_rpc(error, "ACPPromptError"))
+
+    def _end_turn(self, turn: Turn, stop_reason: str, tokens: TokenUsage | None) -> None:
+        if self._turn is not turn:
+            return
+        outcome = turn.settle(stop_reason)
+        record = self._record
+        if tokens is not None:
+            record.usage = usage.with_tokens(record.usage, tokens)
+        self._emit(self._translator.end_turn(Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note))
+        self._clear_turn()
+        record.unfinished = not outcome.finish
+        record.agent_state["stop_reason"] = stop_reason
+        if outcome.error is not None:
+            code, detail = outcome.error
+            self._fail(AgentFailure(code, detail, kind="agent_action"))
+        elif self._interrupted:
+            self._paused()
+        elif record.execution_status == "paused":
+            self._close_run("paused")
+        elif not (self._wanted and self._conversation.inbox):
+            self._close_run(outcome.status)
+
+    def _end_with_failure(self, turn: Turn, failure: AgentFailure) -> None:
+        if self._turn is not turn:
+            return
+        self._emit(self._translator.end_turn(Close.MESSAGE))
+        self._clear_turn()
+        self._record.agent_state["stop_reason"] = "failed"
+        self._fail(failure)
+
+    def _clear_turn(self) -> None:
+        self._turn = None
+        for pending in list(self._pending.values()):
+            self._decide(pending, permissions.CANCELLED)
+
+    def _fail(self, failure: AgentFailure) -> None:
+        self._wanted = False
+        log.warning("turn failed", conversation=self._record.id, code=failure.code)
+        self._close_run("error", [error_event(failure)])
+
+    def _paused(self) -> None:
+        if self._record.execution_status != "paused":
+            self._record_paused()
+        self._close_run("paused")
+
+    def _record_paused(self) -> None:
+        # The core vocabulary has no word for an interrupt but that of a pause.
+        mark: Event = InterruptEvent(id=new_event_id()) if self._recorder.extended else PauseEvent(id=new_event_id())
+        self._record.execution_status = "paused"
+        self._recorder.write([mark, self._recorder.state("execution_status", "paused")])
+
+    def _close_run(self, status: str, events: Sequence[Event] = ()) -> None:
+        """The events of a run's end, the new status, the figures; then the snapshot that unblocks clients."""
+        record = self._record
+        closing: list[Event] = list(events)
+        if record.execution_status != status:
+            record.execution_status = status
+            closing.append(self._recorder.state("execution_status", status))
+        closing.append(self._recorder.state("stats", usage.stats(record.usage)))
+        closing.append(self._recorder.state("agent_state", dict(record.agent_state)))
+        self._recorder.write(closing)
+        self._conversation.publish_state()
+
+    def _set_status(self, status: str) -> None:
+        if self._record.execution_status != status:
+            self._record.execution_status = status
+            self._recorder.write([self._recorder.state("execution_status", status)])
+
+    # -- the connection's handler -----------------------------------------------------------------------
+
+    def notification(self, method: str, params: Any) -> None:
+        """An update, in arrival order. Other notifications are the agents' own and mean nothing here."""
+        if method != "session/update":
+            return
+        session_id, update = parse_update(params)
+        agent = self._agent
+        if agent is not None and agent.session is not None and session_id != agent.session.session_id:
+            return  # a child session of the agent's own
+        if self._silence_scope is not None:
+            silence = self._record.agent.acp_prompt_timeout or self._deadlines.silence
+            self._silence_scope.deadline = math.inf if self._pending else trio.current_time() + silence
+        if self._replaying:
+            return  # what the journal already holds
+        if self._turn is not None:
+            self._turn.updates += 1
+        self._emit(self._translator.update(update))
+        if self._translator.holding or self._turn is None:
+            self._note_held()
+
+    def _emit(self, outs: Sequence[Out]) -> None:
+        recorded: list[Event | Recorded] = []
+        for out in outs:
+            if isinstance(out, Recorded):
+                recorded.append(out)
+                continue
+            if recorded:
+                self._recorder.write(recorded)
+                recorded = []
+            if isinstance(out, Delta | Opened):
+                self._recorder.stream(out)
+            elif isinstance(out, Usage):
+                self._record.usage = usage.with_report(self._record.usage, out)
+            elif isinstance(out, Title) and self._record.autotitle and self._record.title != out.text:
+                self._record.title = out.text[:200]
+                self._recorder.write([self._recorder.state("title", self._record.title)])
+        if recorded:
+            self._recorder.write(recorded)
+
+    def request(self, method: str, params: Any) -> Awaitable[Any]:
+        """A request of the agent's: looked at in its place among the updates, answered from a task of its own.
+
+        Raises RpcError for what is not offered.
+        """
+        if method == "session/request_permission":
+            return self._permission(params)
+        if self._current is not None and self._current.plan.offers(method):
+            return self._current.services.handle(method, params)
+        raise RpcError.method_not_found(method)
+
+    def noise(self, line: bytes) -> None:
+        """A line that is no message: survived, and shown in the log."""
+        log.info("agent wrote a line that is no message", conversation=self._record.id, line=line[:200])
+
+    def oversize(self, frame: Oversize) -> None:
+        """A message over the size cap was thrown away: its conversation is told, and goes on."""
+        log.warning("agent sent a message over the size cap", conversation=self._record.id, size=frame.size)
+        value = {"kind": "oversize_frame", "size": frame.size, "method": frame.method}
+        self._emit(self._translator.state("acp_dropped", value))
+
+    async def backpressure(self) -> None:
+        """Stop reading while the journal is behind: the pipe then holds the agent back."""
+        await self._recorder.log.room()
+
+    # -- permissions ------------------------------------------------------------------------------------
+
+    def _permission(self, params: Any) -> Awaitable[Mapping[str, Any]]:
+        request = parse_permission(params)
+        if self._turn is None or self._turn.cancelling:
+            return _at_once(permissions.CANCELLED)
+        if not permissions.asks_a_person(self._record.confirmation_policy):
+            self._emit(self._translator.allowed(request.tool_call))
+            allowed = permissions.allow(request.options)
+            if allowed is not None:
+                return _at_once(allowed)
+            key, outs = self._translator.ask(request.tool_call)
+            self._emit([*outs, *self._translator.reject(key, "The agent offered no way to allow this call once.")])
+            return _at_once(permissions.reject(request.options))
+        key, outs = self._translator.ask(request.tool_call)
+        pending = Pending(key, request.options)
+        self._pending[key] = pending
+        self._emit(outs)
+        self._set_status("waiting_for_confirmation")
+        self._conversation.publish_state()
+        if self._silence_scope is not None:
+            self._silence_scope.deadline = math.inf
+        return self._wait_for_person(key, pending)
+
+    async def _wait_for_person(self, key: str, pending: Pending) -> Mapping[str, Any]:
+        """Wait for the decision, or for the end of the turn. Cancelled when the agent takes it back."""
+        try:
+            await pending.decided.wait()
+        finally:
+            if self._pending.get(key) is pending:
+                del self._pending[key]
+            if not self._pending:
+                self._resume_clock()
+                if self._record.execution_status == "waiting_for_confirmation" and self._turn is not None:
+                    self._set_status("running")
+        return pending.answer or permissions.CANCELLED
+
+    def _resume_clock(self) -> None:
+        if self._silence_scope is not None:
+            silence = self._record.agent.acp_prompt_timeout or self._deadlines.silence
+            self._silence_scope.deadline = trio.current_time() + silence
+
+    # -- events that are held back ----------------------------------------------------------------------
+
+    def _note_held(self) -> None:
+        now = trio.current_time()
+        self._hold_since = min(self._hold_since, now)
+        self._hold_until = min(now + self._deadlines.hold, self._hold_since + self._deadlines.hold_at_most)
+        self._held.set()
+
+    async def _hold_timer(self) -> None:
+        while True:
+            await self._held.wait()
+            while trio.current_time() < self._hold_until:
+                await trio.sleep_until(self._hold_until)
+            self._held = trio.Event()
+            self._hold_since = self._hold_until = math.inf
+            self._emit(self._translator.release())
+            if self._turn is None:
+                self._emit(self._translator.close_text())
+
+
+async def _at_once(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    return answer
+
+
+def _environment_message(text: str) -> MessageEvent:
+    return MessageEvent(
+        id=new_event_id(),
+        source="environment",
+        llm_message=Message(role="assistant", content=(TextContent(text=text),)),
+    )

@@ -1,0 +1,279 @@
+"""Getting a session out of an agent: handshake, credentials, and the ladder new / resume / load.
+
+Nothing here knows a process: these are steps over one connection, each with its deadline.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+import structlog
+
+from supervisor.acp import (
+    Connection,
+    ConnectionLost,
+    InitializeResult,
+    RequestTimeout,
+    RpcError,
+    SessionResult,
+    UnsupportedProtocolVersion,
+    classify_error,
+    initialize_params,
+    method_offered,
+    mode_option,
+    model_option,
+    parse_initialize,
+    parse_session,
+    set_option_params,
+)
+
+from .deadlines import Deadlines
+from .errors import AgentFailure
+from .failures import auth_required, from_rpc
+from .launcher import Login
+
+log = structlog.get_logger(__name__)
+
+AUTH_REQUIRED: Final = -32000
+"""The protocol's code for "authentication required"."""
+
+
+class Memory(enum.StrEnum):
+    """What the agent remembers of the conversation."""
+
+    NEW = "new"
+    RESUMED = "resumed"
+    LOADED = "loaded"
+    LOST = "lost"
+
+
+@attrs.frozen(kw_only=True)
+class Wanted:
+    """What a session is opened with. `prior_id` is the session to go on with, `login` chooses how to
+    authenticate."""
+
+    cwd: str
+    mcp_servers: Sequence[Mapping[str, Any]]
+    prior_id: str | None
+    login: Login
+
+
+@attrs.frozen
+class Session:
+    """An open session: its id, what the agent remembers, and what it said of modes and options.
+
+    `reason` says why memory was lost, where it was.
+    """
+
+    session_id: str
+    memory: Memory
+    result: SessionResult
+    reason: str | None = None
+
+
+async def handshake(
+    connection: Connection, version: str, deadlines: Deadlines, *, fs: bool, terminal: bool
+) -> InitializeResult:
+    """`initialize`. Raises AgentFailure (ACPInitError, ACPStartupTimeout).
+
+    Cancelling it leaves the connection unusable for a session; the caller owns and closes it.
+    """
+    try:
+        answer = await connection.request(
+            "initialize", initialize_params(version, fs=fs, terminal=terminal), timeout=deadlines.initialize
+        )
+        return parse_initialize(answer)
+    except UnsupportedProtocolVersion as error:
+        raise AgentFailure("ACPInitError", str(error), kind="config", user_action="settings") from error
+    except RpcError as error:
+        raise from_rpc(error, "ACPInitError") from error
+    except RequestTimeout as error:
+        raise _timeout("initialize", deadlines.initialize) from error
+
+
+async def open_session(
+    connection: Connection,
+    initialized: InitializeResult,
+    wanted: Wanted,
+    deadlines: Deadlines,
+    replaying: Callable[[bool], None],
+) -> Session:
+    """The ladder: `session/resume`, else `session/load` (its replay announced by `replaying`), else new.
+
+    Raises AgentFailure. A refusal for want of credentials is answered by one `authenticate` and one more
+    try. Only an error that says the session is not there, or is about nothing in particular, leads on to
+    the next step: a lost connection or missing credentials are reported, they say nothing about memory.
+    """
+    reason: str | None = None
+    if wanted.prior_id is not None:
+        for method, memory in (("session/resume", Memory.RESUMED), ("session/load", Memory.LOADED)):
+            if not method_offered(initialized, method):
+                continue
+            replaying(True)  # resume must not replay, but there are agents that do
+            try:
+                params = {"sessionId": wanted.prior_id, "cwd": wanted.cwd, "mcpServers": list(wanted.mcp_servers)}
+                answer = await _with_login(
+                    connection, initialized, wanted, method, params, deadlines.load_session, deadlines
+                )
+                return Session(wanted.prior_id, memory, parse_session(answer or {}))
+            except RpcError as error:
+                reason = str(from_rpc(error, "ACPInitError"))
+                log.info("agent could not restore its session", method=method, reason=reason)
+            except RequestTimeout:
+                reason = f"no answer to {method} within {deadlines.load_session:g} s"
+            finally:
+                replaying(False)
+        if reason is None:
+            reason = "the agent offers neither session/resume nor session/load"
+    params = {"cwd": wanted.cwd, "mcpServers": list(wanted.mcp_servers)}
+    try:
+        answer = await _with_login(
+            connection, initialized, wanted, "session/new", params, deadlines.new_session, deadlines
+        )
+    except RpcError as error:
+        raise from_rpc(error, "ACPInitError") from error
+    except RequestTimeout as error:
+        raise _timeout("session/new", deadlines.new_session) from error
+    session_id = answer.get("sessionId") if isinstance(answer, Mapping) else None
+    if not isinstance(session_id, str) or not session_id:
+        raise AgentFailure("ACPInitError", "The agent answered session/new without a sessionId.")
+    memory = Memory.NEW if wanted.prior_id is None else Memory.LOST
+    return Session(session_id, memory, parse_session(answer), reason)
+
+
+async def _with_login(
+    connection: Connection,
+    initialized: InitializeResult,
+    wanted: Wanted,
+    method: str,
+    params: Mapping[str, Any],
+    timeout: float,
+    deadlines: Deadlines,
+) -> Any:
+    try:
+        return await connection.request(method, params, timeout=timeout)
+    except RpcError as error:
+        if error.code != AUTH_REQUIRED:
+            if classify_error(error) == "auth":
+                raise from_rpc(error, "ACPAuthRequired") from error
+            raise
+        await login(connection, initialized, wanted, deadlines, str(error.message))
+    try:
+        return await connection.request(method, params, timeout=timeout)
+    except RpcError as error:
+        if error.code == AUTH_REQUIRED:
+            raise auth_required(str(error.message), _methods(initialized)) from error
+        raise
+
+
+async def login(
+    connection: Connection,
+    initialized: InitializeResult,
+    wanted: Wanted,
+    deadlines: Deadlines,
+    complaint: str,
+) -> None:
+    """`authenticate` by the method that fits the credentials there are.
+
+    Raises AgentFailure (ACPAuthRequired) where none fits or the agent refuses it.
+    """
+    params = await wanted.login(_methods(initialized))
+    if params is None:
+        raise auth_required(complaint, _methods(initialized))
+    try:
+        await connection.request("authenticate", params, timeout=deadlines.authenticate)
+    except RpcError as error:
+        raise auth_required(f"{complaint}: {error.message}", _methods(initialized)) from error
+    except RequestTimeout as error:
+        raise auth_required(
+            f"{complaint}: no answer to authenticate within {deadlines.authenticate:g} s", _methods(initialized)
+        ) from error
+
+
+def _methods(initialized: InitializeResult) -> list[Mapping[str, Any]]:
+    return [method.raw for method in initialized.auth_methods]
+
+
+@attrs.frozen
+class ModelChoice:
+    """What an agent says of its models: the one in force, those there are (None: it does not say), whether
+    it can be asked for another, and whether by a config option."""
+
+    current: str | None
+    available: list[dict[str, Any]] | None
+    switchable: bool
+    by_option: bool
+
+
+def models_of(result: SessionResult) -> ModelChoice:
+    """The models of a session, from its option of that category, else from the older block."""
+    option = model_option(result.config_options or ())
+    if option is not None:
+        choices = [
+            {"model_id": choice.value, "name": choice.name, "description": choice.description}
+            for choice in option.choices
+        ]
+        return ModelChoice(option.current if isinstance(option.current, str) else None, choices, True, True)
+    if result.models is not None:
+        models = [
+            {"model_id": model.id, "name": model.name, "description": model.description}
+            for model in result.models.available
+        ]
+        return ModelChoice(result.models.current, models, True, False)
+    return ModelChoice(None, None, False, False)
+
+
+async def choose_model(connection: Connection, session: Session, model: str, deadlines: Deadlines) -> str | None:
+    """Ask for a model, by the option of that category or the older call. Best effort: an agent that
+    refuses keeps its own model. Returns the model that is in force, as far as the agent tells."""
+    option = model_option(session.result.config_options or ())
+    if option is not None:
+        method, params = "session/set_config_option", set_option_params(session.session_id, option.id, model)
+    elif session.result.models is not None:
+        method, params = "session/set_model", {"sessionId": session.session_id, "modelId": model}
+    else:
+        return None
+    if await _set(connection, method, params, deadlines):
+        return model
+    return models_of(session.result).current
+
+
+async def choose_mode(connection: Connection, session: Session, mode: str, deadlines: Deadlines) -> bool:
+    """Ask for a mode. Best effort, never fatal. Returns whether the agent took it."""
+    option = mode_option(session.result.config_options or ())
+    if option is not None:
+        params = set_option_params(session.session_id, option.id, mode)
+        return await _set(connection, "session/set_config_option", params, deadlines)
+    if session.result.modes is None:
+        return False
+    params = {"sessionId": session.session_id, "modeId": mode}
+    return await _set(connection, "session/set_mode", params, deadlines)
+
+
+async def _set(
+    connection: Connection, method: str, params: Mapping[str, Any], deadlines: Deadlines
+) -> bool:
+    try:
+        await connection.request(method, params, timeout=deadlines.option)
+    except (RpcError, RequestTimeout) as error:
+        log.warning("agent did not take a setting", method=method, error=str(error))
+        return False
+    return True
+
+
+def _timeout(method: str, seconds: float) -> AgentFailure:
+    return AgentFailure(
+        "ACPStartupTimeout",
+        f"The agent did not answer {method} within {seconds:g} s.",
+        kind="transient",
+        retryable=True,
+        user_action="retry",
+    )
+
+
+def lost(error: ConnectionLost, code: str = "ACPAgentExited") -> AgentFailure:
+    """The failure for an agent that went away; its reason names exit status and last words."""
+    return AgentFailure(code, str(error), kind="transient", retryable=True, user_action="retry")

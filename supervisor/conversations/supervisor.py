@@ -1,0 +1,242 @@
+"""The supervisor: the nursery of all conversations of a server."""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import attrs
+import structlog
+import trio
+
+from supervisor.events import Vocabulary, timestamp_now
+from supervisor.journal import AlreadyExists, Journal, LogDeleted
+from supervisor.journal import UnknownConversation as NotInJournal
+from supervisor.settings import AgentSettings
+
+from .conversation import LIVE_STATES, Context, Conversation
+from .deadlines import Deadlines
+from .errors import InvalidStart, UnknownConversation
+from .info import conversation_info
+from .launcher import Launcher
+from .record import ConversationRecord
+from .start import StartRequest, choose_vocabulary
+from .vault import Vault
+
+log = structlog.get_logger(__name__)
+
+RECENT_MAX: Final = 256
+"""Idle conversations kept loaded, the ones asked for last: each is some kilobytes, and a client polls its
+own every few seconds."""
+
+SHUTDOWN_SECONDS: Final = 8.0
+"""How long stopping all conversations may take before what is left is cancelled without a cancel turn."""
+
+
+@attrs.frozen(kw_only=True)
+class Page:
+    """A page of conversation resources; `next_page_id` is the id of the first one of the next page."""
+
+    items: list[dict[str, Any]]
+    next_page_id: str | None
+
+
+class Supervisor:
+    """All conversations of one server. Loads them when they are asked for and keeps those that live."""
+
+    def __init__(
+        self,
+        context: Context,
+        default_agent: Callable[[], Awaitable[AgentSettings]],
+        forced_vocabulary: Vocabulary | None = None,
+    ) -> None:
+        self._context = context
+        self._default_agent = default_agent
+        self._forced_vocabulary = forced_vocabulary
+        self._loaded: WeakValueDictionary[str, Conversation] = WeakValueDictionary()
+        self._recent: OrderedDict[str, Conversation] = OrderedDict()
+        self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+
+    def _lock(self, conversation_id: str) -> trio.Lock:
+        lock = self._locks.get(conversation_id)
+        if lock is None:
+            lock = self._locks[conversation_id] = trio.Lock()
+        return lock
+
+    async def create(self, request: StartRequest) -> tuple[Conversation, bool]:
+        """Create a conversation, or find the one that has the given id already.
+
+        The flag tells whether it is new; for an existing one the rest of the request is ignored.
+        Raises InvalidStart.
+        """
+        conversation_id = request.conversation_id or str(uuid.uuid4())
+        async with self._lock(conversation_id):
+            try:
+                return await self._get(conversation_id), False
+            except UnknownConversation:
+                pass
+            parent = await self._parent(request)
+            agent = request.agent if request.agent is not None else await self._default_agent()
+            now = timestamp_now()
+            record = ConversationRecord(
+                id=conversation_id,
+                working_dir=request.working_dir,
+                created_at=now,
+                updated_at=now,
+                agent=agent,
+                vocabulary=choose_vocabulary(request, self._forced_vocabulary),
+                title=request.title,
+                autotitle=request.autotitle,
+                tags=dict(request.tags),
+                confirmation_policy=dict(request.confirmation_policy),
+                security_analyzer=request.security_analyzer,
+                max_iterations=request.max_iterations,
+                stuck_detection=request.stuck_detection,
+                secrets=await self._context.vault.seal(request.secrets),
+                parent_conversation_id=request.parent_conversation_id,
+                launched_agent_profile=request.launched_agent_profile,
+                extra=dict(request.extra),
+            )
+            self._check(record)
+            try:
+                journal_log = await self._context.journal.create(
+                    conversation_id,
+                    record.dump(),
+                    status=record.execution_status,
+                    title=record.title,
+                    created_at=now,
+                    updated_at=now,
+                    parent_id=record.parent_conversation_id,
+                )
+            except AlreadyExists:
+                return await self._get(conversation_id), False
+            conversation = Conversation(self._context, record, journal_log)
+            self._keep(conversation)
+        if parent is not None:
+            await parent.add_child(conversation_id)
+        if request.initial_message is not None:
+            await conversation.send(request.initial_message, run=True)
+        return conversation, True
+
+    async def _parent(self, request: StartRequest) -> Conversation | None:
+        if request.parent_conversation_id is None:
+            return None
+        try:
+            return await self.get(request.parent_conversation_id)
+        except UnknownConversation as error:
+            raise InvalidStart(str(error), ("parent_conversation_id",)) from error
+
+    def _check(self, record: ConversationRecord) -> None:
+        descriptor = self._context.launcher.descriptor(record)
+        if not descriptor.command and not record.agent.acp_command:
+            raise InvalidStart("a custom agent needs a command", ("agent_settings", "acp_command"))
+
+    async def get(self, conversation_id: str) -> Conversation:
+        """The conversation of that (dashed) id. Raises UnknownConversation."""
+        loaded = self._loaded.get(conversation_id)
+        if loaded is not None:
+            self._keep(loaded)
+            return loaded
+        async with self._lock(conversation_id):
+            return await self._get(conversation_id)
+
+    async def _get(self, conversation_id: str) -> Conversation:
+        loaded = self._loaded.get(conversation_id)
+        if loaded is not None:
+            return loaded
+        try:
+            journal_log = await self._context.journal.log(conversation_id)
+            await journal_log.flushed()  # the record on its way to the file counts
+        except (NotInJournal, LogDeleted) as error:
+            raise UnknownConversation(f"Conversation not found: {conversation_id}") from error
+        stored = (await self._context.journal.get_records([conversation_id]))[0]
+        if stored is None:
+            raise UnknownConversation(f"Conversation not found: {conversation_id}")
+        conversation = Conversation(self._context, ConversationRecord.load(stored.record), journal_log)
+        await conversation.recover()
+        self._keep(conversation)
+        return conversation
+
+    def _keep(self, conversation: Conversation) -> None:
+        """Keep what was asked for lately. A live one keeps itself: its task refers to it."""
+        self._loaded[conversation.id] = conversation
+        self._recent[conversation.id] = conversation
+        self._recent.move_to_end(conversation.id)
+        if len(self._recent) > RECENT_MAX:
+            self._recent.popitem(last=False)
+
+    async def recover(self) -> None:
+        """After a start: make the state of every conversation that an earlier server left running true."""
+        for status in sorted(LIVE_STATES):
+            page = await self._context.journal.search_records(status=status, limit=100)
+            while page.items:
+                for stored in page.items:
+                    await self.get(stored.id)
+                page = await self._context.journal.search_records(status=status, limit=100)
+
+    async def search(self, *, status: str | None, order: str, page: str | None, limit: int) -> Page:
+        """A page of conversation resources. `order` is one of the journal's record orders."""
+        found = await self._context.journal.search_records(status=status, order=order, page=page, limit=limit)
+        items = [self._info(stored.id, stored.record) for stored in found.items]
+        return Page(items=items, next_page_id=found.next_page_id)
+
+    def _info(self, conversation_id: str, stored: bytes) -> dict[str, Any]:
+        loaded = self._loaded.get(conversation_id)
+        return conversation_info(ConversationRecord.load(stored) if loaded is None else loaded.record)
+
+    async def count(self, *, status: str | None = None) -> int:
+        """How many conversations there are, of one execution status or of all."""
+        return await self._context.journal.count_records(status=status)
+
+    async def delete(self, conversation_id: str) -> None:
+        """Interrupt it, stop its agent, and remove it with all its events. Raises UnknownConversation."""
+        conversation = await self.get(conversation_id)
+        await conversation.close()
+        async with self._lock(conversation_id):
+            self._loaded.pop(conversation_id, None)
+            self._recent.pop(conversation_id, None)
+            await self._context.journal.delete(conversation_id)
+
+    async def close(self) -> None:
+        """Stop every agent, all at the same time. Turns under way are interrupted, their output kept."""
+        with trio.move_on_after(SHUTDOWN_SECONDS, shield=True):
+            async with trio.open_nursery() as nursery:
+                for conversation in list(self._loaded.values()):
+                    if conversation.active:
+                        nursery.start_soon(conversation.close)
+
+
+@asynccontextmanager
+async def open_supervisor(
+    *,
+    journal: Journal,
+    launcher: Launcher,
+    vault: Vault,
+    default_agent: Callable[[], Awaitable[AgentSettings]],
+    deadlines: Deadlines | None = None,
+    forced_vocabulary: Vocabulary | None = None,
+) -> AsyncIterator[Supervisor]:
+    """Supervise conversations while the block runs.
+
+    Owns their nursery: leaving the block stops every agent, also by cancellation. `default_agent` answers
+    with the settings' agent, for requests that leave the choice to it (it may raise InvalidStart).
+    """
+    async with trio.open_nursery() as nursery:
+        context = Context(
+            journal=journal,
+            launcher=launcher,
+            vault=vault,
+            deadlines=deadlines or Deadlines(),
+            nursery=nursery,
+        )
+        supervisor = Supervisor(context, default_agent, forced_vocabulary)
+        await supervisor.recover()
+        try:
+            yield supervisor
+        finally:
+            await supervisor.close()
+            nursery.cancel_scope.cancel()

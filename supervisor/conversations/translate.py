@@ -1,0 +1,426 @@
+"""An agent's `session/update`s into events, in order and with boundaries. Pure: values in, values out.
+
+Text and thoughts gather in a *segment*. Its id is minted when it opens and announced by the streamed
+deltas; when it closes it becomes the durable event of that id: a MessageEvent where something follows it
+(a tool call, a new message, the end of a turn that was no success), or the turn's FinishAction where the
+turn ends with it. Thoughts go to `reasoning_content`.
+
+Tool calls are `cards` (see `cards.py`). The first event of a call is held back while its input still
+arrives and, in a conversation that asks a person, until it is known whether this call asks: the caller
+bounds that by a timer (`holding`, `release`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Literal
+
+import attrs
+import orjson
+
+from supervisor.acp import schema
+from supervisor.events import (
+    ActionEvent,
+    ConversationStateUpdateEvent,
+    FinishAction,
+    FinishObservation,
+    Message,
+    MessageEvent,
+    MessageToolCall,
+    ObservationEvent,
+    TextContent,
+    new_event_id,
+)
+
+from .cards import Card, Ending, Form, Recorded, action_event, end_events, start_event
+from .clip import PAYLOAD_BYTES, clip_payload, clip_text
+
+OPEN_CARDS_MAX: Final = 2_000
+"""Tool calls open at once, per turn. An agent that opens more without closing any gets the oldest closed
+as interrupted: memory must not be an agent's to fill."""
+
+USED_IDS_MAX: Final = 50_000
+"""Tool call ids remembered per session to tell a reused one; beyond it the oldest are forgotten."""
+
+
+@attrs.frozen
+class Delta:
+    """A piece of a segment, streamed and not journalled."""
+
+    item_id: str
+    kind: Literal["text", "reasoning"]
+    content: str
+    order: int
+
+
+@attrs.frozen
+class Opened:
+    """A segment began: `item_id` is the id of the durable event that it will be."""
+
+    item_id: str
+
+
+@attrs.frozen
+class Usage:
+    """What the agent says it used: context filled and its size, and the session's cost so far."""
+
+    used: int | None
+    size: int | None
+    cost: float | None
+
+
+@attrs.frozen
+class Title:
+    """The agent's title for the session."""
+
+    text: str
+
+
+Out = Recorded | Delta | Opened | Usage | Title
+
+
+class Close(enum.Enum):
+    """What a turn's end makes of its last segment."""
+
+    FINISH = "finish"
+    MESSAGE = "message"
+
+
+@attrs.define
+class _Segment:
+    item_id: str
+    message_id: str | None = None
+    text: list[str] = attrs.field(factory=list)
+    thoughts: list[str] = attrs.field(factory=list)
+    deltas: int = 0
+
+
+@attrs.define
+class Translator:
+    """Translates for one conversation. Feed it updates in arrival order; it keeps no I/O and no clock.
+
+    `core` chooses the vocabulary of tool calls, `confirming` whether calls may wait for a person, and
+    `session` counts the agent sessions of the conversation, so that call ids stay unique across them.
+    """
+
+    core: bool
+    confirming: bool = False
+    session: int = 0
+    mint: Callable[[], str] = new_event_id
+    _segment: _Segment | None = None
+    _cards: dict[str, Card] = attrs.field(factory=dict)
+    _held: list[Card] = attrs.field(factory=list)
+    _used: dict[str, int] = attrs.field(factory=dict)
+    _response_id: str | None = None
+    _states: dict[str, bytes] = attrs.field(factory=dict)
+
+    def new_session(self, number: int) -> None:
+        """The agent began session `number` (from 0): it may use its call ids again."""
+        self.session = number
+        self._used.clear()
+
+    # -- updates -----------------------------------------------------------------------------------
+
+    def update(self, update: schema.Update) -> list[Out]:
+        """What one `session/update` means."""
+        return list(self._update(update))
+
+    def _update(self, update: schema.Update) -> Iterator[Out]:
+        match update:
+            case schema.AgentMessageChunk():
+                yield from self._chunk(update.text, update.content, update.message_id)
+            case schema.AgentThoughtChunk():
+                yield from self._thought(update.text)
+            case schema.ToolCall():
+                yield from self._tool_call(update.raw, new=True)
+            case schema.ToolCallUpdate():
+                yield from self._tool_call(update.raw, new=False)
+            case schema.UserMessageChunk():
+                pass  # an echo of what the journal already holds
+            case schema.UsageUpdate():
+                yield Usage(update.used, update.size, None if update.cost is None else update.cost.amount)
+            case schema.SessionInfo():
+                if update.title:
+                    yield Title(update.title)
+            case schema.Plan():
+                yield from self._state("plan", update.raw.get("entries"))
+            case schema.AvailableCommands():
+                yield from self._state("available_commands", update.raw.get("availableCommands"))
+            case schema.CurrentMode():
+                yield from self._state("current_mode", update.mode_id)
+            case schema.ConfigOptionsUpdate():
+                yield from self._state("config_options", update.raw.get("configOptions"))
+            case _:
+                # Kinds that this version does not know are kept as they came.
+                yield from self._state("acp_update", update.raw, always=True)
+
+    def _chunk(self, text: str | None, content: Mapping[str, Any], message_id: str | None) -> Iterator[Out]:
+        if text is None:
+            text = _describe(content)
+        if not text:
+            return
+        yield from self._release()
+        segment = self._segment
+        if segment is not None and segment.text and message_id and segment.message_id not in (None, message_id):
+            yield from self._close_segment()
+            segment = None
+        if segment is None:
+            segment = yield from self._open_segment()
+        if message_id:
+            segment.message_id = message_id
+        segment.text.append(text)
+        yield Delta(segment.item_id, "text", text, segment.deltas)
+        segment.deltas += 1
+
+    def _thought(self, text: str | None) -> Iterator[Out]:
+        if not text:
+            return
+        yield from self._release()
+        segment = self._segment
+        if segment is None:
+            segment = yield from self._open_segment()
+        segment.thoughts.append(text)
+        yield Delta(segment.item_id, "reasoning", text, segment.deltas)
+        segment.deltas += 1
+
+    def _open_segment(self) -> Iterator[Any]:
+        segment = _Segment(self.mint())
+        self._segment = segment
+        yield Opened(segment.item_id)
+        return segment
+
+    def _close_segment(self) -> Iterator[Out]:
+        segment = self._segment
+        if segment is None:
+            return
+        self._segment = None
+        text = clip_text("".join(segment.text), f"{segment.item_id}-text")
+        thoughts = clip_text("".join(segment.thoughts), f"{segment.item_id}-thoughts")
+        yield Recorded(
+            MessageEvent(
+                id=segment.item_id,
+                source="agent",
+                llm_message=Message(
+                    role="assistant",
+                    content=(TextContent(text=text.value),) if text.value else (),
+                    reasoning_content=thoughts.value or None,
+                ),
+                llm_response_id=self._response(),
+            ),
+            tuple(spill for spill in (text.spill, thoughts.spill) if spill is not None),
+        )
+
+    # -- tool calls ---------------------------------------------------------------------------------
+
+    def _tool_call(self, raw: Mapping[str, Any], *, new: bool) -> Iterator[Out]:
+        agent_id = raw.get("toolCallId")
+        agent_id = agent_id if isinstance(agent_id, str) and agent_id else None
+        card = None if agent_id is None else self._cards.get(agent_id)
+        if card is None and not new and agent_id in self._used and not _opens_again(raw):
+            return  # a late word about a call whose end is recorded
+        if card is None:
+            yield from self._close_segment()
+            card = yield from self._open_card(agent_id)
+        card.merge(raw)
+        if card.ended:
+            yield from self._end(card, Ending.COMPLETED if card.status == "completed" else Ending.FAILED)
+        elif card.started_id is None and self._settled(card):
+            yield from self._start(card)
+
+    def _open_card(self, agent_id: str | None) -> Iterator[Any]:
+        if len(self._cards) >= OPEN_CARDS_MAX:
+            yield from self._end(next(iter(self._cards.values())), Ending.INTERRUPTED)
+        if agent_id is None:
+            agent_id = self.mint()
+        uses = self._used.pop(agent_id, 0) + 1
+        self._used[agent_id] = uses
+        if len(self._used) > USED_IDS_MAX:
+            del self._used[next(iter(self._used))]
+        suffix = f".{self.session}" if self.session else ""
+        if uses > 1:
+            suffix += f"~{uses}"
+        card = Card(call_id=agent_id + suffix, agent_call_id=agent_id)
+        self._cards[agent_id] = card
+        self._held.append(card)
+        return card
+
+    def _settled(self, card: Card) -> bool:
+        """Whether a call's first event can be written: its input is there and it will not ask."""
+        if card.content or card.raw_output is not None or card.output:
+            return not self.confirming or card.raw_output is not None
+        return card.status == "in_progress" and not self.confirming
+
+    @property
+    def holding(self) -> bool:
+        """Whether a call's first event is held back; the caller bounds that with `release`."""
+        return bool(self._held)
+
+    def release(self) -> list[Out]:
+        """Write the first events that are held back: the timer ran out."""
+        return list(self._release())
+
+    def _release(self) -> Iterator[Out]:
+        while self._held:
+            yield from self._start(self._held[0])
+
+    def _start(self, card: Card) -> Iterator[Out]:
+        self._held.remove(card)
+        yield start_event(card, Form.ACTION if self.core else Form.ACP, self.mint(), self._response())
+
+    def _end(self, card: Card, ending: Ending) -> Iterator[Out]:
+        if card.started_id is None:
+            yield from self._start(card)
+        del self._cards[card.agent_call_id]
+        if card.rejection is not None and ending is not Ending.COMPLETED:
+            ending = Ending.REJECTED
+        yield from end_events(card, ending, iter(self.mint, None))
+        if not self._cards:
+            self._response_id = None  # what follows comes from the model's next response
+
+    # -- permissions --------------------------------------------------------------------------------
+
+    def ask(self, tool_call: Mapping[str, Any]) -> tuple[str, list[Out]]:
+        """A call waits for a person: it is an ActionEvent now. Returns the id by which `decide` finds it."""
+        outs: list[Out] = []
+        key = self._note_request(tool_call, outs)
+        card = self._cards[key]
+        if card in self._held:
+            self._held.remove(card)
+        if card.action_id is None:
+            outs.append(action_event(card, self.mint(), self._response()))
+        return key, outs
+
+    def allowed(self, tool_call: Mapping[str, Any]) -> list[Out]:
+        """A call was allowed without a person: what the request says of it is kept."""
+        outs: list[Out] = []
+        key = self._note_request(tool_call, outs)
+        card = self._cards[key]
+        if card in self._held:
+            outs.extend(self._start(card))
+        return outs
+
+    def _note_request(self, tool_call: Mapping[str, Any], outs: list[Out]) -> str:
+        agent_id = tool_call.get("toolCallId")
+        card = self._cards.get(agent_id) if isinstance(agent_id, str) else None
+        if card is None:
+            outs.extend(self._close_segment())
+            opening = self._open_card(agent_id if isinstance(agent_id, str) and agent_id else None)
+            while True:
+                try:
+                    outs.append(next(opening))
+                except StopIteration as done:
+                    card = done.value
+                    break
+        # The request describes the call better than the updates so far, but it is not over yet.
+        card.merge({key: value for key, value in tool_call.items() if key != "status"})
+        return card.agent_call_id
+
+    def reject(self, key: str, reason: str) -> list[Out]:
+        """A person (or a policy) rejected the call: closed here, since not every agent closes it."""
+        card = self._cards.get(key)
+        if card is None:
+            return []
+        card.rejection = reason
+        return list(self._end(card, Ending.REJECTED))
+
+    def close_text(self) -> list[Out]:
+        """Close an open segment as a message: text that came outside any turn, and no more of it."""
+        return list(self._close_segment())
+
+    # -- the end of a turn --------------------------------------------------------------------------
+
+    def end_turn(self, close: Close, note: str | None = None) -> list[Out]:
+        """Close what is open. Calls the agent left open are interrupted, never completed.
+
+        `note` says in a few words why an answer was cut short. With `Close.FINISH` the last segment
+        becomes the turn's answer, an empty one where the agent said nothing after its last tool call.
+        """
+        return list(self._end_turn(close, note))
+
+    def _end_turn(self, close: Close, note: str | None) -> Iterator[Out]:
+        yield from self._release()
+        for card in list(self._cards.values()):
+            yield from self._end(card, Ending.INTERRUPTED)
+        if close is Close.MESSAGE:
+            yield from self._close_segment()
+        else:
+            yield from self._finish(note)
+        self._response_id = None
+
+    def _finish(self, note: str | None) -> Iterator[Out]:
+        segment = self._segment or _Segment(self.mint())
+        self._segment = None
+        text = clip_text("".join(segment.text), f"{segment.item_id}-text")
+        thoughts = clip_text("".join(segment.thoughts), f"{segment.item_id}-thoughts")
+        call_id = self.mint()
+        yield Recorded(
+            ActionEvent(
+                id=segment.item_id,
+                thought=(),
+                reasoning_content=thoughts.value or None,
+                action=FinishAction(message=text.value),
+                tool_name="finish",
+                tool_call_id=call_id,
+                tool_call=MessageToolCall(
+                    id=call_id,
+                    name="finish",
+                    arguments=orjson.dumps({"message": text.value}).decode(),
+                    origin="completion",
+                ),
+                llm_response_id=self._response(),
+                summary=note,
+            ),
+            tuple(spill for spill in (text.spill, thoughts.spill) if spill is not None),
+        )
+        yield Recorded(
+            ObservationEvent(
+                id=self.mint(),
+                tool_name="finish",
+                tool_call_id=call_id,
+                action_id=segment.item_id,
+                observation=FinishObservation(content=(TextContent(text=text.value),)),
+            )
+        )
+
+    # -- the rest -----------------------------------------------------------------------------------
+
+    def state(self, key: str, value: Any) -> list[Out]:
+        """A state of the agent's, as an event, if it is not what was said last."""
+        return list(self._state(key, value))
+
+    def _state(self, key: str, value: Any, *, always: bool = False) -> Iterator[Out]:
+        if not always:
+            encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
+            if self._states.get(key) == encoded:
+                return
+            self._states[key] = encoded
+        event_id = self.mint()
+        clipped = clip_payload(value, f"{event_id}-value", PAYLOAD_BYTES)
+        yield Recorded(
+            ConversationStateUpdateEvent(id=event_id, key=key, value=clipped.value),
+            () if clipped.spill is None else (clipped.spill,),
+        )
+
+    def _response(self) -> str:
+        if self._response_id is None:
+            self._response_id = self.mint()
+        return self._response_id
+
+
+def _opens_again(raw: Mapping[str, Any]) -> bool:
+    """Whether an update for a closed call starts a new one under the same id: it says that it runs."""
+    return raw.get("status") in {"pending", "in_progress"} and raw.get("title") is not None
+
+
+def _describe(content: Mapping[str, Any]) -> str:
+    """A content block that is no text, in words: links as links, the rest named."""
+    kind = content.get("type")
+    if kind == "resource_link":
+        return f"[{content.get('name') or content.get('uri')}]({content.get('uri')})"
+    if kind == "resource" and isinstance(content.get("resource"), Mapping):
+        inner = content["resource"]
+        return str(inner["text"]) if isinstance(inner.get("text"), str) else f"[resource {inner.get('uri')}]"
+    if kind in {"image", "audio"}:
+        return f"[{kind} {content.get('mimeType', '')}]"
+    return ""

@@ -1,0 +1,50 @@
+"""Sealing the secrets of one conversation, so that its record never holds a value in the clear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, Protocol
+
+import attrs
+import trio
+
+_limiter: Final = trio.CapacityLimiter(2)
+"""Threads that seal at a time: the work is short, but the first loads a large library."""
+
+
+class Cipher(Protocol):
+    """What seals and opens: authenticated encryption to and from text."""
+
+    def encrypt(self, data: bytes) -> str:
+        """Seal."""
+
+    def decrypt(self, token: str) -> bytes:
+        """Open. Raises when the token is not of this cipher's key."""
+
+
+@attrs.frozen
+class Vault:
+    """Seals and opens mappings of secrets by name, in a thread. Cancelling waits for that thread."""
+
+    cipher: Cipher = attrs.field(repr=False)
+
+    async def seal(self, secrets: Mapping[str, str]) -> dict[str, str]:
+        """Encrypt the values."""
+        if not secrets:
+            return {}
+        return await trio.to_thread.run_sync(
+            partial(_each, secrets, lambda value: self.cipher.encrypt(value.encode())), limiter=_limiter
+        )
+
+    async def open(self, sealed: Mapping[str, str]) -> dict[str, str]:
+        """Decrypt the values."""
+        if not sealed:
+            return {}
+        return await trio.to_thread.run_sync(
+            partial(_each, sealed, lambda token: self.cipher.decrypt(token).decode()), limiter=_limiter
+        )
+
+
+def _each(values: Mapping[str, str], change: Callable[[str], str]) -> dict[str, str]:
+    return {name: change(value) for name, value in values.items()}
