@@ -1,1 +1,58 @@
 """The `ostler` command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from supervisor.version import __version__
+
+BAD_INPUT = 2
+FAILED = 1
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2."""
+        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def build_parser() -> Parser:
+    """The command's arguments. Values are checked later, together with those of the environment."""
+    parser = Parser(prog="ostler", description="Runs ACP coding agents behind a REST and WebSocket server.")
+    parser.add_argument("--version", action="version", version=f"ostler {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    serve = commands.add_parser("serve", help="run the server")
+    serve.add_argument("--host", help="address to listen on (OSTLER_HOST; default 127.0.0.1)")
+    serve.add_argument("--port", help="port, 0 for any free one (OSTLER_PORT; default 8000)")
+    serve.add_argument(
+        "--state", metavar="DIR", help="where everything is kept (OSTLER_STATE; default ~/.ostler)"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status: 0 done, 1 failed, 2 bad input."""
+    arguments = build_parser().parse_args(argv)
+    # Imported here, so that --version and --help stay quick.
+    from gateway.config import ConfigError, load_config
+
+    try:
+        config = load_config(os.environ, host=arguments.host, port=arguments.port, state=arguments.state)
+    except ConfigError as error:
+        print(f"ostler: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+    from gateway.server import StartupError, run
+
+    try:
+        run(config)
+    except StartupError as error:
+        print(f"ostler: {error}", file=sys.stderr)
+        return FAILED
+    return 0

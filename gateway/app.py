@@ -1,0 +1,84 @@
+"""The application: every route and socket over the services it is given. Opens and closes nothing."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from quart import Response, request
+from quart_trio import QuartTrio
+
+from gateway import errors
+from gateway.auth import KEY_HEADER, from_header, is_known
+from gateway.cors import Cors
+from gateway.errors import ApiError
+from gateway.openapi import describe
+from gateway.routes.agent_profiles import AgentProfileRoutes
+from gateway.routes.conversations import ConversationRoutes
+from gateway.routes.events import EventRoutes
+from gateway.routes.secrets import SecretRoutes
+from gateway.routes.server import ServerRoutes
+from gateway.routes.settings import SettingsRoutes
+from gateway.routing import register
+from gateway.services import Services
+from gateway.sockets.events import EventsDialect
+from gateway.sockets.serve import serve
+from gateway.sockets.session import SessionDialect
+
+API = "/api/"
+
+
+def create_app(services: Services) -> QuartTrio:
+    """An ASGI application for Trio. The caller owns the services and closes them when serving has ended."""
+    app = QuartTrio("gateway", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = services.config.max_body_bytes
+    # A redirect would answer an unknown path in HTML; such a path is unknown and nothing else.
+    app.url_map.merge_slashes = False
+    errors.install(app)
+    _guard(app, services)
+
+    @cache
+    def description() -> bytes:
+        return describe(routes)
+
+    routes = (
+        *ServerRoutes(services, description).routes(),
+        *ConversationRoutes(services).routes(),
+        *EventRoutes(services).routes(),
+        *SettingsRoutes(services).routes(),
+        *SecretRoutes(services).routes(),
+        *AgentProfileRoutes(services).routes(),
+    )
+    register(app, routes)
+
+    async def events_socket(conversation_id: str) -> Response | None:
+        return await serve(services, conversation_id, EventsDialect.of)
+
+    async def session_socket(conversation_id: str) -> Response | None:
+        return await serve(services, conversation_id, SessionDialect.of)
+
+    app.add_websocket("/sockets/events/<conversation_id>", view_func=events_socket)
+    app.add_websocket("/sockets/session/<conversation_id>", view_func=session_socket)
+    return app
+
+
+def _guard(app: QuartTrio, services: Services) -> None:
+    """What happens to every request before and after its route: preflights, keys, CORS headers."""
+    cors = Cors(services.config)
+    keys = services.config.session_api_keys
+
+    async def before() -> Response | None:
+        preflight = cors.preflight(request)
+        if preflight is not None:
+            return preflight
+        if request.path.startswith(API):
+            services.activity.touch()
+            if keys and not is_known(from_header(request.headers.get(KEY_HEADER)), keys):
+                raise ApiError(401, "Unauthorized")
+        return None
+
+    async def after(response: Response) -> Response:
+        cors.mark(request.headers, response.headers)
+        return response
+
+    app.before_request(before)
+    app.after_request(after)

@@ -1,0 +1,25 @@
+"""Session keys: who may talk to this server. No key configured means that the server is open."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+
+KEY_HEADER = "X-Session-API-Key"
+KEY_PARAMETER = "session_api_key"
+
+
+def is_known(presented: str | None, keys: Sequence[str]) -> bool:
+    """Whether one of the keys was presented. Takes as long for a near miss as for a far one."""
+    if presented is None:
+        return False
+    candidate = presented.encode("utf-8", "surrogatepass")
+    # Every key is compared, so that the answer's time does not tell which one came close.
+    return sum(hmac.compare_digest(candidate, key.encode()) for key in keys) > 0
+
+
+def from_header(value: str | None) -> str | None:
+    """A header's value as the text that was typed: servers hand UTF-8 header bytes on as Latin-1."""
+    if value is None:
+        return None
+    return value.encode("latin-1", "replace").decode("utf-8", "replace")

@@ -1,0 +1,119 @@
+"""Every failure of a request as a status and a JSON body. One table for the exceptions of the rooms below.
+
+Bodies have two shapes: 422 is an HTTPValidationError (`{"detail": [{"loc", "msg", "type"}]}`), everything
+else is `{"detail": "<one line>"}`; an unforeseen failure (500) adds `exception` and `error_id`, under
+which the log has the whole story. Never HTML.
+"""
+
+from __future__ import annotations
+
+import http
+import uuid
+
+import structlog
+from quart import Response
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException
+
+from gateway.reading import Invalid
+from gateway.responses import json_response
+from supervisor.conversations.errors import (
+    AlreadyRunning,
+    AtCapacity,
+    ConversationError,
+    InvalidStart,
+    UnknownConversation,
+)
+from supervisor.credentials import CredentialsFailure, SecretsCorrupt, WrongMasterKey
+from supervisor.events import ErrorDetail
+from supervisor.journal import JournalClosed, LogDeleted
+from supervisor.settings import (
+    EncryptionUnavailable,
+    ProfileExists,
+    SettingsCorrupt,
+    SettingsEmpty,
+    SettingsError,
+    UnknownProfile,
+)
+
+log = structlog.get_logger("gateway")
+
+
+class ApiError(Exception):
+    """A deliberate answer other than success, raised by a route. `detail` is one line for the client."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+STATUS: dict[type[Exception], int] = {
+    UnknownConversation: 404,
+    AlreadyRunning: 409,
+    AtCapacity: 429,
+    ConversationError: 500,
+    LogDeleted: 404,
+    JournalClosed: 503,
+    SettingsEmpty: 400,
+    UnknownProfile: 404,
+    ProfileExists: 409,
+    SettingsCorrupt: 409,
+    EncryptionUnavailable: 503,
+    SecretsCorrupt: 409,
+    WrongMasterKey: 409,
+    CredentialsFailure: 503,
+}
+"""Statuses of exceptions from below whose message is fit for a client; the nearest base class counts."""
+
+
+def problem_of(error: Exception) -> tuple[int, list[ErrorDetail] | str] | None:
+    """Status and detail of an exception that is foreseen, None for one that is not."""
+    match error:
+        case Invalid():
+            return 422, list(error.problems)
+        case SettingsError():
+            return 422, list(error.errors)
+        case InvalidStart():
+            return 422, [ErrorDetail(error.loc, f"Value error, {error}", "value_error")]
+        case ApiError():
+            return error.status, error.detail
+        case HTTPException():
+            status = error.code or 500
+            return status, http.HTTPStatus(status).phrase
+    for kind in type(error).__mro__:
+        if kind in STATUS:
+            return STATUS[kind], str(error)
+    return None
+
+
+def answer(error: Exception) -> Response:
+    """The response for an exception that a route raised. Unforeseen ones are logged with their error id."""
+    found = problem_of(error)
+    if found is None:
+        error_id = uuid.uuid4().hex
+        log.error("request failed", error_id=error_id, exc_info=error)
+        # The message of an unforeseen exception may quote what must not leave; its type may not.
+        body = {"detail": "Internal Server Error", "exception": type(error).__name__, "error_id": error_id}
+        return json_response(body, 500)
+    status, detail = found
+    if isinstance(detail, str):
+        response = json_response({"detail": detail}, status)
+    else:
+        problems = [{"loc": list(p.loc), "msg": p.msg, "type": p.type} for p in detail]
+        response = json_response({"detail": problems}, status)
+    if isinstance(error, HTTPException):
+        for name, value in error.get_headers():
+            if name.lower() == "allow":
+                response.headers[name] = value
+    return response
+
+
+def install(app: QuartTrio) -> None:
+    """Answer every exception of a route, foreseen or not, as JSON."""
+
+    async def handle(error: Exception) -> Response:
+        return answer(error)
+
+    app.register_error_handler(Exception, handle)
+    app.register_error_handler(HTTPException, handle)

@@ -1,0 +1,163 @@
+"""From listening sockets to Hypercorn's connections, with an end that always comes.
+
+Hypercorn speaks the protocols; accepting is done here, because its own loop leaves three things open.
+A write to a client that stopped reading is shielded from cancellation, so only the connection itself can
+be ended: by the kernel while we serve (TCP_USER_TIMEOUT, inherited from the listening socket), by us when
+we stop. An exception in one connection would take down the server. And it binds no port 0 that could be
+announced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+import structlog
+import trio
+from hypercorn.config import Config as HypercornConfig
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ASGIFramework, ConnectionState
+from hypercorn.utils import wrap_app
+
+from gateway.config import Config
+
+log = structlog.get_logger("gateway")
+
+BACKLOG: Final = 256
+"""Connections that the kernel holds for us while we are busy, such as during start-up."""
+
+KEEP_ALIVE_SECONDS: Final = 75.0
+"""How long an idle connection is kept. Longer than the polling intervals of clients, so that they rarely
+meet a connection that is just being closed."""
+
+REQUESTS_PER_CONNECTION: Final = 1_000_000
+"""Practically no limit: a client that polls should not have to reconnect."""
+
+
+class BindError(Exception):
+    """The address cannot be listened on. The message is one line for the terminal."""
+
+
+async def bind(config: Config) -> list[socket.socket]:
+    """Listening sockets for `config.host` and `config.port`; port 0 becomes the same free port on all.
+
+    The caller owns the sockets. Raises BindError. Cancellation leaves none open.
+    """
+    host, port = config.host, config.port
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        raise BindError(f"{host!r} is no address of this machine: {error}") from None
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
+            sockets.append(_listen(family, (address[0], port, *address[2:]), config))
+            port = sockets[0].getsockname()[1]
+    except OSError as error:
+        for sock in sockets:
+            sock.close()
+        reason = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            raise BindError(f"port {port} on {host} is in use; choose another one with --port") from None
+        raise BindError(f"cannot listen on {host}:{port}: {reason}") from None
+    return sockets
+
+
+def _listen(family: int, address: tuple[Any, ...], config: Config) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            milliseconds = int(config.stall_seconds * 1000)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def url_of(config: Config, sockets: Sequence[socket.socket]) -> str:
+    """The address to tell people."""
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"http://{host}:{sockets[0].getsockname()[1]}"
+
+
+def hypercorn_config(config: Config) -> HypercornConfig:
+    """Hypercorn's settings; requests are not logged, since their paths and queries may hold keys."""
+    settings = HypercornConfig()
+    settings.accesslog = None
+    settings.loglevel = "WARNING"
+    settings.include_server_header = False
+    settings.keep_alive_timeout = KEEP_ALIVE_SECONDS
+    settings.keep_alive_max_requests = REQUESTS_PER_CONNECTION
+    settings.websocket_ping_interval = config.ping_seconds
+    settings.websocket_max_message_size = config.max_body_bytes
+    return settings
+
+
+async def serve_connections(
+    app: ASGIFramework,
+    sockets: Sequence[socket.socket],
+    config: Config,
+    stop: trio.Event,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stop` is set: then accept no more, let requests under way finish, cut what is left.
+
+    Takes `config.grace_seconds` at most for that. Cancellation cuts every connection at once. The sockets
+    are closed in both cases.
+    """
+    settings = hypercorn_config(config)
+    context = WorkerContext(None)
+    wrapped = wrap_app(app, settings.wsgi_max_body_size, "asgi")
+    open_streams: set[trio.SocketStream] = set()
+    none_left = trio.Event()
+
+    async def handle(stream: trio.SocketStream) -> None:
+        open_streams.add(stream)
+        try:
+            await TCPServer(wrapped, settings, context, ConnectionState({}), cast(Any, stream)).run()
+        except Exception:
+            log.exception("connection failed")
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(stream)
+        finally:
+            open_streams.discard(stream)
+            if stop.is_set() and not open_streams:
+                none_left.set()
+
+    listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
+    async with trio.open_nursery() as connections:
+        try:
+            async with trio.open_nursery() as accepting:
+                accepting.start_soon(
+                    partial(trio.serve_listeners, handle, listeners, handler_nursery=connections)
+                )
+                task_status.started()
+                await stop.wait()
+                accepting.cancel_scope.cancel()
+            await context.terminated.set()
+            if open_streams:
+                with trio.move_on_after(config.grace_seconds):
+                    await none_left.wait()
+        finally:
+            for stream in open_streams:
+                _cut(stream)
+            connections.cancel_scope.cancel()
+
+
+def _cut(stream: trio.SocketStream) -> None:
+    """End a connection under its user: a send that waits for the client fails at once."""
+    with contextlib.suppress(OSError):  # It may have ended by itself.
+        stream.socket.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,36 @@
+"""Response bodies. JSON is written once, by orjson, or spliced together from bytes that are JSON already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+from quart import Response
+
+JSON = "application/json"
+
+SUCCESS = {"success": True}
+"""What operations without a result of their own answer."""
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """A JSON response of plain values."""
+    return Response(orjson.dumps(value), status=status, content_type=JSON)
+
+
+def raw_json_response(body: bytes, status: int = 200) -> Response:
+    """A response whose body is JSON already."""
+    return Response(body, status=status, content_type=JSON)
+
+
+def success() -> Response:
+    """`{"success": true}`."""
+    return json_response(SUCCESS)
+
+
+def page_response(bodies: Iterable[bytes], next_page_id: str | None) -> Response:
+    """A page of items that are JSON already, byte for byte as they are stored."""
+    return raw_json_response(
+        b'{"items":[' + b",".join(bodies) + b'],"next_page_id":' + orjson.dumps(next_page_id) + b"}"
+    )

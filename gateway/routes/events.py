@@ -1,0 +1,177 @@
+"""Events of a conversation: send a message, read what is there."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import attrs
+import orjson
+from quart import Response, request
+
+from gateway import schemas
+from gateway.bodies import SendMessage, event_ids, json_body
+from gateway.errors import ApiError
+from gateway.reading import Query
+from gateway.responses import json_response, page_response, raw_json_response, success
+from gateway.routes.conversations import MAX_PAGE, UNKNOWN, find
+from gateway.routing import Param, Route
+from gateway.services import Services
+from gateway.timestamps import parse_timestamp
+from supervisor.events import Vocabulary, dumps, with_nulls
+from supervisor.journal import Stored
+
+MAX_EVENT_IDS: Final = 1000
+"""Events of one batch request. Ten pages' worth; more is better read page by page."""
+
+SORT_ORDERS: Final = ("TIMESTAMP", "TIMESTAMP_DESC")
+
+TAG: Final = "Events"
+
+
+def filters(query: Query) -> dict[str, str | None]:
+    """The journal's filters from the query parameters that search and count share."""
+    kind = query.text("kind")
+    found = {
+        # Clients may send the dotted path of their own class; its last part is the kind.
+        "kind": kind.rpartition(".")[2] if kind else None,
+        "source": query.choice("source", schemas.SOURCES),
+        "body": query.text("body") or None,
+    }
+    for name, parameter in (("since", "timestamp__gte"), ("before", "timestamp__lt")):
+        text = query.text(parameter)
+        found[name] = None
+        if text is not None:
+            try:
+                found[name] = parse_timestamp(text)
+            except ValueError:
+                query.wrong(parameter, "Input should be a valid datetime", "datetime_parsing")
+    return found
+
+
+def full_form(stored: Stored, vocabulary: Vocabulary) -> dict[str, Any]:
+    """An event as it is shown by id: with nulls."""
+    return with_nulls(orjson.loads(stored.body), vocabulary)
+
+
+@attrs.frozen
+class EventRoutes:
+    """Handlers of `/api/conversations/<id>/events`."""
+
+    services: Services
+
+    async def send(self, conversation_id: str) -> Response:
+        """Append a user's message; durable when answered. `run` also runs the agent on it."""
+        conversation = await find(self.services, conversation_id)
+        sent = SendMessage.read(await json_body(request))
+        await conversation.send(sent.message, run=sent.run)
+        return success()
+
+    async def batch(self, conversation_id: str) -> Response:
+        """The events of the ids in the body, in that order, null for unknown ones."""
+        conversation = await find(self.services, conversation_id)
+        ids = event_ids(await json_body(request), MAX_EVENT_IDS)
+        vocabulary = conversation.vocabulary
+        found = await conversation.log.get(ids)
+        events = [None if item is None else full_form(item, vocabulary) for item in found]
+        return raw_json_response(dumps(events))
+
+    async def get(self, conversation_id: str, event_id: str) -> Response:
+        """One event."""
+        conversation = await find(self.services, conversation_id)
+        (found,) = await conversation.log.get([event_id])
+        if found is None:
+            raise ApiError(404, f"Event not found: {event_id}")
+        return raw_json_response(dumps(full_form(found, conversation.vocabulary)))
+
+    async def search(self, conversation_id: str) -> Response:
+        """A page of events as they are stored, nulls omitted."""
+        conversation = await find(self.services, conversation_id)
+        query = Query(request.args.to_dict(flat=False))
+        limit = query.integer("limit", MAX_PAGE, minimum=1, maximum=MAX_PAGE)
+        order = query.choice("sort_order", SORT_ORDERS) or "TIMESTAMP"
+        page_id = query.text("page_id") or None
+        chosen = filters(query)
+        query.finish()
+        page = await conversation.log.search(
+            order="desc" if order.endswith("_DESC") else "asc", page=page_id, limit=limit, **chosen
+        )
+        return page_response((item.body for item in page.items), page.next_page_id)
+
+    async def count(self, conversation_id: str) -> Response:
+        """How many events there are."""
+        conversation = await find(self.services, conversation_id)
+        query = Query(request.args.to_dict(flat=False))
+        chosen = filters(query)
+        query.finish()
+        return json_response(await conversation.log.count(**chosen))
+
+    def routes(self) -> tuple[Route, ...]:
+        """All operations of this class."""
+        base = "/api/conversations/<conversation_id>/events"
+        event = schemas.ref("Event")
+        moment = {"type": "string", "format": "date-time"}
+        shared = (
+            Param("kind", {"type": "string"}),
+            Param("source", {"type": "string", "enum": list(schemas.SOURCES)}),
+            Param("body", {"type": "string"}, description="Text that the event's JSON contains"),
+            Param("timestamp__gte", moment, description="Naive times are the server's local time"),
+            Param("timestamp__lt", moment),
+        )
+        return (
+            Route(
+                method="POST",
+                path=base,
+                handler=self.send,
+                summary="Send a message",
+                tag=TAG,
+                body=schemas.ref("SendMessageRequest"),
+                result=schemas.ref("Success"),
+                errors={**UNKNOWN, 429: "At capacity; the message is saved"},
+            ),
+            Route(
+                method="GET",
+                path=base,
+                handler=self.batch,
+                summary="Get events by id",
+                tag=TAG,
+                body={"type": "array", "items": {"type": "string"}, "maxItems": MAX_EVENT_IDS},
+                result=schemas.array(schemas.nullable(event)),
+                errors=UNKNOWN,
+            ),
+            Route(
+                method="GET",
+                path=f"{base}/search",
+                handler=self.search,
+                summary="List events page by page",
+                tag=TAG,
+                query=(
+                    Param("page_id", {"type": "string"}, description="next_page_id of the page before"),
+                    Param("limit", schemas.integer(1, MAX_PAGE, MAX_PAGE)),
+                    Param(
+                        "sort_order", {"type": "string", "enum": list(SORT_ORDERS), "default": "TIMESTAMP"}
+                    ),
+                    *shared,
+                ),
+                result=schemas.ref("EventPage"),
+                errors=UNKNOWN,
+            ),
+            Route(
+                method="GET",
+                path=f"{base}/count",
+                handler=self.count,
+                summary="Count events",
+                tag=TAG,
+                query=shared,
+                result={"type": "integer"},
+                errors=UNKNOWN,
+            ),
+            Route(
+                method="GET",
+                path=f"{base}/<event_id>",
+                handler=self.get,
+                summary="Get one event",
+                tag=TAG,
+                result=event,
+                errors={404: "No such conversation or event"},
+            ),
+        )

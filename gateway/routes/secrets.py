@@ -1,0 +1,104 @@
+"""Global secrets: named like the environment variables through which agents get them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+from quart import Response, request
+
+from gateway import schemas
+from gateway.bodies import SecretWrite, json_body
+from gateway.errors import ApiError
+from gateway.reading import Invalid
+from gateway.responses import json_response
+from gateway.routing import Route
+from gateway.services import Services
+from supervisor.credentials import InvalidSecretName, InvalidSecretValue
+from supervisor.events import ErrorDetail
+
+TAG: Final = "Secrets"
+NOT_FOUND: Final = "Secret not found"
+
+
+@attrs.frozen
+class SecretRoutes:
+    """Handlers of `/api/settings/secrets`."""
+
+    services: Services
+
+    async def list(self) -> Response:
+        """Names and descriptions; values are never listed."""
+        found = await self.services.secrets.list()
+        return json_response(
+            {"secrets": [{"name": secret.name, "description": secret.description} for secret in found]}
+        )
+
+    async def put(self) -> Response:
+        """Store a secret, or replace it."""
+        secret = SecretWrite.read(await json_body(request))
+        try:
+            await self.services.secrets.set(secret.name, secret.value, secret.description)
+        except InvalidSecretName as error:
+            raise Invalid(ErrorDetail(("body", "name"), f"Value error, {error}", "value_error")) from None
+        except InvalidSecretValue as error:
+            raise Invalid(ErrorDetail(("body", "value"), f"Value error, {error}", "value_error")) from None
+        return json_response({"name": secret.name, "description": secret.description})
+
+    async def get(self, name: str) -> Response:
+        """The value, as plain text."""
+        value = await self.services.secrets.get(name)
+        if value is None:
+            raise ApiError(404, NOT_FOUND)
+        response = Response(value.encode(), content_type="text/plain; charset=utf-8")
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    async def delete(self, name: str) -> Response:
+        """Forget a secret."""
+        if not await self.services.secrets.delete(name):
+            raise ApiError(404, NOT_FOUND)
+        return json_response({"deleted": True})
+
+    def routes(self) -> tuple[Route, ...]:
+        """All operations of this class."""
+        base = "/api/settings/secrets"
+        missing = {404: NOT_FOUND}
+        return (
+            Route(
+                method="GET",
+                path=base,
+                handler=self.list,
+                summary="List the names of secrets",
+                tag=TAG,
+                result=schemas.ref("SecretList"),
+            ),
+            Route(
+                method="PUT",
+                path=base,
+                handler=self.put,
+                summary="Store a secret",
+                tag=TAG,
+                body=schemas.ref("SecretCreateRequest"),
+                result=schemas.ref("SecretItem"),
+            ),
+            Route(
+                method="GET",
+                path=f"{base}/<name>",
+                handler=self.get,
+                summary="Get the value of a secret",
+                tag=TAG,
+                result=schemas.STRING,
+                media_type="text/plain",
+                errors=missing,
+            ),
+            Route(
+                method="DELETE",
+                path=f"{base}/<name>",
+                handler=self.delete,
+                summary="Delete a secret",
+                tag=TAG,
+                result=schemas.obj({"deleted": schemas.BOOLEAN}, "deleted"),
+                errors=missing,
+            ),
+        )

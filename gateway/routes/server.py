@@ -1,0 +1,141 @@
+"""The server itself: is it there, is it ready, what is it, how is it spoken to."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+from quart import Response
+
+from gateway import schemas
+from gateway.docs import docs_page
+from gateway.responses import json_response, raw_json_response
+from gateway.routing import Route
+from gateway.services import Services
+from supervisor.version import __version__
+
+TITLE: Final = "Ostler"
+
+WIRE_VERSION: Final = "1.58.2"
+"""The agent-server version whose wire we speak. Clients refuse servers below 1.28.0 by it."""
+
+CAPABILITIES: Final = ("idempotent_conversation_create_v1",)
+"""What we say that we can do beyond the plain wire; only what is true."""
+
+TAG: Final = "Server"
+
+
+@attrs.frozen
+class ServerRoutes:
+    """Handlers outside of `/api`. They need no session key."""
+
+    services: Services
+    description: Callable[[], bytes]
+
+    async def alive(self) -> Response:
+        """The process serves."""
+        return json_response({"status": "ok"})
+
+    async def ready(self) -> Response:
+        """The server takes work: not while it shuts down."""
+        if self.services.closing.is_set():
+            return json_response({"status": "initializing", "message": "The server is shutting down"}, 503)
+        return json_response({"status": "ready"})
+
+    async def info(self) -> Response:
+        """Versions and capabilities."""
+        return json_response(self._info())
+
+    async def openapi(self) -> Response:
+        """The interface description."""
+        return raw_json_response(self.description())
+
+    async def docs(self) -> Response:
+        """The interface description for people."""
+        return Response(docs_page(self.description()), content_type="text/html; charset=utf-8")
+
+    def _info(self) -> dict[str, Any]:
+        activity = self.services.activity
+        return {
+            "uptime": round(activity.uptime(), 3),
+            "idle_time": round(activity.idle(), 3),
+            "title": TITLE,
+            "version": WIRE_VERSION,
+            "sdk_version": WIRE_VERSION,
+            "tools_version": WIRE_VERSION,
+            "workspace_version": "unknown",
+            "build_git_sha": "unknown",
+            "build_git_ref": "unknown",
+            "python_version": platform.python_version(),
+            "usable_tools": [],
+            "runtime_idle_timeout_seconds": None,
+            "conversation_runtime": "local",
+            "available_conversation_runtimes": [],
+            "capabilities": list(CAPABILITIES),
+            "app_backend_ingress_url": None,
+            "max_foreground_terminal_timeout_seconds": None,
+            "docs": "/docs",
+            "redoc": "/docs",
+            "ostler_version": __version__,
+        }
+
+    def routes(self) -> tuple[Route, ...]:
+        """All operations of this class."""
+        status = schemas.ref("Status")
+        return (
+            Route(
+                method="GET",
+                path="/",
+                handler=self.info,
+                summary="What this server is",
+                tag=TAG,
+                result=schemas.ref("ServerInfo"),
+            ),
+            Route(
+                method="GET",
+                path="/server_info",
+                handler=self.info,
+                summary="What this server is",
+                tag=TAG,
+                result=schemas.ref("ServerInfo"),
+            ),
+            Route(
+                method="GET", path="/alive", handler=self.alive, summary="Is it there", tag=TAG, result=status
+            ),
+            Route(
+                method="GET",
+                path="/health",
+                handler=self.alive,
+                summary="Is it there",
+                tag=TAG,
+                result=status,
+            ),
+            Route(
+                method="GET",
+                path="/ready",
+                handler=self.ready,
+                summary="Does it take work",
+                tag=TAG,
+                result=status,
+                errors={503: "Not now"},
+            ),
+            Route(
+                method="GET",
+                path="/openapi.json",
+                handler=self.openapi,
+                summary="This description",
+                tag=TAG,
+                result={"type": "object"},
+            ),
+            Route(
+                method="GET",
+                path="/docs",
+                handler=self.docs,
+                summary="This description, for people",
+                tag=TAG,
+                result={"type": "string"},
+                media_type="text/html",
+            ),
+        )

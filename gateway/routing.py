@@ -1,0 +1,67 @@
+"""Routes as values: what the application registers and what the interface description is built from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+from quart import Response
+from quart_trio import QuartTrio
+
+Handler = Callable[..., Awaitable[Response]]
+Schema = Mapping[str, Any]
+
+PATH_PARAMETER = re.compile(r"<(\w+)>")
+UUID_PARAMETERS = frozenset({"conversation_id", "profile_id"})
+
+
+@attrs.frozen
+class Param:
+    """A query parameter."""
+
+    name: str
+    schema: Schema
+    required: bool = False
+    description: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Route:
+    """One operation. `path` is in the application's form (`<name>`); `body` and `result` are JSON schemas."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    tag: str
+    query: tuple[Param, ...] = ()
+    body: Schema | None = None
+    body_required: bool = True
+    result: Schema | None = None
+    status: int = 200
+    media_type: str = "application/json"
+    errors: Mapping[int, str] = attrs.field(factory=dict)
+
+    @property
+    def template(self) -> str:
+        """The path in OpenAPI's form."""
+        return PATH_PARAMETER.sub(r"{\1}", self.path)
+
+    @property
+    def path_parameters(self) -> list[str]:
+        """Names of the parameters in the path, in order."""
+        return PATH_PARAMETER.findall(self.path)
+
+
+def register(app: QuartTrio, routes: Iterable[Route]) -> None:
+    """Add the routes to the application."""
+    for route in routes:
+        app.add_url_rule(
+            route.path,
+            endpoint=f"{route.method} {route.path}",
+            view_func=route.handler,
+            methods=[route.method],
+            provide_automatic_options=False,
+        )

@@ -1,0 +1,232 @@
+"""JSON schemas of what the routes take and give, for the interface description. Events have their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+Schema = dict[str, Any]
+
+SOURCES: Final = ("agent", "user", "environment", "hook")
+ROLES: Final = ("user", "system", "assistant", "tool")
+
+
+def ref(name: str) -> Schema:
+    """A reference to a component."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def array(items: Mapping[str, Any], **limits: Any) -> Schema:
+    """An array of one kind of items."""
+    return {"type": "array", "items": dict(items), **limits}
+
+
+def nullable(schema: Mapping[str, Any]) -> Schema:
+    """That, or null."""
+    return {"anyOf": [dict(schema), {"type": "null"}]}
+
+
+def integer(minimum: int, maximum: int, default: int) -> Schema:
+    """A whole number within bounds, both included."""
+    return {"type": "integer", "minimum": minimum, "maximum": maximum, "default": default}
+
+
+def obj(properties: Mapping[str, Schema], *required: str, **more: Any) -> Schema:
+    """An object. Unknown properties of requests are ignored, so they are not forbidden here."""
+    schema: Schema = {"type": "object", "properties": dict(properties)}
+    if required:
+        schema["required"] = list(required)
+    return {**schema, **more}
+
+
+STRING: Final[Schema] = {"type": "string"}
+BOOLEAN: Final[Schema] = {"type": "boolean"}
+NUMBER: Final[Schema] = {"type": "number"}
+UUID: Final[Schema] = {"type": "string", "format": "uuid"}
+MOMENT: Final[Schema] = {"type": "string", "format": "date-time"}
+FREE: Final[Schema] = {"type": "object", "additionalProperties": True}
+TAGS: Final[Schema] = {
+    "type": "object",
+    "additionalProperties": {"type": "string", "maxLength": 256},
+    "propertyNames": {"pattern": "^[a-z0-9]+$"},
+}
+
+
+def page(item: Schema) -> Schema:
+    """A page of items with the id of the first one of the next page."""
+    return obj({"items": array(item), "next_page_id": nullable(STRING)}, "items")
+
+
+COMPONENTS: Final[dict[str, Schema]] = {
+    "ValidationError": obj(
+        {"loc": array({"anyOf": [STRING, {"type": "integer"}]}), "msg": STRING, "type": STRING},
+        "loc",
+        "msg",
+        "type",
+    ),
+    "HTTPValidationError": obj({"detail": array(ref("ValidationError"))}, "detail"),
+    "Error": obj(
+        {
+            "detail": STRING,
+            "exception": {**STRING, "description": "Type of an unforeseen failure (500 only)"},
+            "error_id": {**STRING, "description": "Under which the server's log has the failure (500 only)"},
+        },
+        "detail",
+    ),
+    "Success": obj({"success": BOOLEAN}, "success"),
+    "Status": obj({"status": STRING, "message": STRING}, "status"),
+    "ServerInfo": obj(
+        {
+            "uptime": {**NUMBER, "description": "Seconds"},
+            "idle_time": {**NUMBER, "description": "Seconds"},
+            "title": STRING,
+            "version": {**STRING, "description": "The version of the wire that is spoken"},
+            "ostler_version": STRING,
+            "python_version": STRING,
+            "usable_tools": array(STRING),
+            "capabilities": array(STRING),
+            "docs": STRING,
+        },
+        "uptime",
+        "idle_time",
+        "version",
+        additionalProperties=True,
+    ),
+    "Workspace": obj({"working_dir": STRING, "kind": {"const": "LocalWorkspace"}}, "working_dir"),
+    "SecretSource": {
+        "anyOf": [
+            STRING,
+            obj(
+                {
+                    "kind": {"const": "StaticSecret"},
+                    "value": nullable(STRING),
+                    "description": nullable(STRING),
+                }
+            ),
+            obj(
+                {
+                    "kind": {"const": "LookupSecret"},
+                    "url": {**STRING, "description": "/api/settings/secrets/<name> of this server"},
+                    "headers": {"type": "object", "additionalProperties": STRING},
+                    "description": nullable(STRING),
+                },
+                "url",
+            ),
+        ]
+    },
+    "ConfirmationPolicy": obj(
+        {
+            "kind": {"type": "string", "enum": ["NeverConfirm", "AlwaysConfirm", "ConfirmRisky"]},
+            "threshold": {"type": "string", "enum": ["LOW", "MEDIUM", "HIGH"], "default": "HIGH"},
+            "confirm_unknown": {"type": "boolean", "default": True},
+        },
+        "kind",
+    ),
+    "SendMessageRequest": obj(
+        {
+            "role": {"type": "string", "enum": list(ROLES), "default": "user"},
+            "content": array({"anyOf": [ref("TextContent"), ref("ImageContent")]}),
+            "run": {"type": "boolean", "default": False},
+        }
+    ),
+    "StartConversationRequest": obj(
+        {
+            "workspace": ref("Workspace"),
+            "conversation_id": nullable(UUID),
+            "agent": nullable({**FREE, "description": "An agent object with kind ACPAgent"}),
+            "agent_settings": nullable({**FREE, "description": "ACP agent settings"}),
+            "agent_profile_id": nullable(UUID),
+            "event_vocabulary": nullable({"type": "string", "enum": ["core", "extended"]}),
+            "initial_message": nullable(ref("SendMessageRequest")),
+            "confirmation_policy": ref("ConfirmationPolicy"),
+            "security_analyzer": nullable(FREE),
+            "max_iterations": {"type": "integer", "minimum": 1, "default": 500},
+            "stuck_detection": {"type": "boolean", "default": True},
+            "tags": TAGS,
+            "secrets": {"type": "object", "additionalProperties": ref("SecretSource")},
+            "title": nullable({"type": "string", "minLength": 1, "maxLength": 200}),
+            "autotitle": {"type": "boolean", "default": True},
+            "parent_conversation_id": nullable(UUID),
+        },
+        "workspace",
+        additionalProperties=True,
+        description="The agent is named by one of agent, agent_settings and agent_profile_id, "
+        "or left to the server's settings when none is given.",
+    ),
+    "ConversationInfo": obj(
+        {
+            "id": UUID,
+            "workspace": ref("Workspace"),
+            "execution_status": STRING,
+            "title": nullable(STRING),
+            "tags": TAGS,
+            "agent": FREE,
+            "created_at": MOMENT,
+            "updated_at": MOMENT,
+        },
+        "id",
+        "execution_status",
+        additionalProperties=True,
+    ),
+    "ConversationPage": page(ref("ConversationInfo")),
+    "EventPage": page(ref("Event")),
+    "UpdateConversationRequest": obj(
+        {"title": nullable({"type": "string", "minLength": 1, "maxLength": 200}), "tags": nullable(TAGS)}
+    ),
+    "ConfirmationResponseRequest": obj({"accept": BOOLEAN, "reason": STRING}, "accept"),
+    "SetConfirmationPolicyRequest": obj({"policy": ref("ConfirmationPolicy")}, "policy"),
+    "UpdateSecretsRequest": obj(
+        {"secrets": {"type": "object", "additionalProperties": ref("SecretSource")}}, "secrets"
+    ),
+    "AgentResponseResult": obj({"response": STRING}, "response"),
+    "SettingsResponse": obj(
+        {
+            "agent_settings": FREE,
+            "conversation_settings": FREE,
+            "llm_api_key_is_set": BOOLEAN,
+            "active_profile": nullable(STRING),
+            "active_agent_profile_id": nullable(STRING),
+            "active_meta_profile": nullable(STRING),
+            "misc_settings": FREE,
+        },
+        "agent_settings",
+        "conversation_settings",
+        "llm_api_key_is_set",
+    ),
+    "SettingsUpdateRequest": obj(
+        {
+            "agent_settings_diff": nullable(
+                {
+                    **FREE,
+                    "description": "Merge patch (RFC 7386) of agent_kind, acp_server, acp_model ...",
+                }
+            ),
+            "conversation_settings_diff": nullable(FREE),
+            "misc_settings_diff": nullable(FREE),
+            "active_agent_profile_id": nullable(UUID),
+        },
+        minProperties=1,
+    ),
+    "SettingsSchema": obj({"model_name": STRING, "sections": array(FREE)}, "model_name", "sections"),
+    "SecretCreateRequest": obj(
+        {
+            "name": {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,63}$"},
+            "value": {"type": "string", "format": "password", "writeOnly": True},
+            "description": nullable(STRING),
+        },
+        "name",
+        "value",
+    ),
+    "SecretItem": obj({"name": STRING, "description": nullable(STRING)}, "name"),
+    "SecretList": obj({"secrets": array(ref("SecretItem"))}, "secrets"),
+    "AgentProfile": {**FREE, "description": "An ACP agent profile"},
+    "AgentProfileList": obj(
+        {"profiles": array(FREE), "active_agent_profile_id": nullable(STRING)}, "profiles"
+    ),
+    "AgentProfileDetail": obj({"name": STRING, "profile": ref("AgentProfile")}, "name", "profile"),
+    "AgentProfileMutation": obj({"name": STRING, "message": STRING}, "name", "message"),
+    "AgentProfileActivation": obj(
+        {"id": STRING, "message": STRING, "agent_settings_applied": BOOLEAN}, "id", "message"
+    ),
+}
+"""Schemas by name, as far as they are not those of events."""

@@ -1,0 +1,180 @@
+"""One running server: opens the rooms below, serves, and closes everything in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, cast
+
+import attrs
+import structlog
+import trio
+from hypercorn.typing import ASGIFramework
+
+from gateway import logs
+from gateway.app import create_app
+from gateway.config import Config
+from gateway.listener import BindError, bind, serve_connections, url_of
+from gateway.services import Services
+from supervisor.agents import load_catalog, presets
+from supervisor.conversations.errors import InvalidStart
+from supervisor.conversations.launcher import Launcher
+from supervisor.conversations.supervisor import open_supervisor
+from supervisor.conversations.vault import Vault
+from supervisor.credentials import CredentialsFailure, SecretStore
+from supervisor.journal import JournalError, open_journal
+from supervisor.mcp import server_errors
+from supervisor.settings import (
+    AgentProfileStore,
+    AgentSettings,
+    SettingsError,
+    SettingsFailure,
+    SettingsStore,
+)
+
+log = structlog.get_logger("gateway")
+
+JOURNAL_FILE: Final = "journal.sqlite3"
+AGENTS_DIR: Final = "agents"
+"""Installed agents."""
+
+DATA_DIR: Final = "data"
+"""Data directories of agents that are kept apart per conversation."""
+
+STATE_MODE: Final = 0o700
+
+
+class StartupError(Exception):
+    """The server cannot start. The message is one line for the terminal."""
+
+
+@attrs.frozen
+class StoreCipher:
+    """The secret store's cipher, asked for when it is needed: a key that is missing must not stop a start."""
+
+    store: SecretStore
+
+    def encrypt(self, data: bytes) -> str:
+        """Seal. Raises CredentialsFailure."""
+        return self.store.cipher.encrypt(data)
+
+    def decrypt(self, token: str) -> bytes:
+        """Open. Raises CredentialsFailure."""
+        return self.store.cipher.decrypt(token)
+
+
+FORESEEN: Final = (BindError, JournalError, CredentialsFailure, SettingsFailure, OSError)
+"""Failures of a start whose message is made for people."""
+
+
+def run(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT. Raises StartupError when it could not be started."""
+    logs.configure()
+    started = trio.Event()
+    try:
+        trio.run(partial(serve, config, started=started))
+    except (Exception, BaseExceptionGroup) as error:
+        reasons = list(_leaves(error))
+        if started.is_set() or not all(isinstance(reason, FORESEEN) for reason in reasons):
+            raise
+        raise StartupError("; ".join(_line(reason) for reason in reasons)) from error
+
+
+async def serve(config: Config, *, started: trio.Event | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, or until cancelled; then stop accepting, finish, and close.
+
+    Prints the address on stdout once the server accepts connections. Everything that is opened here is
+    closed here: sockets first, then the agents, then the journal.
+    """
+    sockets = await bind(config)
+    try:
+        async with open_services(config, os.environ) as services, trio.open_nursery() as root:
+            await root.start(_obey_signals, services.closing, root.cancel_scope)
+            async with trio.open_nursery() as serving:
+                app = cast(ASGIFramework, create_app(services))
+                await serving.start(serve_connections, app, sockets, config, services.closing)
+                print(f"Ostler is listening on {url_of(config, sockets)}", flush=True)
+                if started is not None:
+                    started.set()
+            root.cancel_scope.cancel()
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+async def _obey_signals(
+    closing: trio.Event,
+    scope: trio.CancelScope,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """The first SIGTERM or SIGINT begins an orderly end, the next one cuts connections short."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            log.info("stopping", signal=signal.Signals(number).name)
+            if closing.is_set():
+                scope.cancel()
+            closing.set()
+
+
+@asynccontextmanager
+async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIterator[Services]:
+    """Open the rooms below over the state directory, which is made if need be.
+
+    Leaving the block, also by cancellation, stops every agent and closes the journal. Raises what keeps
+    one of them from being opened (FORESEEN).
+    """
+    await trio.to_thread.run_sync(_make_private, config.state)
+    catalog = await trio.to_thread.run_sync(load_catalog)
+    secrets = await SecretStore.open(config.state, environ)
+    settings = SettingsStore(config.state, presets(catalog), server_errors)
+    vault = Vault(StoreCipher(secrets))
+    launcher = Launcher(
+        catalog=catalog,
+        prefix=config.state / AGENTS_DIR,
+        data=config.state / DATA_DIR,
+        server_environment=dict(environ),
+        secrets=secrets.values,
+        vault=vault,
+    )
+
+    async def default_agent() -> AgentSettings:
+        try:
+            return (await settings.get()).agent(settings.rules.presets)
+        except SettingsError as error:
+            raise InvalidStart(f"the settings name no agent that can run: {error}", ("body",)) from error
+
+    async with (
+        open_journal(config.state / JOURNAL_FILE) as journal,
+        open_supervisor(
+            journal=journal, launcher=launcher, vault=vault, default_agent=default_agent
+        ) as supervisor,
+    ):
+        yield Services(
+            config=config,
+            supervisor=supervisor,
+            settings=settings,
+            profiles=AgentProfileStore(settings),
+            secrets=secrets,
+        )
+
+
+def _make_private(state: Path) -> None:
+    state.mkdir(mode=STATE_MODE, parents=True, exist_ok=True)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,76 @@
+"""What the routes stand on: the rooms below, opened by the server and handed to the application."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from gateway.config import Config
+
+if TYPE_CHECKING:
+    from supervisor.conversations.supervisor import Supervisor
+    from supervisor.credentials import SecretStore
+    from supervisor.settings import AgentProfileStore, SettingsStore
+
+
+class Subscribers:
+    """How many WebSockets each conversation has."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._count: Counter[str] = Counter()
+
+    @contextmanager
+    def joined(self, conversation_id: str) -> Iterator[bool]:
+        """Take a place for the duration of the block; False when there is none left."""
+        if self._count[conversation_id] >= self._limit:
+            yield False
+            return
+        self._count[conversation_id] += 1
+        try:
+            yield True
+        finally:
+            self._count[conversation_id] -= 1
+            if not self._count[conversation_id]:
+                del self._count[conversation_id]
+
+
+class Activity:
+    """Since when the server runs, and when it was last asked for something; in seconds."""
+
+    def __init__(self) -> None:
+        self._started = self._touched = time.monotonic()
+
+    def touch(self) -> None:
+        """Note a request."""
+        self._touched = time.monotonic()
+
+    def uptime(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._started
+
+    def idle(self) -> float:
+        """Since the last request."""
+        return time.monotonic() - self._touched
+
+
+@attrs.frozen(kw_only=True)
+class Services:
+    """Everything that a route may use. Whoever opened the parts closes them, and sets `closing` before."""
+
+    config: Config
+    supervisor: Supervisor
+    settings: SettingsStore
+    profiles: AgentProfileStore
+    secrets: SecretStore
+    closing: trio.Event = attrs.field(factory=trio.Event)
+    activity: Activity = attrs.field(factory=Activity)
+    subscribers: Subscribers = attrs.field(
+        default=attrs.Factory(lambda self: Subscribers(self.config.max_subscribers), takes_self=True)
+    )

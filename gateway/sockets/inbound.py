@@ -1,0 +1,50 @@
+"""What clients say on a socket: messages for the agent."""
+
+from __future__ import annotations
+
+import orjson
+
+from gateway.bodies import read_message
+from gateway.errors import problem_of
+from gateway.reading import Reader
+from gateway.sockets.connection import is_auth_frame
+from supervisor.conversations.conversation import Conversation
+
+
+class Rejected(Exception):
+    """A frame that is not taken. `code` and `detail` are for the sender alone."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+async def take(conversation: Conversation, frame: str | bytes | None) -> None:
+    """Send one inbound frame to the conversation, always running the agent on it.
+
+    Raises Rejected for what is no message and for what the conversation does not take; anything that is
+    not foreseen propagates. Authentication frames are ignored.
+    """
+    try:
+        obj = orjson.loads(frame if frame is not None else b"")
+    except orjson.JSONDecodeError as error:
+        raise Rejected("JSONDecodeError", str(error)) from None
+    if is_auth_frame(obj):
+        return
+    if isinstance(obj, dict) and obj.get("role") not in (None, "user"):
+        raise Rejected("AssertionError", "Only user messages are allowed to be sent to the agent.")
+    reader = Reader(obj, ())
+    if "role" not in reader.obj:
+        reader.wrong(("role",), "Field required", "missing")
+    message = read_message(reader)
+    if reader.problems or message is None:
+        problems = (f"{'.'.join(map(str, p.loc))}: {p.msg}" for p in reader.problems)
+        raise Rejected("ValidationError", "; ".join(problems))
+    try:
+        await conversation.send(message, run=True)
+    except Exception as error:
+        found = problem_of(error)
+        if found is None:
+            raise
+        raise Rejected(type(error).__name__, str(error)) from error

@@ -1,0 +1,137 @@
+"""What both event sockets have in common: from the handshake to the last frame."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
+
+import structlog
+import trio
+from quart import Response, websocket
+
+from gateway.reading import Invalid, path_uuid
+from gateway.services import Services
+from gateway.sockets.connection import (
+    GOING_AWAY,
+    INTERNAL_ERROR,
+    TRY_LATER,
+    UNKNOWN_CONVERSATION,
+    Closed,
+    Query,
+    Refused,
+    accept,
+    close,
+    refusal,
+    send_text,
+)
+from gateway.sockets.inbound import Rejected, take
+from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.errors import UnknownConversation
+from supervisor.journal import Cursor, LogDeleted
+
+log = structlog.get_logger("gateway")
+
+
+class Dialect(Protocol):
+    """How one kind of socket speaks."""
+
+    async def start(self, conversation: Conversation) -> tuple[Cursor, list[bytes]]:
+        """Where to read from, and the frames to send before anything that is read.
+
+        Everything that the cursor yields must come after what the frames tell, without a gap.
+        """
+        ...
+
+    def frames(self, items: Iterable[object]) -> Iterable[bytes]:
+        """The frames for items of the cursor."""
+        ...
+
+    def error(self, code: str, detail: str) -> bytes:
+        """The frame that tells this client that something it sent was not taken."""
+        ...
+
+
+async def serve(
+    services: Services, conversation_id: str, dialect_of: Callable[[Query], Dialect]
+) -> Response | None:
+    """Serve the current WebSocket until the client leaves, the server stops, or the conversation is gone.
+
+    `dialect_of` reads the handshake's query and raises ValueError for what it does not understand. Ends
+    by cancellation when the client disconnects. The socket's place among the conversation's subscribers
+    and its cursor are given back in every case.
+    """
+    try:
+        conversation_id = path_uuid(conversation_id, "conversation_id")
+        dialect = dialect_of(Query(websocket.args.to_dict(flat=False)))
+        await accept(services.config)
+    except (Invalid, ValueError, Refused):
+        return refusal()
+    except Closed as error:
+        await close(error.code, error.reason)
+        return None
+    try:
+        await _converse(services, conversation_id, dialect)
+    except Closed as error:
+        await close(error.code, error.reason)
+    except (UnknownConversation, LogDeleted):
+        await close(UNKNOWN_CONVERSATION, "Conversation not found")
+    except Exception:
+        log.exception("event socket failed", conversation_id=conversation_id)
+        await close(INTERNAL_ERROR, "Internal error")
+    return None
+
+
+async def _converse(services: Services, conversation_id: str, dialect: Dialect) -> None:
+    conversation = await services.supervisor.get(conversation_id)
+    with services.subscribers.joined(conversation_id) as joined:
+        if not joined:
+            raise Closed(TRY_LATER, "Too many connections for this conversation")
+        cursor, opening = await dialect.start(conversation)
+        await _together(
+            lambda: _write(dialect, cursor, opening),
+            lambda: _read(services, conversation, dialect),
+            lambda: _leave(services.closing),
+        )
+
+
+async def _write(dialect: Dialect, cursor: Cursor, opening: list[bytes]) -> None:
+    for frame in opening:
+        await send_text(frame)
+    while True:
+        for frame in dialect.frames(await cursor.next()):
+            await send_text(frame)
+
+
+async def _read(services: Services, conversation: Conversation, dialect: Dialect) -> None:
+    # Receiving never stops: the server notices a disconnect only while its queue of frames has room.
+    while True:
+        frame = await websocket.receive()
+        services.activity.touch()
+        try:
+            await take(conversation, frame)
+        except Rejected as error:
+            await send_text(dialect.error(error.code, error.detail))
+
+
+async def _leave(closing: trio.Event) -> None:
+    await closing.wait()
+    raise Closed(GOING_AWAY, "The server is shutting down")
+
+
+async def _together(*parts: Callable[[], Awaitable[None]]) -> None:
+    """Run endless parts side by side until one fails; its exception, the first, is raised as it is."""
+    first: list[Exception] = []
+
+    async with trio.open_nursery() as nursery:
+
+        async def run(part: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await part()
+            except Exception as error:  # noqa: BLE001 - raised again below
+                first.append(error)
+                nursery.cancel_scope.cancel()
+
+        for part in parts:
+            nursery.start_soon(run, part)
+    if first:
+        raise first[0]

@@ -1,0 +1,149 @@
+"""The body of `POST /api/conversations`: decoded, its profile and its secrets looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import trio
+
+from gateway.bodies import MAX_TITLE_CHARACTERS, read_message, read_policy
+from gateway.reading import Invalid, Reader
+from gateway.secret_sources import resolve_secrets
+from gateway.services import Services
+from supervisor.conversations.start import MAX_ITERATIONS_DEFAULT, StartRequest
+from supervisor.credentials import Cipher, NotDecryptable
+from supervisor.events import ErrorDetail, Vocabulary
+from supervisor.settings import (
+    AgentSettings,
+    SettingsError,
+    decode_acp_agent,
+    decode_agent_settings,
+    replace_secrets,
+)
+
+NAMING: Final = ("agent", "agent_settings", "agent_profile_id")
+"""The properties that name an agent; without any of them the settings do."""
+
+ECHOED: Final = ("agent_definitions", "client_tools", "hook_config", "plugins", "tool_module_qualnames")
+"""What is kept only for clients to read again."""
+
+ENCRYPTED_START: Final = "gAAAA"
+"""How every encrypted value begins that we hand out."""
+
+
+async def read_start_request(body: Any, services: Services, own_origins: Collection[str]) -> StartRequest:
+    """The request, with the agent that it names, or none when it leaves the choice to the settings.
+
+    `own_origins` are the addresses under which the client knows this server: secrets looked up there come
+    from our own store. Raises Invalid, and UnknownProfile for an unknown `agent_profile_id`. Properties
+    that are not known are ignored.
+    """
+    if isinstance(body, dict) and body.get("secrets_encrypted") is True:
+        # In a thread: the first decryption loads a large library.
+        body = await trio.to_thread.run_sync(_decrypted, body, services.secrets.cipher)
+    reader = Reader(body, ("body",))
+    named = [key for key in NAMING if reader.has(key)]
+    if "agent_profile_id" in named and len(named) > 1:
+        msg = "Value error, agent_profile_id and another agent cannot both be given"
+        reader.wrong(("agent_profile_id",), msg, "value_error")
+    reader.flag("secrets_encrypted")
+    profile_id = reader.uuid("agent_profile_id")
+    agent = _spelled_out(reader, services)
+    fields = _fields(reader)
+    secrets: dict[str, str] = {}
+    try:
+        secrets = await resolve_secrets(reader.mapping("secrets") or {}, services.secrets, own_origins)
+    except Invalid as error:
+        reader.problems.extend(error.problems)
+    reader.finish()
+    if profile_id is not None:
+        profile = await services.profiles.by_id(profile_id)
+        agent = await services.profiles.launch_settings(profile_id)
+        fields["launched_agent_profile"] = {
+            "agent_profile_id": profile.id,
+            "revision": profile.revision,
+            "secret_refs": None if profile.secret_refs is None else list(profile.secret_refs),
+            "llm_profile_ref": None,
+        }
+    return StartRequest(agent=agent, spelled_out=bool(named), secrets=secrets, **fields)
+
+
+def _fields(reader: Reader) -> dict[str, Any]:
+    """What needs no looking up."""
+    vocabulary = reader.choice("event_vocabulary", [each.value for each in Vocabulary], "")
+    message = reader.mapping("initial_message")
+    policy = reader.mapping("confirmation_policy")
+    fields = {
+        "conversation_id": reader.uuid("conversation_id"),
+        "working_dir": _working_dir(reader),
+        "event_vocabulary": Vocabulary(vocabulary) if vocabulary else None,
+        "initial_message": message and read_message(reader.below("initial_message", message)),
+        "security_analyzer": _analyzer(reader),
+        "max_iterations": reader.integer("max_iterations", MAX_ITERATIONS_DEFAULT, minimum=1),
+        "stuck_detection": reader.flag("stuck_detection", True),
+        "tags": reader.tags("tags") or {},
+        "title": reader.string("title", min_length=1, max_length=MAX_TITLE_CHARACTERS),
+        "autotitle": reader.flag("autotitle", True),
+        "parent_conversation_id": reader.uuid("parent_conversation_id"),
+        "extra": {key: reader.obj[key] for key in ECHOED if reader.has(key)},
+    }
+    if policy is not None:
+        fields["confirmation_policy"] = read_policy(reader.below("confirmation_policy", policy))
+    return fields
+
+
+def _spelled_out(reader: Reader, services: Services) -> AgentSettings | None:
+    """The agent that the request itself describes; `agent` goes before `agent_settings`."""
+    rules = services.settings.rules
+    try:
+        if reader.has("agent"):
+            return decode_acp_agent(reader.obj["agent"], rules.presets, check_server=rules.check_server)
+        if reader.has("agent_settings"):
+            settings = reader.obj["agent_settings"]
+            return decode_agent_settings(settings, rules.presets, check_server=rules.check_server)
+    except SettingsError as error:
+        reader.problems.extend(error.errors)
+    return None
+
+
+def _decrypted(body: Mapping[str, Any], cipher: Cipher) -> dict[str, Any]:
+    """The body with every secret in clear text that we had shown encrypted. Raises Invalid."""
+
+    def decrypt(text: str) -> str:
+        return cipher.decrypt(text).decode() if text.startswith(ENCRYPTED_START) else text
+
+    opened = dict(body)
+    for key in ("agent", "agent_settings", "secrets"):
+        found = body.get(key)
+        if not isinstance(found, Mapping):
+            continue
+        try:
+            if key == "secrets":
+                # Secrets of a request have the shape of those in an agent's context.
+                opened[key] = replace_secrets({"agent_context": {key: found}}, decrypt)["agent_context"][key]
+            else:
+                opened[key] = replace_secrets(found, decrypt)
+        except NotDecryptable:
+            msg = "Value error, a secret was not encrypted by this server"
+            raise Invalid(ErrorDetail(("body", key), msg, "value_error")) from None
+    return opened
+
+
+def _working_dir(reader: Reader) -> str:
+    workspace = reader.mapping("workspace", required=True)
+    if workspace is None:
+        return ""
+    inner = reader.below("workspace", workspace)
+    inner.choice("kind", ("LocalWorkspace",), "LocalWorkspace")
+    working_dir = inner.string("working_dir", required=True, min_length=1) or ""
+    if "\0" in working_dir:
+        inner.wrong(("working_dir",), "Value error, a path holds no NUL character", "value_error")
+    return working_dir
+
+
+def _analyzer(reader: Reader) -> dict[str, Any] | None:
+    found = reader.mapping("security_analyzer")
+    if found is not None:
+        reader.below("security_analyzer", found).text("kind")
+    return found
