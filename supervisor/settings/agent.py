@@ -98,12 +98,12 @@ class AgentSettings:
     """Settings of the ``acp`` kind, decoded. ``acp_command`` is never empty.
 
     Timeouts are in seconds. ``mcp_config`` (server entry by name) and ``agent_context`` are kept as
-    JSON; they may hold credentials and stay out of repr.
+    JSON; these and the arguments may hold credentials and stay out of repr.
     """
 
     acp_server: str
     acp_command: tuple[str, ...]
-    acp_args: tuple[str, ...] = ()
+    acp_args: tuple[str, ...] = attrs.field(default=(), repr=False)
     acp_model: str | None = None
     acp_session_mode: str | None = None
     acp_prompt_timeout: float = attrs.field(default=DEFAULT_PROMPT_TIMEOUT, converter=float)

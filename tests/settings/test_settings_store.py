@@ -1,0 +1,147 @@
+"""The settings file: durable, private, whole, and never overwritten when it is not ours."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import trio
+
+from supervisor.mcp import server_errors
+from supervisor.settings import SettingsCorrupt, SettingsEmpty, SettingsError, SettingsStore, UnknownProfile
+from supervisor.settings.files import MAX_DOCUMENT_BYTES
+
+PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1"), "codex": ("npx", "codex@1")}
+
+
+def open_store(state: Path, presets: dict[str, tuple[str, ...]] = PRESETS) -> SettingsStore:
+    return SettingsStore(state, presets, server_errors)
+
+
+async def test_change_is_on_disk_when_it_is_answered(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    changed = await open_store(state).patch(
+        {"agent_settings_diff": {"acp_server": "codex", "acp_model": "m"}, "misc_settings_diff": {"a": 1}}
+    )
+    assert await open_store(state).get() == changed
+    assert stat.S_IMODE((state / "settings.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    assert [path.name for path in state.iterdir()] == ["settings.json"]
+
+
+async def test_reading_writes_nothing(tmp_path: Path) -> None:
+    assert (await open_store(tmp_path).get()).agent(PRESETS).acp_server == "demo"
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_preset_command_follows_a_new_release(tmp_path: Path) -> None:
+    await open_store(tmp_path).patch({"agent_settings_diff": {"acp_server": "codex"}})
+    newer = {**PRESETS, "codex": ("npx", "codex@2")}
+    agent = (await open_store(tmp_path, newer).get()).agent(newer)
+    assert (agent.acp_server, agent.acp_command) == ("codex", ("npx", "codex@2"))
+
+
+async def test_own_command_stays_over_releases(tmp_path: Path) -> None:
+    await open_store(tmp_path).patch(
+        {"agent_settings_diff": {"acp_server": "codex", "acp_command": ["mine"]}}
+    )
+    agent = (await open_store(tmp_path).get()).agent(PRESETS)
+    assert (agent.acp_server, agent.acp_command) == ("codex", ("mine",))
+
+
+async def test_provider_that_is_gone_can_be_repaired(tmp_path: Path) -> None:
+    await open_store(tmp_path).patch({"agent_settings_diff": {"acp_server": "codex"}})
+    fewer = {"demo": ("demo",)}
+    store = open_store(tmp_path, fewer)
+    with pytest.raises(SettingsError):
+        (await store.get()).agent(fewer)
+    repaired = await store.patch({"agent_settings_diff": {"acp_server": "demo"}})
+    assert repaired.agent(fewer).acp_command == ("demo",)
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({}, SettingsEmpty),
+        ({"misc_settings_diff": {"a": 1}, "agent_settings_diff": {"acp_model": 1}}, SettingsError),
+        ({"misc_settings_diff": {"a": "x" * MAX_DOCUMENT_BYTES}}, SettingsError),
+        (
+            {
+                "misc_settings_diff": {"a": 1},
+                "active_agent_profile_id": "12345678-1234-1234-1234-123456789012",
+            },
+            UnknownProfile,
+        ),
+    ],
+)
+async def test_refused_change_changes_nothing(tmp_path: Path, body: object, error: type[Exception]) -> None:
+    store = open_store(tmp_path)
+    before = await store.patch({"misc_settings_diff": {"kept": True}})
+    data = (tmp_path / "settings.json").read_bytes()
+    with pytest.raises(error):
+        await store.patch(body)
+    assert await store.get() == before
+    assert (tmp_path / "settings.json").read_bytes() == data
+    assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"version":1,"agent_settings":[]}',
+        b"[" * 100_000,
+    ],
+)
+async def test_corrupt_file_is_never_overwritten(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "settings.json"
+    path.write_bytes(content)
+    store = open_store(tmp_path)
+    with pytest.raises(SettingsCorrupt, match=r"settings\.json"):
+        await store.get()
+    with pytest.raises(SettingsCorrupt):
+        await store.patch({"misc_settings_diff": {"a": 1}})
+    assert path.read_bytes() == content
+    # Once a person has repaired it, it is used without a restart.
+    path.unlink()
+    assert (await store.patch({"misc_settings_diff": {"a": 1}})).misc_settings == {"a": 1}
+
+
+async def test_file_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
+    await open_store(tmp_path).patch({"misc_settings_diff": {"a": 1}})
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
+    with pytest.raises(SettingsCorrupt, match="another version"):
+        await open_store(tmp_path).get()
+
+
+async def test_concurrent_changes_are_all_kept(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(store.patch, {"misc_settings_diff": {f"k{number}": number}})
+    expected = {f"k{number}": number for number in range(10)}
+    assert (await open_store(tmp_path).get()).misc_settings == expected
+
+
+async def test_failed_write_leaves_the_old_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path)
+    await store.patch({"misc_settings_diff": {"a": 1}})
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="space"):
+            await store.patch({"misc_settings_diff": {"a": 2}})
+    for reader in (store, open_store(tmp_path)):
+        assert (await reader.get()).misc_settings == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]
