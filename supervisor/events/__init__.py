@@ -56,7 +56,6 @@ from supervisor.events.decode import (
 )
 from supervisor.events.encode import (
     dump_event,
-    dumps,
     encode,
     with_nulls,
 )
@@ -122,6 +121,7 @@ from supervisor.events.parts import (
     ThinkingBlock,
     UserAction,
 )
+from supervisor.events.payload import dumps
 from supervisor.events.schema import (
     json_schema,
 )

@@ -7,14 +7,12 @@ stored form, so that an event is encoded once in its life. Encoders are compiled
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
-
 from supervisor.events.model import Model, Variant, Vocabulary
+from supervisor.events.payload import dumps
 from supervisor.events.shapes import (
     Choice,
     Family,
@@ -53,19 +51,6 @@ def dump_event(event: Event, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> by
     tool in it.
     """
     return dumps(_record_encoder(type(event), vocabulary)(event))
-
-
-def dumps(obj: Any) -> bytes:
-    """JSON of a payload from anywhere. What the fast encoder refuses goes to the patient one.
-
-    That is deep nesting, integers beyond 64 bits and lone surrogates (which become `?`): strange, but an
-    agent may send them, and its event must not be lost over it.
-    """
-    try:
-        return orjson.dumps(obj)
-    except orjson.JSONEncodeError:
-        text = json.dumps(obj, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        return text.encode("utf-8", "replace")
 
 
 def with_nulls(obj: Mapping[str, Any], vocabulary: Vocabulary = Vocabulary.EXTENDED) -> dict[str, Any]:
