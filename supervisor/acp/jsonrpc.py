@@ -183,11 +183,17 @@ def encode_result(request_id: Id, result: Any) -> bytes:
 
 
 def encode_error(request_id: Id, error: RpcError) -> bytes:
-    """The error that answers an agent's request, as one line. Raises TypeError for what JSON cannot say."""
+    """The error that answers an agent's request, as one line. Data that JSON cannot say is left out."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data
-    return _line({"jsonrpc": "2.0", "id": request_id, "error": body})
+    answer = {"jsonrpc": "2.0", "id": request_id, "error": body}
+    try:
+        return _line(answer)
+    except TypeError:
+        body.pop("data", None)
+        body["message"] = error.message.encode("utf-8", "replace").decode()
+        return _line(answer)
 
 
 def _line(message: dict[str, Any]) -> bytes:

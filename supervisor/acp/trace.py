@@ -43,7 +43,8 @@ class Trace:
     def render(self, mask: Callable[[str], str] | None = None) -> list[TraceLine]:
         """The remembered frames, oldest first.
 
-        Session ids are cut to their last 8 characters: they are bearer tokens. `mask` is applied to each text, for secrets that only the caller knows.
+        Session ids are cut to their last 8 characters: they are bearer tokens. `mask` is
+        applied to each text, for secrets that only the caller knows.
         """
         texts = [head.decode("utf-8", "replace").rstrip("\n") for *_, head in self._ring]
         texts = mask_session_ids(texts)

@@ -1,0 +1,195 @@
+"""What the client side of the protocol offers an agent: files and terminals, inside the workspace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from .errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RpcError
+from .files import Jail
+from .schema.read import Json, as_object, integer, objects, text
+from .terminal import DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, Terminal
+
+MAX_TERMINALS: Final = 64
+"""How many terminals one agent may hold. Agents are to release them; those that do not must not fill the
+process table."""
+
+FILE_THREADS: Final = 4
+"""How many reads and writes of one agent go on at once."""
+
+Server = Callable[[Json], Awaitable[Any]]
+
+
+class Services:
+    """Serves `fs/*` and `terminal/*` to one agent.
+
+    Files and working directories must lie in `workspace`, links resolved. A command that runs in a
+    terminal is not held there: it may do what the agent itself may. Its environment is `environment`
+    (nothing of the server's own) and what the agent adds. `kill_tree(pid)` finds and kills descendants
+    that left the process group. The tasks of the terminals run in `nursery`; `close` ends them, and so
+    does cancelling the nursery.
+    """
+
+    def __init__(
+        self,
+        workspace: Path,
+        nursery: trio.Nursery,
+        *,
+        environment: Mapping[str, str] | None = None,
+        fs: bool = True,
+        terminal: bool = True,
+        kill_tree: Callable[[int], None] | None = None,
+    ) -> None:
+        self._workspace = workspace
+        self._jail = Jail(workspace)
+        self._nursery = nursery
+        self._environment = dict(environment or {})
+        self._kill_tree = kill_tree
+        self._limiter = trio.CapacityLimiter(FILE_THREADS)
+        self._terminals: dict[str, Terminal] = {}
+        self._last_terminal = 0
+        self._servers: dict[str, Server] = {}
+        if fs:
+            self._servers |= {"fs/read_text_file": self._read, "fs/write_text_file": self._write}
+        if terminal:
+            self._servers |= {
+                "terminal/create": self._create,
+                "terminal/output": self._show,
+                "terminal/wait_for_exit": self._wait,
+                "terminal/kill": self._kill,
+                "terminal/release": self._drop,
+            }
+
+    def serves(self, method: str) -> bool:
+        """Whether `handle` knows this method."""
+        return method in self._servers
+
+    async def handle(self, method: str, params: Any) -> Any:
+        """Answer a request of the agent. Raises RpcError, with -32601 for what is not served.
+
+        May be cancelled at any time; a write under way is finished first.
+        """
+        server = self._servers.get(method)
+        if server is None:
+            raise RpcError.method_not_found(method)
+        return await server(as_object(params))
+
+    async def close(self) -> None:
+        """Kill and forget every terminal; return when their processes are gone.
+
+        Cancellation does not cut it short.
+        """
+        terminals = list(self._terminals.values())
+        self._terminals.clear()
+        for terminal in terminals:
+            terminal.kill()
+            terminal.release()
+        with trio.CancelScope(shield=True):  # bounded: each `run` gives up waiting by itself
+            for terminal in terminals:
+                await terminal.finished.wait()
+
+    # -- files ---------------------------------------------------------------------------------------------
+
+    async def _read(self, params: Json) -> Json:
+        first = integer(params, "line")
+        count = integer(params, "limit")
+        read = partial(
+            self._jail.read_text,
+            _required(params, "path"),
+            max(1, 1 if first is None else first),
+            None if count is None else max(0, count),
+        )
+        return {"content": await trio.to_thread.run_sync(read, limiter=self._limiter)}
+
+    async def _write(self, params: Json) -> Json:
+        write = partial(self._jail.write_text, _required(params, "path"), _required(params, "content"))
+        await trio.to_thread.run_sync(write, limiter=self._limiter)
+        return {}
+
+    # -- terminals -----------------------------------------------------------------------------------------
+
+    async def _create(self, params: Json) -> Json:
+        command = _required(params, "command")
+        args = params.get("args")
+        limit = integer(params, "outputByteLimit")
+        cwd = await self._directory(text(params, "cwd"))
+        if len(self._terminals) >= MAX_TERMINALS:
+            raise RpcError(INTERNAL_ERROR, f"No more than {MAX_TERMINALS} terminals; release some")
+        # No checkpoint from here to the task that owns the process.
+        terminal = Terminal(
+            _argv(command, args if isinstance(args, list) else []),
+            cwd=cwd,
+            env=self._environment | _variables(params),
+            output_limit=min(MAX_OUTPUT_BYTES, DEFAULT_OUTPUT_BYTES if limit is None else max(0, limit)),
+            kill_tree=self._kill_tree,
+        )
+        self._last_terminal += 1
+        terminal_id = f"term_{self._last_terminal}"
+        self._terminals[terminal_id] = terminal
+        self._nursery.start_soon(terminal.run, name=f"terminal {terminal_id}")
+        return {"terminalId": terminal_id}
+
+    async def _directory(self, path: str | None) -> Path:
+        if path is None:
+            return self._workspace
+        return await trio.to_thread.run_sync(self._jail.directory, path, limiter=self._limiter)
+
+    async def _show(self, params: Json) -> Json:
+        return self._terminal(params).output()
+
+    async def _wait(self, params: Json) -> Json:
+        terminal = self._terminal(params)
+        await terminal.exited.wait()
+        return terminal.exit_status()
+
+    async def _kill(self, params: Json) -> Json:
+        terminal = self._terminal(params)
+        terminal.kill()
+        await terminal.exited.wait()
+        return {}
+
+    async def _drop(self, params: Json) -> Json:
+        terminal = self._terminal(params)
+        del self._terminals[_required(params, "terminalId")]
+        terminal.kill()
+        terminal.release()
+        await terminal.finished.wait()
+        return {}
+
+    def _terminal(self, params: Json) -> Terminal:
+        terminal_id = _required(params, "terminalId")
+        terminal = self._terminals.get(terminal_id)
+        if terminal is None:
+            raise RpcError(RESOURCE_NOT_FOUND, "No such terminal", {"terminalId": terminal_id})
+        return terminal
+
+
+def _required(params: Json, key: str) -> str:
+    value = text(params, key)
+    if value is None:
+        raise RpcError.invalid_params(f"{key} is required and must be a string")
+    return value
+
+
+_SHELL_SYNTAX: Final = re.compile(r"[\s;&|<>$`*?(){}\"']")
+
+
+def _argv(command: str, args: list[Any]) -> list[str]:
+    """The program and its arguments. Some agents give a whole shell line as the command, and no arguments."""
+    if not args and _SHELL_SYNTAX.search(command):
+        return ["/bin/sh", "-c", command]
+    return [command, *map(str, args)]
+
+
+def _variables(params: Json) -> dict[str, str]:
+    """The `env` of a request: a list of names and values."""
+    return {
+        name: value
+        for item in objects(params, "env") or ()
+        if (name := text(item, "name")) and (value := text(item, "value")) is not None
+    }
