@@ -22,6 +22,10 @@ TAIL_MAX_BYTES = 2 * 1024 * 1024
 """Bytes kept in memory for one conversation with subscribers: some seconds of a busy agent. Beyond it a slow
 cursor reads from the file."""
 
+TAIL_TRIMMED_BYTES = TAIL_MAX_BYTES * 3 // 4
+"""A tail that grew too large is cut to this: a quarter at once, since cutting the front moves the
+rest."""
+
 TAIL_SETTLED_BYTES = 64 * 1024
 """When every cursor has everything, more than this is given back: an idle conversation with an open socket
 weighs little, and a short pause of a reader does not cost it a trip to the file."""
@@ -113,7 +117,7 @@ class Tail:
         self._sizes.append(size + ITEM_OVERHEAD_BYTES)
         self._bytes += size + ITEM_OVERHEAD_BYTES
         if self._bytes > TAIL_MAX_BYTES:
-            over = self._bytes - TAIL_MAX_BYTES
+            over = self._bytes - TAIL_TRIMMED_BYTES
             count = 0
             # The newest stays, however large.
             while over > 0 and count < len(self._sizes) - 1:

@@ -84,7 +84,8 @@ class Log:
             )
         if record is not None:
             size += len(record.record)
-        size += sum(len(blob.data) for blob in blobs)
+        if blobs:
+            size += sum(len(blob.data) for blob in blobs)
         self._writer.enqueue(
             Append(
                 lane=self,
@@ -140,18 +141,26 @@ class Log:
         Cancelled, it is stored all the same. Raises as `flushed` does. To store a blob together with the
         event that refers to it, pass it to `append`.
         """
-        self.append((), blobs=(Blob(id=blob_id, data=data, media_type=media_type),))
+        self.append((), blobs=(Blob(blob_id, media_type, data),))
         await self.flushed()
 
     # Reading: only what is durable. All of these can be cancelled and raise LogDeleted or JournalError.
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]:
         """Return the events of these ids in the order asked, None for an unknown one."""
-        return await self._read(lambda c, key: queries.get(c, key, self._high_water, ids))
+        until = self._high_water
+        return await self._read(lambda c, key: queries.get(c, key, until, ids))
 
-    async def read(self, after_seq: int, limit: int) -> list[Stored]:
-        """Return up to `limit` events after a sequence number (-1 = from the first), oldest first."""
-        return await self._read(lambda c, key: queries.read(c, key, after_seq, self._high_water, limit))
+    async def read(
+        self, after_seq: int, limit: int | None, *, kind: str | None = None, source: str | None = None
+    ) -> list[Stored]:
+        """Return up to `limit` events (None = all) after a sequence number (-1 = all), oldest first.
+
+        `kind` and `source` are as in `search`.
+        """
+        asked = _filter(kind, source, None, None, None)
+        until = self._high_water
+        return await self._read(lambda c, key: queries.read(c, key, after_seq, until, limit, asked))
 
     async def read_back(self, before_seq: int | None, limit: int) -> list[Stored]:
         """Return up to `limit` events before a sequence number (None = from the last), newest first."""

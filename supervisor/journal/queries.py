@@ -42,10 +42,11 @@ class Filter:
     @property
     def is_empty(self) -> bool:
         """Whether every event matches."""
-        return self == _EMPTY
+        return self == EVERYTHING
 
 
-_EMPTY = Filter()
+EVERYTHING = Filter()
+"""The filter that every event passes."""
 
 
 def prepare(connection: sqlite3.Connection) -> None:
@@ -91,12 +92,15 @@ def load(connection: sqlite3.Connection, conversation_id: str) -> tuple[int, int
     return None if found is None else (int(found[0]), int(found[1]))
 
 
-def read(connection: sqlite3.Connection, key: int, after: int, until: int, limit: int) -> list[Stored]:
-    """Return events with after < seq <= until, oldest first."""
+def read(
+    connection: sqlite3.Connection, key: int, after: int, until: int, limit: int | None, asked: Filter
+) -> list[Stored]:
+    """Return matching events with after < seq <= until, oldest first. `limit=None` is all of them."""
+    condition, values = _where(key, until, asked)
     return _packed(
         connection,
-        f"{_COLUMNS} WHERE conversation = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
-        (key, after, until, limit),
+        f"{_COLUMNS} WHERE {condition} AND seq > ? ORDER BY seq LIMIT ?",
+        (*values, after, -1 if limit is None else limit),
     )
 
 
@@ -122,7 +126,7 @@ def read_page(connection: sqlite3.Connection, key: int, after: int, until: int, 
         if count and total > PAGE_MAX_BYTES:
             break
         count += 1
-    return read(connection, key, after, until, count) if count else []
+    return read(connection, key, after, until, count, EVERYTHING) if count else []
 
 
 def get(connection: sqlite3.Connection, key: int, until: int, ids: Sequence[str]) -> list[Stored | None]:
@@ -201,9 +205,9 @@ def _where(key: int, until: int, asked: Filter) -> tuple[str, list[object]]:
 def get_blob(connection: sqlite3.Connection, key: int, blob_id: str) -> Blob | None:
     """Return a blob of a conversation."""
     found = connection.execute(
-        "SELECT data, media_type FROM blobs WHERE conversation = ? AND id = ?", (key, blob_id)
+        "SELECT media_type, data FROM blobs WHERE conversation = ? AND id = ?", (key, blob_id)
     ).fetchone()
-    return None if found is None else Blob(id=blob_id, data=found[0], media_type=found[1])
+    return None if found is None else Blob(blob_id, *found)
 
 
 _RECORD = (

@@ -60,13 +60,13 @@ class Transient:
 Item = Stored | Transient
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Blob:
     """Bytes kept beside the events of a conversation, such as the uncut form of a large content."""
 
     id: str
-    data: bytes
     media_type: str
+    data: bytes
 
 
 @attrs.frozen(kw_only=True)
