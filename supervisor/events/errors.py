@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import attrs
 
@@ -44,9 +44,6 @@ class EventValidationError(ValueError):
         first = self.errors[0]
         more = f" (and {len(self.errors) - 1} more)" if len(self.errors) > 1 else ""
         super().__init__(f"{'.'.join(map(str, first.loc)) or 'document'}: {first.msg}{more}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.errors,)
 
 
 class Errors:

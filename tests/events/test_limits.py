@@ -183,6 +183,11 @@ CONSTRAINTS: list[tuple[dict[str, Any], str, str]] = [
         "union_tag_invalid",
     ),
     ({**MESSAGE, "llm_message": {"role": "user", "content": [{}]}}, "llm_message.content.0.text", "missing"),
+    (
+        {**MESSAGE, "llm_message": {"role": "user", "content": ["hi"]}},
+        "llm_message.content.0",
+        "dict_type",
+    ),
     # required sources
     ({"kind": "MessageEvent", "llm_message": {"role": "user"}}, "source", "missing"),
     ({"kind": "ConversationErrorEvent", "code": "c", "detail": "d"}, "source", "missing"),
