@@ -1,0 +1,95 @@
+# shellcheck shell=bash
+# Sourced by the other scripts: finds a Python and makes virtual environments from the lock files in requirements/.
+# Everything is made below the repository: .venv for running, .cache for the rest. Expects `set -euo pipefail`.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+
+# The newest Node.js that an agent of the catalogue asks for (claude-code). With an older one on PATH, or none,
+# the `node` extra brings one.
+NODE_NEEDED=22
+
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_REQUIRE_VIRTUALENV=0 PIP_USER=0
+
+say() { printf '%s\n' "$*" >&2; }
+
+fail() {
+    say "$(basename "$0"): $*"
+    exit 1
+}
+
+# Prints the paths under which a Python may be found, the preferred one first. A version manager's shims may
+# refuse to start, so its versions are looked at too, wherever HOME points.
+python_candidates() {
+    local name entry
+    for name in python3 python3.13 python3.12 python3.11 python3.14 python; do
+        command -v "$name" || true
+    done
+    local -a managers=("${PYENV_ROOT:-$HOME/.pyenv}")
+    local -a entries
+    IFS=: read -r -a entries <<<"$PATH"
+    for entry in "${entries[@]}"; do
+        [[ $entry == */shims ]] && managers+=("${entry%/shims}")
+    done
+    for entry in "${managers[@]}"; do
+        compgen -G "$entry/versions/3.*/bin/python3" | sort -rV || true
+    done
+}
+
+# find_python MINOR: prints the interpreter of the first Python >= 3.MINOR that can make environments; status 1 if none.
+find_python() {
+    local candidate found
+    while read -r candidate; do
+        # sys.executable, so that a shim, whose choice may change, is not remembered.
+        if found=$("$candidate" -c "
+import sys, ensurepip, venv
+if sys.version_info < (3, $1): sys.exit(1)
+print(sys.executable)" 2>/dev/null); then
+            printf '%s\n' "$found"
+            return 0
+        fi
+    done < <(python_candidates)
+    return 1
+}
+
+# node_is_enough: whether the Node.js on PATH runs every agent of the catalogue.
+node_is_enough() {
+    local version
+    version=$(node --version 2>/dev/null) || return 1
+    version=${version#v}
+    [[ ${version%%.*} =~ ^[0-9]+$ ]] && ((${version%%.*} >= NODE_NEEDED))
+}
+
+# make_environment DIRECTORY PYTHON PROJECT LOCK...: a virtual environment that holds exactly the locked versions and,
+# with PROJECT=yes, Ostler itself (editable). Made anew when anything that it was made from has changed; else at once.
+make_environment() {
+    local directory=$1 python=$2 project=$3
+    shift 3
+    local -a locks=("$@") sources=("$@")
+    [[ $project == yes ]] && sources+=(setup.cfg pyproject.toml)
+    local stamp
+    stamp=$(cd "$ROOT" && printf '%s %s\n' "$directory" "$python" && cksum "${sources[@]}")
+    is_made "$directory" "$stamp" && return 0
+
+    mkdir -p "$(dirname "$directory")"
+    # One script at a time; the others find the work done.
+    exec 9>"$directory.lock"
+    if command -v flock >/dev/null; then flock 9; fi
+    if ! is_made "$directory" "$stamp"; then
+        say "Making ${directory#"$ROOT/"} (once; takes about a minute) ..."
+        rm -rf "$directory"
+        "$python" -m venv "$directory" >&2
+        local -a arguments=()
+        local lock
+        for lock in "${locks[@]}"; do arguments+=(-r "$ROOT/$lock"); done
+        "$directory/bin/python" -m pip install --quiet --require-hashes "${arguments[@]}" >&2
+        if [[ $project == yes ]]; then
+            "$directory/bin/python" -m pip install --quiet --no-deps --no-build-isolation -e "$ROOT" >&2
+        fi
+        printf '%s\n' "$stamp" >"$directory/made-from"
+    fi
+    exec 9>&-
+}
+
+is_made() {
+    [[ -x $1/bin/python && -f $1/made-from && $(<"$1/made-from") == "$2" ]]
+}
