@@ -1,0 +1,13 @@
+"""Why an agent's program is not there to be run."""
+
+from __future__ import annotations
+
+__all__ = ["InstallError", "NodeMissing"]
+
+
+class InstallError(Exception):
+    """The agent could not be installed; the message says why, for the person who asked for it."""
+
+
+class NodeMissing(InstallError):  # noqa: N818 - says what is the case
+    """No Node.js that is new enough was found; the message says what to install."""
