@@ -20,7 +20,7 @@ STRING_BYTES: Final = 32 * 1024
 """Most UTF-8 bytes of one string inside a payload that is over its budget."""
 
 TEXT_BYTES: Final = 1024 * 1024
-"""Most UTF-8 bytes of one message's text: an answer is read by people, it is cut far later than tool output."""
+"""Most UTF-8 bytes of one message's text: people read answers, so they are cut far later than tool output."""
 
 _DEPTH: Final = 40
 """Deepest nesting that is walked; what lies deeper in an over-budget payload is dropped with a note."""
@@ -88,7 +88,11 @@ def _walk(value: Any, blob_id: str, depth: int) -> Any:
     if isinstance(value, dict):
         if value.get("type") in {"image", "audio"} and isinstance(value.get("data"), str):
             # Half of a base64 picture is no picture: it is left out as a whole.
-            return {**value, "data": "", "uri": f"blob:{blob_id}"} if len(value["data"]) > STRING_BYTES else value
+            return (
+                {**value, "data": "", "uri": f"blob:{blob_id}"}
+                if len(value["data"]) > STRING_BYTES
+                else value
+            )
         return {key: _walk(item, blob_id, depth - 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_walk(item, blob_id, depth - 1) for item in value]

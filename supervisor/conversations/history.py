@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from supervisor.events import ACPToolCallEvent, AgentErrorEvent, Event, new_event_id
 
-INTERRUPTED: Final = "Interrupted: the server stopped before this tool call ended; what it has done is not known."
+INTERRUPTED: Final = (
+    "Interrupted: the server stopped before this tool call ended; what it has done is not known."
+)
 
 OUTPUT_CHARS: Final = 500
 """How much of a tool's output a transcript shows: enough to know what it was."""
@@ -30,7 +32,10 @@ def open_calls(events: Sequence[Mapping[str, Any]]) -> list[Event]:
             actions.pop(call, None)
     closing: list[Event] = [
         AgentErrorEvent(
-            id=new_event_id(), tool_name=event["tool_name"], tool_call_id=event["tool_call_id"], error=INTERRUPTED
+            id=new_event_id(),
+            tool_name=event["tool_name"],
+            tool_call_id=event["tool_call_id"],
+            error=INTERRUPTED,
         )
         for event in actions.values()
     ]

@@ -7,6 +7,8 @@ from typing import Any, Final
 import orjson
 
 from supervisor.events import new_event_id, timestamp_now
+from supervisor.settings import agent_settings_to_dict
+
 from .record import ConversationRecord
 from .usage import stats
 
@@ -16,7 +18,7 @@ MASK: Final = "**********"
 
 def agent_object(record: ConversationRecord) -> dict[str, Any]:
     """The agent, as the polymorphic object that clients decode."""
-    settings = record.agent.dump()
+    settings = agent_settings_to_dict(record.agent)
     shown = {name: value for name, value in settings.items() if name.startswith("acp_")}
     return {
         "kind": "ACPAgent",
@@ -37,7 +39,9 @@ def _masked_mcp(servers: dict[str, Any]) -> dict[str, Any]:
             if isinstance(shown.get(field), dict):
                 shown[field] = dict.fromkeys(shown[field], MASK)
         if shown.get("auth") is not None:
-            shown["auth"] = {"strategy": shown["auth"].get("strategy")} if isinstance(shown["auth"], dict) else None
+            shown["auth"] = (
+                {"strategy": shown["auth"].get("strategy")} if isinstance(shown["auth"], dict) else None
+            )
         return shown
 
     return {name: masked(server) for name, server in servers.items()}
@@ -63,7 +67,8 @@ def _common(record: ConversationRecord, secret_value: str | None) -> dict[str, A
         "stats": stats(record.usage),
         "secret_registry": {
             "secret_sources": {
-                name: {"description": None, "value": secret_value, "kind": "StaticSecret"} for name in record.secrets
+                name: {"description": None, "value": secret_value, "kind": "StaticSecret"}
+                for name in record.secrets
             }
         },
         "tags": record.tags,
@@ -96,7 +101,7 @@ def conversation_info(record: ConversationRecord) -> dict[str, Any]:
 
 
 def full_state(record: ConversationRecord) -> bytes:
-    """The snapshot that sockets send first and after every run: a state update event that is not journalled."""
+    """The snapshot that sockets send first and after every run, as an event that is not journalled."""
     value = {key: item for key, item in _common(record, MASK).items() if item is not None}
     value["activated_path_rules"] = []
     value["head_is_empty"] = record.leaf_event_id is None

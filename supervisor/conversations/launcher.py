@@ -81,16 +81,17 @@ class Launcher:
         """
         settings = record.agent
         descriptor = self.descriptor(record)
-        command = tuple(settings.acp_command)
         launch: Launch
-        if command and command != descriptor.command:
+        if settings.acp_command and not record.preset_command:
             # A command that the user gave is run as it stands.
-            launch = Launch(argv=command)
+            launch = Launch(argv=tuple(settings.acp_command))
         else:
             try:
                 launch = await ensure_installed(descriptor, self.prefix, progress=progress)
             except (InstallError, NodeMissing) as error:
-                raise AgentFailure("ACPSpawnError", str(error), kind="config", user_action="settings") from error
+                raise AgentFailure(
+                    "ACPSpawnError", str(error), kind="config", user_action="settings"
+                ) from error
         given = {**await self.secrets(), **await self.vault.open(record.secrets)}
         data_dir: Path | None = None
         if (settings.acp_isolate_data_dir and descriptor.data_dir_env) or needs_data_dir(descriptor, given):

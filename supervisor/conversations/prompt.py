@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from supervisor.acp import image_block, resource_link_block, text_block
+from supervisor.acp.schema import image_block, resource_link_block, text_block
 from supervisor.events import ImageContent, Message, TextContent
 
 CONTINUE: Final = (

@@ -8,7 +8,7 @@ import attrs
 import orjson
 
 from supervisor.events import Vocabulary
-from supervisor.settings import NO_PRESETS, AgentSettings, decode_agent_settings
+from supervisor.settings import AgentSettings, agent_settings_from_dict, agent_settings_to_dict
 
 from .start import MAX_ITERATIONS_DEFAULT, never_confirm
 
@@ -24,13 +24,15 @@ class RecordTooNew(Exception):
 class ConversationRecord:
     """The durable state of one conversation.
 
-    `execution_status` is one of the wire's: idle, running, paused, waiting_for_confirmation, finished,
-    error, stuck. `prompted_seq` is the sequence number of the last user message that was handed to the
-    agent (-1: none): messages after it are the queue. `unfinished` tells that the turn of that message
-    did not end well, so that an explicit run has something to continue; `retry_seq` names a message that
-    was handed over but of which nothing happened, so that an explicit run may hand it over once more.
-    `session_id` is the agent's (a bearer token: never shown whole), `session_cwd` its workspace,
-    `sessions` counts the agent sessions so far. `secrets` holds encrypted values by name.
+    `preset_command` tells that the agent's command is its preset's and not one of the user's own: what is
+    run then follows the catalog, also after its version moves on. `execution_status` is one of the wire's:
+    idle, running, paused, waiting_for_confirmation, finished, error, stuck. `prompted_seq` is the sequence
+    number of the last user message that was handed to the agent (-1: none): messages after it are the
+    queue. `unfinished` tells that the turn of that message did not end well, so that an explicit run has
+    something to continue; `retry_seq` names a message that was handed over but of which nothing happened,
+    so that an explicit run may hand it over once more. `session_id` is the agent's (a bearer token: never
+    shown whole), `session_cwd` its workspace, `sessions` counts the agent sessions so far. `secrets` holds
+    encrypted values by name.
     """
 
     id: str
@@ -39,6 +41,7 @@ class ConversationRecord:
     updated_at: str
     agent: AgentSettings
     vocabulary: Vocabulary
+    preset_command: bool = False
     title: str | None = None
     autotitle: bool = True
     tags: dict[str, str] = attrs.field(factory=dict)
@@ -74,7 +77,7 @@ class ConversationRecord:
             if attribute.name != "agent"
         }
         return orjson.dumps(
-            {"version": RECORD_VERSION, "agent": self.agent.dump(), **fields},
+            {"version": RECORD_VERSION, "agent": agent_settings_to_dict(self.agent), **fields},
             option=orjson.OPT_NON_STR_KEYS,
         )
 
@@ -87,6 +90,6 @@ class ConversationRecord:
             raise RecordTooNew(f"conversation record version {version} is newer than {RECORD_VERSION}")
         known = {attribute.name for attribute in attrs.fields(cls)}
         values = {name: value for name, value in fields.items() if name in known}
-        values["agent"] = decode_agent_settings(fields["agent"], NO_PRESETS)
+        values["agent"] = agent_settings_from_dict(fields["agent"])
         values["vocabulary"] = Vocabulary(fields["vocabulary"])
         return cls(**values)

@@ -25,6 +25,7 @@ from supervisor.events import (
 from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row
 
 from .cards import Recorded
+from .clip import Spill
 from .record import ConversationRecord
 from .translate import Delta, Opened
 
@@ -40,6 +41,10 @@ def later(previous: str, now: str) -> str:
         return now
     moved = datetime.datetime.fromisoformat(previous) + _TICK
     return moved.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _blob(spill: Spill) -> Blob:
+    return Blob(id=spill.blob_id, data=spill.body, media_type=spill.media_type)
 
 
 @attrs.define
@@ -61,8 +66,11 @@ class Recorder:
         blobs: list[Blob] = []
         for item in events:
             if isinstance(item, Recorded):
-                blobs.extend(Blob(spill.blob_id, spill.media_type, spill.body) for spill in item.spills)
-                item = item.event  # noqa: PLW2901
+                blobs.extend(
+                    Blob(id=spill.blob_id, data=spill.body, media_type=spill.media_type)
+                    for spill in item.spills
+                )
+                item = item.event
             rows.append(self._row(item))
         self.record.updated_at = self.last_timestamp or timestamp_now()
         return self.log.append(rows, self._update(), blobs)
@@ -75,13 +83,16 @@ class Recorder:
     def _update(self) -> RecordUpdate:
         record = self.record
         return RecordUpdate(
-            record=record.dump(), status=record.execution_status, title=record.title, updated_at=record.updated_at
+            record=record.dump(),
+            status=record.execution_status,
+            title=record.title,
+            updated_at=record.updated_at,
         )
 
     def _row(self, event: Event) -> Row:
         self.last_timestamp = later(self.last_timestamp, timestamp_now())
-        link = {"parent_id": self.record.leaf_event_id} if self.extended else {}
-        event = attrs.evolve(event, timestamp=self.last_timestamp, **link)
+        parent = self.record.leaf_event_id if self.extended else None
+        event = attrs.evolve(event, timestamp=self.last_timestamp, parent_id=parent)
         if not isinstance(event, ConversationStateUpdateEvent):
             self.record.leaf_event_id = event.id
         return Row(
@@ -101,7 +112,12 @@ class Recorder:
     def stream(self, item: Delta | Opened) -> None:
         """Show a piece of a segment to whoever listens now."""
         if isinstance(item, Opened):
-            frame = {"type": "item_started", "item_id": item.item_id, "attempt": 0, "anchor_seq": self.log.last_seq}
+            frame = {
+                "type": "item_started",
+                "item_id": item.item_id,
+                "attempt": 0,
+                "anchor_seq": self.log.last_seq,
+            }
             self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
             return
         text = item.kind == "text"

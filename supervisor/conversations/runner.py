@@ -235,7 +235,7 @@ class Runner:
                         break
                     await self._wake.wait()
                 nursery.cancel_scope.cancel()
-        except Exception as error:  # noqa: BLE001 - a fault here must never reach another conversation
+        except Exception as error:
             log.exception("conversation failed", conversation=self._record.id)
             self._fail(AgentFailure("InternalError", f"{type(error).__name__}: {error}"[:500]))
         finally:
@@ -307,7 +307,9 @@ class Runner:
                         "session/prompt",
                         params,
                         timeout=math.inf,
-                        on_response=lambda result, last=attempt == 2: self._prompt_answered(turn, result, last),
+                        on_response=lambda result, last=attempt == 2: self._prompt_answered(
+                            turn, result, last
+                        ),
                     )
                 except RpcError:
                     pass  # dealt with in its place, by _prompt_answered
@@ -336,7 +338,9 @@ class Runner:
         assert agent.initialized is not None
         wanted = Wanted(cwd="", mcp_servers=(), prior_id=None, login=agent.plan.login)
         try:
-            await login(agent.connection, agent.initialized, wanted, self._deadlines, "Authentication required")
+            await login(
+                agent.connection, agent.initialized, wanted, self._deadlines, "Authentication required"
+            )
         except AgentFailure as failure:
             self._record.retry_seq = turn.prompt_seq
             self._end_with_failure(turn, failure)
@@ -471,10 +475,14 @@ class Runner:
             self._emit(self._translator.state("config_options", options))
         if session.memory is Memory.LOST:
             self._transcript = await self._conversation.transcript()
-            self._recorder.write([_environment_message(
-                f"The agent's memory of this conversation could not be restored ({session.reason}). "
-                "A new session goes on from a transcript of what was said."
-            )])
+            self._recorder.write(
+                [
+                    _environment_message(
+                        f"The agent's memory of this conversation could not be restored ({session.reason}). "
+                        "A new session goes on from a transcript of what was said."
+                    )
+                ]
+            )
 
     def _phase(self, phase: str) -> None:
         if self._record.agent_state.get("phase") != phase:
@@ -544,7 +552,9 @@ class Runner:
 
     def _record_paused(self) -> None:
         # The core vocabulary has no word for an interrupt but that of a pause.
-        mark: Event = InterruptEvent(id=new_event_id()) if self._recorder.extended else PauseEvent(id=new_event_id())
+        mark: Event = (
+            InterruptEvent(id=new_event_id()) if self._recorder.extended else PauseEvent(id=new_event_id())
+        )
         self._record.execution_status = "paused"
         self._recorder.write([mark, self._recorder.state("execution_status", "paused")])
 
@@ -606,7 +616,7 @@ class Runner:
             self._recorder.write(recorded)
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
-        """A request of the agent's: looked at in its place among the updates, answered from a task of its own.
+        """A request of the agent's: looked at in its place among the updates, answered by a task of its own.
 
         Raises RpcError for what is not offered.
         """
@@ -637,14 +647,16 @@ class Runner:
         if self._turn is None or self._turn.cancelling:
             return _at_once(permissions.CANCELLED)
         if not permissions.asks_a_person(self._record.confirmation_policy):
-            self._emit(self._translator.allowed(request.tool_call))
+            self._emit(self._translator.allowed(request.tool_call.raw))
             allowed = permissions.allow(request.options)
             if allowed is not None:
                 return _at_once(allowed)
-            key, outs = self._translator.ask(request.tool_call)
-            self._emit([*outs, *self._translator.reject(key, "The agent offered no way to allow this call once.")])
+            key, outs = self._translator.ask(request.tool_call.raw)
+            self._emit(
+                [*outs, *self._translator.reject(key, "The agent offered no way to allow this call once.")]
+            )
             return _at_once(permissions.reject(request.options))
-        key, outs = self._translator.ask(request.tool_call)
+        key, outs = self._translator.ask(request.tool_call.raw)
         pending = Pending(key, request.options)
         self._pending[key] = pending
         self._emit(outs)
@@ -683,7 +695,7 @@ class Runner:
     async def _hold_timer(self) -> None:
         while True:
             await self._held.wait()
-            while trio.current_time() < self._hold_until:
+            while trio.current_time() < self._hold_until:  # noqa: ASYNC110 - it moves while we sleep
                 await trio.sleep_until(self._hold_until)
             self._held = trio.Event()
             self._hold_since = self._hold_until = math.inf

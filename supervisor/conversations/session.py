@@ -114,7 +114,11 @@ async def open_session(
                 continue
             replaying(True)  # resume must not replay, but there are agents that do
             try:
-                params = {"sessionId": wanted.prior_id, "cwd": wanted.cwd, "mcpServers": list(wanted.mcp_servers)}
+                params = {
+                    "sessionId": wanted.prior_id,
+                    "cwd": wanted.cwd,
+                    "mcpServers": list(wanted.mcp_servers),
+                }
                 answer = await _with_login(
                     connection, initialized, wanted, method, params, deadlines.load_session, deadlines
                 )
@@ -189,7 +193,8 @@ async def login(
         raise auth_required(f"{complaint}: {error.message}", _methods(initialized)) from error
     except RequestTimeout as error:
         raise auth_required(
-            f"{complaint}: no answer to authenticate within {deadlines.authenticate:g} s", _methods(initialized)
+            f"{complaint}: no answer to authenticate within {deadlines.authenticate:g} s",
+            _methods(initialized),
         ) from error
 
 
@@ -226,7 +231,9 @@ def models_of(result: SessionResult) -> ModelChoice:
     return ModelChoice(None, None, False, False)
 
 
-async def choose_model(connection: Connection, session: Session, model: str, deadlines: Deadlines) -> str | None:
+async def choose_model(
+    connection: Connection, session: Session, model: str, deadlines: Deadlines
+) -> str | None:
     """Ask for a model, by the option of that category or the older call. Best effort: an agent that
     refuses keeps its own model. Returns the model that is in force, as far as the agent tells."""
     option = model_option(session.result.config_options or ())
@@ -253,9 +260,7 @@ async def choose_mode(connection: Connection, session: Session, mode: str, deadl
     return await _set(connection, "session/set_mode", params, deadlines)
 
 
-async def _set(
-    connection: Connection, method: str, params: Mapping[str, Any], deadlines: Deadlines
-) -> bool:
+async def _set(connection: Connection, method: str, params: Mapping[str, Any], deadlines: Deadlines) -> bool:
     try:
         await connection.request(method, params, timeout=deadlines.option)
     except (RpcError, RequestTimeout) as error:

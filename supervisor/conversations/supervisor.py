@@ -101,7 +101,8 @@ class Supervisor:
                 launched_agent_profile=request.launched_agent_profile,
                 extra=dict(request.extra),
             )
-            self._check(record)
+            descriptor = self._context.launcher.descriptor(record)
+            record.preset_command = tuple(agent.acp_command) == descriptor.command
             try:
                 journal_log = await self._context.journal.create(
                     conversation_id,
@@ -129,11 +130,6 @@ class Supervisor:
             return await self.get(request.parent_conversation_id)
         except UnknownConversation as error:
             raise InvalidStart(str(error), ("parent_conversation_id",)) from error
-
-    def _check(self, record: ConversationRecord) -> None:
-        descriptor = self._context.launcher.descriptor(record)
-        if not descriptor.command and not record.agent.acp_command:
-            raise InvalidStart("a custom agent needs a command", ("agent_settings", "acp_command"))
 
     async def get(self, conversation_id: str) -> Conversation:
         """The conversation of that (dashed) id. Raises UnknownConversation."""

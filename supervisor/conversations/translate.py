@@ -13,7 +13,7 @@ bounds that by a timer (`holding`, `release`).
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import attrs
@@ -114,6 +114,11 @@ class Translator:
     _used: dict[str, int] = attrs.field(factory=dict)
     _response_id: str | None = None
     _states: dict[str, bytes] = attrs.field(factory=dict)
+    _outs: list[Out] = attrs.field(factory=list)
+
+    def _drain(self) -> list[Out]:
+        outs, self._outs = self._outs, []
+        return outs
 
     def new_session(self, number: int) -> None:
         """The agent began session `number` (from 0): it may use its call ids again."""
@@ -124,113 +129,123 @@ class Translator:
 
     def update(self, update: schema.Update) -> list[Out]:
         """What one `session/update` means."""
-        return list(self._update(update))
+        self._update(update)
+        return self._drain()
 
-    def _update(self, update: schema.Update) -> Iterator[Out]:
+    def _update(self, update: schema.Update) -> None:
         match update:
             case schema.AgentMessageChunk():
-                yield from self._chunk(update.text, update.content, update.message_id)
+                self._chunk(update.text, update.content, update.message_id)
             case schema.AgentThoughtChunk():
-                yield from self._thought(update.text)
+                self._thought(update.text)
             case schema.ToolCall():
-                yield from self._tool_call(update.raw, new=True)
+                self._tool_call(update.raw, new=True)
             case schema.ToolCallUpdate():
-                yield from self._tool_call(update.raw, new=False)
+                self._tool_call(update.raw, new=False)
             case schema.UserMessageChunk():
                 pass  # an echo of what the journal already holds
             case schema.UsageUpdate():
-                yield Usage(update.used, update.size, None if update.cost is None else update.cost.amount)
+                self._outs.append(
+                    Usage(update.used, update.size, None if update.cost is None else update.cost.amount)
+                )
             case schema.SessionInfo():
                 if update.title:
-                    yield Title(update.title)
+                    self._outs.append(Title(update.title))
             case schema.Plan():
-                yield from self._state("plan", update.raw.get("entries"))
+                self._state("plan", update.raw.get("entries"))
             case schema.AvailableCommands():
-                yield from self._state("available_commands", update.raw.get("availableCommands"))
+                self._state("available_commands", update.raw.get("availableCommands"))
             case schema.CurrentMode():
-                yield from self._state("current_mode", update.mode_id)
+                self._state("current_mode", update.mode_id)
             case schema.ConfigOptionsUpdate():
-                yield from self._state("config_options", update.raw.get("configOptions"))
+                self._state("config_options", update.raw.get("configOptions"))
             case _:
                 # Kinds that this version does not know are kept as they came.
-                yield from self._state("acp_update", update.raw, always=True)
+                self._state("acp_update", update.raw, always=True)
 
-    def _chunk(self, text: str | None, content: Mapping[str, Any], message_id: str | None) -> Iterator[Out]:
+    def _chunk(self, text: str | None, content: Mapping[str, Any], message_id: str | None) -> None:
         if text is None:
             text = _describe(content)
         if not text:
             return
-        yield from self._release()
+        self._release()
         segment = self._segment
-        if segment is not None and segment.text and message_id and segment.message_id not in (None, message_id):
-            yield from self._close_segment()
+        if (
+            segment is not None
+            and segment.text
+            and message_id
+            and segment.message_id not in (None, message_id)
+        ):
+            self._close_segment()
             segment = None
         if segment is None:
-            segment = yield from self._open_segment()
+            segment = self._open_segment()
         if message_id:
             segment.message_id = message_id
         segment.text.append(text)
-        yield Delta(segment.item_id, "text", text, segment.deltas)
+        self._outs.append(Delta(segment.item_id, "text", text, segment.deltas))
         segment.deltas += 1
 
-    def _thought(self, text: str | None) -> Iterator[Out]:
+    def _thought(self, text: str | None) -> None:
         if not text:
             return
-        yield from self._release()
+        self._release()
         segment = self._segment
         if segment is None:
-            segment = yield from self._open_segment()
+            segment = self._open_segment()
         segment.thoughts.append(text)
-        yield Delta(segment.item_id, "reasoning", text, segment.deltas)
+        self._outs.append(Delta(segment.item_id, "reasoning", text, segment.deltas))
         segment.deltas += 1
 
-    def _open_segment(self) -> Iterator[Any]:
+    def _open_segment(self) -> _Segment:
         segment = _Segment(self.mint())
         self._segment = segment
-        yield Opened(segment.item_id)
+        self._outs.append(Opened(segment.item_id))
         return segment
 
-    def _close_segment(self) -> Iterator[Out]:
+    def _close_segment(self) -> None:
         segment = self._segment
         if segment is None:
             return
         self._segment = None
         text = clip_text("".join(segment.text), f"{segment.item_id}-text")
         thoughts = clip_text("".join(segment.thoughts), f"{segment.item_id}-thoughts")
-        yield Recorded(
-            MessageEvent(
-                id=segment.item_id,
-                source="agent",
-                llm_message=Message(
-                    role="assistant",
-                    content=(TextContent(text=text.value),) if text.value else (),
-                    reasoning_content=thoughts.value or None,
+        self._outs.append(
+            Recorded(
+                MessageEvent(
+                    id=segment.item_id,
+                    source="agent",
+                    llm_message=Message(
+                        role="assistant",
+                        content=(TextContent(text=text.value),) if text.value else (),
+                        reasoning_content=thoughts.value or None,
+                    ),
+                    llm_response_id=self._response(),
                 ),
-                llm_response_id=self._response(),
-            ),
-            tuple(spill for spill in (text.spill, thoughts.spill) if spill is not None),
+                tuple(spill for spill in (text.spill, thoughts.spill) if spill is not None),
+            )
         )
 
     # -- tool calls ---------------------------------------------------------------------------------
 
-    def _tool_call(self, raw: Mapping[str, Any], *, new: bool) -> Iterator[Out]:
+    def _tool_call(self, raw: Mapping[str, Any], *, new: bool) -> None:
         agent_id = raw.get("toolCallId")
         agent_id = agent_id if isinstance(agent_id, str) and agent_id else None
         card = None if agent_id is None else self._cards.get(agent_id)
         if card is None and not new and agent_id in self._used and not _opens_again(raw):
             return  # a late word about a call whose end is recorded
         if card is None:
-            yield from self._close_segment()
-            card = yield from self._open_card(agent_id)
+            self._close_segment()
+            card = self._open_card(agent_id)
         card.merge(raw)
         if card.ended:
-            yield from self._end(card, Ending.COMPLETED if card.status == "completed" else Ending.FAILED)
+            self._end(card, Ending.COMPLETED if card.status == "completed" else Ending.FAILED)
         elif card.started_id is None and self._settled(card):
-            yield from self._start(card)
+            self._start(card)
 
-    def _open_card(self, agent_id: str | None) -> Iterator[Any]:
+    def _open_card(self, agent_id: str | None) -> Card:
         if len(self._cards) >= OPEN_CARDS_MAX:
-            yield from self._end(next(iter(self._cards.values())), Ending.INTERRUPTED)
+            self._end(next(iter(self._cards.values())), Ending.INTERRUPTED)
         if agent_id is None:
             agent_id = self.mint()
         uses = self._used.pop(agent_id, 0) + 1
@@ -258,75 +273,70 @@ class Translator:
 
     def release(self) -> list[Out]:
         """Write the first events that are held back: the timer ran out."""
-        return list(self._release())
+        self._release()
+        return self._drain()
 
-    def _release(self) -> Iterator[Out]:
+    def _release(self) -> None:
         while self._held:
-            yield from self._start(self._held[0])
+            self._start(self._held[0])
 
-    def _start(self, card: Card) -> Iterator[Out]:
+    def _start(self, card: Card) -> None:
         self._held.remove(card)
-        yield start_event(card, Form.ACTION if self.core else Form.ACP, self.mint(), self._response())
+        self._outs.append(
+            start_event(card, Form.ACTION if self.core else Form.ACP, self.mint(), self._response())
+        )
 
-    def _end(self, card: Card, ending: Ending) -> Iterator[Out]:
+    def _end(self, card: Card, ending: Ending) -> None:
         if card.started_id is None:
-            yield from self._start(card)
+            self._start(card)
         del self._cards[card.agent_call_id]
         if card.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
-        yield from end_events(card, ending, iter(self.mint, None))
+        self._outs.extend(end_events(card, ending, iter(self.mint, None)))
         if not self._cards:
             self._response_id = None  # what follows comes from the model's next response
 
     # -- permissions --------------------------------------------------------------------------------
 
     def ask(self, tool_call: Mapping[str, Any]) -> tuple[str, list[Out]]:
-        """A call waits for a person: it is an ActionEvent now. Returns the id by which `decide` finds it."""
-        outs: list[Out] = []
-        key = self._note_request(tool_call, outs)
-        card = self._cards[key]
+        """A call waits for a person: it is an ActionEvent now. Returns the key by which `reject` finds it."""
+        card = self._note_request(tool_call)
         if card in self._held:
             self._held.remove(card)
         if card.action_id is None:
-            outs.append(action_event(card, self.mint(), self._response()))
-        return key, outs
+            self._outs.append(action_event(card, self.mint(), self._response()))
+        return card.agent_call_id, self._drain()
 
     def allowed(self, tool_call: Mapping[str, Any]) -> list[Out]:
         """A call was allowed without a person: what the request says of it is kept."""
-        outs: list[Out] = []
-        key = self._note_request(tool_call, outs)
-        card = self._cards[key]
+        card = self._note_request(tool_call)
         if card in self._held:
-            outs.extend(self._start(card))
-        return outs
+            self._start(card)
+        return self._drain()
 
-    def _note_request(self, tool_call: Mapping[str, Any], outs: list[Out]) -> str:
+    def _note_request(self, tool_call: Mapping[str, Any]) -> Card:
         agent_id = tool_call.get("toolCallId")
-        card = self._cards.get(agent_id) if isinstance(agent_id, str) else None
+        agent_id = agent_id if isinstance(agent_id, str) and agent_id else None
+        card = None if agent_id is None else self._cards.get(agent_id)
         if card is None:
-            outs.extend(self._close_segment())
-            opening = self._open_card(agent_id if isinstance(agent_id, str) and agent_id else None)
-            while True:
-                try:
-                    outs.append(next(opening))
-                except StopIteration as done:
-                    card = done.value
-                    break
-        # The request describes the call better than the updates so far, but it is not over yet.
+            self._close_segment()
+            card = self._open_card(agent_id)
+        # The request describes the call better than the updates so far, but the call is not over yet.
         card.merge({key: value for key, value in tool_call.items() if key != "status"})
-        return card.agent_call_id
+        return card
 
     def reject(self, key: str, reason: str) -> list[Out]:
         """A person (or a policy) rejected the call: closed here, since not every agent closes it."""
         card = self._cards.get(key)
-        if card is None:
-            return []
-        card.rejection = reason
-        return list(self._end(card, Ending.REJECTED))
+        if card is not None:
+            card.rejection = reason
+            self._end(card, Ending.REJECTED)
+        return self._drain()
 
     def close_text(self) -> list[Out]:
         """Close an open segment as a message: text that came outside any turn, and no more of it."""
-        return list(self._close_segment())
+        self._close_segment()
+        return self._drain()
 
     # -- the end of a turn --------------------------------------------------------------------------
 
@@ -336,50 +346,55 @@ class Translator:
         `note` says in a few words why an answer was cut short. With `Close.FINISH` the last segment
         becomes the turn's answer, an empty one where the agent said nothing after its last tool call.
         """
-        return list(self._end_turn(close, note))
+        self._end_turn(close, note)
+        return self._drain()
 
-    def _end_turn(self, close: Close, note: str | None) -> Iterator[Out]:
-        yield from self._release()
+    def _end_turn(self, close: Close, note: str | None) -> None:
+        self._release()
         for card in list(self._cards.values()):
-            yield from self._end(card, Ending.INTERRUPTED)
+            self._end(card, Ending.INTERRUPTED)
         if close is Close.MESSAGE:
-            yield from self._close_segment()
+            self._close_segment()
         else:
-            yield from self._finish(note)
+            self._finish(note)
         self._response_id = None
 
-    def _finish(self, note: str | None) -> Iterator[Out]:
+    def _finish(self, note: str | None) -> None:
         segment = self._segment or _Segment(self.mint())
         self._segment = None
         text = clip_text("".join(segment.text), f"{segment.item_id}-text")
         thoughts = clip_text("".join(segment.thoughts), f"{segment.item_id}-thoughts")
         call_id = self.mint()
-        yield Recorded(
-            ActionEvent(
-                id=segment.item_id,
-                thought=(),
-                reasoning_content=thoughts.value or None,
-                action=FinishAction(message=text.value),
-                tool_name="finish",
-                tool_call_id=call_id,
-                tool_call=MessageToolCall(
-                    id=call_id,
-                    name="finish",
-                    arguments=orjson.dumps({"message": text.value}).decode(),
-                    origin="completion",
+        self._outs.append(
+            Recorded(
+                ActionEvent(
+                    id=segment.item_id,
+                    thought=(),
+                    reasoning_content=thoughts.value or None,
+                    action=FinishAction(message=text.value),
+                    tool_name="finish",
+                    tool_call_id=call_id,
+                    tool_call=MessageToolCall(
+                        id=call_id,
+                        name="finish",
+                        arguments=orjson.dumps({"message": text.value}).decode(),
+                        origin="completion",
+                    ),
+                    llm_response_id=self._response(),
+                    summary=note,
                 ),
-                llm_response_id=self._response(),
-                summary=note,
-            ),
-            tuple(spill for spill in (text.spill, thoughts.spill) if spill is not None),
+                tuple(spill for spill in (text.spill, thoughts.spill) if spill is not None),
+            )
         )
-        yield Recorded(
-            ObservationEvent(
-                id=self.mint(),
-                tool_name="finish",
-                tool_call_id=call_id,
-                action_id=segment.item_id,
-                observation=FinishObservation(content=(TextContent(text=text.value),)),
+        self._outs.append(
+            Recorded(
+                ObservationEvent(
+                    id=self.mint(),
+                    tool_name="finish",
+                    tool_call_id=call_id,
+                    action_id=segment.item_id,
+                    observation=FinishObservation(content=(TextContent(text=text.value),)),
+                )
             )
         )
 
@@ -387,9 +402,10 @@ class Translator:
 
     def state(self, key: str, value: Any) -> list[Out]:
         """A state of the agent's, as an event, if it is not what was said last."""
-        return list(self._state(key, value))
+        self._state(key, value)
+        return self._drain()
 
-    def _state(self, key: str, value: Any, *, always: bool = False) -> Iterator[Out]:
+    def _state(self, key: str, value: Any, *, always: bool = False) -> None:
         if not always:
             encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
             if self._states.get(key) == encoded:
@@ -397,9 +413,11 @@ class Translator:
             self._states[key] = encoded
         event_id = self.mint()
         clipped = clip_payload(value, f"{event_id}-value", PAYLOAD_BYTES)
-        yield Recorded(
-            ConversationStateUpdateEvent(id=event_id, key=key, value=clipped.value),
-            () if clipped.spill is None else (clipped.spill,),
+        self._outs.append(
+            Recorded(
+                ConversationStateUpdateEvent(id=event_id, key=key, value=clipped.value),
+                () if clipped.spill is None else (clipped.spill,),
+            )
         )
 
     def _response(self) -> str:

@@ -37,14 +37,18 @@ class Outcome:
 
 _BY_STOP_REASON: Final[dict[str, Outcome]] = {
     "end_turn": Outcome("finished", finish=True),
-    "max_tokens": Outcome("finished", finish=True, note="Cut short: the model's output token limit was reached"),
+    "max_tokens": Outcome(
+        "finished", finish=True, note="Cut short: the model's output token limit was reached"
+    ),
     "max_turn_requests": Outcome(
         "error",
         finish=False,
         error=("MaxIterationsReached", "The agent reached its limit of model requests in one turn."),
     ),
     "refusal": Outcome(
-        "error", finish=False, error=("UsagePolicyRefusal", "The agent's model refused to continue this turn.")
+        "error",
+        finish=False,
+        error=("UsagePolicyRefusal", "The agent's model refused to continue this turn."),
     ),
     "cancelled": Outcome("idle", finish=False),
 }

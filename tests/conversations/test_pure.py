@@ -1,0 +1,280 @@
+"""Tables of the small pure rules: turn ends, permissions, usage, prompts, cutting, history, vocabulary."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.acp import PermissionOption
+from supervisor.acp.schema import Usage as TokenUsage
+from supervisor.conversations import permissions, prompt, usage
+from supervisor.conversations.clip import PAYLOAD_BYTES, TEXT_BYTES, clip_payload, clip_text
+from supervisor.conversations.history import open_calls, speech
+from supervisor.conversations.recorder import later
+from supervisor.conversations.start import StartRequest, choose_vocabulary
+from supervisor.conversations.translate import Usage
+from supervisor.conversations.turn import Turn, outcome_of
+from supervisor.events import ImageContent, Message, TextContent, Vocabulary
+
+
+@pytest.mark.parametrize(
+    ("reason", "cancelled", "status", "finish", "code"),
+    [
+        ("end_turn", False, "finished", True, None),
+        ("max_tokens", False, "finished", True, None),
+        ("max_turn_requests", False, "error", False, "MaxIterationsReached"),
+        ("refusal", False, "error", False, "UsagePolicyRefusal"),
+        ("cancelled", False, "idle", False, None),
+        ("cancelled", True, "paused", False, None),
+        ("end_turn", True, "paused", True, None),
+        ("some_new_reason", False, "finished", True, None),
+    ],
+)
+def test_every_stop_reason_has_its_meaning(
+    reason: str, cancelled: bool, status: str, finish: bool, code: str | None
+) -> None:
+    outcome = outcome_of(reason, cancel_requested=cancelled)
+    assert (outcome.status, outcome.finish) == (status, finish)
+    assert (outcome.error and outcome.error[0]) == code
+
+
+def test_answers_that_were_cut_short_say_so() -> None:
+    notes = {
+        reason: outcome_of(reason, cancel_requested=False).note
+        for reason in ("end_turn", "max_tokens", "odd")
+    }
+    assert notes["end_turn"] is None
+    assert "token limit" in str(notes["max_tokens"])
+    assert "odd" in str(notes["odd"])
+
+
+def test_a_turn_is_cancelled_once_and_settles_once() -> None:
+    turn = Turn(1, 0)
+    assert turn.cancel()
+    assert not turn.cancel()
+    assert turn.settle("cancelled").status == "paused"
+    assert not turn.cancel()
+    with pytest.raises(RuntimeError):
+        turn.settle("end_turn")
+
+
+def option(kind: str) -> PermissionOption:
+    return PermissionOption(f"id-{kind}", kind, kind, {})
+
+
+ALWAYS_FIRST = [option("allow_always"), option("allow_once"), option("reject_always"), option("reject_once")]
+
+
+def test_permissions_go_by_kind_and_never_by_place() -> None:
+    assert permissions.allow(ALWAYS_FIRST) == {
+        "outcome": {"outcome": "selected", "optionId": "id-allow_once"}
+    }
+    assert permissions.reject(ALWAYS_FIRST) == {
+        "outcome": {"outcome": "selected", "optionId": "id-reject_once"}
+    }
+
+
+def test_a_standing_permission_is_never_given_without_a_person() -> None:
+    assert permissions.allow([option("allow_always")]) is None
+    assert permissions.reject([option("allow_always")]) == permissions.CANCELLED
+    standing = permissions.allow_standing([option("allow_always")])
+    assert standing == {"outcome": {"outcome": "selected", "optionId": "id-allow_always"}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "risk", "asks"),
+    [
+        ({"kind": "NeverConfirm"}, "HIGH", False),
+        ({"kind": "AlwaysConfirm"}, "LOW", True),
+        ({"kind": "ConfirmRisky"}, "UNKNOWN", True),
+        ({"kind": "ConfirmRisky", "confirm_unknown": False}, "UNKNOWN", False),
+        ({"kind": "ConfirmRisky", "threshold": "MEDIUM"}, "LOW", False),
+        ({"kind": "ConfirmRisky", "threshold": "MEDIUM"}, "MEDIUM", True),
+        ({"kind": "ConfirmRisky"}, "MEDIUM", False),
+        ({}, "HIGH", False),
+    ],
+)
+def test_who_is_asked(policy: dict[str, Any], risk: str, asks: bool) -> None:
+    assert permissions.asks_a_person(policy, risk) is asks
+
+
+def test_cost_is_cumulative_and_a_decrease_is_a_new_count() -> None:
+    taken: dict[str, Any] = {}
+    for cost in (0.5, 0.75, 0.25):
+        taken = usage.with_report(taken, Usage(10, 100, cost))
+    assert taken["cost"] == pytest.approx(1.0)
+    assert (taken["context_used"], taken["context_window"]) == (10, 100)
+    taken = usage.with_report(usage.new_session(taken), Usage(None, None, 0.5))
+    assert taken["cost"] == pytest.approx(1.5)
+
+
+def test_tokens_add_up_over_turns() -> None:
+    taken: dict[str, Any] = {}
+    for _ in range(2):
+        taken = usage.with_tokens(taken, TokenUsage(input_tokens=100, output_tokens=2, thought_tokens=1))
+    shown = usage.stats(taken)["usage_to_metrics"]["acp-managed"]["accumulated_token_usage"]
+    assert (shown["prompt_tokens"], shown["completion_tokens"], shown["reasoning_tokens"]) == (200, 4, 2)
+    assert usage.stats({}) == {"usage_to_metrics": {}}
+
+
+PNG = "data:image/png;base64," + base64.b64encode(b"png").decode()
+
+
+@pytest.mark.parametrize(
+    ("content", "images", "blocks"),
+    [
+        ((TextContent(text="hi"),), True, [{"type": "text", "text": "hi"}]),
+        ((TextContent(text="  "),), True, [{"type": "text", "text": "(empty message)"}]),
+        (
+            (ImageContent(image_urls=(PNG,)),),
+            True,
+            [{"type": "image", "data": base64.b64encode(b"png").decode(), "mimeType": "image/png"}],
+        ),
+        (
+            (ImageContent(image_urls=(PNG,)),),
+            False,
+            [{"type": "text", "text": "[a picture (image/png) that this agent cannot take]"}],
+        ),
+        (
+            (ImageContent(image_urls=("data:image/png;base64,%%%",)),),
+            True,
+            [{"type": "text", "text": "[a picture that could not be read]"}],
+        ),
+        (
+            (ImageContent(image_urls=("https://example.org/a.png",)),),
+            True,
+            [{"type": "resource_link", "uri": "https://example.org/a.png", "name": "a.png"}],
+        ),
+    ],
+)
+def test_messages_as_prompts(content: Any, images: bool, blocks: list[dict[str, Any]]) -> None:
+    assert prompt.blocks(Message(role="user", content=content), images=images) == blocks
+
+
+def test_a_transcript_keeps_the_newest_part() -> None:
+    lines = [("User", f"message {n}") for n in range(100)]
+    text = prompt.transcript(lines, limit=100)
+    assert "message 99" in text
+    assert "message 1\n" not in text
+    assert "earlier parts left out" in text
+    assert "left out" not in prompt.transcript(lines[:2])
+
+
+@given(st.text(max_size=200), st.integers(64, 400))
+def test_cut_text_is_within_its_limit_and_keeps_head_and_tail(text: str, limit: int) -> None:
+    clipped = clip_text(text * 20, "b", limit)
+    raw = (text * 20).encode()
+    if len(raw) <= limit:
+        assert clipped.value == text * 20
+        assert clipped.spill is None
+    else:
+        assert clipped.spill is not None
+        assert clipped.spill.body == raw
+        assert len(clipped.value.encode()) <= limit + 100
+        assert raw.decode().startswith(clipped.value.split("\n[... ")[0])
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@given(json_values)
+def test_small_payloads_pass_untouched(value: Any) -> None:
+    assert clip_payload(value, "b").value == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"output": "y" * 2_000_000},
+        {"many": ["z" * 1000] * 2000},
+        [[[["w" * 400_000]]]],
+        {"type": "image", "data": "A" * 1_000_000, "mimeType": "image/png"},
+        "v" * (TEXT_BYTES * 2),
+    ],
+)
+def test_large_payloads_fit_and_come_back_whole(value: Any) -> None:
+    clipped = clip_payload(value, "blob-1")
+    assert len(orjson.dumps(clipped.value)) <= PAYLOAD_BYTES * 1.1
+    assert clipped.spill is not None
+    whole = clipped.spill.body.decode() if isinstance(value, str) else orjson.loads(clipped.spill.body)
+    assert whole == value
+    assert "blob-1" in orjson.dumps(clipped.value).decode()
+
+
+@pytest.mark.parametrize(
+    ("spelled_out", "asked", "forced", "chosen"),
+    [
+        (False, None, None, "core"),
+        (True, None, None, "extended"),
+        (True, "core", None, "core"),
+        (False, "extended", None, "extended"),
+        (True, "extended", "core", "core"),
+        (False, None, "extended", "extended"),
+    ],
+)
+def test_the_vocabulary_of_a_conversation(
+    spelled_out: bool, asked: str | None, forced: str | None, chosen: str
+) -> None:
+    request = StartRequest(
+        working_dir="/w", spelled_out=spelled_out, event_vocabulary=Vocabulary(asked) if asked else None
+    )
+    assert choose_vocabulary(request, Vocabulary(forced) if forced else None) == chosen
+
+
+def test_times_never_go_back() -> None:
+    first = "2026-11-21T08:10:08.391633Z"
+    assert later(first, "2026-11-21T08:10:09.000000Z") == "2026-11-21T08:10:09.000000Z"
+    assert later(first, first) == "2026-11-21T08:10:08.391634Z"
+    assert later(first, "2026-11-21T07:00:00.000000Z") == "2026-11-21T08:10:08.391634Z"
+    assert later("2026-11-21T08:10:08.999999Z", first) == "2026-11-21T08:10:09.000000Z"
+
+
+def test_calls_that_a_crash_left_open_are_found() -> None:
+    call = {"tool_name": "t", "title": "t"}
+    stored = [
+        {"kind": "ACPToolCallEvent", "tool_call_id": "1", "status": "pending", **call},
+        {"kind": "ACPToolCallEvent", "tool_call_id": "1", "status": "completed", **call},
+        {"kind": "ACPToolCallEvent", "tool_call_id": "2", "status": "pending", **call},
+        {"kind": "ActionEvent", "tool_call_id": "3", **call},
+        {"kind": "ActionEvent", "tool_call_id": "4", **call},
+        {"kind": "ObservationEvent", "tool_call_id": "4", **call},
+    ]
+    closing = open_calls(stored)
+    assert [(event.kind, event.tool_call_id) for event in closing] == [  # type: ignore[attr-defined]
+        ("AgentErrorEvent", "3"),
+        ("ACPToolCallEvent", "2"),
+    ]
+    assert open_calls(stored[:2]) == []
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (
+            {
+                "kind": "MessageEvent",
+                "source": "user",
+                "llm_message": {"content": [{"type": "text", "text": "hi"}]},
+            },
+            ("User", "hi"),
+        ),
+        ({"kind": "ActionEvent", "action": {"kind": "FinishAction", "message": "yes"}}, ("Assistant", "yes")),
+        ({"kind": "ConversationStateUpdateEvent", "key": "k", "value": 1}, None),
+        (
+            {"kind": "ACPToolCallEvent", "status": "completed", "title": "ls", "raw_output": "a b"},
+            ("Tool call", "ls (completed): a b"),
+        ),
+        ({"kind": "ACPToolCallEvent", "status": "pending", "title": "ls"}, None),
+    ],
+)
+def test_what_a_transcript_says(event: dict[str, Any], line: tuple[str, str] | None) -> None:
+    assert speech(event) == line

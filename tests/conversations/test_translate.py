@@ -1,0 +1,397 @@
+"""What an agent's updates become: which events, in which order, in which words."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from supervisor.acp import parse_update
+from supervisor.conversations.cards import Recorded
+from supervisor.conversations.translate import Close, Delta, Opened, Title, Translator, Usage
+from supervisor.events import (
+    ACPToolCallEvent,
+    ActionEvent,
+    AgentErrorEvent,
+    ConversationStateUpdateEvent,
+    Event,
+    FinishAction,
+    MCPToolAction,
+    MessageEvent,
+    ObservationEvent,
+    UserRejectObservation,
+)
+
+
+def translator(**options: Any) -> Translator:
+    count = itertools.count()
+    return Translator(mint=lambda: f"id-{next(count)}", **{"core": False, **options})
+
+
+def feed(t: Translator, kind: str, **fields: Any) -> list[Any]:
+    _, update = parse_update({"sessionId": "s", "update": {"sessionUpdate": kind, **fields}})
+    return t.update(update)
+
+
+def say(t: Translator, text: str, message_id: str | None = None) -> list[Any]:
+    more = {"messageId": message_id} if message_id else {}
+    return feed(t, "agent_message_chunk", content={"type": "text", "text": text}, **more)
+
+
+def think(t: Translator, text: str) -> list[Any]:
+    return feed(t, "agent_thought_chunk", content={"type": "text", "text": text})
+
+
+def events(outs: list[Any]) -> list[Event]:
+    return [out.event for out in outs if isinstance(out, Recorded)]
+
+
+def text_of(event: Event) -> str:
+    assert isinstance(event, MessageEvent)
+    return "".join(part.text for part in event.llm_message.content)  # type: ignore[union-attr]
+
+
+def test_an_answer_is_streamed_under_the_id_of_the_event_it_becomes() -> None:
+    t = translator()
+    outs = say(t, "Hello ") + say(t, "world")
+    opened = [out for out in outs if isinstance(out, Opened)]
+    deltas = [out for out in outs if isinstance(out, Delta)]
+    assert len(opened) == 1
+    assert [(d.content, d.kind, d.order) for d in deltas] == [("Hello ", "text", 0), ("world", "text", 1)]
+    assert events(outs) == []
+    action, observation = events(t.end_turn(Close.FINISH))
+    assert isinstance(action, ActionEvent)
+    assert action.id == opened[0].item_id == deltas[0].item_id
+    assert action.action == FinishAction(message="Hello world")
+    assert isinstance(observation, ObservationEvent)
+    assert observation.action_id == action.id
+    assert observation.tool_call_id == action.tool_call_id == action.tool_call.id
+    assert action.tool_name == observation.tool_name == "finish"
+
+
+def test_text_before_a_tool_call_is_a_message_in_its_place() -> None:
+    t = translator()
+    said = say(t, "I look first.")
+    call = feed(
+        t, "tool_call", toolCallId="c1", title="ls", kind="read", status="in_progress", rawInput={"p": 1}
+    )
+    done = feed(t, "tool_call_update", toolCallId="c1", status="completed", rawOutput="a\nb")
+    say(t, "Two files.")
+    end = t.end_turn(Close.FINISH)
+    message, start = events(call)
+    assert text_of(message) == "I look first."
+    assert message.id == next(out.item_id for out in said if isinstance(out, Opened))
+    assert isinstance(start, ACPToolCallEvent)
+    assert (start.title, start.status, start.tool_kind, start.raw_input) == (
+        "ls",
+        "in_progress",
+        "read",
+        {"p": 1},
+    )
+    (closing,) = events(done)
+    assert isinstance(closing, ACPToolCallEvent)
+    assert (closing.status, closing.raw_output, closing.is_error) == ("completed", "a\nb", False)
+    assert closing.tool_call_id == start.tool_call_id
+    assert closing.id != start.id
+    finish = events(end)[0]
+    assert isinstance(finish, ActionEvent)
+    assert finish.action == FinishAction(message="Two files.")
+
+
+def test_thoughts_go_to_the_reasoning_of_what_they_lead_to() -> None:
+    t = translator()
+    outs = think(t, "hm ") + think(t, "yes") + say(t, "Done.")
+    assert [out.kind for out in outs if isinstance(out, Delta)] == ["reasoning", "reasoning", "text"]
+    assert len([out for out in outs if isinstance(out, Opened)]) == 1
+    finish = events(t.end_turn(Close.FINISH))[0]
+    assert isinstance(finish, ActionEvent)
+    assert finish.reasoning_content == "hm yes"
+    assert finish.action == FinishAction(message="Done.")
+
+
+def test_thoughts_before_a_tool_call_are_kept_in_their_place() -> None:
+    t = translator()
+    think(t, "I need the list")
+    message, _ = events(feed(t, "tool_call", toolCallId="c", title="ls", status="in_progress"))
+    assert isinstance(message, MessageEvent)
+    assert message.llm_message.reasoning_content == "I need the list"
+    assert message.llm_message.content == ()
+
+
+def test_a_new_message_id_begins_a_new_message() -> None:
+    t = translator()
+    say(t, "one", "m1")
+    outs = say(t, "two", "m2")
+    assert [text_of(event) for event in events(outs)] == ["one"]
+    finish = events(t.end_turn(Close.FINISH))[0]
+    assert isinstance(finish, ActionEvent)
+    assert finish.action == FinishAction(message="two")
+
+
+def test_what_was_said_stays_when_a_turn_ends_badly() -> None:
+    t = translator()
+    say(t, "half an ans")
+    (message,) = events(t.end_turn(Close.MESSAGE))
+    assert text_of(message) == "half an ans"
+    assert t.end_turn(Close.MESSAGE) == []
+
+
+def test_a_turn_that_ends_with_a_tool_call_has_an_empty_answer() -> None:
+    t = translator()
+    feed(t, "tool_call", toolCallId="c", title="ls", status="completed")
+    finish = events(t.end_turn(Close.FINISH))[0]
+    assert isinstance(finish, ActionEvent)
+    assert finish.action == FinishAction(message="")
+
+
+def test_open_calls_are_never_reported_as_completed() -> None:
+    t = translator()
+    feed(t, "tool_call", toolCallId="c", title="sleep", status="in_progress")
+    (closing,) = events(t.end_turn(Close.MESSAGE))
+    assert isinstance(closing, ACPToolCallEvent)
+    assert (closing.status, closing.is_error) == ("failed", True)
+    assert "Interrupted" in str(closing.content)
+
+
+def test_an_open_call_in_core_is_closed_with_an_error() -> None:
+    t = translator(core=True)
+    (start,) = events(
+        feed(t, "tool_call", toolCallId="c", title="sleep", status="in_progress", rawInput={"s": 9})
+    )
+    assert isinstance(start, ActionEvent)
+    assert start.action == MCPToolAction(data={"s": 9})
+    (closing,) = events(t.end_turn(Close.MESSAGE))
+    assert isinstance(closing, AgentErrorEvent)
+    assert closing.tool_call_id == start.tool_call_id
+    assert "Interrupted" in closing.error
+
+
+SCRIPT: list[tuple[str, dict[str, Any]]] = [
+    ("agent_thought_chunk", {"content": {"type": "text", "text": "let me see"}}),
+    ("agent_message_chunk", {"content": {"type": "text", "text": "Looking."}}),
+    ("tool_call", {"toolCallId": "a", "title": "ls", "status": "pending", "rawInput": {}}),
+    ("tool_call_update", {"toolCallId": "a", "status": "in_progress", "rawInput": {"path": "."}}),
+    ("tool_call", {"toolCallId": "b", "title": "cat", "status": "in_progress"}),
+    ("plan", {"entries": [{"content": "x", "priority": "high", "status": "pending"}]}),
+    (
+        "tool_call_update",
+        {
+            "toolCallId": "a",
+            "status": "completed",
+            "content": [{"type": "content", "content": {"type": "text", "text": "f"}}],
+        },
+    ),
+    ("tool_call_update", {"toolCallId": "b", "status": "failed", "rawOutput": "no"}),
+    ("agent_message_chunk", {"content": {"type": "text", "text": "That is all."}}),
+]
+
+
+def test_both_vocabularies_have_the_same_events_in_the_same_places() -> None:
+    runs = []
+    for core in (False, True):
+        t = translator(core=core)
+        outs = [out for kind, fields in SCRIPT for out in feed(t, kind, **fields)] + t.end_turn(Close.FINISH)
+        runs.append(events(outs))
+    extended, core_events = runs
+    assert [event.id for event in extended] == [event.id for event in core_events]
+    kinds = list(zip([e.kind for e in extended], [e.kind for e in core_events], strict=True))
+    assert kinds == [
+        ("MessageEvent", "MessageEvent"),
+        ("ACPToolCallEvent", "ActionEvent"),
+        ("ACPToolCallEvent", "ActionEvent"),
+        ("ConversationStateUpdateEvent", "ConversationStateUpdateEvent"),
+        ("ACPToolCallEvent", "ObservationEvent"),
+        ("ACPToolCallEvent", "AgentErrorEvent"),
+        ("ActionEvent", "ActionEvent"),
+        ("ObservationEvent", "ObservationEvent"),
+    ]
+
+
+def test_every_call_has_exactly_two_events_however_many_updates() -> None:
+    t = translator()
+    outs = feed(t, "tool_call", toolCallId="c", title="t", status="pending")
+    for _ in range(5):
+        outs += feed(t, "tool_call_update", toolCallId="c", status="in_progress", rawInput={"a": 1})
+    outs += feed(t, "tool_call_update", toolCallId="c", status="completed")
+    outs += feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput="again")
+    assert len(events(outs)) == 2
+
+
+def test_an_update_for_an_unknown_call_opens_it() -> None:
+    t = translator()
+    start, end = events(
+        feed(t, "tool_call_update", toolCallId="x", status="completed", title="w", kind="edit")
+    )
+    assert isinstance(start, ACPToolCallEvent)
+    assert isinstance(end, ACPToolCallEvent)
+    assert (start.title, end.status) == ("w", "completed")
+
+
+def test_the_input_is_waited_for_while_it_arrives() -> None:
+    t = translator()
+    assert feed(t, "tool_call", toolCallId="c", title="Terminal", status="pending", rawInput={}) == []
+    assert t.holding
+    assert feed(t, "tool_call_update", toolCallId="c", title="echo hi", rawInput={"command": "echo hi"}) == []
+    (start,) = events(t.release())
+    assert isinstance(start, ACPToolCallEvent)
+    assert (start.title, start.raw_input) == ("echo hi", {"command": "echo hi"})
+    assert not t.holding
+
+
+def test_text_never_overtakes_a_call_that_is_held_back() -> None:
+    t = translator()
+    feed(t, "tool_call", toolCallId="c", title="t", status="pending")
+    outs = say(t, "meanwhile")
+    assert [type(out).__name__ for out in outs] == ["Recorded", "Opened", "Delta"]
+
+
+def test_ids_used_again_stay_apart() -> None:
+    t = translator()
+    first = events(feed(t, "tool_call", toolCallId="1", title="a", status="completed"))
+    t.new_session(1)
+    second = events(feed(t, "tool_call", toolCallId="1", title="b", status="completed"))
+    third = events(feed(t, "tool_call", toolCallId="1", title="c", status="completed"))
+    ids = {event.tool_call_id for event in (*first, *second, *third) if isinstance(event, ACPToolCallEvent)}
+    assert len(ids) == 3
+
+
+@pytest.mark.parametrize("core", [False, True])
+def test_a_call_that_asks_is_an_action_in_either_vocabulary(core: bool) -> None:
+    t = translator(core=core, confirming=True)
+    feed(t, "tool_call", toolCallId="c", title="bash", status="pending", rawInput={})
+    # One agent says in_progress before it asks.
+    assert (
+        feed(t, "tool_call_update", toolCallId="c", status="in_progress", rawInput={"command": "rm x"}) == []
+    )
+    key, outs = t.ask({"toolCallId": "c", "title": "rm x", "status": "pending"})
+    (action,) = events(outs)
+    assert isinstance(action, ActionEvent)
+    assert action.action == MCPToolAction(data={"command": "rm x"})
+    (observation,) = events(feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput="ok"))
+    assert isinstance(observation, ObservationEvent)
+    assert observation.action_id == action.id
+    assert key == "c"
+
+
+def test_a_permission_without_a_call_before_it_opens_the_call() -> None:
+    t = translator(confirming=True)
+    say(t, "May I?")
+    _, outs = t.ask({"toolCallId": "w", "title": "write", "kind": "edit", "rawInput": {"p": "x"}})
+    message, action = events(outs)
+    assert text_of(message) == "May I?"
+    assert isinstance(action, ActionEvent)
+
+
+def test_a_rejected_call_is_closed_at_once_and_only_once() -> None:
+    t = translator(confirming=True)
+    key, outs = t.ask({"toolCallId": "c", "title": "rm", "rawInput": {}})
+    (action,) = events(outs)
+    (reject,) = events(t.reject(key, "not that"))
+    assert isinstance(reject, UserRejectObservation)
+    assert (reject.rejection_reason, reject.rejection_source) == ("not that", "user")
+    assert reject.action_id == action.id
+    assert feed(t, "tool_call_update", toolCallId="c", status="failed", rawOutput="refused") == []
+    assert events(t.end_turn(Close.MESSAGE)) == []
+
+
+def test_a_call_shown_before_it_asked_gets_both_its_answers() -> None:
+    t = translator(confirming=True)
+    feed(t, "tool_call", toolCallId="c", title="x", status="in_progress")
+    (shown,) = events(t.release())
+    assert isinstance(shown, ACPToolCallEvent)
+    _, outs = t.ask({"toolCallId": "c"})
+    (action,) = events(outs)
+    closing = events(feed(t, "tool_call_update", toolCallId="c", status="completed"))
+    assert [event.kind for event in closing] == ["ObservationEvent", "ACPToolCallEvent"]
+    assert isinstance(action, ActionEvent)
+    assert action.tool_call_id == shown.tool_call_id
+
+
+def test_shell_output_in_meta_is_output() -> None:
+    t = translator()
+    feed(t, "tool_call", toolCallId="c", title="echo", status="in_progress")
+    for part in ("MARK", "ER\n"):
+        feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output_delta": {"data": part}})
+    (end,) = events(feed(t, "tool_call_update", toolCallId="c", status="completed"))
+    assert isinstance(end, ACPToolCallEvent)
+    assert end.content is not None
+    assert end.content[-1]["content"]["text"] == "MARKER\n"
+
+
+def test_contents_have_the_shape_that_clients_read() -> None:
+    t = translator()
+    outs = feed(
+        t,
+        "tool_call",
+        toolCallId="c",
+        title="edit",
+        status="completed",
+        content=[
+            {"type": "diff", "path": "/w/a", "oldText": None, "newText": "hi\n"},
+            {"type": "content", "content": {"type": "text", "text": "done"}},
+            {"type": "terminal", "terminalId": "t1"},
+            {"type": "text", "text": "bare"},
+        ],
+    )
+    end = events(outs)[-1]
+    assert isinstance(end, ACPToolCallEvent)
+    assert end.content == [
+        {"type": "diff", "path": "/w/a", "old_text": None, "new_text": "hi\n", "field_meta": None},
+        {
+            "type": "content",
+            "content": {"type": "text", "text": "done", "annotations": None, "field_meta": None},
+            "field_meta": None,
+        },
+        {"type": "terminal", "terminal_id": "t1", "field_meta": None},
+        {
+            "type": "content",
+            "content": {"type": "text", "text": "bare", "annotations": None, "field_meta": None},
+            "field_meta": None,
+        },
+    ]
+
+
+def test_large_outputs_are_cut_and_the_original_is_kept() -> None:
+    t = translator()
+    big = "x" * 3_000_000
+    (recorded,) = [
+        out
+        for out in feed(t, "tool_call", toolCallId="c", title="cat", status="completed", rawOutput=big)
+        if isinstance(out, Recorded) and out.spills
+    ]
+    assert isinstance(recorded.event, ACPToolCallEvent)
+    assert len(recorded.event.raw_output) < 300_000
+    (spill,) = recorded.spills
+    assert spill.body == big.encode()
+    assert spill.blob_id in recorded.event.raw_output
+
+
+def test_states_are_told_when_they_change() -> None:
+    t = translator()
+    commands = [{"name": "plan", "description": "d"}]
+    first = events(feed(t, "available_commands_update", availableCommands=commands))
+    again = events(feed(t, "available_commands_update", availableCommands=commands))
+    mode = events(feed(t, "current_mode_update", currentModeId="plan"))
+    assert again == []
+    assert isinstance(first[0], ConversationStateUpdateEvent)
+    assert (first[0].key, first[0].value) == ("available_commands", commands)
+    assert isinstance(mode[0], ConversationStateUpdateEvent)
+    assert (mode[0].key, mode[0].value) == ("current_mode", "plan")
+
+
+def test_unknown_updates_are_kept_as_they_came() -> None:
+    t = translator()
+    (event,) = events(feed(t, "hologram_update", shape={"a": [1, None]}))
+    assert isinstance(event, ConversationStateUpdateEvent)
+    assert event.key == "acp_update"
+    assert event.value == {"sessionUpdate": "hologram_update", "shape": {"a": [1, None]}}
+
+
+def test_usage_and_title_are_no_events() -> None:
+    t = translator()
+    assert feed(t, "usage_update", used=5, size=10, cost={"amount": 0.5, "currency": "USD"}) == [
+        Usage(5, 10, 0.5)
+    ]
+    assert feed(t, "session_info_update", title="T") == [Title("T")]
+    assert feed(t, "user_message_chunk", content={"type": "text", "text": "echo"}) == []
