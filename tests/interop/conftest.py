@@ -1,10 +1,58 @@
-"""Makes the `support` modules importable."""
+"""The model API, the installed agents, the peer's environment: made once per test session."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-TESTS = str(Path(__file__).resolve().parents[1])
-if TESTS not in sys.path:
-    sys.path.append(TESTS)
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+if str(TESTS) not in sys.path:
+    sys.path.append(str(TESTS))
+
+from interop.model_api.server import ModelApi, running_model_api  # noqa: E402 - the path comes first
+from interop.peer_environment import PeerEnvironment, find_python  # noqa: E402
+from interop.recording import Recording  # noqa: E402
+
+CACHE = TESTS.parent / ".cache"
+
+
+@pytest.fixture(scope="session")
+def _model_api() -> Iterator[ModelApi]:
+    with running_model_api() as api:
+        yield api
+
+
+@pytest.fixture
+def model_api(_model_api: ModelApi) -> ModelApi:
+    """The session's model API, with nothing forced and nothing recorded."""
+    _model_api.key = _model_api.status = None
+    _model_api.calls.clear()
+    return _model_api
+
+
+@pytest.fixture(scope="session")
+def agents_prefix() -> Path:
+    """Where real agents are installed: OSTLER_TEST_AGENTS, or a cache that later sessions share."""
+    given = os.environ.get("OSTLER_TEST_AGENTS")
+    prefix = Path(given).resolve() if given else CACHE / "agents"
+    prefix.mkdir(parents=True, exist_ok=True)
+    return prefix
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """Everything the scenarios of this session journalled and sent."""
+    return Recording(tmp_path_factory.mktemp("recording") / "events.jsonl")
+
+
+@pytest.fixture(scope="session")
+def peer() -> PeerEnvironment:
+    """An environment of its own with the peer's SDK."""
+    python = find_python()
+    if python is None:
+        pytest.skip("the peer's SDK needs Python 3.12 or 3.13: none on PATH, none below ~/.pyenv/versions")
+    return PeerEnvironment.prepare(python, CACHE / "peer")

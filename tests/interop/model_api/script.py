@@ -1,0 +1,124 @@
+"""What the model answers: a function of the last line of the user's message.
+
+    TOOL: COMMAND           one call of the agent's own shell tool, then a text with its result
+    ASK: COMMAND            the same, asking to leave the sandbox where the tool offers that (Codex requests
+                            a permission only then)
+    TOOLS N: COMMAND        N calls in one answer
+    LOOP N: COMMAND         N rounds of one call each (`%i` in COMMAND is the number of the call)
+    WRITE: PATH TEXT        one call of the agent's own file-writing tool
+    SLOW N [MS]             N text deltas, MS apart (100)
+    STREAM N                N text deltas as fast as they go
+    THINK N                 N reasoning deltas, then a text
+    HANG                    headers, then nothing until the client goes away
+    ERROR STATUS            that HTTP status, every time
+    REFUSE, MAXTOK          stop for a refusal, for the limit of output tokens
+    anything else           a text "ECHO: ..." with the end of the message
+
+After the tool results of the current turn have arrived the answer is "TOOL-DONE " and the beginning of the
+last result. A request without tools is taken for an agent's side question (titles, quota checks) and gets
+a short text, or JSON that fits the schema it carries.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from interop.model_api import tools
+from interop.model_api.request import ModelRequest, Tool, spoken
+
+RESULT_SHOWN = 200  # characters of a tool result that are repeated
+ECHO_SHOWN = 80  # characters of the user's message that are repeated
+
+_COMMAND = re.compile(
+    r"\W*(?:(?P<tool>TOOL|ASK|WRITE):\s*(?P<argument>.+)"
+    r"|(?P<many>TOOLS|LOOP)\s+(?P<count>\d+):\s*(?P<command>.+)"
+    r"|(?P<number>SLOW|STREAM|THINK|ERROR)\s+(?P<n>\d+)(?:\s+(?P<ms>\d+))?"
+    r"|(?P<word>HANG|REFUSE|MAXTOK))\s*"
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of the model. `stop`: end, refusal, tokens (calls end by themselves)."""
+
+    text: tuple[str, ...] = ()
+    thoughts: tuple[str, ...] = ()
+    calls: tuple[tuple[Tool, Any], ...] = ()
+    gap_s: float = 0.0  # between text deltas
+    stop: str = "end"
+    status: int = 200
+    hang: bool = False
+    aside: bool = False  # answers a side question of the agent
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def output_tokens(self) -> int:
+        return max(1, len(self.text) + len(self.thoughts))
+
+
+def decide(request: ModelRequest) -> Answer:
+    """The answer to a request; a pure function."""
+    if not request.tools:
+        if request.answer_schema:
+            return Answer(text=(json.dumps(tools.from_schema(request.answer_schema)),), aside=True)
+        return Answer(text=("Test ", "title"), aside=True)
+    match = _COMMAND.fullmatch(request.last_line)
+    if match is None:
+        if request.results:
+            return _tool_done(request)
+        return Answer(text=("ECHO: ", " ".join(spoken(request.user_text).split())[-ECHO_SHOWN:]))
+    if match["tool"]:
+        if request.results:
+            return _tool_done(request)
+        return _one_call(request, match["tool"], match["argument"])
+    if match["many"]:
+        return _calls(request, match["many"], int(match["count"]), match["command"])
+    if match["number"]:
+        return _counted(match["number"], int(match["n"]), int(match["ms"] or 100))
+    if match["word"] == "HANG":
+        return Answer(hang=True)
+    return Answer(text=("cut ", "short"), stop="refusal" if match["word"] == "REFUSE" else "tokens")
+
+
+def _tool_done(request: ModelRequest) -> Answer:
+    return Answer(text=("TOOL-DONE ", request.results[-1][:RESULT_SHOWN]))
+
+
+def _one_call(request: ModelRequest, verb: str, argument: str) -> Answer:
+    if verb == "WRITE":
+        tool = tools.find(request.tools, tools.WRITE)
+        path, _, text = argument.partition(" ")
+        return _call(tool, lambda found: tools.write_arguments(found, path, text or "text"))
+    tool = tools.find(request.tools, tools.SHELL)
+    return _call(tool, lambda found: tools.shell_arguments(found, argument, escalate=verb == "ASK"))
+
+
+def _call(tool: Tool | None, arguments: Any) -> Answer:
+    if tool is None:
+        return Answer(text=("NO-SUCH-TOOL",))
+    return Answer(calls=((tool, arguments(tool)),))
+
+
+def _calls(request: ModelRequest, verb: str, count: int, command: str) -> Answer:
+    tool = tools.find(request.tools, tools.SHELL)
+    if tool is None:
+        return Answer(text=("NO-SUCH-TOOL",))
+    done = request.rounds >= count if verb == "LOOP" else bool(request.results)
+    if done:
+        return _tool_done(request)
+    numbers = range(count) if verb == "TOOLS" else range(request.rounds, request.rounds + 1)
+    commands = [command.replace("%i", str(number)) for number in numbers]
+    return Answer(calls=tuple((tool, tools.shell_arguments(tool, c, escalate=False)) for c in commands))
+
+
+def _counted(verb: str, number: int, gap_ms: int) -> Answer:
+    if verb == "SLOW":
+        return Answer(text=tuple(f"s{i} " for i in range(number)), gap_s=gap_ms / 1000)
+    if verb == "STREAM":
+        return Answer(text=tuple(f"d{i} " for i in range(number)))
+    if verb == "THINK":
+        return Answer(text=("thought ", "done"), thoughts=tuple(f"t{i} " for i in range(number)))
+    return Answer(status=number)

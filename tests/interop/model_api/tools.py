@@ -1,0 +1,83 @@
+"""Finds an agent's own shell and file tools, and fills in their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from interop.model_api.request import Tool
+
+SHELL = ("bash", "shell", "run_shell_command", "exec_command", "shell_command", "local_shell")
+WRITE = ("write", "write_file", "create_file", "apply_patch")
+COMMAND_KEYS = ("command", "cmd", "script", "input")
+PATH_KEYS = ("file_path", "filePath", "path", "absolute_path")
+TEXT_KEYS = ("content", "contents", "file_text")
+
+
+def find(tools: Iterable[Tool], names: Iterable[str]) -> Tool | None:
+    """The first of `names` that is offered, in the order of `names`."""
+    by_name = {tool.name.lower(): tool for tool in tools}
+    return next((by_name[name] for name in names if name in by_name), None)
+
+
+def shell_arguments(tool: Tool, command: str, *, escalate: bool) -> Any:
+    """Arguments that run `command`; `escalate` asks to leave the sandbox where the tool knows how."""
+    if tool.kind == "local_shell":
+        return {"type": "exec", "command": ["bash", "-lc", command], "env": {}}
+    properties = tool.properties
+    key = next((key for key in COMMAND_KEYS if key in properties), "command")
+    as_list = str(properties.get(key, {}).get("type")).lower() == "array"
+    arguments: dict[str, Any] = {key: ["bash", "-lc", command] if as_list else command}
+    if escalate and "sandbox_permissions" in properties:
+        arguments |= {"sandbox_permissions": "require_escalated", "justification": "the test asks for it"}
+    elif escalate and "with_escalated_permissions" in properties:
+        arguments |= {"with_escalated_permissions": True, "justification": "the test asks for it"}
+    return _complete(tool, arguments)
+
+
+def write_arguments(tool: Tool, path: str, text: str) -> Any:
+    """Arguments that write a file; a string for tools that take free text."""
+    patch = f"*** Begin Patch\n*** Add File: {path}\n+{text}\n*** End Patch\n"
+    if tool.kind == "custom":
+        return patch
+    if tool.name == "apply_patch":
+        return {"input" if "input" in tool.properties else "patch": patch}
+    arguments = {}
+    for keys, value in ((PATH_KEYS, path), (TEXT_KEYS, text)):
+        key = next((key for key in keys if key in tool.properties), keys[0])
+        arguments[key] = value
+    return _complete(tool, arguments)
+
+
+def _complete(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
+    missing = [name for name in tool.required if name not in arguments]
+    return arguments | {name: from_schema(tool.properties.get(name), name) for name in missing}
+
+
+def from_schema(schema: Any, name: str = "", depth: int = 0) -> Any:
+    """A plain value that fits a JSON schema."""
+    if not isinstance(schema, dict) or depth > 6:
+        return "x"
+    if schema.get("enum"):
+        return schema["enum"][0]
+    if "const" in schema:
+        return schema["const"]
+    for key in ("anyOf", "oneOf", "allOf"):
+        if schema.get(key):
+            return from_schema(schema[key][0], name, depth + 1)
+    kind = schema.get("type") or ("object" if schema.get("properties") else "string")
+    if isinstance(kind, list):
+        kind = next((item for item in kind if item != "null"), "string")
+    properties = schema.get("properties") or {}
+    match str(kind).lower():
+        case "object":
+            wanted = schema.get("required") or properties
+            return {key: from_schema(properties[key], key, depth + 1) for key in wanted if key in properties}
+        case "array":
+            return [from_schema(schema.get("items"), name, depth + 1)] * int(schema.get("minItems") or 0)
+        case "integer" | "number":
+            return int(schema.get("minimum") or 1)
+        case "boolean":
+            return False
+        case _:
+            return f"test {name or 'text'}"

@@ -1,0 +1,75 @@
+"""A virtual environment with the peer's SDK, locked by hash and kept between test sessions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parent / "peer"
+REQUIREMENTS = SCRIPTS / "requirements.txt"
+VERSIONS = ("3.12", "3.13")
+SCRIPT_TIMEOUT_S = 180  # importing the SDK alone takes some seconds
+# Its model library fetches a price list at import, and it prints a banner.
+QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENHANDS_SUPPRESS_BANNER": "1"}
+
+
+def find_python() -> Path | None:
+    """An interpreter that can run the peer's SDK, from PATH or from pyenv."""
+    for version in VERSIONS:
+        candidates = [shutil.which(f"python{version}")]
+        pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+        candidates += sorted(map(str, pyenv.glob(f"{version}.*/bin/python{version}")), reverse=True)
+        for candidate in candidates:
+            if candidate and _runs(candidate, version):
+                return Path(candidate)
+    return None
+
+
+def _runs(candidate: str, version: str) -> bool:
+    """A shim on PATH may exist and still refuse: only a run tells."""
+    code = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
+    done = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
+    return done.returncode == 0 and done.stdout.strip() == version
+
+
+@dataclass(frozen=True)
+class PeerEnvironment:
+    """The interpreter of the environment."""
+
+    python: Path
+
+    @classmethod
+    def prepare(cls, python: Path, cache: Path) -> PeerEnvironment:
+        """Create it unless a session before did; the lock file's hash is part of its name."""
+        digest = hashlib.sha256(REQUIREMENTS.read_bytes() + str(python).encode()).hexdigest()[:12]
+        home = cache / digest
+        environment = cls(home / "bin" / "python")
+        ready = home / "ready"
+        if ready.exists():
+            return environment
+        shutil.rmtree(home, ignore_errors=True)
+        subprocess.run([str(python), "-m", "venv", str(home)], check=True)
+        install = ["-m", "pip", "install", "-q", "--no-deps", "--require-hashes", "-r", str(REQUIREMENTS)]
+        subprocess.run([str(environment.python), *install], check=True)
+        ready.touch()
+        return environment
+
+    def run(self, script: str, *arguments: str, home: Path) -> list[dict[str, object]]:
+        """Run one of the scripts of `peer/`; its standard output are JSON lines, its status must be 0."""
+        home.mkdir(parents=True, exist_ok=True)
+        environment = {"PATH": os.environ["PATH"], "HOME": str(home), **QUIET}
+        done = subprocess.run(
+            [str(self.python), str(SCRIPTS / script), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=SCRIPT_TIMEOUT_S,
+            env=environment,
+            check=False,
+        )
+        assert done.returncode == 0, f"{script} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

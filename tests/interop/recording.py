@@ -1,0 +1,35 @@
+"""Events of the scenarios, kept for the peer's own SDK to read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from support.client import Rest
+from support.sockets import Collector
+
+
+class Recording:
+    """A file of JSON lines `{"form": "ws" | "rest", "where": ..., "event": ...}`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, form: str, where: str, events: list[dict[str, Any]]) -> None:
+        with self.path.open("a") as file:
+            for event in events:
+                file.write(json.dumps({"form": form, "where": where, "event": event}) + "\n")
+
+    async def keep(self, where: str, rest: Rest, conversation: str, socket: Collector | None = None) -> None:
+        """The journal by REST (search and by id), and what the event socket sent."""
+        events = await rest.events(conversation)
+        ids = [event["id"] for event in events]
+        by_id = await rest.events_by_id(conversation, ids) if ids else []
+        assert [event["id"] for event in by_id] == ids
+        self.add("rest", where, by_id)
+        if socket is not None:
+            self.add("ws", where, socket.frames)
+
+    def __len__(self) -> int:
+        return len(self.path.read_text().splitlines()) if self.path.exists() else 0

@@ -1,0 +1,144 @@
+"""The peer's own SDK, in an environment of its own, as a client of our server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from interop.peer_environment import PeerEnvironment
+from interop.recording import Recording
+from support.scripted import ScriptedLog, scripted_command
+from support.server import ServerProcess, running_server
+from support.sockets import collect
+
+pytestmark = pytest.mark.interop
+
+RICH_PROMPTS = (
+    "hello there",
+    "!rich",
+    "!text before \n!tool\n!text between \n!failtool\n!diff notes.txt\n!think a thought\n!text after",
+    "!opentool",
+    "!unknown\n!badtypes\n!noid\n!strayupdate\n!duptool",
+    "!stop refusal",
+    "!stop max_tokens",
+    "!bigtool 200000",
+)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ServerProcess]:
+    async with running_server(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> ScriptedLog:
+    return ScriptedLog(tmp_path / "scripted.jsonl")
+
+
+@pytest.fixture
+def command(tmp_path: Path, log: ScriptedLog) -> list[str]:
+    return scripted_command("usage", log=log.path, home=tmp_path / "sessions")
+
+
+async def drive(
+    peer: PeerEnvironment, scenario: str, server: ServerProcess, directory: Path, command: list[str]
+) -> dict[str, Any]:
+    workspace = directory / "workspace"
+    workspace.mkdir()
+
+    def run() -> list[dict[str, Any]]:
+        arguments = (scenario, server.url, str(workspace), *command)
+        return peer.run("drive.py", *arguments, home=directory / "peer-home")
+
+    (result,) = await trio.to_thread.run_sync(run)
+    return result
+
+
+async def test_two_turns(
+    peer: PeerEnvironment, server: ServerProcess, tmp_path: Path, command: list[str], log: ScriptedLog
+) -> None:
+    result = await drive(peer, "turns", server, tmp_path, command)
+    first, second = result["answers"]
+    assert first.strip() == "echo: hello peer"
+    assert second.strip() == "after"
+    assert result["status"] == "finished"
+    assert log.prompts() == ["hello peer", "!text before \n!tool\n!text after"]
+    assert len(log.pids()) == 1
+    assert result["logged"].count("ACPToolCallEvent") == 2
+    logged = await server.rest.events(result["id"])
+    assert [event["kind"] for event in logged] == result["logged"]
+    assert {event["kind"] for event in logged} <= set(result["seen"])
+    assert "StreamingDeltaEvent" in result["seen"]
+
+
+async def test_an_interrupt(
+    peer: PeerEnvironment, server: ServerProcess, tmp_path: Path, command: list[str], log: ScriptedLog
+) -> None:
+    result = await drive(peer, "interrupt", server, tmp_path, command)
+    assert result["took"] < 2.5
+    assert result["returned"]
+    assert result["after"] == "paused"
+    assert "still there?" in result["answer"]
+    assert log.prompts() == ["!slow 400 50", "still there?"]
+    assert len(log.pids()) == 1
+    assert len(log.received("session/cancel")) == 1
+
+
+async def test_a_pause(
+    peer: PeerEnvironment, server: ServerProcess, tmp_path: Path, command: list[str]
+) -> None:
+    result = await drive(peer, "pause", server, tmp_path, command)
+    assert result["returned"]
+    assert result["after"] == "paused"
+
+
+async def test_confirmations(
+    peer: PeerEnvironment, server: ServerProcess, tmp_path: Path, command: list[str]
+) -> None:
+    result = await drive(peer, "confirm", server, tmp_path, command)
+    assert result["waiting"] == "waiting_for_confirmation"
+    assert result["accepted"] == "finished"
+    assert (tmp_path / "workspace" / "yes.txt").read_text() == "content"
+    assert not (tmp_path / "workspace" / "no.txt").exists()
+
+
+async def test_a_second_client(
+    peer: PeerEnvironment, server: ServerProcess, tmp_path: Path, command: list[str]
+) -> None:
+    result = await drive(peer, "attach", server, tmp_path, command)
+    assert result["same"]
+    assert result["events"] > 3
+
+
+@pytest.mark.parametrize("vocabulary", ["core", "extended"])
+async def test_everything_a_scripted_agent_can_cause(
+    server: ServerProcess, tmp_path: Path, command: list[str], recording: Recording, vocabulary: str
+) -> None:
+    """Fills the recording that test_recorded_events has read by the SDK."""
+    rest = server.rest
+    info = await rest.create(
+        tmp_path / "workspace",
+        {"acp_server": "custom", "acp_command": command},
+        event_vocabulary=vocabulary,
+        confirmation_policy={"kind": "AlwaysConfirm"},
+    )
+    conversation = info["id"]
+    async with collect(server.events_socket(conversation)) as socket:
+        for prompt in RICH_PROMPTS:
+            await rest.turn(conversation, prompt, wanted=("finished", "error"))
+        for accept in (True, False):
+            await rest.turn(conversation, "!perm", wanted=("waiting_for_confirmation",))
+            await rest.respond(conversation, accept=accept)
+            await rest.wait_status(conversation, "finished", "idle")
+        await rest.turn(conversation, "!crash 3", wanted=("error",))
+        await rest.turn(conversation, "!error -32603 deterministic", wanted=("error",))
+        await rest.send(conversation, "!slow 400 50")
+        await socket.wait_for(lambda frame: "s2" in str(frame.get("content")))
+        await rest.act(conversation, "interrupt")
+        await rest.wait_status(conversation, "paused")
+        await socket.wait_for(lambda frame: frame.get("kind") == "InterruptEvent")
+        await recording.keep(f"scripted-{vocabulary}", rest, conversation, socket)

@@ -1,0 +1,333 @@
+"""Real coding agents, driven through a real server as a client drives it.
+
+The models are a script on loopback (`model_api`); the agents are the pinned ones that the product installs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from interop.model_api.server import ModelApi
+from interop.real_agents import CLAUDE_CODE, CODEX, OPENCODE, REAL_AGENTS, RealAgent
+from interop.recording import Recording
+from support.client import Rest, answer_text, of_kind, summary
+from support.processes import alive, environment
+from support.server import ServerProcess, running_server
+from support.sockets import Collector, collect
+
+from supervisor.agents import ensure_installed, load_catalog
+
+pytestmark = pytest.mark.interop
+
+TURN_S = 60.0  # the slowest agent needs about five seconds for its first turn on a busy machine
+INTERRUPT_S = 2.5  # what the server promises (2 s) and a little for the way
+MARKER = "OSTLER_AGENT"  # in the environment of every process of an agent
+
+ASK_ME = {"kind": "AlwaysConfirm"}
+
+
+class Talk:
+    """One conversation with a real agent, and what arrives on its socket."""
+
+    def __init__(self, server: ServerProcess, agent: RealAgent, conversation: str, workspace: Path) -> None:
+        self.server, self.agent, self.workspace = server, agent, workspace
+        self.id = conversation
+        self.socket: Collector
+
+    @property
+    def rest(self) -> Rest:
+        return self.server.rest
+
+    async def turn(self, text: str, **options: Any) -> list[Any]:
+        return await self.rest.turn(self.id, text, timeout=TURN_S, **options)
+
+    async def begin(self, text: str) -> int:
+        """Send without waiting; how many events there were before."""
+        before = len(await self.rest.events(self.id))
+        await self.rest.send(self.id, text)
+        return before
+
+    async def settle(self, before: int, *wanted: str) -> list[Any]:
+        return await self.rest.settle(self.id, before, wanted=wanted, timeout=TURN_S)
+
+    async def wait_delta(self, text: str) -> None:
+        """Until `text` has been streamed."""
+        start = len(self.socket.frames)
+        said = ""
+
+        def heard(frame: dict[str, Any]) -> bool:
+            nonlocal said
+            if frame.get("kind") == "StreamingDeltaEvent":
+                said += frame.get("content") or ""
+            return text in said
+
+        await self.socket.wait_for(heard, timeout=TURN_S, start=start)
+
+    def pids(self) -> list[int]:
+        """The agents' own processes: marked ones whose parent is not."""
+        tree = self.server.tree()
+        marked = {process.pid: process.ppid for process in tree if MARKER in environment(process.pid)}
+        return sorted(pid for pid, parent in marked.items() if parent not in marked)
+
+    def pid(self) -> int:
+        (pid,) = self.pids()
+        return pid
+
+
+Open = Callable[..., AbstractAsyncContextManager[Talk]]
+
+
+@pytest.fixture
+async def server(tmp_path: Path, agents_prefix: Path) -> AsyncIterator[ServerProcess]:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "agents").symlink_to(agents_prefix)
+    async with running_server(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def talk(
+    server: ServerProcess,
+    agents_prefix: Path,
+    model_api: ModelApi,
+    recording: Recording,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Open:
+    """Opens conversations: `async with talk(agent, **fields of the start request) as one`."""
+
+    @asynccontextmanager
+    async def opened(agent: RealAgent, *, with_key: bool = True, **fields: Any) -> AsyncIterator[Talk]:
+        await ensure_installed(load_catalog()[agent.key], agents_prefix, progress=print)
+        await server.rest.put_secrets((agent.secrets if with_key else agent.keyless)(model_api.url))
+        workspace = tmp_path / f"workspace-{agent.key}"
+        workspace.mkdir(exist_ok=True)
+        info = await server.rest.create(workspace, agent.agent_settings(), **fields)
+        one = Talk(server, agent, info["id"], workspace)
+        async with collect(server.events_socket(one.id)) as one.socket:
+            yield one
+            await recording.keep(request.node.name, server.rest, one.id, one.socket)
+
+    return opened
+
+
+each_agent = pytest.mark.parametrize("agent", REAL_AGENTS.values(), ids=REAL_AGENTS)
+
+
+@each_agent
+async def test_a_text_turn(talk: Open, agent: RealAgent, model_api: ModelApi) -> None:
+    async with talk(agent) as one:
+        events = await one.turn("say hello please")
+        assert "ECHO: say hello please" in answer_text(events)
+        assert model_api.prompts()
+        streamed = "".join(frame.get("content") or "" for frame in one.socket.of_kind("StreamingDeltaEvent"))
+        assert "ECHO: " in streamed
+        await one.socket.wait_for(lambda f: f.get("value") == "finished")
+        sent = [frame["id"] for frame in one.socket.frames]
+        for event in events:
+            assert event["id"] in sent, f"on no socket: {summary([event])}"
+
+
+@each_agent
+async def test_thoughts_become_reasoning(talk: Open, agent: RealAgent) -> None:
+    async with talk(agent) as one:
+        events = await one.turn("THINK 3")
+        assert "thought done" in answer_text(events)
+        reasoning = " ".join(str(event.get("reasoning_content")) for event in of_kind(events, "ActionEvent"))
+        assert "t1" in reasoning
+
+
+async def waiting_action(one: Talk, text: str) -> tuple[int, dict[str, Any]]:
+    """Prompt something that needs a permission; the number of events before, and the action that waits."""
+    before = await one.begin(text)
+    events = await one.settle(before, "waiting_for_confirmation")
+    action = of_kind(events, "ActionEvent")[-1]
+    assert action["tool_name"] != "finish"
+    assert action["source"] == "agent"
+    await one.socket.wait_for(lambda frame: frame.get("value") == "waiting_for_confirmation")
+    return before + len(events), action
+
+
+@each_agent
+async def test_a_tool_that_is_accepted(talk: Open, agent: RealAgent) -> None:
+    async with talk(agent, confirmation_policy=ASK_ME) as one:
+        before, action = await waiting_action(one, f"{agent.tool}: echo made > made.txt")
+        assert not (one.workspace / "made.txt").exists()
+        await one.rest.respond(one.id, accept=True)
+        events = await one.settle(before, "finished")
+        assert (one.workspace / "made.txt").read_text() == "made\n"
+        observations = [e for e in of_kind(events, "ObservationEvent") if e["action_id"] == action["id"]]
+        assert len(observations) == 1, summary(events)
+        assert "TOOL-DONE" in answer_text(events)
+
+
+@each_agent
+async def test_a_tool_that_is_rejected(talk: Open, agent: RealAgent) -> None:
+    async with talk(agent, confirmation_policy=ASK_ME) as one:
+        _, action = await waiting_action(one, f"{agent.tool}: touch made.txt")
+        await one.rest.respond(one.id, accept=False, reason="not today")
+        await one.rest.wait_status(one.id, "idle", "finished", "paused", timeout=TURN_S)
+        (rejection,) = of_kind(await one.rest.events(one.id), "UserRejectObservation")
+        assert rejection["action_id"] == action["id"]
+        assert rejection["rejection_reason"] == "not today"
+        assert rejection["rejection_source"] == "user"
+        assert not (one.workspace / "made.txt").exists()
+        await one.rest.call("POST", f"/api/conversations/{one.id}/confirmation_policy", {"policy": ASK_ME})
+        assert "ECHO: go on" in answer_text(await one.turn("go on"))
+
+
+@each_agent
+async def test_a_tool_without_confirmation(talk: Open, agent: RealAgent) -> None:
+    async with talk(agent) as one:
+        events = await one.turn(f"{agent.tool}: echo made > made.txt")
+        assert (one.workspace / "made.txt").read_text() == "made\n"
+        calls = of_kind(events, "ACPToolCallEvent")
+        assert len(calls) == 2, summary(events)
+        assert calls[0]["tool_call_id"] == calls[1]["tool_call_id"]
+        assert calls[1]["status"] == "completed"
+
+
+@each_agent
+async def test_an_interrupt_in_mid_stream(talk: Open, agent: RealAgent, model_api: ModelApi) -> None:
+    async with talk(agent) as one:
+        await one.turn("remember the word PINEAPPLE")
+        pid = one.pid()
+        before = await one.begin("SLOW 600 50")
+        await one.wait_delta("s3")
+        begin = trio.current_time()
+        await one.rest.act(one.id, "interrupt")
+        took = trio.current_time() - begin
+        assert took < INTERRUPT_S
+        events = await one.settle(before, "paused")
+        assert of_kind(events, "InterruptEvent")
+        assert "s2" in answer_text(events), summary(events)
+        assert "s599" not in answer_text(events)
+        assert "ECHO: say more" in answer_text(await one.turn("say more"))
+        assert one.pid() == pid
+        assert "PINEAPPLE" in json.dumps(model_api.last_saying("say more").body)
+        slow = [call for call in model_api.prompts() if call.request.last_line.startswith("SLOW")]
+        assert len(slow) == 1, "the interrupted prompt was sent again"
+
+
+@each_agent
+async def test_an_interrupt_while_a_permission_is_open(talk: Open, agent: RealAgent) -> None:
+    async with talk(agent, confirmation_policy=ASK_ME) as one:
+        before, _ = await waiting_action(one, f"{agent.tool}: touch made.txt")
+        begin = trio.current_time()
+        await one.rest.act(one.id, "interrupt")
+        assert trio.current_time() - begin < INTERRUPT_S
+        await one.settle(before, "paused")
+        assert "ECHO: go on" in answer_text(await one.turn("go on"))
+        assert not (one.workspace / "made.txt").exists()
+
+
+@each_agent
+async def test_a_killed_agent_comes_back_and_remembers(
+    talk: Open, agent: RealAgent, model_api: ModelApi
+) -> None:
+    async with talk(agent) as one:
+        await one.turn("remember the word PINEAPPLE")
+        await one.turn("say that you are done")  # gemini-cli saves a session only after a completed turn
+        pid = one.pid()
+        os.kill(pid, signal.SIGKILL)
+        await wait_gone(pid)
+        assert "ECHO: what was the word" in answer_text(await one.turn("what was the word"))
+        assert one.pid() != pid
+        assert "PINEAPPLE" in json.dumps(model_api.last_saying("what was the word").body)
+
+
+@each_agent
+async def test_an_agent_killed_in_mid_stream(talk: Open, agent: RealAgent, model_api: ModelApi) -> None:
+    async with talk(agent) as one:
+        await one.turn("remember the word PINEAPPLE")
+        await one.turn("say that you are done")
+        before = await one.begin("SLOW 600 50")
+        await one.wait_delta("s3")
+        os.kill(one.pid(), signal.SIGKILL)
+        events = await one.settle(before, "error")
+        (error,) = of_kind(events, "ConversationErrorEvent")
+        assert "SIGKILL" in error["detail"] or "signal 9" in error["detail"]
+        assert "s2" in answer_text(events), summary(events)
+        assert "ECHO: what was the word" in answer_text(await one.turn("what was the word"))
+        assert "PINEAPPLE" in json.dumps(model_api.last_saying("what was the word").body)
+
+
+@each_agent
+async def test_a_missing_key_is_reported_as_such(talk: Open, agent: RealAgent, model_api: ModelApi) -> None:
+    model_api.key = "another key"
+    async with talk(agent, with_key=False) as one:
+        events = await one.turn("say hello", wanted=("error",))
+        (error,) = of_kind(events, "ConversationErrorEvent")
+        assert error["code"] == "ACPAuthRequired", error
+        # The key is given, the conversation goes on. An agent reads its environment when it starts.
+        model_api.key = None
+        await one.rest.put_secrets(agent.secrets(model_api.url))
+        assert "ECHO: say hello again" in answer_text(await one.turn("say hello again"))
+
+
+async def test_two_agents_at_once(talk: Open) -> None:
+    async def speak(one: Talk, done: dict[str, str]) -> None:
+        done[one.agent.key] = answer_text(await one.turn(f"say {one.agent.key}"))
+
+    done: dict[str, str] = {}
+    async with talk(CLAUDE_CODE) as claude, talk(CODEX) as codex, trio.open_nursery() as nursery:
+        for each in (claude, codex):
+            nursery.start_soon(speak, each, done)
+    assert "ECHO: say claude-code" in done["claude-code"]
+    assert "ECHO: say codex" in done["codex"]
+
+
+async def test_a_conversation_of_an_earlier_server_start_goes_on(
+    tmp_path: Path, agents_prefix: Path, model_api: ModelApi
+) -> None:
+    agent = OPENCODE
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "agents").symlink_to(agents_prefix)
+    await ensure_installed(load_catalog()[agent.key], agents_prefix, progress=print)
+    async with running_server(tmp_path) as server:
+        await server.rest.put_secrets(agent.secrets(model_api.url))
+        workspace = tmp_path / "workspace"
+        conversation = (await server.rest.create(workspace, agent.agent_settings()))["id"]
+        await server.rest.turn(conversation, "remember the word PINEAPPLE", timeout=TURN_S)
+    async with running_server(tmp_path) as server:
+        events = await server.rest.turn(conversation, "what was the word", timeout=TURN_S)
+        assert "ECHO: what was the word" in answer_text(events)
+    assert "PINEAPPLE" in json.dumps(model_api.last_saying("what was the word").body)
+
+
+@each_agent
+async def test_nothing_is_left_of_an_agent(talk: Open, agent: RealAgent, tmp_path: Path) -> None:
+    async with talk(agent) as one:
+        await one.turn(f"{agent.tool}: sleep 0.1 && echo made > made.txt")
+        await one.begin(f"{agent.tool}: touch began.txt; sleep 61")
+        await wait_for_file(one.workspace / "began.txt")
+        pids = one.pids() + [process.pid for process in one.server.tree()]
+        await one.rest.call("DELETE", f"/api/conversations/{one.id}")
+        deadline = trio.current_time() + 5
+        while any(MARKER in environment(pid) for pid in pids if alive(pid)):
+            assert trio.current_time() < deadline, "a process of the agent is still there"
+            await trio.sleep(0.05)
+
+
+async def wait_gone(pid: int) -> None:
+    await _poll(lambda: not alive(pid))
+    await trio.sleep(0.3)  # the server sees it a moment later
+
+
+async def wait_for_file(path: Path) -> None:
+    await _poll(path.exists)
+
+
+async def _poll(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(TURN_S):
+        while not condition():
+            await trio.sleep(0.02)
