@@ -112,10 +112,7 @@ def test_what_is_read_out_of_a_request(request_: ModelRequest) -> None:
 def test_a_prompt_after_an_interruption_counts() -> None:
     text = {"type": "text", "text": "[Request interrupted by user for tool use]\nsay more"}
     result = {"type": "tool_result", "tool_use_id": "1", "content": "rejected"}
-    body = {
-        **ANTHROPIC,
-        "messages": [*ANTHROPIC["messages"][:2], {"role": "user", "content": [result, text]}],
-    }
+    messages = [*ANTHROPIC["messages"][:2], {"role": "user", "content": [result, text]}]
     request = anthropic.parse({**ANTHROPIC, "messages": messages})
     assert request.last_line == "say more"
     assert request.results == []
