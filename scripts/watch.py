@@ -59,9 +59,8 @@ def frames(url: urllib.parse.SplitResult, conversation: str, key: str) -> Iterat
     sock = socket.create_connection((url.hostname or "127.0.0.1", url.port or 80), timeout=10)
     ws = WSConnection(ConnectionType.CLIENT)
     target = f"/sockets/session/{conversation}?after_seq=-1"
-    sock.sendall(
-        ws.send(Request(host=url.netloc, target=target, extra_headers=[(KEY_HEADER.encode(), key.encode())]))
-    )
+    headers = [(KEY_HEADER.encode(), key.encode())]
+    sock.sendall(ws.send(Request(host=url.netloc, target=target, extra_headers=headers)))
     text: list[str] = []
     while True:
         data = sock.recv(65536)
@@ -83,19 +82,21 @@ def frames(url: urllib.parse.SplitResult, conversation: str, key: str) -> Iterat
                     sys.exit(f"scripts/watch: closed by the server: {event.code} {event.reason or ''}")
 
 
-_streaming: set[str] = set()  # ids of the answers that were printed while they arrived
+_streamed: dict[str, str] = {}
+"""What was printed while it arrived: the id of the event that it will be, and the kind of its last piece."""
 
 
 def show(frame: dict[str, Any]) -> None:
     """Print a frame for people."""
     match frame:
         case {"type": "delta", "item_id": item, "kind": kind, "content": content}:
-            if item not in _streaming:
-                line("thinks" if kind == "reasoning" else "agent", "", end="")
-                _streaming.add(item)
+            if _streamed.get(item) != kind:
+                who = "thinks" if kind == "reasoning" else "agent"
+                line(who, "", end="", begin="\n" if item in _streamed else "")
+                _streamed[item] = kind
             print(content, end="", flush=True)
         case {"type": "durable", "seq": seq, "event": event}:
-            if event["id"] in _streaming:
+            if event["id"] in _streamed:
                 print()
             else:
                 show_event(seq, event)
@@ -114,10 +115,7 @@ def show_event(seq: int, event: dict[str, Any]) -> None:
         case {"kind": "ACPToolCallEvent", "title": title, "status": status}:
             line("tool", f"{title}: {status}")
         case {"kind": "ConversationStateUpdateEvent", "key": "execution_status", "value": value}:
-            line(
-                "status",
-                f"{value}{'  (its answer: see README.md)' if value == 'waiting_for_confirmation' else ''}",
-            )
+            line("status", value)
         case {"kind": "ConversationErrorEvent", "detail": detail}:
             line("error", detail)
         case {"kind": "ObservationEvent", "observation": {"kind": "FinishObservation"}}:
@@ -128,9 +126,9 @@ def show_event(seq: int, event: dict[str, Any]) -> None:
             line(f"{seq}", kind)
 
 
-def line(who: str, text: str, end: str = "\n") -> None:
-    shown = text if len(text) <= TEXT_CHARS or who in ("agent", "user") else f"{text[:TEXT_CHARS]}…"
-    print(f"{who:>8}  {shown}", end=end, flush=True)
+def line(who: str, text: str, end: str = "\n", begin: str = "") -> None:
+    shown = text if len(text) <= TEXT_CHARS or who in ("agent", "user") else f"{text[:TEXT_CHARS]}..."
+    print(f"{begin}{who:>8}  {shown}", end=end, flush=True)
 
 
 if __name__ == "__main__":
