@@ -1,1 +1,21 @@
 """The Agent Client Protocol: bytes to typed messages and back. Knows no conversation and no process."""
+
+from __future__ import annotations
+
+from .connection import Connection, open_connection
+from .errors import (
+    AcpError,
+    ConnectionLost,
+    FrameTooLarge,
+    RequestTimeout,
+    RpcError,
+    UnsupportedProtocolVersion,
+    classify_error,
+    error_text,
+)
+from .framing import FrameSplitter, Oversize
+from .handler import Handler, Result
+from .schema import *  # noqa: F403 - the typed messages are this room's vocabulary
+from .schema import Usage as TokenUsage
+from .services import Services
+from .trace import Trace

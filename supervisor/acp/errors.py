@@ -54,7 +54,7 @@ class RpcError(AcpError):
         return cls(INVALID_PARAMS, message, data)
 
 
-class FrameTooLarge(RpcError):  # noqa: N818
+class FrameTooLarge(RpcError):
     """The answer was longer than the frame cap (`limit`, bytes) and has been discarded: `size` bytes."""
 
     def __init__(self, size: int, limit: int) -> None:
@@ -67,7 +67,7 @@ class FrameTooLarge(RpcError):  # noqa: N818
         self.limit = limit
 
 
-class RequestTimeout(AcpError):  # noqa: N818
+class RequestTimeout(AcpError):
     """The agent did not answer `method` within `timeout` seconds. It has been told to stop working on it."""
 
     def __init__(self, method: str, timeout: float) -> None:
@@ -76,7 +76,7 @@ class RequestTimeout(AcpError):  # noqa: N818
         self.timeout = timeout
 
 
-class ConnectionLost(AcpError):  # noqa: N818
+class ConnectionLost(AcpError):
     """The connection ended before the answer came. `reason` is one or more lines, fit for a person."""
 
     def __init__(self, reason: str) -> None:
@@ -84,7 +84,7 @@ class ConnectionLost(AcpError):  # noqa: N818
         self.reason = reason
 
 
-class UnsupportedProtocolVersion(AcpError):  # noqa: N818
+class UnsupportedProtocolVersion(AcpError):
     """The agent answered `initialize` with a protocol version that is not spoken here."""
 
     def __init__(self, answered: Any) -> None:

@@ -94,7 +94,9 @@ class FrameSplitter:
             return
         size = len(self._partial) + len(data)
         # One byte of grace for the carriage return, which is not part of the frame.
-        if size > self.max_frame and not (size == self.max_frame + 1 and data.endswith(b"\r")):
+        if size > self.max_frame and not (
+            size == self.max_frame + 1 and (data or self._partial).endswith(b"\r")
+        ):
             self._discarded = size
             self._partial += data[: max(0, HEAD_BYTES - len(self._partial))]
             self._partial = self._partial[:HEAD_BYTES]

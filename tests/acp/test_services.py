@@ -1,0 +1,388 @@
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.acp import files
+from supervisor.acp.errors import RpcError
+from supervisor.acp.services import MAX_TERMINALS, Services
+from supervisor.acp.terminal import OutputRing
+
+PATIENCE = 10  # seconds until a test that waits for a real process gives up
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+@asynccontextmanager
+async def serving(workspace: Path, **kwargs: Any) -> AsyncIterator[Services]:
+    environment = {"PATH": os.environ["PATH"]}
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            services = Services(workspace, nursery, **{"environment": environment, **kwargs})
+            yield services
+            await services.close()
+
+
+async def refused(services: Services, method: str, **params: Any) -> RpcError:
+    with pytest.raises(RpcError) as caught:
+        await services.handle(method, params)
+    return caught.value
+
+
+async def until_gone(pid: int) -> None:
+    while _alive(pid):
+        await trio.sleep(0.005)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+async def test_reading_and_writing(workspace: Path) -> None:
+    async with serving(workspace) as services:
+        path = str(workspace / "new" / "deep" / "file.txt")
+        assert await services.handle("fs/write_text_file", {"path": path, "content": "a\nü\nlast"}) == {}
+        assert await services.handle("fs/read_text_file", {"path": path}) == {"content": "a\nü\nlast"}
+        await services.handle("fs/write_text_file", {"path": path, "content": "short"})
+        assert Path(path).read_text() == "short"
+
+
+@pytest.mark.parametrize(
+    ("line", "limit", "content"),
+    [
+        (None, None, "one\ntwo\nthree\n"),
+        (2, None, "two\nthree\n"),
+        (None, 1, "one\n"),
+        (2, 1, "two\n"),
+        (0, 1, "one\n"),
+        (3, 99, "three\n"),
+        (4, None, ""),
+        (1000, 5, ""),
+        (1, 0, ""),
+        ("odd", -3, ""),
+    ],
+)
+async def test_reading_some_lines(workspace: Path, line: Any, limit: Any, content: str) -> None:
+    (workspace / "f").write_text("one\ntwo\nthree\n")
+    async with serving(workspace) as services:
+        params = {"path": str(workspace / "f"), "line": line, "limit": limit}
+        assert await services.handle("fs/read_text_file", params) == {"content": content}
+
+
+async def test_reading_is_capped(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_READ_BYTES", 1000)
+    path = workspace / "f"
+    path.write_bytes(b"x" * 990 + b"\n" + b"y" * 500 + b"\n" + b"z\n")
+    async with serving(workspace) as services:
+        error = await refused(services, "fs/read_text_file", path=str(path))
+        assert (error.code, error.data["maxBytes"]) == (-32602, 1000)
+        assert (await refused(services, "fs/read_text_file", path=str(path), limit=2)).code == -32602
+        read = await services.handle("fs/read_text_file", {"path": str(path), "line": 2, "limit": 1})
+        assert read["content"] == "y" * 500 + "\n"
+
+
+async def test_text_that_is_not_utf8(workspace: Path) -> None:
+    (workspace / "f").write_bytes(b"caf\xe9")
+    async with serving(workspace) as services:
+        assert await services.handle("fs/read_text_file", {"path": str(workspace / "f")}) == {
+            "content": "caf\ufffd"
+        }
+
+
+async def test_what_cannot_be_read_or_written(workspace: Path) -> None:
+    (workspace / "dir").mkdir()
+    (workspace / "plain").write_text("x")
+    os.mkfifo(workspace / "pipe")
+    async with serving(workspace) as services:
+        expected = {
+            str(workspace / "missing"): -32002,
+            str(workspace / "dir"): -32602,
+            str(workspace): -32602,
+            str(workspace / "plain" / "below"): -32602,
+            str(workspace / "pipe"): -32602,
+            "relative/path": -32602,
+            "": -32602,
+            str(workspace / "nul\0"): -32602,
+        }
+        for path, code in expected.items():
+            assert (await refused(services, "fs/read_text_file", path=path)).code == code, path
+        for path in [str(workspace / "dir"), str(workspace), str(workspace / "plain" / "below"), "relative"]:
+            assert (await refused(services, "fs/write_text_file", path=path, content="")).code == -32602, path
+        assert (await refused(services, "fs/read_text_file")).code == -32602
+        assert (await refused(services, "fs/write_text_file", path=str(workspace / "x"))).code == -32602
+        assert (workspace / "plain").read_text() == "x"
+
+
+async def test_nothing_leads_out_of_the_workspace(workspace: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s")
+    (tmp_path / "workspace-evil").mkdir()
+    (workspace / "link").symlink_to(secret)
+    (workspace / "up").symlink_to(tmp_path)
+    (workspace / "chain").symlink_to(workspace / "link")
+    (workspace / "dangling").symlink_to(tmp_path / "created")
+    (workspace / "loop").symlink_to(workspace / "loop")
+    async with serving(workspace) as services:
+        for path in [
+            str(secret),
+            "/etc/passwd",
+            f"{workspace}/../secret",
+            f"{workspace}/x/../../secret",
+            f"{workspace}/link",
+            f"{workspace}/up/secret",
+            f"{workspace}/chain",
+            f"{workspace}/dangling",
+            f"{workspace}/up/new/file",
+            f"{tmp_path}/workspace-evil/f",
+        ]:
+            assert (await refused(services, "fs/read_text_file", path=path)).code == -32602, path
+            assert (await refused(services, "fs/write_text_file", path=path, content="!")).code == -32602, (
+                path
+            )
+        await refused(services, "fs/read_text_file", path=f"{workspace}/loop")
+        assert secret.read_text() == "s"
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["secret", "workspace", "workspace-evil"]
+
+
+async def test_links_within_the_workspace_work(workspace: Path) -> None:
+    (workspace / "real").mkdir()
+    (workspace / "alias").symlink_to("real")
+    async with serving(workspace) as services:
+        await services.handle("fs/write_text_file", {"path": f"{workspace}/alias/f", "content": "x"})
+        assert (workspace / "real" / "f").read_text() == "x"
+
+
+async def test_a_workspace_reached_through_a_link(workspace: Path, tmp_path: Path) -> None:
+    alias = tmp_path / "alias"
+    alias.symlink_to(workspace)
+    (workspace / "f").write_text("x")
+    async with serving(alias) as services:
+        for path in (alias / "f", workspace / "f"):
+            assert await services.handle("fs/read_text_file", {"path": str(path)}) == {"content": "x"}
+
+
+async def test_a_link_put_there_after_the_check_is_not_followed(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "f").write_text("secret")
+    (workspace / "d").mkdir()
+    (workspace / "d" / "f").write_text("fine")
+    jail = files.Jail(workspace)
+    found = jail.locate(str(workspace / "d" / "f"))
+    monkeypatch.setattr(jail, "locate", lambda _path: found)
+    assert jail.read_text("checked before") == "fine"
+    (workspace / "d").rename(workspace / "moved")
+    (workspace / "d").symlink_to(tmp_path / "outside")
+    with pytest.raises(RpcError):
+        jail.read_text("checked before")
+    with pytest.raises(RpcError):
+        jail.write_text("checked before", "!")
+    assert (tmp_path / "outside" / "f").read_text() == "secret"
+
+
+async def test_what_is_not_offered_is_not_served(workspace: Path) -> None:
+    async with serving(workspace, fs=False, terminal=False) as services:
+        for method in ("fs/read_text_file", "terminal/create", "session/request_permission"):
+            assert not services.serves(method)
+            assert (await refused(services, method, path=str(workspace))).code == -32601
+
+
+# -- terminals ---------------------------------------------------------------------------------------------
+
+
+async def start(services: Services, script: str, **params: Any) -> dict[str, Any]:
+    created = await services.handle("terminal/create", {"command": "sh", "args": ["-c", script], **params})
+    return {"sessionId": "s", "terminalId": created["terminalId"]}
+
+
+async def test_a_command_runs(workspace: Path) -> None:
+    (workspace / "sub").mkdir()
+    async with serving(
+        workspace, environment={"PATH": os.environ["PATH"], "BASE": "b", "OVER": "1"}
+    ) as services:
+        script = 'pwd; echo "$BASE$OVER$GIVEN"; env | grep -c OSTLER_TEST_LEAK; echo err >&2; exit 3'
+        os.environ["OSTLER_TEST_LEAK"] = "x"
+        try:
+            terminal = await start(
+                services,
+                script,
+                cwd=str(workspace / "sub"),
+                env=[{"name": "OVER", "value": "2"}, {"name": "GIVEN", "value": "3"}, {"name": 5}],
+            )
+        finally:
+            del os.environ["OSTLER_TEST_LEAK"]
+        status = {"exitCode": 3, "signal": None}
+        assert await services.handle("terminal/wait_for_exit", terminal) == status
+        output = await services.handle("terminal/output", terminal)
+        assert output == {
+            "output": f"{workspace}/sub\nb23\n0\nerr\n",
+            "truncated": False,
+            "exitStatus": status,
+        }
+        assert await services.handle("terminal/release", terminal) == {}
+        for method in ("output", "wait_for_exit", "kill", "release"):
+            assert (await refused(services, f"terminal/{method}", **terminal)).code == -32002
+
+
+async def test_a_shell_line_as_the_command(workspace: Path) -> None:
+    async with serving(workspace) as services:
+        created = await services.handle("terminal/create", {"command": "echo a && pwd | cat"})
+        await services.handle("terminal/wait_for_exit", created)
+        assert (await services.handle("terminal/output", created))["output"] == f"a\n{workspace}\n"
+
+
+async def test_what_cannot_be_started(workspace: Path, tmp_path: Path) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    async with serving(workspace) as services:
+        assert (await refused(services, "terminal/create", command="no-such-program-x")).code == -32602
+        assert (await refused(services, "terminal/create")).code == -32602
+        assert (await refused(services, "terminal/create", command="ls", cwd=str(tmp_path))).code == -32602
+        assert (await refused(services, "terminal/create", command="ls", cwd="sub")).code == -32602
+        assert (
+            await refused(services, "terminal/create", command="ls", cwd=f"{workspace}/no")
+        ).code == -32002
+        assert (await refused(services, "terminal/create", command="ls", args=["a\0b"])).code == -32602
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+async def test_killing_keeps_the_output(workspace: Path) -> None:
+    async with serving(workspace) as services:
+        terminal = await start(services, "sleep 600 & echo $!; echo ready; wait")
+        output = {"output": ""}
+        while "ready" not in output["output"]:
+            output = await services.handle("terminal/output", terminal)
+            await trio.sleep(0.005)
+        assert "exitStatus" not in output
+        child = int(output["output"].split()[0])
+        assert _alive(child)
+        assert await services.handle("terminal/kill", terminal) == {}
+        await until_gone(child)
+        output = await services.handle("terminal/output", terminal)
+        assert output["exitStatus"] == {"exitCode": None, "signal": "SIGKILL"}
+        assert output["output"].endswith("ready\n")
+        assert await services.handle("terminal/kill", terminal) == {}
+
+
+async def test_waiting_can_be_cancelled(workspace: Path) -> None:
+    async with serving(workspace) as services:
+        terminal = await start(services, "sleep 600")
+        with trio.move_on_after(0.02) as scope:
+            await services.handle("terminal/wait_for_exit", terminal)
+        assert scope.cancelled_caught
+        assert "exitStatus" not in await services.handle("terminal/output", terminal)
+
+
+async def test_a_descendant_that_holds_the_pipe_does_not_hold_up_the_exit(workspace: Path) -> None:
+    async with serving(workspace) as services:
+        terminal = await start(services, "sleep 600 & echo $!")
+        with trio.fail_after(3):
+            await services.handle("terminal/wait_for_exit", terminal)
+        child = int((await services.handle("terminal/output", terminal))["output"])
+        assert _alive(child)
+        await services.handle("terminal/release", terminal)
+        await until_gone(child)
+
+
+@pytest.mark.parametrize("how", ["close", "cancel"])
+async def test_nothing_survives_the_end(workspace: Path, how: str) -> None:
+    killed: list[int] = []
+    pids = workspace / "pids"
+    async with trio.open_nursery() as nursery:
+        services = Services(
+            workspace, nursery, environment={"PATH": os.environ["PATH"]}, kill_tree=killed.append
+        )
+        for _ in range(3):
+            await start(services, f"trap '' TERM HUP INT; sleep 600 & echo $$ $! >> {pids}; wait")
+        with trio.fail_after(PATIENCE):
+            while not pids.exists() or len(pids.read_text().split()) < 6:
+                await trio.sleep(0.005)
+        if how == "close":
+            await services.close()
+        else:
+            nursery.cancel_scope.cancel()
+    leaders = [int(line.split()[0]) for line in pids.read_text().splitlines()]
+    assert set(killed) == set(leaders)
+    with trio.fail_after(PATIENCE):
+        for pid in map(int, pids.read_text().split()):
+            await until_gone(pid)
+    for leader in leaders:  # reaped, not left as a zombie
+        assert not Path(f"/proc/{leader}").exists()
+
+
+async def test_output_is_cut_from_its_beginning(workspace: Path) -> None:
+    async with serving(workspace) as services:
+        script = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; printf 'ü🙂'"
+        terminal = await start(services, script, outputByteLimit=50)
+        await services.handle("terminal/wait_for_exit", terminal)
+        output = await services.handle("terminal/output", terminal)
+        assert output["truncated"]
+        assert output["output"].endswith("line 2999\nü🙂")
+        assert len(output["output"].encode()) == 50
+
+
+async def test_a_flood_of_output_takes_bounded_memory(workspace: Path) -> None:
+    async with serving(workspace) as services:
+        terminal = await start(services, "head -c 30000000 /dev/zero | tr '\\0' x", outputByteLimit=1000)
+        await services.handle("terminal/wait_for_exit", terminal)
+        (held,) = services._terminals.values()
+        assert len(held._output._kept) <= 2 * 1000 + 2 * 65536
+        output = await services.handle("terminal/output", terminal)
+        assert (output["output"], output["truncated"]) == ("x" * 1000, True)
+
+
+async def test_terminals_are_bounded(workspace: Path) -> None:
+    async with serving(workspace) as services:
+        for _ in range(MAX_TERMINALS):
+            await services.handle("terminal/create", {"command": "true"})
+        assert (await refused(services, "terminal/create", command="true")).code == -32603
+
+
+@given(st.text(max_size=60), st.integers(0, 80), st.lists(st.integers(1, 9), max_size=40))
+def test_the_ring_keeps_the_end_at_a_character_boundary(text: str, limit: int, sizes: list[int]) -> None:
+    data = text.encode("utf-8", "replace")
+    ring = OutputRing(limit)
+    rest = data
+    for size in sizes:
+        ring.add(rest[:size])
+        rest = rest[size:]
+    ring.add(rest)
+    kept = ring.text(final=True)
+    whole = data.decode()
+    assert whole.endswith(kept)
+    assert ring.truncated == (len(data) > limit)
+    assert len(kept.encode()) <= limit
+    # No character was dropped that had room.
+    if ring.truncated and kept != whole:
+        dropped = whole[: len(whole) - len(kept)]
+        assert len((dropped[-1] + kept).encode()) > limit
+
+
+def test_an_unfinished_character_is_left_out_until_it_is_whole() -> None:
+    ring = OutputRing(100)
+    ring.add("ok 🙂".encode()[:-2])
+    assert ring.text(final=False) == "ok "
+    assert ring.text(final=True) == "ok \ufffd"
+    ring.add("🙂".encode()[-2:])
+    assert ring.text(final=False) == "ok 🙂"
