@@ -18,7 +18,7 @@ Reading = Callable[[Mapping[str, Any]], str | None]
 async def final_response(log: Log) -> str:
     """The text of the newest final answer, empty when there is none.
 
-    A final answer is a FinishAction, or a message of the agent's: whichever is newer. Cancelling does no harm.
+    A final answer is a FinishAction, or a message of the agent's: whichever is newer.
     """
     finish = await _newest(log, "ActionEvent", "FinishAction", _finish_text)
     message = await _newest(log, "MessageEvent", None, _message_text)

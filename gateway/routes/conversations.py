@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from quart import Response, request
@@ -22,8 +22,11 @@ from gateway.routing import Param, Route
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from gateway.start_request import read_start_request
-from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.errors import UnknownConversation
+
+if TYPE_CHECKING:
+    from supervisor.conversations.conversation import Conversation
+
 
 MAX_PAGE: Final = 100
 """Items of one page; the wire's limit, and its default."""

@@ -6,14 +6,18 @@ Every frame is one event as it is stored (nulls omitted), or a transient one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import attrs
 
 from gateway.sockets.connection import Query
 from gateway.timestamps import parse_timestamp
-from supervisor.conversations.conversation import Conversation
 from supervisor.events import ServerErrorEvent, dump_event
 from supervisor.journal import Cursor, Stored, Transient
+
+if TYPE_CHECKING:
+    from supervisor.conversations.conversation import Conversation
+
 
 RESEND_MODES = ("all", "since")
 TRUE = frozenset({"1", "true", "yes", "on", "t", "y"})

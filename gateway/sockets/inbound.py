@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import orjson
 
 from gateway.bodies import read_message
 from gateway.errors import problem_of
 from gateway.reading import Reader
 from gateway.sockets.connection import is_auth_frame
-from supervisor.conversations.conversation import Conversation
+
+if TYPE_CHECKING:
+    from supervisor.conversations.conversation import Conversation
 
 
 class Rejected(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 import trio
@@ -25,9 +25,12 @@ from gateway.sockets.connection import (
     send_text,
 )
 from gateway.sockets.inbound import Rejected, take
-from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.errors import UnknownConversation
 from supervisor.journal import Cursor, LogDeleted
+
+if TYPE_CHECKING:
+    from supervisor.conversations.conversation import Conversation
+
 
 log = structlog.get_logger("gateway")
 

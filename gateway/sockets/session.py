@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import attrs
 import orjson
 
 from gateway.sockets.connection import Query
-from supervisor.conversations.conversation import Conversation
 from supervisor.journal import Cursor, Stored, Transient
+
+if TYPE_CHECKING:
+    from supervisor.conversations.conversation import Conversation
+
 
 SEQ = re.compile(r"-1|[0-9]{1,18}")
 

@@ -1,0 +1,133 @@
+"""What the server says about itself, and what it says to requests that no route is for."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from supervisor.version import __version__
+
+
+@pytest.mark.parametrize("path", ["/alive", "/health"])
+async def test_alive(gateway, path):
+    assert await gateway.call("GET", path) == (200, {"status": "ok"})
+
+
+async def test_ready_until_closing(gateway):
+    assert await gateway.call("GET", "/ready") == (200, {"status": "ready"})
+    gateway.services.closing.set()
+    status, body = await gateway.call("GET", "/ready")
+    assert (status, body["status"]) == (503, "initializing")
+
+
+@pytest.mark.parametrize("path", ["/", "/server_info"])
+async def test_server_info(gateway, path):
+    status, info = await gateway.call("GET", path)
+    assert status == 200
+    assert info["title"] == "Ostler"
+    assert info["ostler_version"] == __version__
+    major, minor, patch = map(int, info["version"].split("."))
+    assert (major, minor, patch) >= (1, 28, 0)
+    assert info["sdk_version"] == info["tools_version"] == info["version"]
+    assert info["capabilities"] == ["idempotent_conversation_create_v1"]
+    assert info["usable_tools"] == []
+    assert 0 <= info["idle_time"] <= info["uptime"]
+
+
+async def test_openapi_describes_every_route(gateway):
+    status, document = await gateway.call("GET", "/openapi.json")
+    assert status == 200
+    assert document["info"]["version"] == "0.1.0"
+    described = {
+        (method.upper(), path) for path, operations in document["paths"].items() for method in operations
+    }
+    registered = {
+        (method, re.sub(r"<(\w+)>", r"{\1}", rule.rule))
+        for rule in gateway.app.url_map.iter_rules()
+        if not rule.websocket
+        for method in rule.methods - {"HEAD", "OPTIONS"}
+    }
+    assert described == registered
+    assert ("GET", "/api/conversations/{conversation_id}/events") in described
+
+
+async def test_openapi_references_lead_somewhere(gateway):
+    _, document = await gateway.call("GET", "/openapi.json")
+    components = document["components"]["schemas"]
+    references = set(re.findall(r"#/components/schemas/([\w-]+)", str(document)))
+    assert references <= set(components)
+    for schema in components.values():
+        Draft202012Validator.check_schema(schema)
+    batch = document["paths"]["/api/conversations/{conversation_id}/events"]["get"]
+    assert batch["requestBody"]["content"]["application/json"]["schema"]["items"] == {"type": "string"}
+    assert "422" in batch["responses"]
+    ids = [
+        operation["operationId"]
+        for operations in document["paths"].values()
+        for operation in operations.values()
+    ]
+    assert len(ids) == len(set(ids))
+
+
+async def test_docs_need_nothing_from_elsewhere(gateway):
+    response = await gateway.app.test_client().get("/docs")
+    text = await response.get_data(as_text=True)
+    assert response.status_code == 200
+    assert response.content_type.startswith("text/html")
+    assert "/api/conversations/{conversation_id}/interrupt" in text
+    assert "<script" not in text
+    assert "src=" not in text
+    assert not re.findall(r"href=\"(?!/openapi.json)", text)
+    parser = HTMLParser()
+    parser.feed(text)
+    parser.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nothing",
+        "/api/nothing",
+        "/api/conversations/",
+        "/api//settings",
+        "/api",
+        "/%00",
+        "/docs/x",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+async def test_unknown_paths_are_json_404(gateway, method, path):
+    assert await gateway.call(method, path) == (404, {"detail": "Not Found"})
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("DELETE", "/alive"),
+        ("PUT", "/api/conversations"),
+        ("POST", "/api/settings"),
+        ("OPTIONS", "/api/settings"),
+        ("DELETE", "/api/conversations/search"),
+        ("PATCH", "/api/settings/secrets"),
+    ],
+)
+async def test_wrong_methods_are_json_405(gateway, method, path):
+    if path == "/api/conversations/search":
+        # The path of a conversation of that name, which is no UUID.
+        status, body = await gateway.call(method, path)
+        assert (status, body["detail"][0]["type"]) == (422, "uuid_parsing")
+        return
+    assert await gateway.call(method, path) == (405, {"detail": "Method Not Allowed"})
+
+
+async def test_unforeseen_failures_are_json_500_without_their_message(gateway, capsys):
+    gateway.supervisor.failure = RuntimeError("s3cr3t")
+    status, body = await gateway.call("POST", "/api/conversations", {"workspace": {"working_dir": "/w"}})
+    assert status == 500
+    assert body["detail"] == "Internal Server Error"
+    assert body["exception"] == "RuntimeError"
+    assert re.fullmatch(r"[0-9a-f]{32}", body["error_id"])
+    assert "s3cr3t" not in str(body)
