@@ -77,8 +77,13 @@ async def run_agent(plan: Plan, handler: Handler) -> AsyncIterator[AgentRun]:
                 process.stdout, process.stdin, handler, explain=lambda: last_words(process)
             ) as connection,
         ):
-            base = base_environment(plan.environment, isolated=False)
-            services = Services(plan.cwd, nursery, env=base)
+            services = Services(
+                plan.cwd,
+                nursery,
+                environment=base_environment(plan.environment, isolated=False),
+                fs=plan.descriptor.fs,
+                terminal=plan.descriptor.terminal,
+            )
             try:
                 yield AgentRun(plan, process, connection, services, nursery.cancel_scope)
             finally:

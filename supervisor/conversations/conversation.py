@@ -121,7 +121,8 @@ class Conversation:
         while page.next_page_id is not None and len(stored) < TRANSCRIPT_EVENTS:
             page = await self.log.search(order="desc", limit=100, page=page.next_page_id)
             stored.extend(page.items)
-        events = [orjson.loads(item.body) for item in reversed(stored)]
+        waiting = {item.event_id for item in self.inbox}
+        events = [orjson.loads(item.body) for item in reversed(stored) if item.id not in waiting]
         return prompt.transcript(line for event in events if (line := speech(event)) is not None)
 
     # -- messages and runs ----------------------------------------------------------------------------

@@ -13,13 +13,11 @@ import trio
 from supervisor.agents import (
     Descriptor,
     InstallError,
-    Launch,
-    NodeMissing,
     compose_environment,
     detect,
-    ensure_installed,
     needs_data_dir,
     prepare_data_dir,
+    resolve_launch,
     usable_auth_method,
 )
 
@@ -46,13 +44,6 @@ class Plan:
     cwd: Path
     version: str | None
     login: Login
-
-    def offers(self, method: str) -> bool:
-        """Whether this agent is offered a method of the client's: files and terminals are, where its
-        descriptor says so."""
-        if method.startswith("fs/"):
-            return self.descriptor.fs
-        return self.descriptor.terminal and method.startswith("terminal/")
 
 
 @attrs.frozen(kw_only=True)
@@ -81,17 +72,17 @@ class Launcher:
         """
         settings = record.agent
         descriptor = self.descriptor(record)
-        launch: Launch
-        if settings.acp_command and not record.preset_command:
-            # A command that the user gave is run as it stands.
-            launch = Launch(argv=tuple(settings.acp_command))
-        else:
-            try:
-                launch = await ensure_installed(descriptor, self.prefix, progress=progress)
-            except (InstallError, NodeMissing) as error:
-                raise AgentFailure(
-                    "ACPSpawnError", str(error), kind="config", user_action="settings"
-                ) from error
+        try:
+            launch = await resolve_launch(
+                descriptor,
+                () if record.preset_command else settings.acp_command,
+                settings.acp_args,
+                self.prefix,
+                progress=progress,
+                server_env=self.server_environment,
+            )
+        except InstallError as error:
+            raise AgentFailure("ACPSpawnError", str(error), kind="config", user_action="settings") from error
         given = {**await self.secrets(), **await self.vault.open(record.secrets)}
         data_dir: Path | None = None
         if (settings.acp_isolate_data_dir and descriptor.data_dir_env) or needs_data_dir(descriptor, given):
@@ -110,7 +101,7 @@ class Launcher:
         await trio.to_thread.run_sync(_make_workspace, cwd)
         return Plan(
             descriptor=descriptor,
-            argv=(*launch.argv, *settings.acp_args),
+            argv=launch.argv,
             environment=environment,
             cwd=cwd,
             version=launch.version,

@@ -31,8 +31,9 @@ class ConversationRecord:
     queue. `unfinished` tells that the turn of that message did not end well, so that an explicit run has
     something to continue; `retry_seq` names a message that was handed over but of which nothing happened,
     so that an explicit run may hand it over once more. `session_id` is the agent's (a bearer token: never
-    shown whole), `session_cwd` its workspace, `sessions` counts the agent sessions so far. `secrets` holds
-    encrypted values by name.
+    shown whole), `session_cwd` its workspace, `session_used` whether the agent did anything in it yet (else
+    there is nothing to restore), `sessions` counts the agent sessions so far. `secrets` holds encrypted
+    values by name.
     """
 
     id: str
@@ -57,6 +58,7 @@ class ConversationRecord:
     unfinished: bool = False
     session_id: str | None = None
     session_cwd: str | None = None
+    session_used: bool = False
     sessions: int = 0
     agent_state: dict[str, Any] = attrs.field(factory=dict)
     usage: dict[str, Any] = attrs.field(factory=dict)

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
 import structlog
 import trio
 
 from supervisor.acp import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
     ConnectionLost,
     Oversize,
-    PermissionOption,
     Result,
     RpcError,
-    TokenUsage,
+    ToolCall,
+    ToolCallUpdate,
     parse_permission,
     parse_prompt_result,
     parse_update,
 )
+from supervisor.acp.schema import Usage as TokenUsage
+from supervisor.acp.schema import text_block
 from supervisor.events import (
     Event,
     InterruptEvent,
@@ -34,28 +38,18 @@ from supervisor.events import (
     TextContent,
     new_event_id,
 )
-from supervisor.mcp import forward_servers
-from supervisor.version import __version__
+from supervisor.journal import JournalError
 
 from . import permissions, prompt, usage
 from .agent import AgentRun, run_agent
 from .cards import Recorded
+from .confirmations import Confirmations
 from .errors import AgentFailure
 from .failures import error_event, from_rpc
+from .hold import HoldTimer
 from .launcher import Plan
-from .session import (
-    AUTH_REQUIRED,
-    Memory,
-    Session,
-    Wanted,
-    choose_mode,
-    choose_model,
-    handshake,
-    login,
-    lost,
-    models_of,
-    open_session,
-)
+from .session import AUTH_REQUIRED, Memory, authenticate, lost
+from .starting import note_session, open_agent
 from .translate import Close, Delta, Opened, Out, Title, Translator, Usage
 from .turn import Turn
 
@@ -64,18 +58,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-SESSION_TAIL: Final = 8
-"""Characters of an agent's session id that are shown: it works like a bearer token."""
+TITLE_CHARS: Final = 200
+"""Longest title taken from an agent: as long as one that a person may set."""
 
+DETAIL_CHARS: Final = 500
+"""Longest detail of an error that we did not foresee."""
 
-@attrs.define(eq=False)
-class Pending:
-    """A permission request that waits for a person. `answer` is None until somebody decides."""
+PROMPT_TRIES: Final = 2
+"""A prompt is sent again once, after a login that the agent asked for instead of doing anything."""
 
-    key: str
-    options: Sequence[PermissionOption]
-    decided: trio.Event = attrs.field(factory=trio.Event)
-    answer: Mapping[str, Any] | None = None
+WORK: Final = (AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate)
+"""Updates that show that an agent did something about a prompt; commands and figures come anyway."""
 
 
 class Runner:
@@ -108,10 +101,8 @@ class Runner:
         self._login_wanted = False
         self._replaying = False
         self._transcript: str | None = None
-        self._pending: dict[str, Pending] = {}
-        self._hold_since = math.inf
-        self._hold_until = math.inf
-        self._held = trio.Event()
+        self._confirmations = Confirmations()
+        self._held = HoldTimer(self._deadlines.hold, self._deadlines.hold_at_most, self._held_long_enough)
 
     def _new_translator(self) -> Translator:
         return Translator(
@@ -124,8 +115,12 @@ class Runner:
 
     @property
     def busy(self) -> bool:
-        """Whether a turn is under way, or an agent is being started for one."""
-        return self._active
+        """Whether a turn is under way, or is about to be."""
+        return self._active or (self._wanted and bool(self._conversation.inbox))
+
+    @property
+    def _silence(self) -> float:
+        return self._record.agent.acp_prompt_timeout or self._deadlines.silence
 
     @property
     def pid(self) -> int | None:
@@ -135,11 +130,13 @@ class Runner:
     @property
     def waiting(self) -> bool:
         """Whether a person's confirmation is waited for."""
-        return bool(self._pending)
+        return bool(self._confirmations)
 
     def want(self) -> None:
         """Take up the queue. Idempotent; starts the task when there is none."""
         self._wanted = True
+        if self._conversation.inbox and self._turn is None:
+            self._set_status("running")  # true from here on: who asks next must not see an old state
         self._wake.set()
         if self._done is None:
             self._done = trio.Event()
@@ -155,22 +152,15 @@ class Runner:
 
     def decide(self, accept: bool, reason: str) -> bool:
         """Answer everything that waits for a person. False when nothing waits."""
-        if not self._pending:
+        if not self._confirmations:
             return False
-        for pending in list(self._pending.values()):
-            if accept:
-                answer = permissions.allow(pending.options) or permissions.allow_standing(pending.options)
-                self._decide(pending, answer or permissions.CANCELLED)
-            else:
-                self._emit(self._translator.reject(pending.key, reason))
-                self._decide(pending, permissions.reject(pending.options))
+        if accept:
+            self._confirmations.accept()
+        else:
+            for key in self._confirmations.reject():
+                self._emit(self._translator.reject(key, reason))
         self._set_status("running")
         return True
-
-    def _decide(self, pending: Pending, answer: Mapping[str, Any]) -> None:
-        if pending.answer is None:
-            pending.answer = answer
-            pending.decided.set()
 
     async def interrupt(self) -> None:
         """Cancel the turn under way: returns when it has settled, at the latest after `interrupt_answer`.
@@ -179,13 +169,14 @@ class Runner:
         """
         self._wanted = False
         settled = self._settled
-        if not self._interrupted:
+        if not self._active:
+            self._paused()  # it had not begun
+        elif not self._interrupted:
             self._interrupted = True
             if self._turn is not None and self._agent is not None and self._agent.session is not None:
                 if self._turn.cancel():
                     # Answer first: an agent that waits for a permission may look at nothing else.
-                    for pending in list(self._pending.values()):
-                        self._decide(pending, permissions.CANCELLED)
+                    self._confirmations.cancel()
                     self._agent.connection.notify(
                         "session/cancel", {"sessionId": self._agent.session.session_id}
                     )
@@ -194,7 +185,8 @@ class Runner:
             elif self._start_scope is not None:
                 self._start_scope.cancel()
         with trio.move_on_after(self._deadlines.interrupt_answer):
-            await settled.wait()
+            while self._active and self._settled is settled:
+                await settled.wait()
         if self._record.execution_status != "paused":
             # Not settled in time: control returns all the same, and the state tells what still goes on.
             self._record.agent_state["phase"] = "cancelling"
@@ -212,6 +204,7 @@ class Runner:
 
     async def stop(self) -> None:
         """End the task and the agent with it. Returns when both are gone; shielded, since it cleans up."""
+        self._wanted = False
         with trio.CancelScope(shield=True):
             while self._done is not None:
                 if self._scope is not None:
@@ -227,7 +220,7 @@ class Runner:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self._scope = nursery.cancel_scope
-                nursery.start_soon(self._hold_timer)
+                nursery.start_soon(self._held.run)
                 while True:
                     self._wake = trio.Event()
                     await self._take_queue()
@@ -236,14 +229,29 @@ class Runner:
                     await self._wake.wait()
                 nursery.cancel_scope.cancel()
         except Exception as error:
+            # A fault of ours stays in its conversation; its siblings go on.
             log.exception("conversation failed", conversation=self._record.id)
-            self._fail(AgentFailure("InternalError", f"{type(error).__name__}: {error}"[:500]))
+            self._broke_down(error)
+        except BaseException:
+            self._wanted = False  # cancelled: nothing is taken up any more
+            raise
         finally:
             self._nursery = self._scope = self._done = None
             self._active = False
             done.set()
             if self._wanted:
                 self.want()
+
+    def _broke_down(self, error: Exception) -> None:
+        failure = AgentFailure("InternalError", f"{type(error).__name__}: {error}"[:DETAIL_CHARS])
+        self._wanted = False
+        try:
+            if self._turn is not None:
+                self._end_with_failure(self._turn, failure)
+            else:
+                self._fail(failure)
+        except JournalError:
+            log.exception("the failure could not be recorded", conversation=self._record.id)
 
     async def _take_queue(self) -> None:
         inbox = self._conversation.inbox
@@ -287,7 +295,7 @@ class Runner:
         images = agent.initialized is not None and agent.initialized.capabilities.image
         content = prompt.blocks(item.message, images=images)
         if self._transcript is not None:
-            content = [prompt.text_block(self._transcript), *content]
+            content = [text_block(self._transcript), *content]
             self._transcript = None
         await self._prompt(agent, turn, content)
 
@@ -297,19 +305,16 @@ class Runner:
             self._end_turn(turn, "cancelled", None)
             return
         params = {"sessionId": agent.session.session_id, "prompt": content}
-        silence = self._record.agent.acp_prompt_timeout or self._deadlines.silence
-        for attempt in (1, 2):
+        for attempt in range(1, PROMPT_TRIES + 1):
             self._login_wanted = False
-            with trio.CancelScope(deadline=trio.current_time() + silence) as scope:
+            with trio.CancelScope(deadline=trio.current_time() + self._silence) as scope:
                 self._silence_scope = scope
                 try:
                     await agent.connection.request(
                         "session/prompt",
                         params,
                         timeout=math.inf,
-                        on_response=lambda result, last=attempt == 2: self._prompt_answered(
-                            turn, result, last
-                        ),
+                        on_response=partial(self._prompt_answered, turn, last=attempt == PROMPT_TRIES),
                     )
                 except RpcError:
                     pass  # dealt with in its place, by _prompt_answered
@@ -322,7 +327,7 @@ class Runner:
                     turn,
                     AgentFailure(
                         "ACPPromptError",
-                        f"The agent was silent for {silence:g} s; its turn was given up.",
+                        f"The agent was silent for {self._silence:g} s; its turn was given up.",
                         kind="transient",
                         retryable=True,
                         user_action="retry",
@@ -336,15 +341,16 @@ class Runner:
 
     async def _log_in(self, agent: AgentRun, turn: Turn) -> bool:
         assert agent.initialized is not None
-        wanted = Wanted(cwd="", mcp_servers=(), prior_id=None, login=agent.plan.login)
         try:
-            await login(
-                agent.connection, agent.initialized, wanted, self._deadlines, "Authentication required"
+            await authenticate(
+                agent.connection,
+                agent.initialized,
+                agent.plan.login,
+                self._deadlines,
+                "Authentication required",
             )
         except AgentFailure as failure:
-            self._record.retry_seq = turn.prompt_seq
             self._end_with_failure(turn, failure)
-            agent.scope.cancel()  # it comes back with what credentials there are then
             return False
         except ConnectionLost as error:
             self._agent_gone(agent, turn, error)
@@ -407,82 +413,27 @@ class Runner:
             self._wake.set()
 
     async def _open(self, run: AgentRun) -> None:
-        descriptor, record = run.plan.descriptor, self._record
-        run.initialized = await handshake(
-            run.connection, __version__, self._deadlines, fs=descriptor.fs, terminal=descriptor.terminal
-        )
-        capabilities = run.initialized.capabilities
-        forwarded = await forward_servers(
-            record.agent.mcp_config,
-            {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
-            workspace=run.plan.cwd,
-            search_path=run.plan.environment.get("PATH"),
-        )
-        prior = record.session_id if record.session_cwd in (None, record.working_dir) else None
-        wanted = Wanted(
-            cwd=record.working_dir, mcp_servers=forwarded.servers, prior_id=prior, login=run.plan.login
-        )
-        session = await open_session(run.connection, run.initialized, wanted, self._deadlines, self._replay)
-        run.session = session
-        await self._configure(run, session)
-        await self._note_session(run, session, [f"{name}: {why}" for name, why in forwarded.dropped])
-
-    def _replay(self, going_on: bool) -> None:
-        self._replaying = going_on
-
-    async def _configure(self, run: AgentRun, session: Session) -> None:
-        record = self._record
-        record.current_model = models_of(session.result).current
-        if record.agent.acp_model:
-            record.current_model = await choose_model(
-                run.connection, session, record.agent.acp_model, self._deadlines
-            )
-        if record.agent.acp_session_mode:
-            await choose_mode(run.connection, session, record.agent.acp_session_mode, self._deadlines)
-
-    async def _note_session(self, run: AgentRun, session: Session, dropped: list[str]) -> None:
-        record = self._record
-        fresh = session.memory in (Memory.NEW, Memory.LOST)
-        assert run.initialized is not None
-        if fresh:
-            record.sessions += 1
-            record.usage = usage.new_session(record.usage) if record.usage else {}
-            self._translator.new_session(record.sessions - 1)
-        record.session_id = session.session_id
-        record.session_cwd = record.working_dir
-        models = models_of(session.result)
-        if models.available is not None:
-            record.models = models.available
-        record.can_switch_model = models.switchable
-        agent_info = run.initialized.agent
-        record.agent_state = {
-            "acp_agent_name": None if agent_info is None else agent_info.name,
-            "acp_agent_version": None if agent_info is None else agent_info.version,
-            "acp_session_id": f"...{session.session_id[-SESSION_TAIL:]}",
-            "acp_session_cwd": record.working_dir,
-            "acp_supports_runtime_model_switch": record.can_switch_model,
-            "acp_model_via_config_option": models.by_option,
-            "acp_current_model_id": record.current_model,
-            "acp_available_models": record.models or [],
-            "memory": session.memory.value,
-            "phase": "ready",
-        }
-        if dropped:
-            record.agent_state["mcp_servers_dropped"] = dropped
-        self._recorder.write([self._recorder.state("agent_state", record.agent_state)])
-        if session.result.config_options:
-            options = [option.raw for option in session.result.config_options]
+        started = await open_agent(run, self._record, self._deadlines, self._replay)
+        note_session(self._record, run, started)
+        self._translator.new_session(self._record.sessions - 1)
+        self._recorder.write([self._recorder.state("agent_state", dict(self._record.agent_state))])
+        if started.session.result.config_options:
+            options = [option.raw for option in started.session.result.config_options]
             self._emit(self._translator.state("config_options", options))
-        if session.memory is Memory.LOST:
+        if started.session.memory is Memory.LOST:
             self._transcript = await self._conversation.transcript()
             self._recorder.write(
                 [
                     _environment_message(
-                        f"The agent's memory of this conversation could not be restored ({session.reason}). "
+                        f"The agent's memory of this conversation could not be restored "
+                        f"({started.session.reason}). "
                         "A new session goes on from a transcript of what was said."
                     )
                 ]
             )
+
+    def _replay(self, going_on: bool) -> None:
+        self._replaying = going_on
 
     def _phase(self, phase: str) -> None:
         if self._record.agent_state.get("phase") != phase:
@@ -491,7 +442,7 @@ class Runner:
 
     # -- the end of a turn ------------------------------------------------------------------------------
 
-    def _prompt_answered(self, turn: Turn, result: Result, last: bool) -> None:
+    def _prompt_answered(self, turn: Turn, result: Result, *, last: bool) -> None:
         """The prompt's answer, in its place among the updates. Synchronous."""
         if self._turn is not turn:
             return
@@ -533,12 +484,16 @@ class Runner:
         self._emit(self._translator.end_turn(Close.MESSAGE))
         self._clear_turn()
         self._record.agent_state["stop_reason"] = "failed"
+        if failure.code == "ACPAuthRequired":
+            if not turn.updates:
+                self._record.retry_seq = turn.prompt_seq
+            if self._agent is not None:
+                self._agent.scope.cancel()  # it comes back with what credentials there are then
         self._fail(failure)
 
     def _clear_turn(self) -> None:
         self._turn = None
-        for pending in list(self._pending.values()):
-            self._decide(pending, permissions.CANCELLED)
+        self._confirmations.cancel()
 
     def _fail(self, failure: AgentFailure) -> None:
         self._wanted = False
@@ -585,16 +540,15 @@ class Runner:
         agent = self._agent
         if agent is not None and agent.session is not None and session_id != agent.session.session_id:
             return  # a child session of the agent's own
-        if self._silence_scope is not None:
-            silence = self._record.agent.acp_prompt_timeout or self._deadlines.silence
-            self._silence_scope.deadline = math.inf if self._pending else trio.current_time() + silence
+        self._touch()
         if self._replaying:
             return  # what the journal already holds
-        if self._turn is not None:
+        if self._turn is not None and isinstance(update, WORK):
             self._turn.updates += 1
+            self._record.session_used = True
         self._emit(self._translator.update(update))
         if self._translator.holding or self._turn is None:
-            self._note_held()
+            self._held.note()
 
     def _emit(self, outs: Sequence[Out]) -> None:
         recorded: list[Event | Recorded] = []
@@ -609,11 +563,15 @@ class Runner:
                 self._recorder.stream(out)
             elif isinstance(out, Usage):
                 self._record.usage = usage.with_report(self._record.usage, out)
-            elif isinstance(out, Title) and self._record.autotitle and self._record.title != out.text:
-                self._record.title = out.text[:200]
-                self._recorder.write([self._recorder.state("title", self._record.title)])
+            elif isinstance(out, Title):
+                self._retitle(out.text[:TITLE_CHARS])
         if recorded:
             self._recorder.write(recorded)
+
+    def _retitle(self, title: str) -> None:
+        if self._record.autotitle and self._record.title != title:
+            self._record.title = title
+            self._recorder.write([self._recorder.state("title", title)])
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
         """A request of the agent's: looked at in its place among the updates, answered by a task of its own.
@@ -622,7 +580,7 @@ class Runner:
         """
         if method == "session/request_permission":
             return self._permission(params)
-        if self._current is not None and self._current.plan.offers(method):
+        if self._current is not None and self._current.services.serves(method):
             return self._current.services.handle(method, params)
         raise RpcError.method_not_found(method)
 
@@ -657,51 +615,33 @@ class Runner:
             )
             return _at_once(permissions.reject(request.options))
         key, outs = self._translator.ask(request.tool_call.raw)
-        pending = Pending(key, request.options)
-        self._pending[key] = pending
+        pending = self._confirmations.add(key, request.options)
         self._emit(outs)
         self._set_status("waiting_for_confirmation")
         self._conversation.publish_state()
-        if self._silence_scope is not None:
-            self._silence_scope.deadline = math.inf
-        return self._wait_for_person(key, pending)
+        self._touch()
+        return self._confirmations.wait(pending, self._waited)
 
-    async def _wait_for_person(self, key: str, pending: Pending) -> Mapping[str, Any]:
-        """Wait for the decision, or for the end of the turn. Cancelled when the agent takes it back."""
-        try:
-            await pending.decided.wait()
-        finally:
-            if self._pending.get(key) is pending:
-                del self._pending[key]
-            if not self._pending:
-                self._resume_clock()
-                if self._record.execution_status == "waiting_for_confirmation" and self._turn is not None:
-                    self._set_status("running")
-        return pending.answer or permissions.CANCELLED
+    def _waited(self) -> None:
+        if self._confirmations:
+            return
+        self._touch()
+        if self._record.execution_status == "waiting_for_confirmation" and self._turn is not None:
+            self._set_status("running")
 
-    def _resume_clock(self) -> None:
+    def _touch(self) -> None:
+        """The agent gave a sign of life, or a person's answer: silence counts from here."""
         if self._silence_scope is not None:
-            silence = self._record.agent.acp_prompt_timeout or self._deadlines.silence
-            self._silence_scope.deadline = trio.current_time() + silence
+            self._silence_scope.deadline = (
+                math.inf if self._confirmations else trio.current_time() + self._silence
+            )
 
     # -- events that are held back ----------------------------------------------------------------------
 
-    def _note_held(self) -> None:
-        now = trio.current_time()
-        self._hold_since = min(self._hold_since, now)
-        self._hold_until = min(now + self._deadlines.hold, self._hold_since + self._deadlines.hold_at_most)
-        self._held.set()
-
-    async def _hold_timer(self) -> None:
-        while True:
-            await self._held.wait()
-            while trio.current_time() < self._hold_until:  # noqa: ASYNC110 - it moves while we sleep
-                await trio.sleep_until(self._hold_until)
-            self._held = trio.Event()
-            self._hold_since = self._hold_until = math.inf
-            self._emit(self._translator.release())
-            if self._turn is None:
-                self._emit(self._translator.close_text())
+    def _held_long_enough(self) -> None:
+        self._emit(self._translator.release())
+        if self._turn is None:
+            self._emit(self._translator.close_text())
 
 
 async def _at_once(answer: Mapping[str, Any]) -> Mapping[str, Any]:

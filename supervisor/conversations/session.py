@@ -164,7 +164,7 @@ async def _with_login(
             if classify_error(error) == "auth":
                 raise from_rpc(error, "ACPAuthRequired") from error
             raise
-        await login(connection, initialized, wanted, deadlines, str(error.message))
+        await authenticate(connection, initialized, wanted.login, deadlines, str(error.message))
     try:
         return await connection.request(method, params, timeout=timeout)
     except RpcError as error:
@@ -173,10 +173,10 @@ async def _with_login(
         raise
 
 
-async def login(
+async def authenticate(
     connection: Connection,
     initialized: InitializeResult,
-    wanted: Wanted,
+    login: Login,
     deadlines: Deadlines,
     complaint: str,
 ) -> None:
@@ -184,7 +184,7 @@ async def login(
 
     Raises AgentFailure (ACPAuthRequired) where none fits or the agent refuses it.
     """
-    params = await wanted.login(_methods(initialized))
+    params = await login(_methods(initialized))
     if params is None:
         raise auth_required(complaint, _methods(initialized))
     try:

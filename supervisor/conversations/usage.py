@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from supervisor.acp import TokenUsage
+from supervisor.acp.schema import Usage as TokenUsage
 
 from .translate import Usage
 

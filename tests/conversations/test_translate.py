@@ -29,8 +29,8 @@ def translator(**options: Any) -> Translator:
     return Translator(mint=lambda: f"id-{next(count)}", **{"core": False, **options})
 
 
-def feed(t: Translator, kind: str, **fields: Any) -> list[Any]:
-    _, update = parse_update({"sessionId": "s", "update": {"sessionUpdate": kind, **fields}})
+def feed(t: Translator, update_kind: str, /, **fields: Any) -> list[Any]:
+    _, update = parse_update({"sessionId": "s", "update": {"sessionUpdate": update_kind, **fields}})
     return t.update(update)
 
 

@@ -1,0 +1,107 @@
+"""From a running process to an agent that can be prompted: handshake, session, model and mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+
+from supervisor.mcp import forward_servers
+from supervisor.version import __version__
+
+from . import usage
+from .agent import AgentRun
+from .deadlines import Deadlines
+from .record import ConversationRecord
+from .session import (
+    Memory,
+    ModelChoice,
+    Session,
+    Wanted,
+    choose_mode,
+    choose_model,
+    handshake,
+    models_of,
+    open_session,
+)
+
+SESSION_TAIL: Final = 8
+"""Characters of an agent's session id that are shown: it works like a bearer token."""
+
+
+@attrs.frozen
+class Started:
+    """What came of a start: the session, its models, and the MCP servers that were left out, with reasons."""
+
+    session: Session
+    models: ModelChoice
+    dropped: tuple[str, ...]
+
+
+async def open_agent(
+    run: AgentRun, record: ConversationRecord, deadlines: Deadlines, replaying: Callable[[bool], None]
+) -> Started:
+    """Shake hands, open the session (the record's own where it can be restored), set model and mode.
+
+    Raises AgentFailure, ConnectionLost. Cancelling it leaves the run for its owner to stop.
+    """
+    descriptor = run.plan.descriptor
+    run.initialized = await handshake(
+        run.connection, __version__, deadlines, fs=descriptor.fs, terminal=descriptor.terminal
+    )
+    capabilities = run.initialized.capabilities
+    forwarded = await forward_servers(
+        record.agent.mcp_config,
+        {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
+        workspace=run.plan.cwd,
+        search_path=run.plan.environment.get("PATH"),
+    )
+    known = record.session_used and record.session_cwd == record.working_dir
+    wanted = Wanted(
+        cwd=record.working_dir,
+        mcp_servers=forwarded.servers,
+        prior_id=record.session_id if known else None,
+        login=run.plan.login,
+    )
+    run.session = await open_session(run.connection, run.initialized, wanted, deadlines, replaying)
+    models = models_of(run.session.result)
+    if record.agent.acp_model:
+        current = await choose_model(run.connection, run.session, record.agent.acp_model, deadlines)
+        models = attrs.evolve(models, current=current)
+    if record.agent.acp_session_mode:
+        await choose_mode(run.connection, run.session, record.agent.acp_session_mode, deadlines)
+    notes = [*forwarded.dropped, *forwarded.notes]
+    return Started(run.session, models, tuple(f"{name}: {reason}" for name, reason in notes))
+
+
+def note_session(record: ConversationRecord, run: AgentRun, started: Started) -> None:
+    """Write down in the record what a start brought; `agent_state` is what clients see of it."""
+    session, models = started.session, started.models
+    if session.memory in (Memory.NEW, Memory.LOST):
+        record.sessions += 1
+        record.session_used = False
+        if record.usage:
+            record.usage = usage.new_session(record.usage)
+    record.session_id = session.session_id
+    record.session_cwd = record.working_dir
+    record.current_model = models.current
+    if models.available is not None:
+        record.models = models.available
+    record.can_switch_model = models.switchable
+    info = None if run.initialized is None else run.initialized.agent
+    state: dict[str, Any] = {
+        "acp_agent_name": None if info is None else info.name,
+        "acp_agent_version": None if info is None else info.version,
+        "acp_session_id": f"...{session.session_id[-SESSION_TAIL:]}",
+        "acp_session_cwd": record.working_dir,
+        "acp_supports_runtime_model_switch": models.switchable,
+        "acp_model_via_config_option": models.by_option,
+        "acp_current_model_id": models.current,
+        "acp_available_models": record.models or [],
+        "memory": session.memory.value,
+        "phase": "ready",
+    }
+    if started.dropped:
+        state["mcp_notes"] = list(started.dropped)
+    record.agent_state = state
