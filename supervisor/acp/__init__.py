@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import schema
 from .connection import Connection, open_connection
 from .errors import (
     AcpError,
@@ -19,3 +20,24 @@ from .schema import *  # noqa: F403 - the typed messages are this room's vocabul
 from .schema import Usage as TokenUsage
 from .services import Services
 from .trace import Trace
+
+__all__ = [
+    "AcpError",
+    "Connection",
+    "ConnectionLost",
+    "FrameSplitter",
+    "FrameTooLarge",
+    "Handler",
+    "Oversize",
+    "RequestTimeout",
+    "Result",
+    "RpcError",
+    "Services",
+    "TokenUsage",
+    "Trace",
+    "UnsupportedProtocolVersion",
+    "classify_error",
+    "error_text",
+    "open_connection",
+]
+__all__ += schema.__all__

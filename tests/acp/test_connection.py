@@ -145,6 +145,17 @@ async def test_requests_are_announced_in_order_of_arrival() -> None:
         assert handler.seen == [("session/update", {"n": 1}), ("ask", 2), ("session/update", {"n": 3})]
 
 
+async def test_a_request_can_be_refused_on_the_spot() -> None:
+    async with connected() as (_, peer, handler):
+
+        def request(method: str, _params: Any) -> Awaitable[Any]:
+            raise RpcError.method_not_found(method)
+
+        handler.request = request  # type: ignore[method-assign]
+        await peer.write({"id": 1, "method": "nope"})
+        assert (await peer.read())["error"]["code"] == -32601
+
+
 async def test_answers_to_the_agent() -> None:
     async with connected() as (_, peer, handler):
 
