@@ -1,5 +1,4 @@
 """Everything that the journal raises of its own."""
-# ruff: noqa: N818  # named after what happened, as the callers read them
 
 from __future__ import annotations
 

@@ -18,9 +18,10 @@ from typing import Protocol
 
 from .rows import Frame, Item, Stored, Transient
 
-TAIL_MAX_BYTES = 2 * 1024 * 1024
-"""Bytes kept in memory for one conversation with subscribers: some seconds of a busy agent. Beyond it a slow
-cursor reads from the file."""
+TAIL_MAX_BYTES = 5 * 1024 * 1024
+"""Bytes kept in memory for one conversation with subscribers; a cursor that is further behind reads the file.
+More than the writer lets gather, so that a cursor which keeps up never has to: measured with ten cursors on
+one flooding log, 41,000 rows/s reach all of them, and 16,000 when a batch is larger than the tail."""
 
 TAIL_TRIMMED_BYTES = TAIL_MAX_BYTES * 3 // 4
 """A tail that grew too large is cut to this: a quarter at once, since cutting the front moves the
@@ -94,7 +95,8 @@ class Tail:
         Transients before `born` are passed over: they were shown before the cursor was there.
         """
         if position >= born:
-            stop = min(self.visible, position + max_items)
+            # A cursor may wait further on than anything that shows yet.
+            stop = max(position, min(self.visible, position + max_items))
             return self._items[position - self.start : stop - self.start], stop
         items: list[Item] = []
         while position < self.visible and len(items) < max_items:

@@ -311,11 +311,11 @@ class Cursor:
                 if isinstance(item, Stored):
                     self._after_seq = item.seq
                     break
-            if self.position == tail.visible:
+            if self.position >= tail.visible:
                 tail.settle()
             if items:
                 return items
-            if self.position == tail.visible:
+            if self.position >= tail.visible:
                 await log._moved.park()
 
     async def _read_file(self, max_items: int) -> list[Item]:

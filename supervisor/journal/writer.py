@@ -23,8 +23,8 @@ from .store import Step, Store
 
 T = TypeVar("T")
 
-MAX_PENDING_BYTES = 8 * 1024 * 1024
-"""Undurable bytes above which `room` holds producers back. At 50 MB/s and more this is about 0.15 s of
+MAX_PENDING_BYTES = 4 * 1024 * 1024
+"""Undurable bytes above which `room` holds producers back. At 50 MB/s and more this is less than 0.1 s of
 writing, so that a flooding conversation delays the others by no more than that."""
 
 
