@@ -215,14 +215,13 @@ def _npm(table: Table) -> NpmPackage | None:
     if inner is None:
         return None
     with inner:
-        min_node = inner.text_or_none("min_node")
         native = inner.table("native")
         package = NpmPackage(
             package=inner.text("package"),
             version=inner.text("version"),
             entry=inner.text_or_none("entry"),
             native={} if native is None else native.all_texts(),
-            min_node=None if min_node is None else tuple(int(part) for part in min_node.split(".")),
+            min_node=inner.version_or_none("min_node"),
             bin_on_path=inner.flag("bin_on_path"),
             size_mb=inner.number_or_none("size_mb"),
         )

@@ -9,5 +9,5 @@ class InstallError(Exception):
     """The agent could not be installed; the message says why, for the person who asked for it."""
 
 
-class NodeMissing(InstallError):  # noqa: N818 - says what is the case
+class NodeMissing(InstallError):
     """No Node.js that is new enough was found; the message says what to install."""

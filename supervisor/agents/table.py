@@ -56,6 +56,16 @@ class Table:
             return value
         raise self._wrong(name, "a whole number")
 
+    def version_or_none(self, name: str) -> tuple[int, ...] | None:
+        """An optional version, written as numbers with dots between them."""
+        value = self.text_or_none(name)
+        if value is None:
+            return None
+        parts = value.split(".")
+        if not all(part.isdecimal() for part in parts):
+            raise self._wrong(name, "a version like 22.19")
+        return tuple(int(part) for part in parts)
+
     def flag(self, name: str) -> bool:
         """An optional boolean, false when absent."""
         value = self._take(name, False)

@@ -1,0 +1,193 @@
+"""What is known of each agent, the strictness of the files, and telling agents apart."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from supervisor.agents.catalog import (
+    CATALOG_DIR,
+    CatalogError,
+    decode_descriptor,
+    detect,
+    identify,
+    load_catalog,
+    presets,
+)
+from supervisor.agents.install import LOCKS_DIR, starts_pinned
+
+CATALOG = load_catalog()
+
+WITH_NPM = sorted(key for key, descriptor in CATALOG.items() if descriptor.npm)
+
+
+def test_keys_are_those_that_clients_know():
+    known = {"claude-code", "codex", "gemini-cli", "kimi-code", "pi", "opencode", "custom", "demo"}
+    assert set(CATALOG) == known
+    assert load_catalog() is CATALOG
+    assert set(presets(CATALOG)) == known - {"custom"}
+
+
+@pytest.mark.parametrize(
+    ("key", "package", "version", "key_env", "base_url_env", "mode", "data_dir_env"),
+    [
+        ("claude-code", "@agentclientprotocol/claude-agent-acp", "0.100.0", "ANTHROPIC_API_KEY",
+         "ANTHROPIC_BASE_URL", "bypassPermissions", {"CLAUDE_CONFIG_DIR"}),
+        ("codex", "@agentclientprotocol/codex-acp", "2.6.0", "OPENAI_API_KEY",
+         "OPENAI_BASE_URL", "agent-full-access", {"CODEX_HOME"}),
+        ("gemini-cli", "@google/gemini-cli", "0.61.0", "GEMINI_API_KEY",
+         "GEMINI_BASE_URL", "default", {"HOME"}),
+        ("opencode", "opencode-ai", "1.18.33", "OPENCODE_API_KEY", None, "build",
+         {"XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"}),
+        ("kimi-code", "@moonshot-ai/kimi-code", "0.38.0", None, "KIMI_BASE_URL", "yolo", {"KIMI_CODE_HOME"}),
+        ("pi", "pi-acp", "0.0.34", "ANTHROPIC_API_KEY", None, None, {"HOME"}),
+        ("demo", None, None, None, None, "ask", {"OSTLER_DEMO_HOME"}),
+        ("custom", None, None, None, None, None, set()),
+    ],
+)  # fmt: skip
+def test_facts(key, package, version, key_env, base_url_env, mode, data_dir_env):
+    descriptor = CATALOG[key]
+    assert (descriptor.npm and (descriptor.npm.package, descriptor.npm.version)) == (
+        package and (package, version)
+    )
+    assert (descriptor.key_env[0] if descriptor.key_env else None) == key_env
+    assert descriptor.base_url_env == base_url_env
+    assert descriptor.default_mode == mode
+    assert set(descriptor.data_dir_env) == data_dir_env
+    assert mode is None or mode in descriptor.modes
+
+
+@pytest.mark.parametrize("key", WITH_NPM)
+def test_lock_file_pins_what_the_descriptor_says(key):
+    npm = CATALOG[key].npm
+    text = (LOCKS_DIR / key / "package-lock.json").read_text()
+    packages = json.loads(text)["packages"]
+    asked = json.loads((LOCKS_DIR / key / "package.json").read_text())
+    names = {**asked.get("dependencies", {}), **asked.get("optionalDependencies", {})}
+    assert all(version[0].isdigit() for version in names.values())
+    assert npm.version in names.values()
+    for name, entry in packages.items():
+        if name:
+            assert entry["integrity"].startswith("sha512-"), name
+            assert "resolved" not in entry
+    assert "registry" not in text
+    programs = [npm.entry] if npm.entry else [path for paths in npm.native.values() for path in paths]
+    assert any(name and program.startswith(f"{name}/") for name in packages for program in programs)
+
+
+@pytest.mark.parametrize("key", ["claude-code", "codex", "gemini-cli"])
+def test_lock_file_covers_the_platforms(key):
+    names = " ".join(json.loads((LOCKS_DIR / key / "package-lock.json").read_text())["packages"])
+    for platform in ("linux-x64", "linux-arm64", "darwin-x64", "darwin-arm64"):
+        assert platform in names
+
+
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [
+        (["npx", "-y", "@agentclientprotocol/claude-agent-acp@0.100.0"], "claude-code"),
+        (["npx", "-y", "--prefer-offline", "@agentclientprotocol/claude-agent-acp@0.63.0"], "claude-code"),
+        (["/opt/bin/claude-agent-acp"], "claude-code"),
+        (["node", "/x/codex-acp"], "codex"),
+        (["codex-acp-nightly"], "codex"),
+        (["npx", "@google/gemini-cli", "--acp"], "gemini-cli"),
+        (["gemini", "--acp"], "gemini-cli"),
+        (["/usr/bin/GEMINI"], "gemini-cli"),
+        (["gemini-wrapper"], None),
+        (["my-opencode"], None),
+        (["opencode", "acp"], "opencode"),
+        (["kimi", "acp"], "kimi-code"),
+        (
+            [
+                "npx",
+                "-y",
+                "--package=pi-acp@0.0.33",
+                "--package=@earendil-works/pi-coding-agent@0.83.0",
+                "pi-acp",
+            ],
+            "pi",
+        ),
+        (["python", "-m", "supervisor.agents.demo"], "demo"),
+        (["python", "agent.py"], None),
+        ([], None),
+        ([""], None),
+    ],
+)
+def test_detect(command, key):
+    assert detect(command, CATALOG) == key
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("@agentclientprotocol/claude-agent-acp", "claude-code"),
+        ("@agentclientprotocol/codex-acp", "codex"),
+        ("gemini-cli", "gemini-cli"),
+        ("OpenCode", "opencode"),
+        ("pi-acp", "pi"),
+        ("ostler-demo", "demo"),
+        ("Copilot", None),
+    ],
+)
+def test_identify(name, key):
+    assert identify(name, CATALOG) == key
+
+
+@pytest.mark.parametrize(
+    ("key", "command", "pinned"),
+    [
+        ("codex", [], True),
+        ("codex", ["npx", "-y", "@agentclientprotocol/codex-acp@2.6.0"], True),
+        ("codex", ["npx", "-y", "--prefer-offline", "@agentclientprotocol/codex-acp@2.6.0"], True),
+        ("codex", ["npx", "-y", "@agentclientprotocol/codex-acp@1.1.7"], False),
+        ("codex", ["npx", "-y", "@agentclientprotocol/codex-acp"], False),
+        ("codex", ["npx", "-y", "@agentclientprotocol/codex-acp@2.6.0", "--flag"], False),
+        ("codex", ["codex-acp"], False),
+        ("custom", [], True),
+        ("custom", ["anything"], False),
+    ],
+)
+def test_only_the_pinned_command_is_replaced_by_the_install(key, command, pinned):
+    assert starts_pinned(CATALOG[key], command) is pinned
+
+
+MINIMAL = 'key = "x"\nname = "X"\ncommand = ["x"]\n'
+
+
+def test_minimal_descriptor():
+    assert decode_descriptor(MINIMAL, "x.toml").command == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("key = ", "x.toml: "),
+        ('key = "x"\nname = "X"', "command is missing"),
+        (MINIMAL + "colour = 1", "unknown properties colour"),
+        (MINIMAL + 'fs = "yes"', "fs has to be true or false"),
+        (MINIMAL + 'args = "--acp"', "args has to be a list of strings"),
+        (MINIMAL + "modes = [1]", "modes has to be a list of strings"),
+        (MINIMAL + "[env]\nA = 1", "env has to be a table of strings"),
+        (MINIMAL + 'npm = "x"', "npm has to be a table"),
+        (MINIMAL + '[npm]\npackage = "p"\nversion = "1"', "npm: exactly one of entry and native"),
+        (MINIMAL + '[npm]\npackage = "p"\nversion = "1"\nentry = "e"\nsize_mb = true', "a whole number"),
+        (MINIMAL + '[npm]\npackage = "p"\nversion = "1"\nentry = "e"\nmin_node = "new"', "min_node"),
+        (MINIMAL + '[[file_secrets]]\nname = "n"\npath = "../x"', "not a path inside"),
+        (MINIMAL + '[[default_files]]\npath = "/etc/x"\ncontent = ""', "not a path inside"),
+        (MINIMAL + '[data_dir_env]\nA = ".."', "not a path inside"),
+        (MINIMAL + '[[auth_methods]]\nid = "a"\nurl = "b"', r"auth_methods\[0\]: unknown properties url"),
+        (
+            MINIMAL + 'module = "m"\n[npm]\npackage = "p"\nversion = "1"\nentry = "e"',
+            "either an npm package or a bundled module",
+        ),
+    ],
+)
+def test_descriptor_is_read_strictly(text, message):
+    with pytest.raises(CatalogError, match=message) as caught:
+        decode_descriptor(text, "x.toml")
+    assert str(caught.value).startswith("x.toml")
+
+
+def test_every_bundled_file_is_loaded():
+    assert {path.stem for path in CATALOG_DIR.glob("*.toml")} == set(CATALOG)
