@@ -271,12 +271,18 @@ def _append_steps(store: Store, appends: Sequence[Append]) -> list[Step]:
         assert key is not None
         rows += [(key, row) for row in append.rows]
         if append.record is not None:
-            records[key] = append.record
+            records[key] = _merged(records.get(key), append.record)
         if append.blobs:
             steps.append(partial(store.put_blobs, key, append.blobs))
     steps += store.insert_steps(rows)
     steps += (partial(store.update_record, key, update) for key, update in records.items())
     return steps
+
+
+def _merged(earlier: RecordUpdate | None, later: RecordUpdate) -> RecordUpdate:
+    if earlier is None or later.title is not None:
+        return later
+    return attrs.evolve(later, title=earlier.title)
 
 
 def _answer(store: Store, call: Call[Any]) -> None:

@@ -1,0 +1,212 @@
+"""Reading a log back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.journal import Stored, open_journal, queries
+from supervisor.journal.schema import migrate
+from supervisor.journal.store import Store, _connect, insert_sizes
+
+
+def ids(items):
+    return [None if item is None else item.id for item in items]
+
+
+async def fill(log, make_row):
+    rows = [
+        make_row(
+            json.dumps({"n": n, "text": text}, ensure_ascii=False).encode(),
+            id=f"id-{n}",
+            kind=kind,
+            source=source,
+            timestamp=f"2026-11-21T08:00:0{n}.000000Z",
+        )
+        for n, (kind, source, text) in enumerate(
+            [
+                ("MessageEvent", "user", "Hello World"),
+                ("ActionEvent", "agent", '50% off "quoted"\nline'),
+                ("ObservationEvent", "environment", "a_b\\c"),
+                ("ActionEvent", "agent", "GRÜẞE aus KÖLN"),
+                ("MessageEvent", "agent", "500 off"),
+                ("MessageEvent", "user", "aXb"),
+            ]
+        )
+    ]
+    log.append(rows)
+    await log.flushed()
+    return rows
+
+
+async def test_get_answers_in_the_order_asked(log, make_row):
+    rows = await fill(log, make_row)
+    asked = ["id-3", "nobody", "id-0", "id-3", ""]
+    found = await log.get(asked)
+    assert ids(found) == ["id-3", None, "id-0", "id-3", None]
+    assert found[2] == Stored(
+        id="id-0", kind="MessageEvent", source="user", timestamp=rows[0].timestamp, body=rows[0].body, seq=0
+    )
+    assert await log.get([]) == []
+    assert ids(await log.get([f"no-{n}" for n in range(1500)] + ["id-5"]))[-1] == "id-5"
+
+
+async def test_a_log_reads_only_its_own_events(journal, log, make_log, make_row):
+    other = await make_log(journal, "other")
+    await fill(log, make_row)
+    other.append([make_row(id="id-0", kind="Other")])
+    await other.flushed()
+    assert [item.kind for item in await other.read(-1, 10)] == ["Other"]
+    assert (await log.get(["id-0"]))[0].kind == "MessageEvent"
+    assert await other.get(["id-1"]) == [None]
+    assert await other.count(source="user") == 1
+
+
+async def test_pages_by_sequence_in_both_directions(log, make_row):
+    await fill(log, make_row)
+    assert [item.seq for item in await log.read(-1, 2)] == [0, 1]
+    assert [item.seq for item in await log.read(3, 10)] == [4, 5]
+    assert [item.seq for item in await log.read(5, 10)] == []
+    assert [item.seq for item in await log.read(0, None, kind="MessageEvent")] == [4, 5]
+    assert [item.seq for item in await log.read(-1, 1, kind="MessageEvent", source="agent")] == [4]
+    assert [item.seq for item in await log.read_back(None, 2)] == [5, 4]
+    assert [item.seq for item in await log.read_back(2, 10)] == [1, 0]
+    assert [item.seq for item in await log.read_back(0, 10)] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, [0, 1, 2, 3, 4, 5]),
+        ({"kind": "ActionEvent"}, [1, 3]),
+        ({"kind": "some.module.path.ActionEvent"}, [1, 3]),
+        ({"kind": "Action"}, []),
+        ({"kind": "actionevent"}, []),
+        ({"source": "user"}, [0, 5]),
+        ({"kind": "MessageEvent", "source": "agent"}, [4]),
+        ({"body": "hello"}, [0]),
+        ({"body": "WORLD"}, [0]),
+        ({"body": "50%"}, [1]),
+        ({"body": "%"}, [1]),
+        ({"body": "a_b"}, [2]),
+        ({"body": "_B\\"}, [2]),
+        ({"body": '"QUOTED"\n'}, [1]),
+        ({"body": "köln"}, [3]),
+        ({"body": "grüsse"}, [3]),
+        ({"body": "x" * 5000}, []),
+        ({"since": "2026-11-21T08:00:04.000000Z"}, [4, 5]),
+        ({"before": "2026-11-21T08:00:02.000000Z"}, [0, 1]),
+        ({"since": "2026-11-21T08:00:01.000000Z", "before": "2026-11-21T08:00:03.000000Z"}, [1, 2]),
+        ({"body": "off", "source": "agent", "since": "2026-11-21T08:00:02.000000Z"}, [4]),
+        ({"kind": "' OR 1 --"}, []),
+    ],
+)
+async def test_filters(log, make_row, asked, expected):
+    await fill(log, make_row)
+    assert [item.seq for item in (await log.search(**asked)).items] == expected
+    assert [item.seq for item in (await log.search(**asked, order="desc")).items] == expected[::-1]
+    assert await log.count(**asked) == len(expected)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 6, 100])
+async def test_the_page_id_is_the_first_event_of_the_next_page(log, make_row, order, limit):
+    await fill(log, make_row)
+    seen = []
+    page_id = None
+    while True:
+        page = await log.search(order=order, page=page_id, limit=limit)
+        assert page_id is None or page.items[0].id == page_id
+        seen += [item.seq for item in page.items]
+        page_id = page.next_page_id
+        if page_id is None:
+            break
+        assert len(page.items) == limit
+    assert seen == sorted(range(6), reverse=order == "desc")
+
+
+async def test_pages_of_a_filtered_search(log, make_row):
+    await fill(log, make_row)
+    page = await log.search(kind="MessageEvent", limit=2)
+    assert (ids(page.items), page.next_page_id) == (["id-0", "id-4"], "id-5")
+    page = await log.search(kind="MessageEvent", limit=2, page=page.next_page_id)
+    assert (ids(page.items), page.next_page_id) == (["id-5"], None)
+
+
+async def test_an_unknown_page_starts_from_the_beginning(log, make_row):
+    await fill(log, make_row)
+    assert ids((await log.search(page="nobody", limit=1)).items) == ["id-0"]
+
+
+async def test_reads_end_where_the_sockets_do(log, make_row, monkeypatch):
+    """What is committed but not yet announced does not show up in a read either."""
+    await fill(log, make_row)
+    committed = trio.Event()
+    monkeypatch.setattr(log, "settle", lambda *_: committed.set())
+    log.append([make_row(id="late")])
+    await committed.wait()
+    assert await log.get(["late"]) == [None]
+    assert len(await log.read(-1, 10)) == len((await log.search()).items) == await log.count() == 6
+    assert await log.count(source="user") == 2
+    assert [item.seq for item in await log.read_back(None, 1)] == [5]
+
+
+async def test_blobs(journal, log, make_log):
+    await log.put_blob("b", b"\x00\xff", "image/png")
+    blob = await log.get_blob("b")
+    assert (blob.data, blob.media_type) == (b"\x00\xff", "image/png")
+    await log.put_blob("b", b"newer")
+    assert (await log.get_blob("b")).data == b"newer"
+    assert await log.get_blob("other") is None
+    assert await (await make_log(journal, "c-2")).get_blob("b") is None
+
+
+async def test_a_cancelled_read_is_interrupted(log, make_row, journal, monkeypatch):
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    for _ in range(6):  # more than there are readers: each must come back
+        with trio.move_on_after(0.02) as scope:
+            await journal._readers.run(lambda connection: connection.execute(endless).fetchone())
+        assert scope.cancelled_caught
+    with trio.fail_after(5):
+        assert await log.read(-1, 1) == []
+
+
+async def test_closing_does_not_wait_for_a_long_read(journal_path):
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    started = trio.current_time()
+    async with open_journal(journal_path) as journal:
+        with trio.move_on_after(0.02):
+            await journal._readers.run(lambda connection: connection.execute(endless).fetchone())
+    assert trio.current_time() - started < 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.binary(max_size=50), st.text(st.characters(exclude_categories=["Cs"]))), max_size=20
+    )
+)
+def test_whatever_bytes_and_names_come_back_as_they_were(content):
+    connection = _connect(":memory:")
+    try:
+        migrate(connection)
+        rows = [
+            Stored(id=f"{n}{name}", kind=name, source=name, timestamp=name, body=body, seq=n)
+            for n, (body, name) in enumerate(content)
+        ]
+        for step in Store(connection, -1, 1).insert_steps([(1, row) for row in rows]):
+            step()
+        assert queries.read(connection, 1, -1, 100, None, queries.EVERYTHING) == rows
+        assert queries.read_back(connection, 1, 100, 100) == rows[::-1]
+        assert queries.get(connection, 1, 100, [row.id for row in rows]) == rows
+    finally:
+        connection.close()
+
+
+@given(st.integers(0, 100_000))
+def test_statements_add_up(count):
+    assert sum(insert_sizes(count)) == count

@@ -1,0 +1,241 @@
+"""Conversations and their records."""
+
+from __future__ import annotations
+
+import stat
+
+import pytest
+import trio
+
+from supervisor.journal import (
+    AlreadyExists,
+    Blob,
+    Durability,
+    JournalClosed,
+    JournalError,
+    JournalInUse,
+    RecordOrder,
+    RecordUpdate,
+    UnknownConversation,
+    open_journal,
+)
+
+
+def update(record=b"new", status="running", updated_at="2026-11-21T09:00:00.000000Z", title=None):
+    return RecordUpdate(record=record, status=status, updated_at=updated_at, title=title)
+
+
+async def test_a_conversation_is_created_once(journal, log, make_log):
+    assert log.last_seq == log.high_water == -1
+    with pytest.raises(AlreadyExists):
+        await make_log(journal, "c-1")
+    assert await journal.log("c-1") is log
+    with pytest.raises(UnknownConversation):
+        await journal.log("nobody")
+
+
+async def test_two_at_once_create_one(journal, make_log):
+    outcomes = []
+
+    async def create():
+        try:
+            outcomes.append(await make_log(journal, "twin"))
+        except AlreadyExists:
+            outcomes.append(None)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(create)
+    assert sum(outcome is not None for outcome in outcomes) == 1
+
+
+async def test_a_log_is_one_object_while_it_is_used(journal, log, make_row):
+    log.append([make_row(), make_row()])
+    await log.flushed()
+    del log
+    found = []
+
+    async def load():
+        found.append(await journal.log("c-1"))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(load)
+    assert len({id(each) for each in found}) == 1
+    assert found[0].last_seq == found[0].high_water == 1
+    assert found[0].append([make_row()]) == 2
+
+
+async def test_a_log_let_go_with_rows_under_way_gives_out_no_number_twice(journal, log, make_row):
+    del log
+    for expected in range(50):
+        log = await journal.log("c-1")
+        assert log.append([make_row()]) == expected
+        del log
+    log = await journal.log("c-1")
+    await log.flushed()
+    assert [item.seq for item in await log.read(-1, 100)] == list(range(50))
+
+
+async def test_the_record_goes_with_the_rows(journal, log, make_row):
+    (before,) = await journal.get_records(["c-1"])
+    assert (before.record, before.status, before.title, before.epoch) == (b"{}", "idle", None, journal.epoch)
+    assert (before.lease_owner, before.lease_generation, before.lease_expires) == (None, 0, None)
+    log.append([make_row()], update(title="first"), [Blob("b", "text/plain", b"data")])
+    log.update_record(update(b"newer"))
+    await log.flushed()
+    (after,) = await journal.get_records(["c-1"])
+    assert (after.record, after.status, after.title) == (b"newer", "running", "first")
+    assert after.updated_at == "2026-11-21T09:00:00.000000Z"
+    assert after.created_at == before.created_at
+    assert (await log.get_blob("b")).data == b"data"
+
+
+async def several(journal):
+    for n, (created, updated, status) in enumerate(
+        [("1", "9", "idle"), ("2", "7", "running"), ("2", "8", "idle"), ("3", "1", "idle")]
+    ):
+        await journal.create(
+            f"c{n}",
+            b"%d" % n,
+            status=status,
+            created_at=created,
+            updated_at=updated,
+            parent_id="p" if n else None,
+        )
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (RecordOrder.CREATED_AT, "0123"),
+        (RecordOrder.CREATED_AT_DESC, "3210"),
+        (RecordOrder.UPDATED_AT, "3120"),
+        (RecordOrder.UPDATED_AT_DESC, "0213"),
+        ("updated_at", "3120"),
+    ],
+)
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 9])
+async def test_lists_of_conversations(journal, order, expected, limit):
+    await several(journal)
+    seen = ""
+    page_id = None
+    while True:
+        page = await journal.search_records(order=order, page=page_id, limit=limit)
+        assert page_id is None or page.items[0].id == page_id
+        seen += "".join(item.record.decode() for item in page.items)
+        page_id = page.next_page_id
+        if page_id is None:
+            break
+    assert seen == expected
+
+
+async def test_lists_by_status_and_parent(journal):
+    await several(journal)
+    page = await journal.search_records(status="idle", limit=2)
+    assert ([item.id for item in page.items], page.next_page_id) == (["c3", "c2"], "c0")
+    page = await journal.search_records(status="idle", limit=2, page="c0")
+    assert ([item.id for item in page.items], page.next_page_id) == (["c0"], None)
+    # A page that starts at a conversation which has left the list starts in its place.
+    page = await journal.search_records(status="idle", page="c1")
+    assert [item.id for item in page.items] == ["c0"]
+    page = await journal.search_records(page="nobody", limit=1)
+    assert [item.id for item in page.items] == ["c3"]
+    assert [item.id for item in (await journal.search_records(parent_id="p")).items] == ["c3", "c2", "c1"]
+    assert [await journal.count_records(status) for status in (None, "idle", "stuck")] == [4, 3, 0]
+    assert await journal.count_records(parent_id="p") == 3
+    with pytest.raises(ValueError, match="sideways"):
+        await journal.search_records(order="sideways")
+    found = await journal.get_records(["c2", "nobody", "c2"])
+    assert [record and record.id for record in found] == ["c2", None, "c2"]
+
+
+async def test_deleting_leaves_nothing(journal, log, make_log, make_row):
+    other = await make_log(journal, "c-2")
+    other.append([make_row()])
+    log.append([make_row()], blobs=[Blob("b", "text/plain", b"data")])
+    assert await journal.delete("c-1")
+    assert not await journal.delete("c-1")
+    assert await journal.get_records(["c-1"]) == [None]
+    with pytest.raises(UnknownConversation):
+        await journal.log("c-1")
+    await other.flushed()
+
+    def leftovers(connection):
+        return [
+            connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in ("events", "blobs")
+        ]
+
+    assert await journal._readers.run(leftovers) == [1, 0]
+    again = await make_log(journal, "c-1")
+    assert again.append([make_row()]) == 0
+    await again.flushed()
+    assert await again.get_blob("b") is None
+
+
+async def test_a_cancelled_create_or_delete_is_finished(journal, make_log):
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await make_log(journal, "cancelled")
+    with trio.move_on_after(5):
+        log = await make_log(journal, "c-9")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(journal.delete, "c-9")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    assert await journal.get_records(["c-9"]) == [None]
+    assert log.last_seq == -1
+
+
+async def test_everything_is_there_after_a_restart(journal_path, make_log, make_row):
+    async with open_journal(journal_path) as journal:
+        epoch = journal.epoch
+        log = await make_log(journal, "c-1")
+        log.append([make_row(b"%d" % n) for n in range(2500)], update(title="kept"))
+        # Not flushed: leaving the block does that.
+    with pytest.raises(JournalClosed):
+        log.append([make_row()])
+    with pytest.raises(JournalClosed):
+        await log.read(-1, 1)
+    async with open_journal(journal_path) as journal:
+        assert journal.epoch == epoch + 1
+        log = await journal.log("c-1")
+        assert log.last_seq == 2499
+        assert [item.body for item in await log.read(-1, None)] == [b"%d" % n for n in range(2500)]
+        (record,) = await journal.get_records(["c-1"])
+        assert (record.title, record.epoch) == ("kept", epoch)
+
+
+async def test_nobody_else_reads_or_writes_the_file(journal, journal_path, make_log):
+    await make_log(journal, "c-1")
+    assert stat.S_IMODE(journal_path.parent.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in journal_path.parent.iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+    with pytest.raises(JournalInUse):
+        async with open_journal(journal_path):
+            pass
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [(Durability.PROCESS, 1), (Durability.POWER, 2)])
+async def test_durability_is_chosen_at_opening(journal_path, durability, synchronous):
+    async with open_journal(journal_path, durability=durability) as journal:
+        connection = journal._writer._store._connection
+        assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+@pytest.mark.parametrize("content", [b"not a database at all, but long enough to be looked at" * 100])
+async def test_a_file_of_something_else_is_refused_untouched(journal_path, content):
+    journal_path.parent.mkdir()
+    journal_path.write_bytes(content)
+    with pytest.raises(JournalError, match="cannot open"):
+        async with open_journal(journal_path):
+            pass
+    assert journal_path.read_bytes() == content
+
+
+async def test_a_place_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JournalError, match="cannot open"):
+        async with open_journal(tmp_path / "file" / "journal.sqlite"):
+            pass
