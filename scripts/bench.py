@@ -203,7 +203,7 @@ def turn_times(server: Server, count: int) -> list[float]:
 
 
 def latencies(server: Server, conversations: Sequence[str], rate: float, seconds: float) -> list[float]:
-    """Milliseconds from an agent's write of a tool event to its arrival at a socket; `rate` is that of all."""
+    """Milliseconds from an agent's write of a tool event to its arrival at a socket; `rate` is of all."""
     readers = [Socket(server.port, conversation) for conversation in conversations]
     found: list[float] = []
 
