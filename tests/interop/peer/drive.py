@@ -47,6 +47,11 @@ def status(conversation: Any) -> str:
     return str(conversation.state.execution_status.value)
 
 
+def logged(conversation: Any) -> list[Any]:
+    """The client's copy of the log; it keeps the transient snapshots of the state among the events."""
+    return [event for event in conversation.state.events if getattr(event, "key", None) != "full_state"]
+
+
 def turns(conversation: Any, seen: Seen) -> dict[str, Any]:
     """Two turns, each answered; tool calls arrive."""
     answers = []
@@ -54,7 +59,7 @@ def turns(conversation: Any, seen: Seen) -> dict[str, Any]:
         conversation.send_message(text)
         conversation.run()
         answers.append(get_agent_final_response(list(conversation.state.events)))
-    return {"answers": answers, "logged": [type(event).__name__ for event in conversation.state.events]}
+    return {"answers": answers, "logged": [event.id for event in logged(conversation)]}
 
 
 def interrupt(conversation: Any, seen: Seen) -> dict[str, Any]:
@@ -110,10 +115,11 @@ def attach(conversation: Any, seen: Seen) -> dict[str, Any]:
         workspace=conversation.workspace,
         conversation_id=conversation.id,
         visualizer=None,
+        delete_on_close=False,
     )
     try:
-        first = [event.id for event in conversation.state.events]
-        second = [event.id for event in again.state.events]
+        first = [event.id for event in logged(conversation)]
+        second = [event.id for event in logged(again)]
     finally:
         again.close()
     return {"same": first == second, "events": len(first)}
@@ -130,6 +136,7 @@ def main() -> None:
         workspace=RemoteWorkspace(host=url, working_dir=directory),
         callbacks=[seen],
         visualizer=None,
+        delete_on_close=False,
     )
     try:
         result = SCENARIOS[scenario](conversation, seen)
