@@ -35,6 +35,7 @@ from supervisor.events import (
     Message,
     MessageEvent,
     PauseEvent,
+    SystemPromptEvent,
     TextContent,
     new_event_id,
 )
@@ -58,8 +59,15 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+SYSTEM_PROMPT: Final = "The external agent manages its own system prompt, model and tools."
+"""Stands where the built-in agent of the wire's servers has its prompt."""
+
 TITLE_CHARS: Final = 200
 """Longest title taken from an agent: as long as one that a person may set."""
+
+LAST_WORDS_SECONDS: Final = 1.0
+"""After an agent's exit: for the rest of its output and its exit status to reach what waits for them. Its
+pipes end a quarter of a second after it at the latest."""
 
 DETAIL_CHARS: Final = 500
 """Longest detail of an error that we did not foresee."""
@@ -404,6 +412,8 @@ class Runner:
             async with run_agent(plan, self) as run:
                 task_status.started(run)
                 await run.process.exited.wait()
+                with trio.move_on_after(LAST_WORDS_SECONDS):
+                    await run.connection.closed.wait()  # what waits for an answer is told why there is none
         finally:
             if run is not None and self._agent is run:
                 self._agent = None
@@ -420,6 +430,10 @@ class Runner:
         if started.session.result.config_options:
             options = [option.raw for option in started.session.result.config_options]
             self._emit(self._translator.state("config_options", options))
+        if started.session.memory in (Memory.NEW, Memory.LOST):
+            # Clients expect a system prompt first; an external agent keeps its own to itself.
+            prompt_event = SystemPromptEvent(system_prompt=TextContent(text=SYSTEM_PROMPT), tools=())
+            self._recorder.write([prompt_event])
         if started.session.memory is Memory.LOST:
             self._transcript = await self._conversation.transcript()
             self._recorder.write(

@@ -1,0 +1,172 @@
+"""A supervisor with a journal of its own, for tests: real agent processes, no gateway."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import orjson
+import trio
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.scripted import ScriptedLog, scripted_command
+
+from supervisor.agents import load_catalog
+from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.deadlines import Deadlines
+from supervisor.conversations.launcher import Launcher
+from supervisor.conversations.start import StartRequest
+from supervisor.conversations.supervisor import Supervisor, open_supervisor
+from supervisor.conversations.vault import Vault
+from supervisor.events import Message, TextContent, Vocabulary
+from supervisor.journal import open_journal
+from supervisor.settings import AgentSettings
+
+PATIENCE_SECONDS = 20.0
+"""For anything that has to happen: far more than it takes on a busy machine; only a bug uses it up."""
+
+QUICK = Deadlines(interrupt_answer=0.5, cancel_grace=0.5, initialize=5, new_session=5, load_session=5)
+
+
+class NoCipher:
+    """Sealing is tested elsewhere."""
+
+    def encrypt(self, data: bytes) -> str:
+        return "sealed:" + data.decode()
+
+    def decrypt(self, token: str) -> bytes:
+        return token.removeprefix("sealed:").encode()
+
+
+def say(text: str) -> Message:
+    return Message(role="user", content=(TextContent(text=text),))
+
+
+@attrs.define
+class House:
+    supervisor: Supervisor
+    root: Path
+    secrets: dict[str, str]
+
+    @property
+    def log(self) -> ScriptedLog:
+        return ScriptedLog(self.root / "scripted.log")
+
+    def agent(self, *modes: str, **settings: Any) -> AgentSettings:
+        command = scripted_command(*modes, log=self.root / "scripted.log", home=self.root / "scripted-home")
+        return AgentSettings(acp_server="custom", acp_command=tuple(command), **settings)
+
+    async def start(
+        self, *modes: str, vocabulary: Vocabulary = Vocabulary.EXTENDED, **fields: Any
+    ) -> Conversation:
+        settings = fields.pop("settings", {})
+        workspace = self.root / "workspace"
+        request = StartRequest(
+            working_dir=str(workspace),
+            agent=self.agent(*modes, **settings),
+            spelled_out=True,
+            event_vocabulary=vocabulary,
+            **fields,
+        )
+        conversation, created = await self.supervisor.create(request)
+        assert created
+        return conversation
+
+
+@asynccontextmanager
+async def open_house(
+    root: Path, *, deadlines: Deadlines = QUICK, secrets: dict[str, str] | None = None
+) -> AsyncIterator[House]:
+    given = secrets if secrets is not None else {}
+    vault = Vault(NoCipher())
+
+    async def current() -> Mapping[str, str]:
+        return dict(given)
+
+    async def no_default() -> AgentSettings:
+        raise AssertionError("tests name their agent")
+
+    launcher = Launcher(
+        catalog=load_catalog(),
+        prefix=root / "agents",
+        data=root / "data",
+        server_environment={"PATH": "/usr/bin:/bin", "HOME": str(root), "SECRET_OF_THE_SERVER": "x"},
+        secrets=current,
+        vault=vault,
+    )
+    async with (
+        open_journal(root / "journal.sqlite3") as journal,
+        open_supervisor(
+            journal=journal, launcher=launcher, vault=vault, default_agent=no_default, deadlines=deadlines
+        ) as supervisor,
+    ):
+        yield House(supervisor, root, given)
+
+
+async def events(conversation: Conversation) -> list[dict[str, Any]]:
+    """Every journalled event, oldest first."""
+    await conversation.log.flushed()
+    found: list[dict[str, Any]] = []
+    seq = -1
+    while page := await conversation.log.read(seq, 500):
+        found += [orjson.loads(item.body) for item in page]
+        seq = page[-1].seq
+    return found
+
+
+async def until(check: Any, what: str = "it") -> Any:
+    """Wait for a condition that is looked at often; real processes are at work."""
+    with trio.move_on_after(PATIENCE_SECONDS):
+        while True:
+            found = check()
+            if found:
+                return found
+            await trio.sleep(0.01)
+    raise AssertionError(f"{what} did not happen within {PATIENCE_SECONDS} s")
+
+
+async def settled(conversation: Conversation) -> str:
+    """The status once the run is over."""
+    await until(
+        lambda: not conversation.runner.busy and conversation.record.execution_status != "running",
+        "the end of a run",
+    )
+    await conversation.log.flushed()
+    return conversation.record.execution_status
+
+
+async def turn(conversation: Conversation, text: str) -> list[dict[str, Any]]:
+    """Send a message and give the events that came of it."""
+    before = conversation.log.last_seq
+    await conversation.send(say(text), run=True)
+    await settled(conversation)
+    return (await events(conversation))[before + 1 :]
+
+
+def kinds(found: list[dict[str, Any]]) -> list[str]:
+    """The kinds of events, states left out."""
+    return [event["kind"] for event in found if event["kind"] != "ConversationStateUpdateEvent"]
+
+
+def states(found: list[dict[str, Any]], key: str) -> list[Any]:
+    return [event["value"] for event in found if event.get("key") == key]
+
+
+def answer(found: list[dict[str, Any]]) -> str:
+    """The text of the (last) finish action."""
+    return [
+        event["action"]["message"]
+        for event in found
+        if (event.get("action") or {}).get("kind") == "FinishAction"
+    ][-1]
+
+
+def one(found: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    matching = [event for event in found if event["kind"] == kind]
+    assert len(matching) == 1, [event["kind"] for event in found]
+    return matching[0]
