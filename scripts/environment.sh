@@ -51,6 +51,12 @@ print(sys.executable)" 2>/dev/null); then
     return 1
 }
 
+# Sets `python` to an interpreter that can run Ostler, or ends the script.
+need_python() {
+    python=$(find_python 11) ||
+        fail "needs Python 3.11 or newer with venv (on Debian: apt-get install python3 python3-venv)"
+}
+
 # node_is_enough: whether the Node.js on PATH runs every agent of the catalogue.
 node_is_enough() {
     local version
@@ -70,9 +76,9 @@ make_environment() {
     stamp=$(cd "$ROOT" && printf '%s %s\n' "$directory" "$python" && cksum "${sources[@]}")
     is_made "$directory" "$stamp" && return 0
 
-    mkdir -p "$(dirname "$directory")"
+    mkdir -p "$ROOT/.cache"
     # One script at a time; the others find the work done.
-    exec 9>"$directory.lock"
+    exec 9>"$ROOT/.cache/environment.lock"
     if command -v flock >/dev/null; then flock 9; fi
     if ! is_made "$directory" "$stamp"; then
         say "Making ${directory#"$ROOT/"} (once; takes about a minute) ..."
@@ -81,13 +87,21 @@ make_environment() {
         local -a arguments=()
         local lock
         for lock in "${locks[@]}"; do arguments+=(-r "$ROOT/$lock"); done
-        "$directory/bin/python" -m pip install --quiet --require-hashes "${arguments[@]}" >&2
+        "$directory/bin/python" -m pip install -qq --require-hashes "${arguments[@]}" >&2
         if [[ $project == yes ]]; then
-            "$directory/bin/python" -m pip install --quiet --no-deps --no-build-isolation -e "$ROOT" >&2
+            "$directory/bin/python" -m pip install -qq --no-deps --no-build-isolation -e "$ROOT" >&2
         fi
         printf '%s\n' "$stamp" >"$directory/made-from"
     fi
     exec 9>&-
+}
+
+# The environment for running, .venv.
+make_runtime() {
+    need_python
+    local -a locks=(requirements/runtime.txt)
+    node_is_enough || locks+=(requirements/node.txt)
+    make_environment "$ROOT/.venv" "$python" yes "${locks[@]}"
 }
 
 is_made() {

@@ -107,7 +107,10 @@ def show(frame: dict[str, Any]) -> None:
 def show_event(seq: int, event: dict[str, Any]) -> None:
     match event:
         case {"kind": "MessageEvent", "source": source, "llm_message": message}:
-            line(source, "".join(part.get("text", "") for part in message["content"]))
+            if thoughts := message.get("reasoning_content"):
+                line("thinks", thoughts)
+            if text := "".join(part.get("text", "") for part in message["content"]):
+                line(source, text)
         case {"kind": "ActionEvent", "action": {"kind": "FinishAction", "message": message}}:
             line("agent", message)
         case {"kind": "ActionEvent", "tool_name": tool, "action": action}:
@@ -119,7 +122,13 @@ def show_event(seq: int, event: dict[str, Any]) -> None:
         case {"kind": "ConversationErrorEvent", "detail": detail}:
             line("error", detail)
         case {"kind": "ObservationEvent", "observation": {"kind": "FinishObservation"}}:
-            pass
+            pass  # says what the agent's answer said
+        case {"kind": "ObservationEvent", "observation": {"content": content}}:
+            line("result", " ".join("".join(part.get("text", "") for part in content).split()))
+        case {"kind": "UserRejectObservation", "rejection_reason": reason}:
+            line("refused", reason)
+        case {"kind": "AgentErrorEvent", "error": error}:
+            line("failed", error)
         case {"kind": "ConversationStateUpdateEvent"}:
             pass
         case {"kind": kind}:
