@@ -550,6 +550,19 @@ class Runner:
         """An update, in arrival order. Other notifications are the agents' own and mean nothing here."""
         if method != "session/update":
             return
+        try:
+            self._take_update(params)
+        except JournalError:
+            raise
+        except Exception as error:
+            # A fault of ours over one update ends the turn truthfully, not the connection by surprise.
+            log.exception("an update could not be taken in", conversation=self._record.id)
+            if self._turn is not None:
+                self._broke_down(error)
+            if self._current is not None:
+                self._current.scope.cancel()
+
+    def _take_update(self, params: Any) -> None:
         session_id, update = parse_update(params)
         agent = self._agent
         if agent is not None and agent.session is not None and session_id != agent.session.session_id:

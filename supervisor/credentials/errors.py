@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-class CredentialsFailure(Exception):  # noqa: N818 - its subclasses are named after what happened
+class CredentialsFailure(Exception):
     """Base of this room's errors. Its text is safe to show to a client and to log."""
 
 

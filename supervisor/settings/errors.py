@@ -9,7 +9,7 @@ from supervisor.events import ErrorDetail
 Location = tuple[str | int, ...]
 
 
-class SettingsFailure(Exception):  # noqa: N818 - its subclasses are named after what happened
+class SettingsFailure(Exception):
     """Base of this room's errors. Its text is safe to show to a client and to log."""
 
 

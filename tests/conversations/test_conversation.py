@@ -17,6 +17,7 @@ from house import answer, events, kinds, one, open_house, say, settled, states, 
 from supervisor.conversations.deadlines import Deadlines
 from supervisor.conversations.errors import AlreadyRunning, UnknownConversation
 from supervisor.conversations.start import StartRequest
+from supervisor.conversations.translate import Translator
 from supervisor.events import Vocabulary
 
 ALWAYS = {"kind": "AlwaysConfirm"}
@@ -494,17 +495,16 @@ async def test_an_agent_sees_nothing_of_the_server(tmp_path: Path) -> None:
         assert answer(found).count(str(tmp_path / "workspace")) >= 2
 
 
-async def test_a_fault_in_one_conversation_reaches_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fault_in_one_conversation_reaches_no_other(tmp_path: Path) -> None:
     async with open_house(tmp_path) as house:
         broken, healthy = await house.start(), await house.start()
         await turn(healthy, "hello")
 
-        def fault(*_: Any, **__: Any) -> Any:
-            raise ZeroDivisionError("ours")
+        class Faulty(Translator):
+            def update(self, update: Any) -> Any:
+                raise ZeroDivisionError("ours")
 
-        monkeypatch.setattr(broken.runner._translator, "update", fault)
+        broken.runner._translator = Faulty(core=False)
         await broken.send(say("boom"), run=True)
         await until(lambda: broken.record.execution_status == "error")
         assert one(await events(broken), "ConversationErrorEvent")["code"] == "InternalError"
