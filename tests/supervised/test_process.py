@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from supervisor.agents import containment
-from supervisor.agents.pipes import TAIL_BYTES, TAIL_LINES, LineTail
+from supervisor.agents.pipes import TAIL_BYTES, TAIL_LINES, AgentPipe, LineTail
 from supervisor.agents.process import SpawnError, StopPolicy, StopStep, spawn
 
 QUICK = StopPolicy(stdin_grace=0.3, term_grace=0.3, kill=2.0)
@@ -241,6 +241,19 @@ os._exit(0)
     with trio.fail_after(5):
         async with run(code, tmp_path) as process:
             assert await read_all(process.stdout)
+
+
+@pytest.mark.parametrize("patience", [0, 1e-9])
+async def test_what_is_in_the_pipe_is_read_also_when_patience_has_run_out(patience):
+    descriptor, writer = os.pipe()
+    async with AgentPipe(descriptor) as pipe:
+        os.write(writer, b"0123456789")
+        pipe.writer_exited()
+        pipe._patience = patience  # as on a machine so busy that every read takes long
+        assert [await pipe.receive_some(5) for _ in range(3)] == [b"01234", b"56789", b""]
+        os.write(writer, b"too late")
+        assert await pipe.receive_some() == b""
+    os.close(writer)
 
 
 async def test_exception_of_the_block_comes_out_bare_and_the_tree_is_gone(tmp_path):
