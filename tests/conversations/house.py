@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -120,13 +121,14 @@ async def events(conversation: Conversation) -> list[dict[str, Any]]:
 
 
 async def until(check: Any, what: str = "it") -> Any:
-    """Wait for a condition that is looked at often; real processes are at work."""
-    with trio.move_on_after(PATIENCE_SECONDS):
-        while True:
-            found = check()
-            if found:
-                return found
-            await trio.sleep(0.01)
+    """Wait for a condition that is looked at often. In real time, whatever clock Trio has: real processes
+    are at work."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < end:
+        found = check()
+        if found:
+            return found
+        await trio.to_thread.run_sync(time.sleep, 0.005)
     raise AssertionError(f"{what} did not happen within {PATIENCE_SECONDS} s")
 
 
@@ -166,7 +168,7 @@ def answer(found: list[dict[str, Any]]) -> str:
     ][-1]
 
 
-def one(found: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    matching = [event for event in found if event["kind"] == kind]
+def one(found: list[dict[str, Any]], kind: str, source: str | None = None) -> dict[str, Any]:
+    matching = [e for e in found if e["kind"] == kind and source in (None, e["source"])]
     assert len(matching) == 1, [event["kind"] for event in found]
     return matching[0]

@@ -1,0 +1,158 @@
+"""Every deadline of a conversation, on a clock of the test's own, against real processes that keep still."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from house import answer, events, kinds, one, open_house, say, settled, states, turn, until
+
+from supervisor.conversations.deadlines import Deadlines
+from supervisor.conversations.hold import HoldTimer
+
+DEADLINES = Deadlines()
+
+
+@pytest.mark.parametrize(
+    ("modes", "method", "seconds"),
+    [
+        (["hang=init"], "initialize", DEADLINES.initialize),
+        (["hang=new"], "session/new", DEADLINES.new_session),
+    ],
+)
+async def test_a_start_ends_at_its_deadline_and_not_before(
+    tmp_path: Path, mock_clock: MockClock, modes: list[str], method: str, seconds: float
+) -> None:
+    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+        conversation = await house.start(*modes)
+        await conversation.send(say("hello"), run=True)
+        await until(lambda: house.log.received(method))
+        mock_clock.jump(seconds - 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert conversation.runner.busy
+        mock_clock.jump(1.5)
+        assert await settled(conversation) == "error"
+        error = one(await events(conversation), "ConversationErrorEvent")
+        assert error["code"] == "ACPStartupTimeout"
+        assert f"did not answer {method} within {seconds:g} s" in error["detail"]
+
+
+async def test_authenticate_ends_at_its_deadline(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with open_house(tmp_path, deadlines=DEADLINES, secrets={"OPENAI_API_KEY": "k"}) as house:
+        # Known by its words as an agent whose login Ostler can choose.
+        conversation = await house.start(
+            "key=NEVER_SET", "auth=api-key", "hang=auth", settings={"acp_args": ("--mode", "name=codex-acp")}
+        )
+        conversation.record.agent = conversation.record.agent.__class__(
+            acp_server="codex", acp_command=conversation.record.agent.acp_command
+        )
+        await conversation.send(say("hello"), run=True)
+        await until(lambda: house.log.received("authenticate"))
+        mock_clock.jump(DEADLINES.authenticate + 0.5)
+        assert await settled(conversation) == "error"
+        error = one(await events(conversation), "ConversationErrorEvent")
+        assert error["code"] == "ACPAuthRequired"
+        assert "no answer to authenticate within 30 s" in error["detail"]
+
+
+async def test_a_load_that_hangs_gives_way_to_a_new_session(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+        conversation = await house.start("without=resume", "hang=load")
+        await turn(conversation, "first")
+        await turn(conversation, "!crash 1")
+        await conversation.send(say("second"), run=True)
+        await until(lambda: house.log.received("session/load"))
+        mock_clock.jump(DEADLINES.load_session + 1)
+        assert await settled(conversation) == "finished"
+        found = await events(conversation)
+        assert states(found, "agent_state")[-1]["memory"] == "lost"
+        assert "no answer to session/load within 180 s" in str(found)
+
+
+async def test_a_setting_that_hangs_is_given_up_and_the_turn_goes_on(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+        conversation = await house.start("hang=config", settings={"acp_model": "other"})
+        await conversation.send(say("hello"), run=True)
+        await until(lambda: house.log.received("session/set_config_option"))
+        mock_clock.jump(DEADLINES.option + 0.5)
+        assert await settled(conversation) == "finished"
+        assert answer(await events(conversation)) == "echo: hello "
+
+
+async def test_silence_within_a_turn(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+        conversation = await house.start()
+        silence = conversation.record.agent.acp_prompt_timeout
+        await conversation.send(say("!text a\n!hang"), run=True)
+        await until(lambda: conversation.runner._translator._segment)
+        mock_clock.jump(silence - 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert conversation.runner.busy
+        mock_clock.jump(1.5)
+        assert await settled(conversation) == "error"
+        error = one(await events(conversation), "ConversationErrorEvent")
+        assert "silent for 1800 s" in error["detail"]
+        after = await turn(conversation, "still there?")
+        assert answer(after) == "echo: still there? "
+
+
+async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+        conversation = await house.start("cancel=ignore")
+        await conversation.send(say("!text a\n!hang"), run=True)
+        await until(lambda: conversation.runner._translator._segment)
+        pid = conversation.runner.pid
+        answered = trio.Event()
+
+        async def interrupt() -> None:
+            await conversation.interrupt()
+            answered.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(interrupt)
+            await until(lambda: house.log.received("session/cancel"))
+            mock_clock.jump(DEADLINES.interrupt_answer - 0.5)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not answered.is_set()
+            mock_clock.jump(1)
+            await until(answered.is_set)
+        assert conversation.record.execution_status == "paused"
+        assert conversation.record.agent_state["phase"] == "cancelling"
+        assert conversation.runner.pid == pid
+        mock_clock.jump(DEADLINES.cancel_grace)
+        await until(lambda: conversation.runner.pid is None, "the end of the process")
+        await until(lambda: not conversation.runner.busy)
+        found = await events(conversation)
+        assert kinds(found).count("InterruptEvent") == 1
+        assert [e["llm_message"]["content"][0]["text"] for e in found if e["kind"] == "MessageEvent"][
+            -1
+        ] == "a"
+
+
+async def test_what_is_held_back_comes_a_little_after_the_last_word(autojump_clock: MockClock) -> None:
+    fired: list[float] = []
+    timer = HoldTimer(0.25, 3.0, lambda: fired.append(trio.current_time()))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(timer.run)
+        begin = trio.current_time()
+        for _ in range(3):
+            timer.note()
+            await trio.sleep(0.2)
+        await trio.sleep(1)
+        assert [round(at - begin, 3) for at in fired] == [0.65]
+        begin = trio.current_time()
+        for _ in range(40):
+            timer.note()
+            await trio.sleep(0.1)
+        assert round(fired[1] - begin, 3) == 3.0
+        nursery.cancel_scope.cancel()
