@@ -32,8 +32,7 @@ class Deadlines:
     """From `session/cancel` until the agent's process is ended instead: it may have a shell tree to stop,
     and one known agent takes 6 s."""
     hold: float = 0.25
-    """How long the first event of a tool call waits for more of its input since the last of it came."""
+    """How long the first event of a tool call waits for more of its input since the last of it came; and
+    how long text that comes outside any turn waits for more of itself before it is a message."""
     hold_at_most: float = 3.0
     """How long it waits in all: a person looking on wants to see that something goes on."""
-    quiet: float = 0.25
-    """Silence after which text that an agent sent outside any turn is a message of its own."""

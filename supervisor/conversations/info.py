@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from supervisor.events import new_event_id, timestamp_now
-from supervisor.settings import agent_settings_to_dict
+from supervisor.settings import REDACTED, agent_settings_to_dict, replace_secrets
 
 from .record import ConversationRecord
 from .usage import stats
 
-MASK: Final = "**********"
-"""What stands for a secret value in what clients read."""
-
 
 def agent_object(record: ConversationRecord) -> dict[str, Any]:
     """The agent, as the polymorphic object that clients decode."""
-    settings = agent_settings_to_dict(record.agent)
+    settings = replace_secrets(agent_settings_to_dict(record.agent), lambda _: REDACTED)
     shown = {name: value for name, value in settings.items() if name.startswith("acp_")}
     return {
         "kind": "ACPAgent",
         "llm": {"model": record.current_model or "acp-managed", "usage_id": "acp-managed"},
         "tools": [],
-        "mcp_config": _masked_mcp(settings.get("mcp_config") or {}),
+        "mcp_config": settings["mcp_config"],
         "include_default_tools": [],
         **shown,
     }
-
-
-def _masked_mcp(servers: dict[str, Any]) -> dict[str, Any]:
-    def masked(server: Any) -> Any:
-        if not isinstance(server, dict):
-            return server
-        shown = dict(server)
-        for field in ("env", "headers"):
-            if isinstance(shown.get(field), dict):
-                shown[field] = dict.fromkeys(shown[field], MASK)
-        if shown.get("auth") is not None:
-            shown["auth"] = (
-                {"strategy": shown["auth"].get("strategy")} if isinstance(shown["auth"], dict) else None
-            )
-        return shown
-
-    return {name: masked(server) for name, server in servers.items()}
 
 
 def _common(record: ConversationRecord, secret_value: str | None) -> dict[str, Any]:
@@ -102,7 +82,7 @@ def conversation_info(record: ConversationRecord) -> dict[str, Any]:
 
 def full_state(record: ConversationRecord) -> bytes:
     """The snapshot that sockets send first and after every run, as an event that is not journalled."""
-    value = {key: item for key, item in _common(record, MASK).items() if item is not None}
+    value = {key: item for key, item in _common(record, REDACTED).items() if item is not None}
     value["activated_path_rules"] = []
     value["head_is_empty"] = record.leaf_event_id is None
     return orjson.dumps(

@@ -42,6 +42,7 @@ class Plan:
     argv: tuple[str, ...]
     environment: Mapping[str, str] = attrs.field(repr=False)
     cwd: Path
+    mcp_config: Mapping[str, Any] = attrs.field(repr=False)
     version: str | None
     login: Login
 
@@ -104,6 +105,7 @@ class Launcher:
             argv=launch.argv,
             environment=environment,
             cwd=cwd,
+            mcp_config=(await self.vault.open_settings(settings)).mcp_config,
             version=launch.version,
             login=partial(choose_login, descriptor, environment),
         )

@@ -52,7 +52,7 @@ async def open_agent(
     )
     capabilities = run.initialized.capabilities
     forwarded = await forward_servers(
-        record.agent.mcp_config,
+        run.plan.mcp_config,
         {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
         workspace=run.plan.cwd,
         search_path=run.plan.environment.get("PATH"),

@@ -87,7 +87,7 @@ class Supervisor:
                 working_dir=request.working_dir,
                 created_at=now,
                 updated_at=now,
-                agent=agent,
+                agent=await self._context.vault.seal_settings(agent),
                 vocabulary=choose_vocabulary(request, self._forced_vocabulary),
                 title=request.title,
                 autotitle=request.autotitle,

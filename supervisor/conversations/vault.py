@@ -1,4 +1,4 @@
-"""Sealing the secrets of one conversation, so that its record never holds a value in the clear."""
+"""Sealing the secrets of one conversation, so that its record never holds one in the clear."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from typing import Final, Protocol
 
 import attrs
 import trio
+
+from supervisor.settings import (
+    AgentSettings,
+    agent_settings_from_dict,
+    agent_settings_to_dict,
+    replace_secrets,
+)
 
 _limiter: Final = trio.CapacityLimiter(2)
 """Threads that seal at a time: the work is short, but the first loads a large library."""
@@ -25,7 +32,7 @@ class Cipher(Protocol):
 
 @attrs.frozen
 class Vault:
-    """Seals and opens mappings of secrets by name, in a thread. Cancelling waits for that thread."""
+    """Seals and opens secrets in a thread. Cancelling waits for that thread."""
 
     cipher: Cipher = attrs.field(repr=False)
 
@@ -44,6 +51,23 @@ class Vault:
         return await trio.to_thread.run_sync(
             partial(_each, sealed, lambda token: self.cipher.decrypt(token).decode()), limiter=_limiter
         )
+
+    async def seal_settings(self, settings: AgentSettings) -> AgentSettings:
+        """Encrypt the credentials inside agent settings (those of MCP servers), for keeping."""
+        return await self._in_settings(settings, lambda value: self.cipher.encrypt(value.encode()))
+
+    async def open_settings(self, settings: AgentSettings) -> AgentSettings:
+        """Decrypt the credentials inside kept agent settings, for use."""
+        return await self._in_settings(settings, lambda token: self.cipher.decrypt(token).decode())
+
+    async def _in_settings(self, settings: AgentSettings, change: Callable[[str], str]) -> AgentSettings:
+        if not settings.mcp_config and not settings.agent_context:
+            return settings
+
+        def changed() -> AgentSettings:
+            return agent_settings_from_dict(replace_secrets(agent_settings_to_dict(settings), change))
+
+        return await trio.to_thread.run_sync(changed, limiter=_limiter)
 
 
 def _each(values: Mapping[str, str], change: Callable[[str], str]) -> dict[str, str]:

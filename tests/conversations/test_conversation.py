@@ -544,3 +544,22 @@ async def test_a_flood_arrives_whole_and_in_order(tmp_path: Path) -> None:
         words = answer(found).split()
         assert len(words) == 5000
         assert words == sorted(words, key=lambda word: int("".join(c for c in word if c.isdigit())))
+
+
+async def test_credentials_of_mcp_servers_are_sealed_and_forwarded(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        server = {"command": "/bin/cat", "args": ["-"], "env": {"TOKEN": "s3cret"}}
+        conversation = await house.start(settings={"mcp_config": {"files": server}})
+        assert "s3cret" not in conversation.record.dump().decode().replace("sealed:s3cret", "")
+        assert "s3cret" not in str(conversation.info())
+        assert b"s3cret" not in conversation.full_state()
+        await turn(conversation, "hello")
+        (params,) = [message["params"] for message in house.log.received("session/new")]
+        assert params["mcpServers"] == [
+            {
+                "name": "files",
+                "command": "/bin/cat",
+                "args": ["-"],
+                "env": [{"name": "TOKEN", "value": "s3cret"}],
+            }
+        ]
