@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -426,11 +427,13 @@ async def test_a_server_that_died_is_told_and_what_was_queued_is_kept(tmp_path: 
         await conversation.send(say("queued"), run=False)
         await until(lambda: conversation.runner._translator._cards)
         await conversation.log.flushed()
-        # What a killed server leaves: a copy of its files as they are now.
-        for name in os.listdir(tmp_path):
-            if name.startswith("journal"):
-                (tmp_path / "dead").mkdir(exist_ok=True)
-                (tmp_path / "dead" / name).write_bytes((tmp_path / name).read_bytes())
+        # What a server leaves that is killed now.
+        (tmp_path / "dead").mkdir()
+        with (
+            contextlib.closing(sqlite3.connect(tmp_path / "journal.sqlite3")) as source,
+            contextlib.closing(sqlite3.connect(tmp_path / "dead" / "journal.sqlite3")) as copy,
+        ):
+            source.backup(copy)
         conversation_id = conversation.id
     async with open_house(tmp_path / "dead") as house:
         conversation = await house.supervisor.get(conversation_id)
