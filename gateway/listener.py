@@ -105,6 +105,15 @@ def hypercorn_config(config: Config) -> HypercornConfig:
     return settings
 
 
+class Connection(TCPServer):
+    """Hypercorn's connection, ended as soon as its client is gone."""
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        # The task that pings a WebSocket would keep everything in place until its next interval.
+        self._task_group._nursery.cancel_scope.cancel()
+
+
 async def serve_connections(
     app: ASGIFramework,
     sockets: Sequence[socket.socket],
@@ -127,7 +136,7 @@ async def serve_connections(
     async def handle(stream: trio.SocketStream) -> None:
         open_streams.add(stream)
         try:
-            await TCPServer(wrapped, settings, context, ConnectionState({}), cast(Any, stream)).run()
+            await Connection(wrapped, settings, context, ConnectionState({}), cast(Any, stream)).run()
         except Exception:
             log.exception("connection failed")
             with trio.CancelScope(shield=True):

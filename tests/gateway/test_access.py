@@ -26,8 +26,7 @@ async def test_keys_close_the_api_and_nothing_else(gateway_with):
             for headers in ({}, {"X-Session-API-Key": "wrong"}, {"X-Session-API-Key": ""}):
                 assert await gateway.call("GET", path, headers=headers) == (401, {"detail": "Unauthorized"})
         assert await status_of(gateway, "/api/settings", {"X-Session-API-Key": "first"}) == 200
-        in_latin_1 = "schlüssel".encode().decode("latin-1")
-        assert await status_of(gateway, "/api/settings", {"X-Session-API-Key": in_latin_1}) == 200
+        assert await status_of(gateway, "/api/settings", {"X-Session-API-Key": "schlüssel"}) == 200
         for path in ("/", "/alive", "/health", "/ready", "/server_info", "/openapi.json"):
             assert await status_of(gateway, path) == 200
         assert await status_of(gateway, "/api/settings?session_api_key=first") == 401
