@@ -70,7 +70,8 @@ def _guard(app: QuartTrio, services: Services) -> None:
         preflight = cors.preflight(request)
         if preflight is not None:
             return preflight
-        if request.path.startswith(API):
+        # By the route, not by the path: other spellings of a path may lead to the same route.
+        if request.url_rule is None or request.url_rule.rule.startswith(API):
             services.activity.touch()
             if keys and not is_known(from_header(request.headers.get(KEY_HEADER)), keys):
                 raise ApiError(401, "Unauthorized")

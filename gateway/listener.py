@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 import structlog
 import trio
 from hypercorn.config import Config as HypercornConfig
+from hypercorn.events import Event, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
@@ -106,12 +107,19 @@ def hypercorn_config(config: Config) -> HypercornConfig:
 
 
 class Connection(TCPServer):
-    """Hypercorn's connection, ended as soon as its client is gone."""
+    """Hypercorn's connection, with its ends tied: an idle one times out, one without a client is gone."""
+
+    async def protocol_send(self, event: Event) -> None:
+        """Pass on what the protocol wants. That it is idle it says in a task that is being cancelled."""
+        with trio.CancelScope(shield=isinstance(event, Updated)):
+            await super().protocol_send(event)
 
     async def _read_data(self) -> None:
         await super()._read_data()
         # The task that pings a WebSocket would keep everything in place until its next interval.
-        self._task_group._nursery.cancel_scope.cancel()
+        nursery = self._task_group._nursery
+        assert nursery is not None
+        nursery.cancel_scope.cancel()
 
 
 async def serve_connections(

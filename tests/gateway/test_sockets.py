@@ -117,9 +117,7 @@ async def test_snapshot_first_then_live(server):
         await client.nothing()
 
 
-@pytest.mark.parametrize(
-    "query", ["resend_mode=all", "resend_all=true", "resend_all=1", "resend_mode=since"]
-)
+@pytest.mark.parametrize("query", ["resend_mode=all", "resend_all=true", "resend_all=1", "resend_mode=since"])
 async def test_replay_of_everything(server, query):
     conversation = await server.conversation()
     await conversation.record(*[message(str(n)) for n in range(300)])

@@ -1,0 +1,122 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import httpx2
+import pytest
+
+from gateway.cli import main
+from supervisor.version import __version__
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as info:
+        main(["--version"])
+    assert info.value.code == 0
+    assert capsys.readouterr().out == f"ostler {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["fly"], ["serve", "--what"], ["serve", "here"], ["serve", "--port"], ["--port", "1"]]
+)
+def test_bad_usage_is_one_line(capsys, arguments):
+    with pytest.raises(SystemExit) as info:
+        main(arguments)
+    assert info.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("ostler")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--port", "x"], ["--host", "a b"], ["--state", ""]])
+def test_bad_values_are_one_line(capsys, arguments):
+    assert main(["serve", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"ostler: {arguments[0]}: ")
+    assert captured.err.count("\n") == 1
+
+
+def test_a_version_is_told_without_loading_the_server():
+    code = "import sys; from gateway.cli import main\ntry: main(['--version'])\nexcept SystemExit: pass\n"
+    code += "print(sorted({'trio', 'quart', 'hypercorn', 'orjson', 'attr'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+
+
+def environment(home):
+    kept = {name: os.environ[name] for name in ("PATH", "COVERAGE_PROCESS_START") if name in os.environ}
+    return {**kept, "HOME": str(home)}
+
+
+def start(tmp_path, *arguments):
+    command = [sys.executable, "-m", "gateway", "serve", "--state", str(tmp_path / "state"), *arguments]
+    return subprocess.Popen(
+        command,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serves_until_it_is_told_to_stop(tmp_path, number):
+    with start(tmp_path, "--port", "0") as process:
+        try:
+            line = process.stdout.readline()
+            match = re.fullmatch(r"Ostler is listening on (http://127\.0\.0\.1:\d+)\n", line)
+            assert match, (line, process.stderr.read() if not line else "")
+            assert httpx2.get(f"{match[1]}/ready").json() == {"status": "ready"}
+            assert httpx2.get(f"{match[1]}/api/settings").status_code == 200
+            process.send_signal(number)
+            assert process.wait(timeout=10) == 0
+            assert process.stdout.read() == ""
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_port_in_use_is_one_line(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with start(tmp_path, "--port", str(port)) as process:
+            out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (1, "")
+    assert err == f"ostler: port {port} on 127.0.0.1 is in use; choose another one with --port\n"
+
+
+def test_a_state_that_cannot_be_used_is_one_line(tmp_path):
+    (tmp_path / "state").write_text("a file")
+    with start(tmp_path, "--port", "0") as process:
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (1, "")
+    assert err.startswith("ostler: ")
+    assert err.count("\n") == 1
+
+
+def test_two_servers_do_not_share_a_state(tmp_path):
+    with start(tmp_path, "--port", "0") as first:
+        try:
+            assert first.stdout.readline().startswith("Ostler is listening")
+            with start(tmp_path, "--port", "0") as second:
+                out, err = second.communicate(timeout=20)
+            assert (second.returncode, out) == (1, "")
+            assert err.startswith("ostler: ")
+            assert err.count("\n") == 1
+        finally:
+            first.terminate()
+            started = time.monotonic()
+            first.wait(timeout=10)
+            assert time.monotonic() - started < 5

@@ -1,0 +1,163 @@
+"""Listening, and HTTP as it comes over a real connection."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+import pytest
+import trio
+
+from gateway.config import Config
+from gateway.listener import BindError, bind, url_of
+
+
+async def test_port_zero_picks_one(tmp_path):
+    config = Config(port=0, state=tmp_path)
+    sockets = await bind(config)
+    try:
+        port = sockets[0].getsockname()[1]
+        assert port != 0
+        assert url_of(config, sockets) == f"http://127.0.0.1:{port}"
+        with pytest.raises(BindError, match=f"port {port} on 127.0.0.1 is in use"):
+            await bind(Config(port=port, state=tmp_path))
+    finally:
+        for sock in sockets:
+            sock.close()
+    for sock in await bind(Config(port=port, state=tmp_path)):
+        sock.close()
+
+
+async def test_every_address_of_a_name_gets_the_same_port(tmp_path):
+    sockets = await bind(Config(host="localhost", port=0, state=tmp_path))
+    try:
+        assert len({sock.getsockname()[1] for sock in sockets}) == 1
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+async def test_a_stalled_connection_has_a_limit(tmp_path):
+    (sock,) = await bind(Config(port=0, state=tmp_path, stall_seconds=7))
+    with sock:
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7000
+        assert not sock.get_inheritable()
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1", "x" * 300, "a..b"])
+async def test_addresses_of_others(tmp_path, host):
+    with pytest.raises(BindError) as info:
+        await bind(Config(host=host, port=0, state=tmp_path))
+    assert "\n" not in str(info.value)
+
+
+async def exchange(server, data, seconds=5, until_closed=False):
+    """What comes back for raw bytes until a response is whole or the server closes."""
+    host, port = server.url.removeprefix("http://").split(":")
+    stream = await trio.open_tcp_stream(host, int(port))
+    received = b""
+    async with stream:
+        with trio.move_on_after(seconds) as scope:
+            await stream.send_all(data)
+            async for chunk in stream:
+                received += chunk
+                head, _, body = received.partition(b"\r\n\r\n")
+                if not until_closed and b"content-length: %d" % len(body) in head.lower():
+                    break
+    assert not (until_closed and scope.cancelled_caught), "the connection is still open"
+    return received
+
+
+async def test_odd_paths_are_json_404(server):
+    for path in (b"/api//settings", b"/api/settings/", b"/%ff", b"/%00", b"/..%2f..%2fetc/passwd", b"*"):
+        received = await exchange(server, b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+        assert received.startswith(b"HTTP/1.1 404"), (path, received)
+        assert json.loads(received.partition(b"\r\n\r\n")[2]) == {"detail": "Not Found"}
+
+
+async def test_no_spelling_of_a_path_gets_around_the_key(server_with):
+    async with server_with(session_api_keys=("k",)) as server:
+        for path in (b"//api/settings", b"///api/settings", b"/%61pi/settings", b"http://x/api/settings"):
+            received = await exchange(server, b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+            assert received.startswith(b"HTTP/1.1 401"), (path, received)
+
+
+async def test_a_body_that_grows_too_large_is_413(server_with):
+    async with server_with(max_body_bytes=10_000) as server:
+        head = b"POST /api/conversations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        chunked = head + b"Transfer-Encoding: chunked\r\n\r\n" + b"1000\r\n" + b"x" * 0x1000 + b"\r\n"
+        received = await exchange(server, chunked + (b"1000\r\n" + b"x" * 0x1000 + b"\r\n") * 5)
+        assert received.startswith(b"HTTP/1.1 413")
+        declared = await exchange(server, head + b"Content-Length: 100000000000\r\n\r\n")
+        assert declared.startswith(b"HTTP/1.1 413")
+
+
+async def test_connections_are_kept(server, http):
+    for _ in range(5):
+        response = await http.get(f"{server.url}/alive")
+        assert response.json() == {"status": "ok"}
+        assert "server" not in response.headers
+        assert "connection" not in response.headers
+
+
+async def test_get_with_a_body(server, http):
+    conversation = await server.conversation()
+    url = f"{server.url}/api/conversations/{conversation.id}/events"
+    response = await http.request("GET", url, json=["a", "b"])
+    assert (response.status_code, response.json()) == (200, [None, None])
+    response = await http.request("GET", url)
+    assert response.json()["detail"][0]["type"] == "missing"
+
+
+async def test_a_broken_connection_does_not_hurt_the_server(server, http):
+    for data in (
+        b"\x16\x03\x01\x00garbage",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"POST /api/settings HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 100_000 + b"\r\n\r\n",
+        b"GET /sockets/events/x HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade\r\nHTTP2-Settings: ?\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense",
+    ):
+        await exchange(server, data, seconds=0.3)
+        assert (await http.get(f"{server.url}/alive")).status_code == 200, data
+
+
+async def test_requests_under_way_are_finished_at_the_end(server_with, http):
+    results = []
+    async with server_with(grace_seconds=5) as server:
+        conversation = await server.conversation()
+        going = trio.Event()
+
+        async def slow():
+            going.set()
+            await trio.sleep(0.2)
+
+        conversation.interrupt = slow
+
+        async def ask():
+            url = f"{server.url}/api/conversations/{conversation.id}/interrupt"
+            results.append((await http.post(url)).status_code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await going.wait()
+            server.services.closing.set()
+    assert results == [200]
+
+
+async def test_idle_connections_are_closed(server_with, monkeypatch):
+    monkeypatch.setattr("gateway.listener.KEEP_ALIVE_SECONDS", 0.1)
+    async with server_with() as server:
+        received = await exchange(server, b"GET /alive HTTP/1.1\r\nHost: x\r\n\r\n", until_closed=True)
+        assert received.startswith(b"HTTP/1.1 200")
+
+
+async def test_idle_connections_do_not_delay_the_end(server_with, http):
+    async with server_with(grace_seconds=5) as server:
+        await http.get(f"{server.url}/alive")
+        started = time.monotonic()
+    assert time.monotonic() - started < 2
