@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 import structlog
 import trio
 from hypercorn.config import Config as HypercornConfig
-from hypercorn.events import Event, Updated
+from hypercorn.events import Closed, Event, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
@@ -110,9 +110,14 @@ class Connection(TCPServer):
     """Hypercorn's connection, with its ends tied: an idle one times out, one without a client is gone."""
 
     async def protocol_send(self, event: Event) -> None:
-        """Pass on what the protocol wants. That it is idle it says in a task that is being cancelled."""
-        with trio.CancelScope(shield=isinstance(event, Updated)):
-            await super().protocol_send(event)
+        """Do what the protocol wants: being idle or closed it tells in a task that is being cancelled."""
+        with trio.CancelScope(shield=True):
+            if isinstance(event, Updated):
+                await super().protocol_send(event)
+                return
+            if isinstance(event, Closed):
+                await self._close()
+        await super().protocol_send(event)
 
     async def _read_data(self) -> None:
         await super()._read_data()

@@ -146,7 +146,9 @@ async def test_requests_under_way_are_finished_at_the_end(server_with, http):
             nursery.start_soon(ask)
             await going.wait()
             server.services.closing.set()
+            started = time.monotonic()
     assert results == [200]
+    assert time.monotonic() - started < 2
 
 
 async def test_idle_connections_are_closed(server_with, monkeypatch):
