@@ -19,6 +19,9 @@ class RealAgent:
     settings: dict[str, Any] = field(default_factory=dict)  # ACP agent settings, acp_server is added
     tool: str = "TOOL"  # the script verb that makes it ask for a permission
     keyless: Callable[[str], dict[str, str]] = lambda url: {}  # secrets of a user who forgot the key
+    # Its session files are named by the minute in which they were opened: a session/load in the minute of the
+    # session/new opens the same file anew, and the memory is gone before it is read.
+    forgets_within_the_minute: bool = False
 
     def agent_settings(self) -> dict[str, Any]:
         return {"acp_server": self.key, **self.settings}
@@ -86,6 +89,7 @@ GEMINI_CLI = RealAgent(
     lambda url: {"GEMINI_API_KEY": KEY, "GEMINI_BASE_URL": url},
     settings={"acp_session_mode": "default", "acp_isolate_data_dir": True},
     keyless=lambda url: {"GEMINI_BASE_URL": url},
+    forgets_within_the_minute=True,
 )
 OPENCODE = RealAgent(
     "opencode",

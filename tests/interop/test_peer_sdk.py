@@ -77,6 +77,17 @@ async def test_two_turns(
     assert "StreamingDeltaEvent" in result["seen"]
 
 
+async def test_turns_that_are_over_at_once(
+    peer: PeerEnvironment, server: ServerProcess, tmp_path: Path, command: list[str]
+) -> None:
+    """The client takes a full_state for the end of a run only after it has read the answer to POST run.
+
+    A turn can be over before that; without another snapshot the client waits for 30 s.
+    """
+    result = await drive(peer, "quick", server, tmp_path, command)
+    assert result["slowest"] < 2.0
+
+
 async def test_an_interrupt(
     peer: PeerEnvironment, server: ServerProcess, tmp_path: Path, command: list[str], log: ScriptedLog
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -40,6 +41,7 @@ class Talk:
     def __init__(self, server: ServerProcess, agent: RealAgent, conversation: str, workspace: Path) -> None:
         self.server, self.agent, self.workspace = server, agent, workspace
         self.id = conversation
+        self.deleted = False
         self.socket: Collector
 
     @property
@@ -115,7 +117,8 @@ def talk(
         one = Talk(server, agent, info["id"], workspace)
         async with collect(server.events_socket(one.id)) as one.socket:
             yield one
-            await recording.keep(request.node.name, server.rest, one.id, one.socket)
+            if not one.deleted:
+                await recording.keep(request.node.name, server.rest, one.id, one.socket)
 
     return opened
 
@@ -236,10 +239,12 @@ async def test_a_killed_agent_comes_back_and_remembers(
 ) -> None:
     async with talk(agent) as one:
         await one.turn("remember the word PINEAPPLE")
-        await one.turn("say that you are done")  # gemini-cli saves a session only after a completed turn
         pid = one.pid()
         os.kill(pid, signal.SIGKILL)
         await wait_gone(pid)
+        if agent.forgets_within_the_minute:
+            await wait_for_the_next_minute()
+        # Nothing was put before the prompt: the agent's own session remembers.
         assert "ECHO: what was the word" in answer_text(await one.turn("what was the word"))
         assert one.pid() != pid
         assert "PINEAPPLE" in json.dumps(model_api.last_saying("what was the word").body)
@@ -249,7 +254,6 @@ async def test_a_killed_agent_comes_back_and_remembers(
 async def test_an_agent_killed_in_mid_stream(talk: Open, agent: RealAgent, model_api: ModelApi) -> None:
     async with talk(agent) as one:
         await one.turn("remember the word PINEAPPLE")
-        await one.turn("say that you are done")
         before = await one.begin("SLOW 600 50")
         await one.wait_delta("s3")
         os.kill(one.pid(), signal.SIGKILL)
@@ -257,7 +261,8 @@ async def test_an_agent_killed_in_mid_stream(talk: Open, agent: RealAgent, model
         (error,) = of_kind(events, "ConversationErrorEvent")
         assert "SIGKILL" in error["detail"] or "signal 9" in error["detail"]
         assert "s2" in answer_text(events), summary(events)
-        assert "ECHO: what was the word" in answer_text(await one.turn("what was the word"))
+        # Where the agent forgot, the model is told what was said before: either way it knows.
+        assert "what was the word" in answer_text(await one.turn("what was the word"))
         assert "PINEAPPLE" in json.dumps(model_api.last_saying("what was the word").body)
 
 
@@ -305,13 +310,14 @@ async def test_a_conversation_of_an_earlier_server_start_goes_on(
 
 
 @each_agent
-async def test_nothing_is_left_of_an_agent(talk: Open, agent: RealAgent, tmp_path: Path) -> None:
+async def test_nothing_is_left_of_an_agent(talk: Open, agent: RealAgent) -> None:
     async with talk(agent) as one:
         await one.turn(f"{agent.tool}: sleep 0.1 && echo made > made.txt")
         await one.begin(f"{agent.tool}: touch began.txt; sleep 61")
         await wait_for_file(one.workspace / "began.txt")
         pids = one.pids() + [process.pid for process in one.server.tree()]
         await one.rest.call("DELETE", f"/api/conversations/{one.id}")
+        one.deleted = True
         deadline = trio.current_time() + 5
         while any(MARKER in environment(pid) for pid in pids if alive(pid)):
             assert trio.current_time() < deadline, "a process of the agent is still there"
@@ -321,6 +327,11 @@ async def test_nothing_is_left_of_an_agent(talk: Open, agent: RealAgent, tmp_pat
 async def wait_gone(pid: int) -> None:
     await _poll(lambda: not alive(pid))
     await trio.sleep(0.3)  # the server sees it a moment later
+
+
+async def wait_for_the_next_minute() -> None:
+    now = time.time()
+    await trio.sleep(61 - now % 60)
 
 
 async def wait_for_file(path: Path) -> None:

@@ -6,12 +6,14 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection, open_websocket_url
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
 MAX_FRAME_BYTES = 128 * 1024 * 1024  # larger than anything a server may send
 QUEUED_FRAMES = 1024
+CLOSE_S = 1.0  # for the closing handshake
 
 
 class Collector:
@@ -72,18 +74,27 @@ class Collector:
 @asynccontextmanager
 async def collect(url: str) -> AsyncIterator[Collector]:
     """Connect and gather frames until the block ends. `url` may begin with http or ws."""
-    address = "ws" + url.removeprefix("http") if url.startswith("http") else url
-    async with (
-        open_websocket_url(
-            address, max_message_size=MAX_FRAME_BYTES, message_queue_size=QUEUED_FRAMES, disconnect_timeout=1
-        ) as socket,
-        trio.open_nursery() as nursery,
-    ):
+    address = urlsplit(url)
+    assert address.hostname is not None
+    assert address.port is not None
+    resource = address.path + (f"?{address.query}" if address.query else "")
+    stream = await trio.open_tcp_stream(address.hostname, address.port)
+    async with stream, trio.open_nursery() as nursery:
+        socket = await wrap_client_stream(
+            nursery,
+            stream,
+            address.netloc,
+            resource,
+            max_message_size=MAX_FRAME_BYTES,
+            message_queue_size=QUEUED_FRAMES,
+        )
         collector = Collector(socket)
         nursery.start_soon(collector._read)
         try:
             yield collector
         finally:
+            with trio.move_on_after(CLOSE_S, shield=True):
+                await socket.aclose()
             nursery.cancel_scope.cancel()
 
 

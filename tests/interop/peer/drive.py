@@ -21,6 +21,7 @@ from openhands.sdk.security.confirmation_policy import AlwaysConfirm
 from openhands.sdk.workspace import RemoteWorkspace
 
 WAIT_S = 15.0
+QUICK_TURNS = 20
 
 
 class Seen:
@@ -60,6 +61,17 @@ def turns(conversation: Any, seen: Seen) -> dict[str, Any]:
         conversation.run()
         answers.append(get_agent_final_response(list(conversation.state.events)))
     return {"answers": answers, "logged": [event.id for event in logged(conversation)]}
+
+
+def quick(conversation: Any, seen: Seen) -> dict[str, Any]:
+    """Many short turns; how long the slowest `run` took, in seconds."""
+    slowest = 0.0
+    for number in range(QUICK_TURNS):
+        conversation.send_message(f"turn {number}")
+        begin = time.monotonic()
+        conversation.run()
+        slowest = max(slowest, time.monotonic() - begin)
+    return {"slowest": slowest}
 
 
 def interrupt(conversation: Any, seen: Seen) -> dict[str, Any]:
@@ -125,7 +137,7 @@ def attach(conversation: Any, seen: Seen) -> dict[str, Any]:
     return {"same": first == second, "events": len(first)}
 
 
-SCENARIOS = {each.__name__: each for each in (turns, interrupt, pause, confirm, attach)}
+SCENARIOS = {each.__name__: each for each in (turns, quick, interrupt, pause, confirm, attach)}
 
 
 def main() -> None:
