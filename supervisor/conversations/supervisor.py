@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -84,7 +85,8 @@ class Supervisor:
             now = timestamp_now()
             record = ConversationRecord(
                 id=conversation_id,
-                working_dir=request.working_dir,
+                # Agents want an absolute path, which stays the same wherever a later server starts.
+                working_dir=os.path.abspath(os.path.expanduser(request.working_dir)),  # noqa: PTH100, PTH111
                 created_at=now,
                 updated_at=now,
                 agent=await self._context.vault.seal_settings(agent),

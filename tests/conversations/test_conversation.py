@@ -566,3 +566,15 @@ async def test_credentials_of_mcp_servers_are_sealed_and_forwarded(tmp_path: Pat
                 "env": [{"name": "TOKEN", "value": "s3cret"}],
             }
         ]
+
+
+async def test_a_workspace_is_absolute_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_house(tmp_path) as house:
+        request = StartRequest(working_dir="some/where", agent=house.agent())
+        conversation, _ = await house.supervisor.create(request)
+        assert conversation.record.working_dir == str(tmp_path / "some" / "where")
+        await turn(conversation, "hello")
+        assert (tmp_path / "some" / "where").is_dir()
