@@ -85,8 +85,7 @@ class Supervisor:
             now = timestamp_now()
             record = ConversationRecord(
                 id=conversation_id,
-                # Agents want an absolute path, which stays the same wherever a later server starts.
-                working_dir=os.path.abspath(os.path.expanduser(request.working_dir)),  # noqa: PTH100, PTH111
+                working_dir=_absolute(request.working_dir),
                 created_at=now,
                 updated_at=now,
                 agent=await self._context.vault.seal_settings(agent),
@@ -206,6 +205,11 @@ class Supervisor:
                 for conversation in list(self._loaded.values()):
                     if conversation.active:
                         nursery.start_soon(conversation.close)
+
+
+def _absolute(path: str) -> str:
+    """Agents want an absolute path, and it has to stay the same wherever a later server is started."""
+    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - without resolving links
 
 
 @asynccontextmanager
