@@ -111,13 +111,12 @@ class Connection(TCPServer):
 
     async def protocol_send(self, event: Event) -> None:
         """Do what the protocol wants: being idle or closed it tells in a task that is being cancelled."""
-        with trio.CancelScope(shield=True):
-            if isinstance(event, Updated):
-                await super().protocol_send(event)
-                return
-            if isinstance(event, Closed):
+        if isinstance(event, Closed | Updated):
+            with trio.CancelScope(shield=True):
+                if isinstance(event, Updated):
+                    return await super().protocol_send(event)
                 await self._close()
-        await super().protocol_send(event)
+        return await super().protocol_send(event)
 
     async def _read_data(self) -> None:
         await super()._read_data()

@@ -101,6 +101,7 @@ async def _write(dialect: Dialect, cursor: Cursor, opening: list[bytes]) -> None
     for frame in opening:
         await send_text(frame)
     while True:
+        # The cursor's checkpoint is the only one on a connection that is gone.
         for frame in dialect.frames(await cursor.next()):
             await send_text(frame)
 
