@@ -177,6 +177,24 @@ def policy_body(body: Any) -> dict[str, Any]:
     return policy
 
 
+def read_analyzer(reader: Reader) -> dict[str, Any] | None:
+    """The `security_analyzer` of the object that `reader` reads: any kind, kept as it is."""
+    found = reader.mapping("security_analyzer")
+    if found is not None:
+        reader.below("security_analyzer", found).text("kind")
+    return found
+
+
+def analyzer_body(body: Any) -> dict[str, Any] | None:
+    """Decode a SetSecurityAnalyzerRequest."""
+    reader = Reader(body, ("body",))
+    if "security_analyzer" not in reader.obj:
+        reader.wrong(("security_analyzer",), "Field required", "missing")
+    analyzer = read_analyzer(reader)
+    reader.finish()
+    return analyzer
+
+
 def secrets_body(body: Any) -> Mapping[str, Any]:
     """The `secrets` of an UpdateSecretsRequest, still in their JSON form."""
     reader = Reader(body, ("body",))

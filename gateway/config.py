@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import attrs
 
+from supervisor.events.model import Vocabulary
+
 T = TypeVar("T")
 
 DEFAULT_HOST = "127.0.0.1"
@@ -42,12 +44,16 @@ class ConfigError(Exception):
 
 @attrs.frozen(kw_only=True)
 class Config:
-    """Everything that the gateway is told from outside. Sizes in bytes, times in seconds."""
+    """Everything that the gateway is told from outside. Sizes in bytes, times in seconds.
+
+    `event_vocabulary` forces one on every new conversation, whatever its start request asks for.
+    """
 
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     state: Path = attrs.field(factory=lambda: Path(DEFAULT_STATE).expanduser())
     session_api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
+    event_vocabulary: Vocabulary | None = None
     cors_origins: tuple[str, ...] = ()
     cors_origin_regex: str | None = None
     max_body_bytes: int = MAX_BODY_BYTES
@@ -77,6 +83,7 @@ def load_config(
         port=_pick(port, "--port", env, "OSTLER_PORT", _port, DEFAULT_PORT),
         state=_pick(state, "--state", env, "OSTLER_STATE", _directory, _directory(DEFAULT_STATE)),
         session_api_keys=_session_keys(env),
+        event_vocabulary=_pick(None, "", env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
         cors_origins=tuple(_list(env.get("OSTLER_CORS_ORIGINS", ""))),
         cors_origin_regex=regex,
         max_body_bytes=_pick(None, "", env, "OSTLER_MAX_BODY_BYTES", _positive_int, MAX_BODY_BYTES),
@@ -128,6 +135,13 @@ def _directory(text: str) -> Path:
         return Path(text).expanduser().absolute()
     except RuntimeError:
         raise ValueError(f"the home directory in {text!r} cannot be found; give an absolute path") from None
+
+
+def _vocabulary(text: str) -> Vocabulary | None:
+    try:
+        return Vocabulary(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither core nor extended") from None
 
 
 def _positive_int(text: str) -> int:

@@ -175,6 +175,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "ConfirmationResponseRequest": obj({"accept": BOOLEAN, "reason": STRING}, "accept"),
     "SetConfirmationPolicyRequest": obj({"policy": ref("ConfirmationPolicy")}, "policy"),
+    "SetSecurityAnalyzerRequest": obj({"security_analyzer": nullable(FREE)}, "security_analyzer"),
     "UpdateSecretsRequest": obj(
         {"secrets": {"type": "object", "additionalProperties": ref("SecretSource")}}, "secrets"
     ),

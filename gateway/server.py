@@ -158,7 +158,11 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     async with (
         open_journal(config.state / JOURNAL_FILE) as journal,
         open_supervisor(
-            journal=journal, launcher=launcher, vault=vault, default_agent=default_agent
+            journal=journal,
+            launcher=launcher,
+            vault=vault,
+            default_agent=default_agent,
+            forced_vocabulary=config.event_vocabulary,
         ) as supervisor,
     ):
         yield Services(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import trio
 
-from gateway.bodies import MAX_TITLE_CHARACTERS, read_message, read_policy
+from gateway.bodies import MAX_TITLE_CHARACTERS, read_analyzer, read_message, read_policy
 from gateway.reading import Invalid, Reader
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
@@ -79,7 +79,7 @@ def _fields(reader: Reader) -> dict[str, Any]:
         "working_dir": _working_dir(reader),
         "event_vocabulary": Vocabulary(vocabulary) if vocabulary else None,
         "initial_message": message and read_message(reader.below("initial_message", message)),
-        "security_analyzer": _analyzer(reader),
+        "security_analyzer": read_analyzer(reader),
         "max_iterations": reader.integer("max_iterations", MAX_ITERATIONS_DEFAULT, minimum=1),
         "stuck_detection": reader.flag("stuck_detection", True),
         "tags": reader.tags("tags") or {},
@@ -140,10 +140,3 @@ def _working_dir(reader: Reader) -> str:
     if "\0" in working_dir:
         inner.wrong(("working_dir",), "Value error, a path holds no NUL character", "value_error")
     return working_dir
-
-
-def _analyzer(reader: Reader) -> dict[str, Any] | None:
-    found = reader.mapping("security_analyzer")
-    if found is not None:
-        reader.below("security_analyzer", found).text("kind")
-    return found

@@ -11,6 +11,7 @@ from gateway import schemas
 from gateway.bodies import (
     ConfirmationResponse,
     UpdateConversation,
+    analyzer_body,
     json_body,
     policy_body,
     secrets_body,
@@ -161,6 +162,12 @@ class ConversationRoutes:
         await conversation.set_confirmation_policy(policy_body(await json_body(request)))
         return success()
 
+    async def set_analyzer(self, conversation_id: str) -> Response:
+        """Replace the security analyzer, which is kept for clients to read."""
+        conversation = await find(self.services, conversation_id)
+        await conversation.set_security_analyzer(analyzer_body(await json_body(request)))
+        return success()
+
     async def add_secrets(self, conversation_id: str) -> Response:
         """Give the conversation further secrets, for the agent's next start."""
         conversation = await find(self.services, conversation_id)
@@ -303,6 +310,16 @@ class ConversationRoutes:
                 summary="Replace the confirmation policy",
                 tag=TAG,
                 body=schemas.ref("SetConfirmationPolicyRequest"),
+                result=done,
+                errors=UNKNOWN,
+            ),
+            Route(
+                method="POST",
+                path=f"{one}/security_analyzer",
+                handler=self.set_analyzer,
+                summary="Replace the security analyzer",
+                tag=TAG,
+                body=schemas.ref("SetSecurityAnalyzerRequest"),
                 result=done,
                 errors=UNKNOWN,
             ),

@@ -10,9 +10,9 @@ from quart import Response, request
 from gateway import schemas
 from gateway.bodies import SecretWrite, json_body
 from gateway.errors import ApiError
-from gateway.reading import Invalid
+from gateway.reading import NOT_A_UUID, Invalid, Query, dashed_uuid
 from gateway.responses import json_response
-from gateway.routing import Route
+from gateway.routing import Param, Route
 from gateway.services import Services
 from supervisor.credentials import InvalidSecretName, InvalidSecretValue
 from supervisor.events import ErrorDetail
@@ -28,11 +28,21 @@ class SecretRoutes:
     services: Services
 
     async def list(self) -> Response:
-        """Names and descriptions; values are never listed."""
-        found = await self.services.secrets.list()
-        return json_response(
-            {"secrets": [{"name": secret.name, "description": secret.description} for secret in found]}
-        )
+        """Names and descriptions; values are never listed. A profile's are those that its agent may use."""
+        query = Query(request.args.to_dict(flat=False))
+        profile_id = query.text("agent_profile_id")
+        if profile_id is not None and dashed_uuid(profile_id) is None:
+            query.wrong("agent_profile_id", NOT_A_UUID, "uuid_parsing")
+        query.finish()
+        refs = None
+        if profile_id is not None:
+            refs = (await self.services.profiles.by_id(profile_id)).secret_refs
+        found = [
+            {"name": secret.name, "description": secret.description}
+            for secret in await self.services.secrets.list()
+            if refs is None or secret.name in refs
+        ]
+        return json_response({"secrets": found})
 
     async def put(self) -> Response:
         """Store a secret, or replace it."""
@@ -71,6 +81,8 @@ class SecretRoutes:
                 handler=self.list,
                 summary="List the names of secrets",
                 tag=TAG,
+                query=(Param("agent_profile_id", schemas.UUID),),
+                errors={404: "No such profile"},
                 result=schemas.ref("SecretList"),
             ),
             Route(

@@ -57,10 +57,11 @@ class ServerRoutes:
         return Response(docs_page(self.description()), content_type="text/html; charset=utf-8")
 
     def _info(self) -> dict[str, Any]:
-        activity = self.services.activity
+        # Read in this order, so that it was never idle for longer than it was up.
+        idle, uptime = self.services.activity.idle(), self.services.activity.uptime()
         return {
-            "uptime": round(activity.uptime(), 3),
-            "idle_time": round(activity.idle(), 3),
+            "uptime": round(uptime, 3),
+            "idle_time": round(idle, 3),
             "title": TITLE,
             "version": WIRE_VERSION,
             "sdk_version": WIRE_VERSION,

@@ -47,6 +47,7 @@ class FakeConversation:
         self.tags = dict(request.tags)
         self.policy = dict(request.confirmation_policy)
         self.secrets = dict(request.secrets)
+        self.analyzer = request.security_analyzer
         self.status = "idle"
         self.calls: list[Any] = []
         self.capacity = True
@@ -114,6 +115,9 @@ class FakeConversation:
 
     async def set_confirmation_policy(self, policy: dict[str, Any]) -> None:
         self.policy = policy
+
+    async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
+        self.analyzer = analyzer
 
     async def set_secrets(self, secrets: Mapping[str, str]) -> None:
         self.secrets.update(secrets)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Config, ConfigError, load_config
+from supervisor.events import Vocabulary
 
 
 def test_defaults(monkeypatch):
@@ -38,6 +39,7 @@ def test_arguments_go_before_the_environment(tmp_path):
         ({"state": "~nobody-of-that-name/x"}, {}, "--state"),
         ({}, {"OSTLER_PORT": "x"}, "OSTLER_PORT"),
         ({}, {"OSTLER_MAX_BODY_BYTES": "0"}, "OSTLER_MAX_BODY_BYTES"),
+        ({}, {"OSTLER_EVENT_VOCABULARY": "both"}, "OSTLER_EVENT_VOCABULARY"),
         ({}, {"OSTLER_MAX_SUBSCRIBERS": "many"}, "OSTLER_MAX_SUBSCRIBERS"),
         ({}, {"OSTLER_GRACE_SECONDS": "inf"}, "OSTLER_GRACE_SECONDS"),
         ({}, {"OSTLER_STALL_SECONDS": "-1"}, "OSTLER_STALL_SECONDS"),
@@ -69,6 +71,11 @@ def test_what_cannot_be_used_is_named(arguments, env, named):
 )
 def test_session_keys_by_any_of_their_names(env, keys):
     assert load_config(env).session_api_keys == keys
+
+
+def test_a_vocabulary_can_be_forced():
+    assert load_config({}).event_vocabulary is None
+    assert load_config({"OSTLER_EVENT_VOCABULARY": "core"}).event_vocabulary is Vocabulary.CORE
 
 
 def test_keys_are_not_shown():

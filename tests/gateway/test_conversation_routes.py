@@ -397,6 +397,16 @@ async def test_confirmation_policy(gateway):
     assert conversation.policy == {"kind": "AlwaysConfirm"}
 
 
+async def test_security_analyzer(gateway):
+    conversation = await gateway.conversation()
+    path = f"{BASE}/{conversation.id}/security_analyzer"
+    for analyzer in ({"kind": "LLMSecurityAnalyzer"}, None):
+        assert await gateway.call("POST", path, {"security_analyzer": analyzer}) == (200, {"success": True})
+        assert conversation.analyzer == analyzer
+    for bad in ({}, {"security_analyzer": {}}, {"security_analyzer": "x"}):
+        assert (await gateway.call("POST", path, bad))[0] == 422
+
+
 async def test_conversation_secrets(gateway):
     await gateway.services.secrets.set("FOO", "stored")
     conversation = await gateway.conversation()
@@ -450,6 +460,7 @@ ROUTES = [
     ("GET", "/events/some-id", None),
     ("POST", "/events/respond_to_confirmation", {"accept": True}),
     ("POST", "/confirmation_policy", {"policy": {"kind": "NeverConfirm"}}),
+    ("POST", "/security_analyzer", {"security_analyzer": None}),
     ("POST", "/secrets", {"secrets": {}}),
     ("GET", "/agent_final_response", None),
 ]
@@ -478,6 +489,7 @@ WITH_BODY = [
     ("GET", f"{BASE}/{{id}}/events"),
     ("POST", f"{BASE}/{{id}}/events/respond_to_confirmation"),
     ("POST", f"{BASE}/{{id}}/confirmation_policy"),
+    ("POST", f"{BASE}/{{id}}/security_analyzer"),
     ("POST", f"{BASE}/{{id}}/secrets"),
     ("PATCH", "/api/settings"),
     ("PUT", "/api/settings/secrets"),

@@ -105,7 +105,7 @@ async def test_secrets_are_never_listed(gateway):
         200,
         {"name": "OTHER", "description": None},
     )
-    assert await gateway.call("GET", f"{SECRETS}?agent_profile_id={uuid.uuid4()}") == (
+    assert await gateway.call("GET", SECRETS) == (
         200,
         {"secrets": [{"name": "MY_KEY", "description": "mine"}, {"name": "OTHER", "description": None}]},
     )
@@ -117,6 +117,20 @@ async def test_secrets_are_never_listed(gateway):
     assert await gateway.call("DELETE", f"{SECRETS}/MY_KEY") == (200, {"deleted": True})
     for method in ("GET", "DELETE"):
         assert await gateway.call(method, f"{SECRETS}/MY_KEY") == (404, {"detail": "Secret not found"})
+
+
+async def test_a_profile_sees_the_secrets_that_it_names(gateway):
+    for name in ("A", "B"):
+        await gateway.call("PUT", SECRETS, {"name": name, "value": "x"})
+    await gateway.call("POST", f"{PROFILES}/all", {})
+    await gateway.call("POST", f"{PROFILES}/some", {"secret_refs": ["B", "GONE"]})
+    for profile, names in (("all", ["A", "B"]), ("some", ["B"])):
+        _, detail = await gateway.call("GET", f"{PROFILES}/{profile}")
+        _, listed = await gateway.call("GET", f"{SECRETS}?agent_profile_id={detail['profile']['id']}")
+        assert [secret["name"] for secret in listed["secrets"]] == names
+    status, body = await gateway.call("GET", f"{SECRETS}?agent_profile_id=x")
+    assert (status, body["detail"][0]["loc"]) == (422, ["query", "agent_profile_id"])
+    assert (await gateway.call("GET", f"{SECRETS}?agent_profile_id={uuid.uuid4()}"))[0] == 404
 
 
 @pytest.mark.parametrize(
