@@ -258,9 +258,7 @@ class Conversation:
         interrupted; it is not prompted again by itself.
         """
         record = self.record
-        last = await self.log.search(order="desc", limit=1)
-        if last.items:
-            self.recorder.last_timestamp = last.items[0].timestamp
+        await self._find_leaf()
         async for item in self._after(record.prompted_seq):
             if item.kind == "MessageEvent" and item.source == "user":
                 self.inbox.append(_queued(item))
@@ -281,6 +279,18 @@ class Conversation:
         events.append(self.recorder.state("execution_status", "error"))
         self.recorder.write(events)
         await self.log.flushed()
+
+    async def _find_leaf(self) -> None:
+        """The newest time, and the newest event that is more than a state: what the next ones hang on."""
+        page = await self.log.read_back(None, PAGE_EVENTS)
+        if page:
+            self.recorder.last_timestamp = page[0].timestamp
+        while page:
+            for item in page:
+                if item.kind != "ConversationStateUpdateEvent":
+                    self.record.leaf_event_id = item.id
+                    return
+            page = await self.log.read_back(page[-1].seq, PAGE_EVENTS)
 
     async def _after(self, seq: int) -> AsyncIterator[Stored]:
         while page := await self.log.read(seq, PAGE_EVENTS):

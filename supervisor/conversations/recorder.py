@@ -62,6 +62,17 @@ class Recorder:
 
     def write(self, events: Iterable[Event | Recorded]) -> int:
         """Append events and the record as it is now, in one transaction. Returns the last sequence number."""
+        rows, blobs = self._rows(events)
+        self.record.updated_at = self.last_timestamp or timestamp_now()
+        return self.log.append(rows, self._update(), blobs)
+
+    def relay(self, events: Iterable[Event | Recorded]) -> None:
+        """Append what an agent said. Nothing of the record changes with it but the leaf, which a loaded log
+        tells: the record is not written again for every event."""
+        rows, blobs = self._rows(events)
+        self.log.append(rows, None, blobs)
+
+    def _rows(self, events: Iterable[Event | Recorded]) -> tuple[list[Row], list[Blob]]:
         rows: list[Row] = []
         blobs: list[Blob] = []
         for item in events:
@@ -72,8 +83,7 @@ class Recorder:
                 )
                 item = item.event
             rows.append(self._row(item))
-        self.record.updated_at = self.last_timestamp or timestamp_now()
-        return self.log.append(rows, self._update(), blobs)
+        return rows, blobs
 
     def save(self) -> None:
         """Store the record as it is now, without an event."""

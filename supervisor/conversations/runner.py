@@ -62,6 +62,9 @@ log = structlog.get_logger(__name__)
 SYSTEM_PROMPT: Final = "The external agent manages its own system prompt, model and tools."
 """Stands where the built-in agent of the wire's servers has its prompt."""
 
+SILENCE_STEPS: Final = 100
+"""Silence is measured to this part of its limit."""
+
 TITLE_CHARS: Final = 200
 """Longest title taken from an agent: as long as one that a person may set."""
 
@@ -572,7 +575,9 @@ class Runner:
             return  # what the journal already holds
         if self._turn is not None and isinstance(update, WORK):
             self._turn.updates += 1
-            self._record.session_used = True
+            if not self._record.session_used:
+                self._record.session_used = True
+                self._recorder.save()
         self._emit(self._translator.update(update))
         if self._translator.holding or self._turn is None:
             self._held.note()
@@ -584,7 +589,7 @@ class Runner:
                 recorded.append(out)
                 continue
             if recorded:
-                self._recorder.write(recorded)
+                self._recorder.relay(recorded)
                 recorded = []
             if isinstance(out, Delta | Opened):
                 self._recorder.stream(out)
@@ -593,7 +598,7 @@ class Runner:
             elif isinstance(out, Title):
                 self._retitle(out.text[:TITLE_CHARS])
         if recorded:
-            self._recorder.write(recorded)
+            self._recorder.relay(recorded)
 
     def _retitle(self, title: str) -> None:
         if self._record.autotitle and self._record.title != title:
@@ -658,10 +663,16 @@ class Runner:
 
     def _touch(self) -> None:
         """The agent gave a sign of life, or a person's answer: silence counts from here."""
-        if self._silence_scope is not None:
-            self._silence_scope.deadline = (
-                math.inf if self._confirmations else trio.current_time() + self._silence
-            )
+        scope = self._silence_scope
+        if scope is None:
+            return
+        if self._confirmations:
+            scope.deadline = math.inf
+            return
+        deadline = trio.current_time() + self._silence
+        # Moving a deadline costs more than all the rest of a streamed word: it is moved in coarse steps.
+        if not 0 <= deadline - scope.deadline < self._silence / SILENCE_STEPS:
+            scope.deadline = deadline
 
     # -- events that are held back ----------------------------------------------------------------------
 

@@ -578,3 +578,17 @@ async def test_a_workspace_is_absolute_from_the_start(
         assert conversation.record.working_dir == str(tmp_path / "some" / "where")
         await turn(conversation, "hello")
         assert (tmp_path / "some" / "where").is_dir()
+
+
+async def test_the_tree_goes_on_where_it_was_after_a_start_of_the_server(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start()
+        found = await turn(conversation, "!tool")
+        conversation_id = conversation.id
+    async with open_house(tmp_path) as house:
+        conversation = await house.supervisor.get(conversation_id)
+        leaf = [e["id"] for e in found if e["kind"] != "ConversationStateUpdateEvent"][-1]
+        assert conversation.record.leaf_event_id == leaf
+        after = await turn(conversation, "hello")
+        message = next(e for e in after if e["kind"] == "MessageEvent")
+        assert message["parent_id"] == leaf
