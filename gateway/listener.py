@@ -12,14 +12,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, cast
 
 import structlog
 import trio
 from hypercorn.config import Config as HypercornConfig
-from hypercorn.events import Closed, Event, Updated
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
@@ -38,6 +39,10 @@ meet a connection that is just being closed."""
 
 REQUESTS_PER_CONNECTION: Final = 1_000_000
 """Practically no limit: a client that polls should not have to reconnect."""
+
+
+GATHER_BYTES: Final = 64 * 1024
+"""Written at once at the most while gathering: what a socket's buffer takes without waiting."""
 
 
 class BindError(Exception):
@@ -109,8 +114,15 @@ def hypercorn_config(config: Config) -> HypercornConfig:
 class Connection(TCPServer):
     """Hypercorn's connection, with its ends tied: an idle one times out, one without a client is gone."""
 
+    _gathered: bytearray | None = None
+
     async def protocol_send(self, event: Event) -> None:
         """Do what the protocol wants: being idle or closed it tells in a task that is being cancelled."""
+        if isinstance(event, RawData) and self._gathered is not None:
+            self._gathered += event.data
+            if len(self._gathered) < GATHER_BYTES:
+                return None
+            event, self._gathered = RawData(bytes(self._gathered)), bytearray()
         if isinstance(event, Closed | Updated):
             with trio.CancelScope(shield=True):
                 if isinstance(event, Updated):
@@ -118,12 +130,28 @@ class Connection(TCPServer):
                 await self._close()
         return await super().protocol_send(event)
 
+    @contextlib.asynccontextmanager
+    async def gathering(self) -> AsyncIterator[None]:
+        """Write what is sent in the block in few large pieces: a write for every frame of a stream costs
+        more than the frame itself, and lets all other tasks go first each time."""
+        self._gathered = bytearray()
+        try:
+            yield
+        finally:
+            data, self._gathered = bytes(self._gathered), None
+            if data:
+                await super().protocol_send(RawData(data))
+
     async def _read_data(self) -> None:
         await super()._read_data()
         # The task that pings a WebSocket would keep everything in place until its next interval.
         nursery = self._task_group._nursery
         assert nursery is not None
         nursery.cancel_scope.cancel()
+
+
+current: ContextVar[Connection] = ContextVar("current")
+"""The connection that the running task works for."""
 
 
 async def serve_connections(
@@ -148,7 +176,9 @@ async def serve_connections(
     async def handle(stream: trio.SocketStream) -> None:
         open_streams.add(stream)
         try:
-            await Connection(wrapped, settings, context, ConnectionState({}), cast(Any, stream)).run()
+            connection = Connection(wrapped, settings, context, ConnectionState({}), cast(Any, stream))
+            current.set(connection)
+            await connection.run()
         except Exception:
             log.exception("connection failed")
             with trio.CancelScope(shield=True):

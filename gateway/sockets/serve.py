@@ -9,6 +9,7 @@ import structlog
 import trio
 from quart import Response, websocket
 
+from gateway.listener import current
 from gateway.reading import Invalid, path_uuid
 from gateway.services import Services
 from gateway.sockets.connection import (
@@ -102,8 +103,10 @@ async def _write(dialect: Dialect, cursor: Cursor, opening: list[bytes]) -> None
         await send_text(frame)
     while True:
         # The cursor's checkpoint is the only one on a connection that is gone.
-        for frame in dialect.frames(await cursor.next()):
-            await send_text(frame)
+        items = await cursor.next()
+        async with current.get().gathering():
+            for frame in dialect.frames(items):
+                await send_text(frame)
 
 
 async def _read(services: Services, conversation: Conversation, dialect: Dialect) -> None:
