@@ -105,6 +105,17 @@ class EventRoutes:
         query.finish()
         return json_response(await conversation.log.count(**chosen))
 
+    async def blob(self, conversation_id: str, blob_id: str) -> Response:
+        """The uncut form of something large, as the agent gave it: never rendered, always downloaded."""
+        conversation = await find(self.services, conversation_id)
+        found = await conversation.log.get_blob(blob_id)
+        if found is None:
+            raise ApiError(404, f"Blob not found: {blob_id}")
+        response = Response(found.data, content_type=found.media_type)
+        response.headers["Content-Disposition"] = "attachment"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
     def routes(self) -> tuple[Route, ...]:
         """All operations of this class."""
         base = "/api/conversations/<conversation_id>/events"
@@ -164,6 +175,16 @@ class EventRoutes:
                 query=shared,
                 result={"type": "integer"},
                 errors=UNKNOWN,
+            ),
+            Route(
+                method="GET",
+                path="/api/conversations/<conversation_id>/blobs/<blob_id>",
+                handler=self.blob,
+                summary="Get the original of a content that was cut",
+                tag=TAG,
+                result={"type": "string", "format": "binary"},
+                media_type="application/octet-stream",
+                errors={404: "No such conversation or blob"},
             ),
             Route(
                 method="GET",

@@ -204,3 +204,16 @@ async def test_odd_stored_payloads_are_still_shown(gateway):
     status, event = await gateway.call("GET", f"{BASE}/{conversation.id}/events/odd")
     assert status == 200
     assert event["value"][0][0]
+
+
+async def test_the_original_of_a_cut_content_is_downloaded_and_not_rendered(gateway):
+    conversation = await gateway.conversation()
+    await conversation.log.put_blob("b1", b"<script>", "text/html")
+    client = gateway.app.test_client()
+    response = await client.get(f"{BASE}/{conversation.id}/blobs/b1")
+    assert response.status_code == 200
+    assert await response.get_data() == b"<script>"
+    assert response.headers["Content-Disposition"] == "attachment"
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    status, answer = await gateway.call("GET", f"{BASE}/{conversation.id}/blobs/other")
+    assert (status, answer) == (404, {"detail": "Blob not found: other"})
