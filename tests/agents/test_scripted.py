@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.pipes import AgentError, PipeClient
@@ -380,15 +379,22 @@ def test_stdout_ends_before_the_process(start: Start) -> None:
     assert agent.process.poll() is None
 
 
+def sid_of(pid: int) -> int:
+    found = info(pid)
+    assert found is not None
+    return found.sid
+
+
 def test_grandchildren_outlive_the_agent(start: Start, log: ScriptedLog) -> None:
-    agent = start("grandchild=plain,stubborn,daemon,pipe").open()
+    agent = start("grandchild=plain,stubborn,session,daemon,pipe").open()
     request = agent.begin_prompt("!crash 9")
     assert agent.process.wait(5) == 9
-    plain, stubborn, daemon, pipe = log.children()
+    plain, stubborn, session, daemon, pipe = log.children()
     assert all(alive(pid) for pid in log.children())
-    stray: Any = info(daemon)
-    assert stray.sid != info(plain).sid
-    assert stray.pgid != agent.process.pid
+    assert [sid_of(pid) == agent.process.pid for pid in log.children()] == [True, True, False, False, True]
+    assert sid_of(session) == session
+    assert sid_of(daemon) != daemon
+    assert sid_of(plain) == sid_of(pipe)
     with pytest.raises(queue.Empty):  # the pipe is still held
         agent.finish(request, timeout=0.2)
     kill([pipe])

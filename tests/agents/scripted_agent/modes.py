@@ -39,7 +39,7 @@ KNOWN = {
     "ignore-eof": "stay when stdin is closed",
     "ignore-term": "ignore SIGTERM",
     "grandchild": "KIND[,KIND...] processes started at once: plain, pipe (holds our stdout), stubborn "
-    "(ignores SIGTERM), daemon (own session, no environment, re-parented)",
+    "(ignores SIGTERM), session (its own, no environment), daemon (the same, re-parented)",
     "protocol": "N answer initialize with this protocol version; 2 answers in the shape of the v2 draft",
     "without": "NAME[,NAME...] do not offer: load, resume, close, list, fork, delete, modes, config",
     "name": "TEXT agentInfo.name (scripted-agent)",

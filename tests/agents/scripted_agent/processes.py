@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,11 @@ def spawn(kind: str) -> int:
     if kind == "stubborn":
         command = [sys.executable, "-S", "-c", STUBBORN]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, **quiet).pid
+    if kind == "session":
+        command = [shutil.which("sleep") or "sleep", str(LIFETIME_S)]
+        return subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, env={}, start_new_session=True, **quiet
+        ).pid
     if kind == "daemon":
         command = [sys.executable, "-S", "-E", "-c", DAEMON]
         starter = subprocess.Popen(command, stdout=subprocess.PIPE, env={}, **quiet)
