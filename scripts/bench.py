@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -56,19 +57,23 @@ class Server:
         if not found:
             sys.exit(f"bench: the server did not start; see {directory / 'server.log'}: {line.decode()}")
         self.port = int(found[1])
+        self.connections = threading.local()
         self.call("GET", "/alive")
         self.started_in = time.perf_counter() - begin
         self.workspace = directory / "workspace"
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_SECONDS)
-        try:
-            data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            text = answer.read()
-        finally:
-            connection.close()
+        """One request, on a connection per thread that is kept open, as clients do."""
+        connection = getattr(self.connections, "open", None)
+        if connection is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_SECONDS)
+            connection.connect()
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.connections.open = connection
+        data = None if body is None else json.dumps(body)
+        connection.request(method, path, data, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read()
         if answer.status >= 300:
             sys.exit(f"bench: {method} {path}: {answer.status} {text[:500].decode()}")
         return json.loads(text)
@@ -212,9 +217,13 @@ def latencies(server: Server, conversations: Sequence[str], rate: float, seconds
         if stamp:
             found.append((arrival - int(stamp[1])) / 1e6)
 
-    for conversation in conversations:
-        server.say(conversation, f"paced {rate / len(conversations)} {seconds}")
-    read_until_finished(readers, seen)
+    prompt = f"paced {rate / len(conversations)} {seconds}"
+    # In a thread, so that what the first ones send is read while the last ones are asked.
+    with ThreadPoolExecutor(1) as pool:
+        asked = [pool.submit(server.say, conversation, prompt) for conversation in conversations]
+        read_until_finished(readers, seen)
+        for each in asked:
+            each.result()
     for reader in readers:
         reader.socket.close()
     return found
