@@ -58,7 +58,8 @@ async def last_words(process: AgentProcess) -> str:
     status = await process.wait()
     log.info("agent exited", pid=process.pid, code=status.code, signal=status.signal)
     tail = "\n".join(process.stderr_tail()[-STDERR_LINES:])
-    return f"The agent {status}. Its last words:\n{tail}" if tail else f"The agent {status}."
+    how = f"was {status}" if status.signal is not None else str(status)
+    return f"The agent {how}. Its last words:\n{tail}" if tail else f"The agent {how}."
 
 
 @asynccontextmanager

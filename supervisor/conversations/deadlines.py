@@ -17,10 +17,13 @@ class Deadlines:
     """Answer to `initialize`: a cold Node start under load, many times over."""
     authenticate: float = 30.0
     """Answer to `authenticate`: a key is checked or a token refreshed; nobody is asked anything."""
-    new_session: float = 90.0
+    new_session: float = 60.0
     """Answer to `session/new`: agents start their MCP servers in it."""
-    load_session: float = 180.0
-    """Answer to `session/load` or `session/resume`: the agent reads, and may send, its whole history."""
+    load_session: float = 60.0
+    """Answer to `session/load` or `session/resume`: the agent reads, and may send, its whole history. What
+    is left of the conversation's `acp_startup_timeout` (90 s) is enough for a new session instead."""
+    retry: tuple[float, ...] = (1.0, 4.0)
+    """Pauses before a prompt is sent again of which nothing happened, after a failure that passes."""
     option: float = 10.0
     """Answer to setting a mode, a model or an option: a local matter for the agent."""
     silence: float = 1800.0
@@ -31,6 +34,9 @@ class Deadlines:
     cancel_grace: float = 15.0
     """From `session/cancel` until the agent's process is ended instead: it may have a shell tree to stop,
     and one known agent takes 6 s."""
+    echo: tuple[float, ...] = (0.25, 1.0)
+    """When the state after a run is sent again: a client that starts a run looks for its end only once it
+    has read the answer to its request, and a short run is over before that."""
     hold: float = 0.25
     """How long the first event of a tool call waits for more of its input since the last of it came; and
     how long text that comes outside any turn waits for more of itself before it is a message."""

@@ -32,7 +32,8 @@ class ConversationRecord:
     something to continue; `retry_seq` names a message that was handed over but of which nothing happened,
     so that an explicit run may hand it over once more. `session_id` is the agent's (a bearer token: never
     shown whole), `session_cwd` its workspace, `session_used` whether the agent did anything in it yet (else
-    there is nothing to restore), `sessions` counts the agent sessions so far. `secrets` holds encrypted
+    there is nothing to restore), `failed_restores` how often the agent died over restoring it, `sessions`
+    counts the agent sessions so far. `secrets` holds encrypted
     values by name.
     """
 
@@ -59,6 +60,7 @@ class ConversationRecord:
     session_id: str | None = None
     session_cwd: str | None = None
     session_used: bool = False
+    failed_restores: int = 0
     sessions: int = 0
     agent_state: dict[str, Any] = attrs.field(factory=dict)
     usage: dict[str, Any] = attrs.field(factory=dict)

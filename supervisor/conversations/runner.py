@@ -6,6 +6,7 @@ Everything that an agent says is handled in arrival order by one task, the conne
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,8 @@ from supervisor.acp import (
     RpcError,
     ToolCall,
     ToolCallUpdate,
+    classify_error,
+    error_text,
     parse_permission,
     parse_prompt_result,
     parse_update,
@@ -49,7 +52,7 @@ from .errors import AgentFailure
 from .failures import error_event, from_rpc
 from .hold import HoldTimer
 from .launcher import Plan
-from .session import AUTH_REQUIRED, Memory, authenticate, lost
+from .session import AUTH_REQUIRED, Memory, authenticate, lost, startup_timeout
 from .starting import note_session, open_agent
 from .translate import Close, Delta, Opened, Out, Title, Translator, Usage
 from .turn import Turn
@@ -75,11 +78,16 @@ pipes end a quarter of a second after it at the latest."""
 DETAIL_CHARS: Final = 500
 """Longest detail of an error that we did not foresee."""
 
-PROMPT_TRIES: Final = 2
-"""A prompt is sent again once, after a login that the agent asked for instead of doing anything."""
-
 WORK: Final = (AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate)
 """Updates that show that an agent did something about a prompt; commands and figures come anyway."""
+
+
+class Again(enum.Enum):
+    """Why a prompt is sent again, of which nothing happened: the agent wanted a login first, or the failure
+    is one that passes."""
+
+    AFTER_LOGIN = "login"
+    AFTER_PAUSE = "pause"
 
 
 class Runner:
@@ -109,7 +117,9 @@ class Runner:
         self._start_scope: trio.CancelScope | None = None
         self._silence_scope: trio.CancelScope | None = None
         self._interrupted = False
-        self._login_wanted = False
+        self._again: Again | None = None
+        self._logged_in = False
+        self._cancelled = trio.Event()
         self._replaying = False
         self._transcript: str | None = None
         self._confirmations = Confirmations()
@@ -184,6 +194,7 @@ class Runner:
             self._paused()  # it had not begun
         elif not self._interrupted:
             self._interrupted = True
+            self._cancelled.set()
             if self._turn is not None and self._agent is not None and self._agent.session is not None:
                 if self._turn.cancel():
                     # Answer first: an agent that waits for a permission may look at nothing else.
@@ -270,6 +281,8 @@ class Runner:
             self._active = True
             self._interrupted = False
             self._settled = trio.Event()
+            self._cancelled = trio.Event()
+            self._logged_in = False
             if self._record.execution_status != "running":
                 self._set_status("running")
             try:
@@ -299,6 +312,7 @@ class Runner:
         self._record.prompted_seq = item.seq
         self._record.unfinished = True
         self._record.retry_seq = None
+        self._held_long_enough()  # late words of the turn before are not the beginning of this one's
         self._turns += 1
         self._turn = turn = Turn(self._turns, item.seq)
         self._recorder.save()
@@ -316,8 +330,8 @@ class Runner:
             self._end_turn(turn, "cancelled", None)
             return
         params = {"sessionId": agent.session.session_id, "prompt": content}
-        for attempt in range(1, PROMPT_TRIES + 1):
-            self._login_wanted = False
+        pauses = list(self._deadlines.retry)
+        while True:
             with trio.CancelScope(deadline=trio.current_time() + self._silence) as scope:
                 self._silence_scope = scope
                 try:
@@ -325,7 +339,7 @@ class Runner:
                         "session/prompt",
                         params,
                         timeout=math.inf,
-                        on_response=partial(self._prompt_answered, turn, last=attempt == PROMPT_TRIES),
+                        on_response=partial(self._prompt_answered, turn, retries=len(pauses)),
                     )
                 except RpcError:
                     pass  # dealt with in its place, by _prompt_answered
@@ -345,9 +359,17 @@ class Runner:
                     ),
                 )
                 agent.scope.cancel()
-            if not self._login_wanted:
-                return
-            if not await self._log_in(agent, turn):
+            again, self._again = self._again, None
+            if again is Again.AFTER_LOGIN:
+                if not await self._log_in(agent, turn):
+                    return
+            elif again is Again.AFTER_PAUSE:
+                with trio.move_on_after(pauses.pop(0)):
+                    await self._cancelled.wait()
+                if turn.cancelling:
+                    self._end_turn(turn, "cancelled", None)
+                    return
+            else:
                 return
 
     async def _log_in(self, agent: AgentRun, turn: Turn) -> bool:
@@ -392,10 +414,17 @@ class Runner:
         run: AgentRun = await self._nursery.start(self._own_agent, plan)
         self._current = run
         ready = False
+        limit = self._record.agent.acp_startup_timeout
         try:
-            await self._open(run)
+            with trio.fail_after(limit):
+                await self._open(run)
             ready = True
+        except trio.TooSlowError as error:
+            raise startup_timeout("get ready", limit) from error
         except ConnectionLost as error:
+            if run.initialized is not None and self._record.session_used:
+                self._record.failed_restores += 1
+                self._recorder.save()
             raise lost(error, "ACPInitError") from error
         finally:
             if not ready:
@@ -459,7 +488,7 @@ class Runner:
 
     # -- the end of a turn ------------------------------------------------------------------------------
 
-    def _prompt_answered(self, turn: Turn, result: Result, *, last: bool) -> None:
+    def _prompt_answered(self, turn: Turn, result: Result, *, retries: int) -> None:
         """The prompt's answer, in its place among the updates. Synchronous."""
         if self._turn is not turn:
             return
@@ -469,8 +498,12 @@ class Runner:
             self._end_turn(turn, answer.stop_reason, answer.usage)
         elif turn.cancelling:
             self._end_turn(turn, "cancelled", None)
-        elif error.code == AUTH_REQUIRED and not turn.updates and not last:
-            self._login_wanted = True
+        elif error.code == AUTH_REQUIRED and not turn.updates and not self._logged_in:
+            self._logged_in = True
+            self._again = Again.AFTER_LOGIN
+        elif classify_error(error) == "transient" and not turn.updates and retries:
+            log.info("a prompt is sent again", conversation=self._record.id, error=error_text(error))
+            self._again = Again.AFTER_PAUSE
         else:
             self._end_with_failure(turn, from_rpc(error, "ACPPromptError"))
 
@@ -541,6 +574,19 @@ class Runner:
         closing.append(self._recorder.state("agent_state", dict(record.agent_state)))
         self._recorder.write(closing)
         self._conversation.publish_state()
+        self._conversation.context.nursery.start_soon(self._echo_state, self._turns)
+
+    async def _echo_state(self, turns: int) -> None:
+        """Send the state after a run again, a little later, unless another turn has begun."""
+        begin = trio.current_time()
+        for after in self._deadlines.echo:
+            await trio.sleep_until(begin + after)
+            if self._turns != turns or self.busy:
+                return
+            try:
+                self._conversation.publish_state()
+            except JournalError:
+                return  # the conversation is deleted, or the server is at its end
 
     def _set_status(self, status: str) -> None:
         if self._record.execution_status != status:

@@ -53,12 +53,13 @@ class Memory(enum.StrEnum):
 @attrs.frozen(kw_only=True)
 class Wanted:
     """What a session is opened with. `prior_id` is the session to go on with, `login` chooses how to
-    authenticate."""
+    authenticate, `lost_already` says why a session that was there is not even tried."""
 
     cwd: str
     mcp_servers: Sequence[Mapping[str, Any]]
     prior_id: str | None
     login: Login
+    lost_already: str | None = None
 
 
 @attrs.frozen
@@ -91,7 +92,7 @@ async def handshake(
     except RpcError as error:
         raise from_rpc(error, "ACPInitError") from error
     except RequestTimeout as error:
-        raise _timeout("initialize", deadlines.initialize) from error
+        raise startup_timeout("answer initialize", deadlines.initialize) from error
 
 
 async def open_session(
@@ -107,7 +108,7 @@ async def open_session(
     try. Only an error that says the session is not there, or is about nothing in particular, leads on to
     the next step: a lost connection or missing credentials are reported, they say nothing about memory.
     """
-    reason: str | None = None
+    reason = wanted.lost_already
     if wanted.prior_id is not None:
         for method, memory in (("session/resume", Memory.RESUMED), ("session/load", Memory.LOADED)):
             if not method_offered(initialized, method):
@@ -140,11 +141,11 @@ async def open_session(
     except RpcError as error:
         raise from_rpc(error, "ACPInitError") from error
     except RequestTimeout as error:
-        raise _timeout("session/new", deadlines.new_session) from error
+        raise startup_timeout("answer session/new", deadlines.new_session) from error
     session_id = answer.get("sessionId") if isinstance(answer, Mapping) else None
     if not isinstance(session_id, str) or not session_id:
         raise AgentFailure("ACPInitError", "The agent answered session/new without a sessionId.")
-    memory = Memory.NEW if wanted.prior_id is None else Memory.LOST
+    memory = Memory.NEW if reason is None else Memory.LOST
     return Session(session_id, memory, parse_session(answer), reason)
 
 
@@ -269,10 +270,11 @@ async def _set(connection: Connection, method: str, params: Mapping[str, Any], d
     return True
 
 
-def _timeout(method: str, seconds: float) -> AgentFailure:
+def startup_timeout(what: str, seconds: float) -> AgentFailure:
+    """The failure of a start that took too long; `what` is what the agent did not do."""
     return AgentFailure(
         "ACPStartupTimeout",
-        f"The agent did not answer {method} within {seconds:g} s.",
+        f"The agent did not {what} within {seconds:g} s.",
         kind="transient",
         retryable=True,
         user_action="retry",

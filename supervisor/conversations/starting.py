@@ -26,6 +26,9 @@ from .session import (
     open_session,
 )
 
+RESTORES_TRIED: Final = 2
+"""An agent that dies over restoring a session so often gets a new one: it would die again."""
+
 SESSION_TAIL: Final = 8
 """Characters of an agent's session id that are shown: it works like a bearer token."""
 
@@ -57,12 +60,14 @@ async def open_agent(
         workspace=run.plan.cwd,
         search_path=run.plan.environment.get("PATH"),
     )
-    known = record.session_used and record.session_cwd == record.working_dir
+    lost_already = _given_up(record)
+    known = record.session_used and lost_already is None
     wanted = Wanted(
         cwd=record.working_dir,
         mcp_servers=forwarded.servers,
         prior_id=record.session_id if known else None,
         login=run.plan.login,
+        lost_already=lost_already,
     )
     run.session = await open_session(run.connection, run.initialized, wanted, deadlines, replaying)
     models = models_of(run.session.result)
@@ -75,6 +80,17 @@ async def open_agent(
     return Started(run.session, models, tuple(f"{name}: {reason}" for name, reason in notes))
 
 
+def _given_up(record: ConversationRecord) -> str | None:
+    """Why a session with memories is not restored, if so."""
+    if not record.session_used:
+        return None
+    if record.session_cwd != record.working_dir:
+        return "the workspace is another one"
+    if record.failed_restores >= RESTORES_TRIED:
+        return f"the agent ended {record.failed_restores} times while restoring it"
+    return None
+
+
 def note_session(record: ConversationRecord, run: AgentRun, started: Started) -> None:
     """Write down in the record what a start brought; `agent_state` is what clients see of it."""
     session, models = started.session, started.models
@@ -84,6 +100,7 @@ def note_session(record: ConversationRecord, run: AgentRun, started: Started) ->
         if record.usage:
             record.usage = usage.new_session(record.usage)
     record.session_id = session.session_id
+    record.failed_restores = 0
     record.session_cwd = record.working_dir
     record.current_model = models.current
     if models.available is not None:

@@ -592,3 +592,28 @@ async def test_the_tree_goes_on_where_it_was_after_a_start_of_the_server(tmp_pat
         after = await turn(conversation, "hello")
         message = next(e for e in after if e["kind"] == "MessageEvent")
         assert message["parent_id"] == leaf
+
+
+async def test_late_words_are_not_the_beginning_of_the_next_answer(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start()
+        await turn(conversation, "!text answer\n!after 2")
+        await until(lambda: conversation.runner._translator._segment)
+        found = await turn(conversation, "next")
+        assert answer(found) == "echo: next "
+        late = one(await events(conversation), "MessageEvent", source="agent")
+        assert late["llm_message"]["content"][0]["text"]
+
+
+async def test_an_agent_that_dies_over_its_memory_gets_a_new_session(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start("without=resume", "crash=load:1")
+        await turn(conversation, "the word is tulip")
+        await turn(conversation, "!crash 1")
+        for _ in range(2):
+            await turn(conversation, "hello?")
+            assert conversation.record.execution_status == "error"
+        await turn(conversation, "and now?")
+        assert conversation.record.execution_status == "finished"
+        assert conversation.record.agent_state["memory"] == "lost"
+        assert "the word is tulip" in house.log.prompts()[-3]

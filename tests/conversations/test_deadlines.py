@@ -15,6 +15,7 @@ from house import answer, events, kinds, one, open_house, say, settled, states, 
 
 from supervisor.conversations.deadlines import Deadlines
 from supervisor.conversations.hold import HoldTimer
+from supervisor.journal import Frame, Transient
 
 DEADLINES = Deadlines()
 
@@ -72,7 +73,7 @@ async def test_a_load_that_hangs_gives_way_to_a_new_session(tmp_path: Path, mock
         assert await settled(conversation) == "finished"
         found = await events(conversation)
         assert states(found, "agent_state")[-1]["memory"] == "lost"
-        assert "no answer to session/load within 180 s" in str(found)
+        assert "no answer to session/load within 60 s" in str(found)
 
 
 async def test_a_setting_that_hangs_is_given_up_and_the_turn_goes_on(
@@ -156,3 +157,60 @@ async def test_what_is_held_back_comes_a_little_after_the_last_word(autojump_clo
             await trio.sleep(0.1)
         assert round(fired[1] - begin, 3) == 3.0
         nursery.cancel_scope.cancel()
+
+
+async def test_a_start_as_a_whole_has_the_conversation_s_limit(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+        conversation = await house.start("hang=new", settings={"acp_startup_timeout": 7.0})
+        await conversation.send(say("hello"), run=True)
+        await until(lambda: house.log.received("session/new"))
+        mock_clock.jump(7.5)
+        assert await settled(conversation) == "error"
+        error = one(await events(conversation), "ConversationErrorEvent")
+        assert error["code"] == "ACPStartupTimeout"
+        assert "get ready within 7 s" in error["detail"]
+
+
+async def test_a_failure_that_passes_is_tried_again_after_its_pauses(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+        conversation = await house.start()
+        line = "!flaky 2 -32603 upstream overloaded, try again"
+        await conversation.send(say(line), run=True)
+        for count, pause in enumerate(DEADLINES.retry, start=1):
+            await until(lambda count=count: len(house.log.prompts()) == count)
+            await until(lambda: not conversation.runner._silence_scope)
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(pause - 0.1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(house.log.prompts()) == count
+            mock_clock.jump(0.2)
+        assert await settled(conversation) == "finished"
+        assert house.log.prompts() == [line] * 3
+
+
+async def test_the_state_is_told_again_shortly_after_a_run(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+        conversation = await house.start()
+        cursor = conversation.log.subscribe(None)
+        await turn(conversation, "hello")
+
+        async def snapshots() -> int:
+            """How many have come since it was asked last."""
+            await trio.testing.wait_all_tasks_blocked()
+            marker = b'{"marker":true}'
+            conversation.log.publish(Frame(legacy=marker))
+            count = 0
+            while True:
+                for item in await cursor.next():
+                    if isinstance(item, Transient):
+                        if item.frame.legacy == marker:
+                            return count
+                        count += b'"full_state"' in (item.frame.legacy or b"")
+
+        assert await snapshots() == 1
+        mock_clock.jump(0.3)
+        assert await snapshots() == 1
+        mock_clock.jump(0.8)
+        assert await snapshots() == 1
