@@ -1,202 +1,218 @@
-"""Which processes belong to an agent, and how they are ended.
+"""Nothing survives: one server's hold on the processes of its agents.
 
-A process group is not enough: agents put their shells and tool servers into sessions of their own. A process
-counts as an agent's when it descends from the agent, was seen to descend from it earlier, is in its session
-or process group, or carries its marker variable. One that left all four ways between two looks is out of
-reach of this level; adopting such strays takes a subreaper above the agents.
-
-Everything here is synchronous and reads all of /proc (tens of microseconds per process): callers on the event
-loop use a thread. Where there is no /proc only the process group is known.
+Each agent has a mark: its brand (brand.py), the processes that somebody waits for, and its control group
+where that level is used. While the server contains, orphans below it are handed to it instead of to the
+system's first process. It reaps those when they die, and ends those whose agent is no more.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 import attrs
+import structlog
+import trio
 
-__all__ = [
-    "ProcessEntry",
-    "ProcessId",
-    "descendants",
-    "identify_child",
-    "kill_tree",
-    "living",
-    "marked",
-    "process_table",
-    "reap",
-    "tree",
-]
+from supervisor.agents import brand, cgroup, levels, prctl, tree
+from supervisor.agents.brand import Brand
+from supervisor.agents.environment import MARKER
+from supervisor.agents.levels import Level
+from supervisor.agents.sweep import marker_prefix, sweep
+from supervisor.agents.tree import ProcessEntry, ProcessId
 
-PROC = Path("/proc")
+__all__ = ["PID_FILE", "SCANNING", "Containment", "Mark", "containment_level", "new_mark", "open_containment"]
 
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+log = structlog.get_logger("supervisor")
 
-DEAD_STATES = frozenset("ZXx")
+PID_FILE: Final = "server.pid"
+"""In the state directory, while the server runs: its process id, a decimal number and a line end."""
 
+TICK_SECONDS: Final = 5.0
+"""Orphans are looked at when a child has died, and this often: being handed an orphan tells us nothing."""
 
-@attrs.frozen
-class ProcessId:
-    """A process for good: its number, and when it started (clock ticks since boot), as numbers are used
-    again."""
+COALESCE_SECONDS: Final = 0.05
+"""Between two looks at orphans, when many children die at once."""
 
-    pid: int
-    started: int
+SCANNING: Final = trio.CapacityLimiter(2)
+"""Threads that read /proc at a time."""
+
+_current: trio.lowlevel.RunVar[Containment | None] = trio.lowlevel.RunVar("containment", None)
 
 
-@attrs.frozen
-class ProcessEntry:
-    """One line of the process table."""
+@attrs.define(eq=False)
+class Mark:
+    """What tells the processes of one agent from all others. `brand` is 0 where there are no brands."""
 
-    id: ProcessId
-    parent: int
-    group: int
-    session: int
-    alive: bool
-    """False for a zombie."""
-    cpu_seconds: float
-    rss_bytes: int
+    brand: Brand = 0
+    variable: str = attrs.field(factory=lambda: uuid.uuid4().hex)
+    """Value of the marker variable."""
+    level: Level = Level.TREE
+    group: Path | None = None
+    owned: set[ProcessId] = attrs.field(factory=set)
+    """Children of the server that somebody waits for: they are not to be reaped behind his back."""
 
+    @contextmanager
+    def spawning(self) -> Iterator[Callable[[int], ProcessId]]:
+        """What is started in the block, on the main thread and without an await, is marked as the agent's.
 
-def process_table() -> dict[int, ProcessEntry]:
-    """All processes by pid, zombies included; empty where there is no /proc."""
-    table: dict[int, ProcessEntry] = {}
-    try:
-        names = os.listdir(PROC)  # noqa: PTH208 - names only: a Path per process costs more than the rest
-    except OSError:
-        return table
-    for name in names:
-        if name.isdigit() and (entry := _entry(int(name))) is not None:
-            table[entry.id.pid] = entry
-    return table
+        The block must give the pid of each child that it will wait for to the function it is given, at once.
+        """
 
+        def own(pid: int) -> ProcessId:
+            process = tree.identify(pid)
+            self.owned.add(process)
+            return process
 
-def _entry(pid: int) -> ProcessEntry | None:
-    text = _read(pid, "stat")
-    # The command name, in parentheses, may hold anything, so fields count from the last closing one
-    # (proc(5)).
-    fields = text[text.rfind(b")") + 2 :].split()
-    if len(fields) < 22:
-        return None
-    return ProcessEntry(
-        id=ProcessId(pid, int(fields[19])),
-        parent=int(fields[1]),
-        group=int(fields[2]),
-        session=int(fields[3]),
-        alive=fields[0].decode() not in DEAD_STATES,
-        cpu_seconds=(int(fields[11]) + int(fields[12])) / CLOCK_TICKS,
-        rss_bytes=int(fields[21]) * PAGE_BYTES,
-    )
+        if not self.brand:
+            yield own
+            return
+        with brand.branding(self.brand):
+            yield own
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The command that runs `argv` at the level of this mark."""
+        if self.group is not None:
+            return levels.in_cgroup(argv, self.group)
+        return levels.in_namespace(argv) if self.level is Level.PIDNS else list(argv)
+
+    def of(self, table: Mapping[int, ProcessEntry]) -> set[int]:
+        """The pids in the table that carry it."""
+        if self.brand:
+            return brand.branded(self.brand, table)
+        return tree.marked(MARKER, self.variable, table)
 
 
-def _read(pid: int, name: str) -> bytes:
-    """A file of the process; empty when it is gone or is not ours to look at."""
-    try:
-        descriptor = os.open(f"{PROC}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    chunks = []
-    try:
-        while chunk := os.read(descriptor, 65536):
-            chunks.append(chunk)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
-    return b"".join(chunks)
+class Containment:
+    """Made by `open_containment`."""
+
+    def __init__(self, level: Level, house: int, *, brands: bool) -> None:
+        self.level = level
+        self.house = house
+        self._brands = brands
+        self._marked = 0
+        self._live: dict[Brand, Mark] = {}
+
+    def new_mark(self) -> Mark:
+        """The mark of an agent that is about to be started; to be given back with `release`.
+
+        Raises OSError when no control group can be made for it.
+        """
+        self._marked += 1
+        number = brand.brand_of(self.house, self._marked)
+        parent = cgroup.own_group() if self.level is Level.CGROUP else None
+        mark = Mark(
+            brand=number if self._brands else 0,
+            variable=marker_prefix(self.house) + uuid.uuid4().hex,
+            level=self.level,
+            group=None if parent is None else cgroup.create(parent, self.house, self._marked),
+        )
+        if self._brands:
+            self._live[number] = mark
+        return mark
+
+    def release(self, mark: Mark) -> None:
+        """This agent is no more: whatever still carries its mark is a stray from now on."""
+        self._live.pop(mark.brand, None)
+        if mark.group is not None:
+            cgroup.remove(mark.group)
+
+    async def keep_orphans(self) -> None:
+        """Reap adopted orphans and end those of agents that are no more, until cancelled."""
+        with trio.open_signal_receiver(signal.SIGCHLD) as deaths:
+            while True:
+                await self._tend()
+                await trio.sleep(COALESCE_SECONDS)
+                with trio.move_on_after(TICK_SECONDS):
+                    await anext(deaths)
+
+    async def _tend(self) -> None:
+        found = await trio.to_thread.run_sync(_branded_children, limiter=SCANNING)
+        for entry, number in found:
+            if brand.house_of_brand(number) != self.house:
+                continue  # none of ours: whoever started it waits for it
+            mark = self._live.get(number)
+            if mark is not None and entry.id in mark.owned:
+                continue
+            if not entry.alive:
+                tree.reap([entry.id])
+            elif mark is None:
+                log.warning("ending a stray process of an agent that is gone", pid=entry.id.pid)
+                with suppress(ProcessLookupError, PermissionError):
+                    tree.kill(entry.id, signal.SIGKILL)
 
 
-def descendants(roots: Iterable[int], table: Mapping[int, ProcessEntry]) -> set[int]:
-    """The pids below ``roots``, without these themselves."""
-    children: dict[int, list[int]] = {}
-    for pid, entry in table.items():
-        children.setdefault(entry.parent, []).append(pid)
-    found: set[int] = set()
-    waiting = list(roots)
-    while waiting:
-        for child in children.get(waiting.pop(), ()):
-            if child not in found:
-                found.add(child)
-                waiting.append(child)
-    return found
+def _branded_children() -> list[tuple[ProcessEntry, Brand]]:
+    """Our children that carry any brand, dead ones included."""
+    return [
+        (entry, number)
+        for pid in tree.children()
+        if (number := brand.read_brand(pid)) and (entry := tree.read_entry(pid)) is not None
+    ]
 
 
-def marked(variable: str, value: str, table: Mapping[int, ProcessEntry]) -> set[int]:
-    """The pids whose environment, as they were executed, holds ``variable=value``."""
-    wanted = f"{variable}={value}".encode()
-    return {
-        pid for pid, entry in table.items() if entry.alive and wanted in _read(pid, "environ").split(b"\0")
-    }
+def new_mark() -> tuple[Mark, Callable[[], None]]:
+    """A mark for an agent to be started in this run, and what to call when the agent is no more.
 
-
-def tree(leader: ProcessId, known: Iterable[ProcessId], marker: tuple[str, str]) -> dict[int, ProcessEntry]:
-    """The living processes of the agent that ``leader`` is or was, by pid, the leader included.
-
-    ``known`` are processes seen in earlier looks: they count while they live, and so does what is below them.
-    The leader must not have been reaped: a zombie keeps its number, so that its session and group can be told
-    from those of strangers.
+    Raises OSError.
     """
-    table = process_table()
-    roots = {
-        process.pid
-        for process in (leader, *known)
-        if (entry := table.get(process.pid)) is not None and entry.id == process
-    }
-    roots |= {pid for pid, entry in table.items() if leader.pid in (entry.session, entry.group)}
-    roots |= marked(*marker, table)
-    pids = roots | descendants(roots, table)
-    pids.discard(os.getpid())
-    return {pid: table[pid] for pid in pids if table[pid].alive}
+    containment = _current.get()
+    if containment is None:
+        return Mark(), lambda: None
+    mark = containment.new_mark()
+    return mark, lambda: containment.release(mark)
 
 
-def living(processes: Iterable[ProcessId]) -> set[ProcessId]:
-    """Those of ``processes`` that have not ended; one small read each."""
-    return {
-        process
-        for process in processes
-        if (entry := _entry(process.pid)) is not None and entry.id == process and entry.alive
-    }
+def containment_level() -> Level:
+    """The level at which agents of this run are started."""
+    containment = _current.get()
+    return Level.TREE if containment is None else containment.level
 
 
-def kill_tree(leader: ProcessId, processes: Iterable[ProcessId], number: signal.Signals) -> None:
-    """Send the signal to the group of ``leader`` (not reaped yet) and to each of ``processes`` that still is.
+@asynccontextmanager
+async def open_containment(state: Path, level: Level) -> AsyncIterator[Containment]:
+    """Contain what is spawned inside of the block; on the main thread, by who holds the state's lock.
 
-    One that we may not signal, or that is gone, is passed over: what is left shows in the next look.
+    Ends first what earlier servers of this state directory left. Leaving the block, however it is left, ends
+    what then still carries a mark of this server, shielded and bounded by the sweep. Raises OSError.
     """
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader.pid, number)
-    for process in processes:
-        with suppress(ProcessLookupError, PermissionError):
-            _send(process, number)
-
-
-def _send(process: ProcessId, number: signal.Signals) -> None:
-    if not hasattr(os, "pidfd_open"):
-        os.kill(process.pid, number)
-        return
-    # The descriptor holds on to the process, so that after the comparison nobody else can be hit.
-    descriptor = os.pidfd_open(process.pid)
+    house = await trio.to_thread.run_sync(brand.house_of, state)
+    await _sweep(house)
+    brands = brand.usable()
+    # Without brands orphans could not be told from others' children; the warden reaps them then.
+    adopted_before = prctl.is_subreaper()
+    adopting = brands and prctl.be_subreaper()
+    pid_file = state / PID_FILE
+    await trio.to_thread.run_sync(pid_file.write_text, f"{os.getpid()}\n")
+    containment = Containment(level, house, brands=brands)
+    _current.set(containment)
+    log.info("containing agents", level=level.value, brands=brands)
     try:
-        entry = _entry(process.pid)
-        if entry is not None and entry.id == process:
-            signal.pidfd_send_signal(descriptor, number)
+        async with trio.open_nursery() as nursery:
+            if adopting:
+                nursery.start_soon(containment.keep_orphans)
+            try:
+                yield containment
+            finally:
+                with trio.CancelScope(shield=True):
+                    await _sweep(house)
+                    if adopting:
+                        await containment._tend()
+            nursery.cancel_scope.cancel()
     finally:
-        os.close(descriptor)
+        _current.set(None)
+        if adopting:
+            prctl.be_subreaper(adopted_before)
+        with suppress(OSError):
+            pid_file.unlink()
 
 
-def reap(processes: Iterable[ProcessId]) -> None:
-    """Collect those of the dead that were handed to us as their new parent; never one that a Popen owns."""
-    for process in processes:
-        with suppress(ChildProcessError):
-            os.waitpid(process.pid, os.WNOHANG)
-
-
-def identify_child(pid: int) -> ProcessId:
-    """The identity of a child of ours that has not been reaped yet."""
-    entry = _entry(pid)
-    return ProcessId(pid, 0) if entry is None else entry.id
+async def _sweep(house: int) -> None:
+    ended, left = await trio.to_thread.run_sync(sweep, house)
+    if ended:
+        log.warning("ended processes that agents had left", ended=ended - len(left), left=left)

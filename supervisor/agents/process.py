@@ -8,23 +8,25 @@ so that its number cannot be given to a stranger while its session is swept.
 
 from __future__ import annotations
 
-import enum
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import time
-import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-import attrs
 import trio
 
-from supervisor.agents import containment
-from supervisor.agents.containment import ProcessEntry, ProcessId
+from supervisor.agents import cgroup
+from supervisor.agents.containment import SCANNING, Mark, new_mark
+from supervisor.agents.endings import ExitStatus, StopPolicy, StopReport, StopStep, TreeUsage
 from supervisor.agents.environment import MARKER
+from supervisor.agents.levels import Level
 from supervisor.agents.pipes import AgentPipe, LineTail
+from supervisor.agents.tree import ProcessEntry, ProcessId, belonging, kill_tree, living, reap
 
 __all__ = [
     "AgentProcess",
@@ -37,87 +39,16 @@ __all__ = [
     "spawn",
 ]
 
-STDIN_GRACE_SECONDS = 1.0
-"""From end of input to the first signal. Well-behaved agents leave within 0.2 s; one that is busy gets to
-save."""
-
-TERM_GRACE_SECONDS = 0.5
-"""From SIGTERM to SIGKILL; with the grace above it keeps the promise that nothing is left two seconds
-later."""
-
-KILL_SECONDS = 2.0
-"""How long killing is repeated for processes that fork faster than they are found or hang in the kernel."""
-
 POLL_SECONDS = 0.02
 """Between two looks at processes that are being ended: other than the leader they are not ours to wait
 for."""
 
-SCANNING = trio.CapacityLimiter(2)
-"""Threads that read /proc at a time."""
+NAMESPACE_SIGNALLED = 128
+"""From a PID namespace, an end by signal n comes as this status plus n (`levels.in_namespace`)."""
 
 
 class SpawnError(Exception):
     """The command could not be started; the message says which and why."""
-
-
-@attrs.frozen(kw_only=True)
-class StopPolicy:
-    """How long each step of ending a process may take, in seconds."""
-
-    stdin_grace: float = STDIN_GRACE_SECONDS
-    term_grace: float = TERM_GRACE_SECONDS
-    kill: float = KILL_SECONDS
-
-
-class StopStep(enum.StrEnum):
-    """The step after which nothing was left."""
-
-    EXITED = "exited"
-    """It had ended before, and had left nothing."""
-    STDIN = "stdin"
-    """It left by itself at the end of its input."""
-    TERM = "term"
-    KILL = "kill"
-
-
-@attrs.frozen(kw_only=True)
-class StopReport:
-    """How a process and its tree came to their end."""
-
-    step: StopStep
-    outlived: int
-    """How many processes were still there after the agent itself had left or had been given its time to."""
-    survivors: tuple[int, ...]
-    """Pids that even SIGKILL did not end in time; empty but for processes stuck in the kernel or not ours."""
-    seconds: float
-
-
-@attrs.frozen(kw_only=True)
-class ExitStatus:
-    """How the agent's own process ended: with a code or by a signal."""
-
-    code: int | None
-    signal: int | None
-    uptime: float
-    """Seconds since the spawn."""
-
-    def __str__(self) -> str:
-        """In words, for a person."""
-        if self.signal is None:
-            return f"exited with code {self.code} after {self.uptime:.1f} s"
-        with suppress(ValueError):
-            return f"killed by {signal.Signals(self.signal).name} after {self.uptime:.1f} s"
-        return f"killed by signal {self.signal} after {self.uptime:.1f} s"
-
-
-@attrs.frozen(kw_only=True)
-class TreeUsage:
-    """What the agent and everything below it use."""
-
-    processes: int
-    rss_bytes: int
-    cpu_seconds: float
-    """Of the living processes, since each began."""
 
 
 class AgentProcess:
@@ -130,7 +61,8 @@ class AgentProcess:
         stdin: trio.lowlevel.FdStream,
         stdout: AgentPipe,
         stderr: AgentPipe,
-        marker: str,
+        leader: ProcessId,
+        mark: Mark,
         policy: StopPolicy,
     ) -> None:
         self.pid = popen.pid
@@ -139,8 +71,9 @@ class AgentProcess:
         """Ends at the agent's end of file, at the latest shortly after its exit."""
         self.started_at = time.time()
         """Seconds since the epoch."""
-        self.marker = marker
+        self.marker = mark.variable
         """Value of the marker variable in the environment of its processes."""
+        self.containment = mark.level
         self.exited = trio.Event()
         self.stop_report: StopReport | None = None
         """Set once it has been stopped."""
@@ -151,7 +84,8 @@ class AgentProcess:
         self._policy = policy
         self._started = trio.current_time()
         self._status: ExitStatus | None = None
-        self._leader = containment.identify_child(popen.pid)
+        self._leader = leader
+        self._mark = mark
         self._known: dict[ProcessId, ProcessEntry] = {}
         self._stopping = trio.Lock()
 
@@ -164,6 +98,10 @@ class AgentProcess:
         await self.exited.wait()
         assert self._status is not None
         return self._status
+
+    def spawning(self) -> AbstractContextManager[Callable[[int], ProcessId]]:
+        """For starting a process on the agent's behalf, to be ended with it (see `Mark.spawning`)."""
+        return self._mark.spawning()
 
     async def usage(self) -> TreeUsage:
         """Memory and CPU time of the tree now; also remembers the processes seen, for the sweep at the end.
@@ -193,9 +131,8 @@ class AgentProcess:
     async def _stop(self) -> StopReport:
         began = trio.current_time()
         step = StopStep.EXITED
-        tree = (
-            await self._look()
-        )  # before the leader is gone: children cannot be told from their parent afterwards
+        # Before the leader is gone: children cannot be told from their parent afterwards.
+        tree = await self._look()
         if not self.exited.is_set():
             step = StopStep.STDIN
             await self.stdin.aclose()
@@ -216,9 +153,9 @@ class AgentProcess:
     async def _terminate(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
         """SIGTERM, then at most its grace; returns what is left, newcomers included."""
         asked = {entry.id for entry in tree.values()}
-        containment.kill_tree(self._leader, asked, signal.SIGTERM)
+        kill_tree(self._leader, asked, signal.SIGTERM)
         with trio.move_on_after(self._policy.term_grace):
-            while containment.living(asked) or not self.exited.is_set():  # noqa: ASYNC110 - others' children
+            while living(asked) or not self.exited.is_set():  # noqa: ASYNC110 - others' children
                 await trio.sleep(POLL_SECONDS)
         return await self._look()
 
@@ -226,7 +163,9 @@ class AgentProcess:
         """SIGKILL until nothing is left: one pass is not enough for what forks meanwhile."""
         with trio.move_on_after(self._policy.kill):
             while True:
-                containment.kill_tree(self._leader, (entry.id for entry in tree.values()), signal.SIGKILL)
+                if self._mark.group is not None:
+                    cgroup.kill(self._mark.group)
+                kill_tree(self._leader, (entry.id for entry in tree.values()), signal.SIGKILL)
                 await trio.sleep(POLL_SECONDS)
                 tree = await self._look()
                 if not tree and self.exited.is_set():
@@ -236,7 +175,7 @@ class AgentProcess:
     async def _look(self) -> Mapping[int, ProcessEntry]:
         """The living processes of its tree, also remembered."""
         tree = await trio.to_thread.run_sync(
-            containment.tree, self._leader, tuple(self._known), (MARKER, self.marker), limiter=SCANNING
+            belonging, self._leader, tuple(self._known), self._mark.of, limiter=SCANNING
         )
         for entry in tree.values():
             self._known.setdefault(entry.id, entry)
@@ -247,12 +186,13 @@ class AgentProcess:
         await _wait_exit(self.pid)
         result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it has ended
         assert result is not None
-        by_itself = result.si_code == os.CLD_EXITED
-        self._status = ExitStatus(
-            code=result.si_status if by_itself else None,
-            signal=None if by_itself else result.si_status,
-            uptime=trio.current_time() - self._started,
-        )
+        code: int | None = result.si_status
+        number: int | None = None
+        if result.si_code != os.CLD_EXITED:
+            code, number = None, result.si_status
+        elif self.containment is Level.PIDNS and result.si_status > NAMESPACE_SIGNALLED:
+            code, number = None, result.si_status - NAMESPACE_SIGNALLED
+        self._status = ExitStatus(code=code, signal=number, uptime=trio.current_time() - self._started)
         for pipe in self._pipes:
             pipe.writer_exited()
         self.exited.set()
@@ -269,11 +209,11 @@ class AgentProcess:
             await pipe.aclose()
         if self._popen.returncode is None:
             # For systems without /proc, where the group is all that is known; elsewhere nobody is left in it.
-            containment.kill_tree(self._leader, (), signal.SIGKILL)
+            kill_tree(self._leader, (), signal.SIGKILL)
         self._popen.poll()
         # Where the server is the one that orphans are handed to, those of this agent are collected here. A
         # process that was our child at first sight may be somebody's Popen and is left to them.
-        containment.reap(
+        reap(
             entry.id
             for entry in self._known.values()
             if entry.id != self._leader and entry.parent != os.getpid()
@@ -289,8 +229,28 @@ async def spawn(
     Leaving the block, however it is left, stops the whole tree (``AgentProcess.stop``), shielded and bounded.
     The block's own exception comes out unwrapped. To be called in the main thread. Raises SpawnError.
     """
-    marker = env.get(MARKER) or uuid.uuid4().hex
-    process = _start(argv, cwd, {**env, MARKER: marker}, marker, stop or StopPolicy())
+    with _marked(argv) as mark:
+        mark.variable = env.get(MARKER) or mark.variable
+        process = _start(argv, cwd, {**env, MARKER: mark.variable}, mark, stop or StopPolicy())
+        async with _owned(process):
+            yield process
+
+
+@contextmanager
+def _marked(argv: Sequence[str]) -> Iterator[Mark]:
+    try:
+        mark, release = new_mark()
+    except OSError as error:
+        raise SpawnError(f"{argv[0] if argv else 'the command'} cannot be started: {error}") from error
+    try:
+        yield mark
+    finally:
+        release()
+
+
+@asynccontextmanager
+async def _owned(process: AgentProcess) -> AsyncIterator[None]:
+    """Watch it for the length of the block, then stop it."""
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         # Shielded, for the exit is to be learned, and standard error read, also while a cancelled block is
@@ -310,7 +270,7 @@ async def spawn(
         nursery.start_soon(watch)
         nursery.start_soon(remember)
         try:
-            yield process
+            yield
         except BaseException as error:  # noqa: BLE001 - raised again below, outside of the nursery's group
             failure = error
         with trio.CancelScope(shield=True):
@@ -327,24 +287,29 @@ async def spawn(
 
 
 def _start(
-    argv: Sequence[str], cwd: Path, env: Mapping[str, str], marker: str, policy: StopPolicy
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], mark: Mark, policy: StopPolicy
 ) -> AgentProcess:
     if not argv:
         raise SpawnError("an empty command cannot be started")
+    command = mark.command(argv)
     ends: list[int] = []
     try:
         for _ in range(3):
             ends.extend(os.pipe())
         in_read, in_write, out_read, out_write, err_read, err_write = ends
-        popen = subprocess.Popen(
-            list(argv),
-            stdin=in_read,
-            stdout=out_write,
-            stderr=err_write,
-            cwd=cwd,
-            env=dict(env),
-            start_new_session=True,
-        )
+        if command != list(argv):
+            _require(argv, cwd, env)
+        with mark.spawning() as own:
+            popen = subprocess.Popen(
+                command,
+                stdin=in_read,
+                stdout=out_write,
+                stderr=err_write,
+                cwd=cwd,
+                env=dict(env),
+                start_new_session=True,
+            )
+            leader = own(popen.pid)
     except (OSError, ValueError) as error:
         for end in ends:
             os.close(end)
@@ -356,9 +321,19 @@ def _start(
         stdin=trio.lowlevel.FdStream(in_write),
         stdout=AgentPipe(out_read),
         stderr=AgentPipe(err_read),
-        marker=marker,
+        leader=leader,
+        mark=mark,
         policy=policy,
     )
+
+
+def _require(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
+    """Raise what the start of a program that is not there would: wrapped in another, it would start first."""
+    name = str(cwd / argv[0]) if "/" in argv[0] else argv[0]
+    if not cwd.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(cwd))
+    if shutil.which(name, path=env.get("PATH")) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
 
 
 def _explain(argv: Sequence[str], cwd: Path, error: Exception) -> str:

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from supervisor.agents import containment
+from supervisor.agents import tree
 from supervisor.agents.pipes import TAIL_BYTES, TAIL_LINES, AgentPipe, LineTail
 from supervisor.agents.process import SpawnError, StopPolicy, StopStep, spawn
 
@@ -303,7 +303,7 @@ time.sleep(60)
         await read_line(process.stdout)
         await trio.sleep(0.1)
     assert process.stop_report.survivors == ()
-    assert containment.marked("OSTLER_AGENT", process.marker, containment.process_table()) == set()
+    assert tree.marked("OSTLER_AGENT", process.marker, tree.process_table()) == set()
 
 
 async def test_usage_counts_the_tree(tmp_path):
@@ -357,21 +357,21 @@ def test_line_tail_is_bounded_in_bytes():
 
 
 def entry(pid, parent, session=0):
-    return containment.ProcessEntry(
-        id=containment.ProcessId(pid, 1), parent=parent, group=session, session=session, alive=True,
+    return tree.ProcessEntry(
+        id=tree.ProcessId(pid, 1), parent=parent, group=session, session=session, alive=True,
         cpu_seconds=0.0, rss_bytes=0,
     )  # fmt: skip
 
 
 def test_descendants_are_found_at_any_depth():
     table = {pid: entry(pid, parent) for pid, parent in [(1, 0), (2, 1), (3, 2), (4, 3), (5, 1), (6, 99)]}
-    assert containment.descendants([2], table) == {3, 4}
-    assert containment.descendants([2, 5], table) == {3, 4}
-    assert containment.descendants([42], table) == set()
+    assert tree.descendants([2], table) == {3, 4}
+    assert tree.descendants([2, 5], table) == {3, 4}
+    assert tree.descendants([42], table) == set()
 
 
 def test_signal_goes_only_to_the_process_meant():
-    me = containment.identify_child(os.getpid())
-    other = containment.ProcessId(me.pid, me.started + 1)
-    assert containment.living([me, other]) == {me}
-    containment._send(other, signal.SIGKILL)  # it would be this very test
+    me = tree.identify(os.getpid())
+    other = tree.ProcessId(me.pid, me.started + 1)
+    assert tree.living([me, other]) == {me}
+    tree.kill(other, signal.SIGKILL)  # it would be this very test

@@ -1,0 +1,91 @@
+"""A control group (version 2) per agent: what is in it cannot leave it, and is killed at one stroke.
+
+To be had where the kernel has cgroup.kill (5.14) and the group that the server runs in was delegated to its
+user (systemd: `Delegate=yes`) or belongs to it. Everything here is a few small reads and writes.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+__all__ = ["KILL_FILE", "create", "kill", "leftovers", "own_group", "probe", "remove"]
+
+PROC: Final = Path("/proc")
+
+KILL_FILE: Final = "cgroup.kill"
+PROCESSES_FILE: Final = "cgroup.procs"
+PREFIX: Final = "ostler-"
+
+
+def own_group(proc: Path = PROC) -> Path | None:
+    """The directory of the version 2 group that this process is in; None where there is none to be seen."""
+    try:
+        membership = (proc / "self/cgroup").read_text()
+        mounts = (proc / "self/mountinfo").read_text()
+    except OSError:
+        return None
+    path = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), None)
+    if path is None:
+        return None
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        if after.split(" ", 1)[0] != "cgroup2":
+            continue
+        # Root of the mount within the hierarchy, and where it is mounted (proc(5)).
+        root, mounted = before.split(" ")[3:5]
+        if path == root or path.startswith(root.rstrip("/") + "/"):
+            return Path(mounted) / path[len(root.rstrip("/")) :].lstrip("/")
+    return None
+
+
+def probe(group: Path) -> str | None:
+    """Why `group` cannot take agents: None when it can. Tried by making a group in it and removing that."""
+    trial = group / f"{PREFIX}probe-{os.getpid()}"
+    try:
+        trial.mkdir()
+    except OSError as error:
+        return f"no group can be made in {group}: {error.strerror}"
+    try:
+        if not (trial / KILL_FILE).exists():
+            return "the kernel has no cgroup.kill (it is there since 5.14)"
+        if not os.access(group / PROCESSES_FILE, os.W_OK):
+            return f"processes cannot be moved out of {group}: it was not delegated"
+        return None
+    finally:
+        remove(trial)
+
+
+def create(group: Path, house: int, agent: int) -> Path:
+    """A new, empty group for one agent. Raises OSError."""
+    made = group / f"{_house_prefix(house)}{agent}"
+    made.mkdir(exist_ok=True)
+    return made
+
+
+def kill(group: Path) -> None:
+    """SIGKILL to all that is in it, and to what it forks meanwhile."""
+    with suppress(OSError):
+        (group / KILL_FILE).write_text("1")
+
+
+def remove(group: Path) -> bool:
+    """Remove an empty group with the empty groups in it; says whether that worked."""
+    for below, _, _ in os.walk(group, topdown=False):
+        with suppress(OSError):
+            Path(below).rmdir()
+    return not group.exists()
+
+
+def leftovers(group: Path, house: int) -> list[Path]:
+    """Groups of agents that an earlier server of this state directory has left in `group`."""
+    try:
+        return [path for path in group.iterdir() if path.name.startswith(_house_prefix(house))]
+    except OSError:
+        return []
+
+
+def _house_prefix(house: int) -> str:
+    return f"{PREFIX}{house:010x}-"

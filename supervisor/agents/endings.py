@@ -1,0 +1,82 @@
+"""How an agent's process ends, as values: the policy of its stop, the report of it, the exit status."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from contextlib import suppress
+
+import attrs
+
+__all__ = ["ExitStatus", "StopPolicy", "StopReport", "StopStep", "TreeUsage"]
+
+STDIN_GRACE_SECONDS = 1.0
+"""From end of input to the first signal. Well-behaved agents leave within 0.2 s; one that is busy gets to
+save."""
+
+TERM_GRACE_SECONDS = 0.5
+"""From SIGTERM to SIGKILL; with the grace above it keeps the promise that nothing is left two seconds
+later."""
+
+KILL_SECONDS = 2.0
+"""How long killing is repeated for processes that fork faster than they are found or hang in the kernel."""
+
+
+@attrs.frozen(kw_only=True)
+class StopPolicy:
+    """How long each step of ending a process may take, in seconds."""
+
+    stdin_grace: float = STDIN_GRACE_SECONDS
+    term_grace: float = TERM_GRACE_SECONDS
+    kill: float = KILL_SECONDS
+
+
+class StopStep(enum.StrEnum):
+    """The step after which nothing was left."""
+
+    EXITED = "exited"
+    """It had ended before, and had left nothing."""
+    STDIN = "stdin"
+    """It left by itself at the end of its input."""
+    TERM = "term"
+    KILL = "kill"
+
+
+@attrs.frozen(kw_only=True)
+class StopReport:
+    """How a process and its tree came to their end."""
+
+    step: StopStep
+    outlived: int
+    """How many processes were still there after the agent itself had left or had been given its time to."""
+    survivors: tuple[int, ...]
+    """Pids that even SIGKILL did not end in time; empty but for processes stuck in the kernel or not ours."""
+    seconds: float
+
+
+@attrs.frozen(kw_only=True)
+class ExitStatus:
+    """How the agent's own process ended: with a code or by a signal."""
+
+    code: int | None
+    signal: int | None
+    uptime: float
+    """Seconds since the spawn."""
+
+    def __str__(self) -> str:
+        """In words, for a person."""
+        if self.signal is None:
+            return f"exited with code {self.code} after {self.uptime:.1f} s"
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(self.signal).name} after {self.uptime:.1f} s"
+        return f"killed by signal {self.signal} after {self.uptime:.1f} s"
+
+
+@attrs.frozen(kw_only=True)
+class TreeUsage:
+    """What the agent and everything below it use."""
+
+    processes: int
+    rss_bytes: int
+    cpu_seconds: float
+    """Of the living processes, since each began."""

@@ -1,0 +1,121 @@
+"""How strongly agents are contained: the levels, what each needs, and which one can be had here."""
+
+from __future__ import annotations
+
+import enum
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from supervisor.agents import cgroup
+
+__all__ = ["Level", "LevelUnavailable", "choose", "in_cgroup", "in_namespace", "obstacle", "parse"]
+
+
+class Level(enum.StrEnum):
+    """What keeps the processes of agents together, from the weakest to the strongest."""
+
+    TREE = "tree"
+    """Sessions, walks through /proc, brands. When the server is killed, the next start ends what it left."""
+
+    WARDEN = "warden"
+    """All of that, and a parent of the server that ends what a killed server left."""
+
+    CGROUP = "cgroup"
+    """A control group (version 2) for each agent, emptied at one stroke."""
+
+    PIDNS = "pidns"
+    """A PID namespace for each agent: the kernel ends them all with the first one, or with the server."""
+
+
+AUTO: Final = "auto"
+"""`warden` where there is one, else `tree`. The others are had only when they are asked for: a group must
+have been delegated, and a namespace changes what the agent sees."""
+
+PROBE_SECONDS: Final = 10.0
+"""For one trial of the programs that make a namespace; they need a few milliseconds."""
+
+
+class LevelUnavailable(Exception):
+    """The level that was demanded cannot be had. The message is one line for the terminal."""
+
+
+def parse(text: str | None) -> Level | None:
+    """The level that a person demands; None for `auto` or nothing. Raises ValueError."""
+    if not text or text == AUTO:
+        return None
+    try:
+        return Level(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is none of {', '.join([AUTO, *Level])}") from None
+
+
+def choose(demanded: Level | None, *, warden: bool) -> Level:
+    """The level to use; `warden` says whether the server has one. Raises LevelUnavailable.
+
+    Blocks for the time of a probe (see `obstacle`).
+    """
+    if demanded is None:
+        return Level.WARDEN if warden else Level.TREE
+    reason = obstacle(demanded, warden=warden)
+    if reason is not None:
+        raise LevelUnavailable(f"containment {demanded} cannot be had: {reason}")
+    return demanded
+
+
+def obstacle(level: Level, *, warden: bool) -> str | None:
+    """Why a level cannot be had; None when it can. The upper two are tried out, in a few milliseconds."""
+    match level:
+        case Level.TREE:
+            return None
+        case Level.WARDEN:
+            return None if warden else "the server runs without a warden"
+        case Level.CGROUP:
+            group = cgroup.own_group()
+            if group is None:
+                return "this process is in no control group of version 2"
+            return cgroup.probe(group)
+        case Level.PIDNS:
+            return _try_namespace()
+
+
+def _try_namespace() -> str | None:
+    missing = [name for name in ("unshare", "setpriv", "sh") if shutil.which(name) is None]
+    if missing:
+        return f"the program {missing[0]} is not there"
+    try:
+        trial = subprocess.run(
+            in_namespace(["true"]),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the trial failed: {error}"
+    if trial.returncode == 0:
+        return None
+    words = trial.stderr.decode(errors="replace").strip().splitlines()
+    return words[-1] if words else f"the trial ended with status {trial.returncode}"
+
+
+NAMESPACE: Final = (
+    # The kernel kills what it starts when the server ends, however it ends.
+    "setpriv", "--pdeathsig", "KILL",
+    # The same user inside; /proc of its own, or programs would read the wrong processes' entries there.
+    "unshare", "--user", "--map-current-user", "--pid", "--mount-proc", "--fork", "--kill-child",
+    # The first process of a namespace is handed all orphans in it and must reap them, which agents do not.
+    "sh", "-c", '"$@"; exit $?', "sh",
+)  # fmt: skip
+
+
+def in_namespace(argv: Sequence[str]) -> list[str]:
+    """The command that runs `argv` in a PID namespace. Its end by signal n is told as status 128 + n."""
+    return [*NAMESPACE, *argv]
+
+
+def in_cgroup(argv: Sequence[str], group: Path) -> list[str]:
+    """The command that enters the group and becomes `argv`, so that nothing is forked outside of it."""
+    return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / cgroup.PROCESSES_FILE), *argv]

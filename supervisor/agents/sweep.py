@@ -1,0 +1,86 @@
+"""The sweep at the start: what an earlier server of the same state directory left is ended before we serve.
+
+That takes both the server and its warden to have been killed at once, or a server without a warden. Whoever
+sweeps must hold the lock of the state directory, so that no other server uses it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import Final
+
+from supervisor.agents import brand, cgroup, tree
+from supervisor.agents.environment import MARKER
+from supervisor.agents.tree import ProcessEntry
+
+__all__ = ["marker_prefix", "members", "sweep"]
+
+SWEEP_SECONDS: Final = 5.0
+"""How long killing is repeated. Only what hangs in the kernel or is not ours to kill is left by then."""
+
+POLL_SECONDS: Final = 0.02
+"""Between two passes."""
+
+
+def marker_prefix(house: int) -> str:
+    """How the marker variable of every agent of this state directory begins."""
+    return f"{house:010x}-"
+
+
+def members(house: int) -> dict[int, ProcessEntry]:
+    """The living processes of agents of this state directory, with what is below them, by pid.
+
+    Without ourselves and those that we descend from.
+    """
+    table = tree.process_table()
+    wanted = f"{MARKER}={marker_prefix(house)}".encode()
+    kept = _ancestors(table)
+    roots = {
+        pid
+        for pid, entry in table.items()
+        if entry.alive
+        and pid not in kept
+        and (
+            brand.house_of_brand(brand.read_brand(pid)) == house
+            or any(text.startswith(wanted) for text in tree.read_file(pid, "environ").split(b"\0"))
+        )
+    }
+    pids = (roots | tree.descendants(roots, table)) - kept
+    return {pid: table[pid] for pid in pids if table[pid].alive}
+
+
+def sweep(house: int) -> tuple[int, list[int]]:
+    """Kill them until none is left; how many there were, and the pids that could not be killed.
+
+    Blocks: some ten milliseconds when there is nothing to do, SWEEP_SECONDS at most.
+    """
+    group = cgroup.own_group()
+    groups = cgroup.leftovers(group, house) if group is not None else []
+    for left in groups:
+        cgroup.kill(left)
+    until = time.monotonic() + SWEEP_SECONDS
+    seen = set()
+    while found := members(house):
+        seen |= {entry.id for entry in found.values()}
+        if time.monotonic() > until:
+            break
+        for entry in found.values():
+            with suppress(ProcessLookupError, PermissionError):
+                tree.kill(entry.id, signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+    for left in groups:
+        cgroup.remove(left)
+    return len(seen), sorted(found)
+
+
+def _ancestors(table: dict[int, ProcessEntry]) -> set[int]:
+    """This process and those above it."""
+    pid = os.getpid()
+    found = {pid}
+    while (entry := table.get(pid)) is not None and entry.parent not in found:
+        pid = entry.parent
+        found.add(pid)
+    return found

@@ -1,0 +1,298 @@
+"""The process above the server: it sees to it that nothing outlives the server, and starts it again.
+
+    python -I -S warden.py COMMAND...
+
+Run as a file, with a bare interpreter and the standard library alone: 10 MB, started in 20 ms. It has been
+made the process that orphans are handed to before it was executed (see lifeline.py), so that whatever the
+server leaves comes here, whoever its parents were and whatever session or environment it has made itself.
+
+The server's end is the warden's: it kills until it has no child left, then ends with the server's status,
+with 128 + n when that was signal n. A server that was killed, or crashed after it had begun to serve, is
+started again instead. Its listening sockets have been given here by then and go to the next one, so that
+the port stays and clients that connect meanwhile wait instead of being refused.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+VARIABLE = "OSTLER_WARDEN"
+"""Tells the server its warden: `PID:CHANNEL:SOCKET,SOCKET,...`, the rest file descriptors."""
+
+SERVING = b"s"
+"""On the channel, with the listening sockets: the server serves."""
+
+CLOSING = b"c"
+"""On the channel: the server was told to stop and accepts nobody any more."""
+
+MOST_SOCKETS = 64
+"""Listening sockets that can be handed over: far more than a host name has addresses."""
+
+BUDGET_VARIABLE = "OSTLER_SERVER_RESTARTS"
+BUDGET = 5
+BUDGET_SECONDS = 60.0
+"""So many restarts within so many seconds; a server that needs more is not helped by them."""
+
+FIRST_PAUSE_SECONDS = 0.1
+"""Before the first restart: a single accident should cost clients next to nothing."""
+
+PAUSE_FACTOR = 3.0
+"""Pauses grow to 8 s within the budget: room for a full disk or memory to be cleared."""
+
+KILL_SECONDS = 10.0
+"""How long killing goes on. Only what hangs in the kernel, or is not ours to kill, is left by then."""
+
+KILL_POLL_SECONDS = 0.01
+"""Between two passes of killing, unless a child has ended before."""
+
+BAD_INPUT = 2
+"""The status of a command that was called wrongly; it would be as wrong the next time."""
+
+PROC = "/proc"
+
+
+class Warden:
+    """One server command and what comes of it."""
+
+    def __init__(self, command: Sequence[str], budget: int = BUDGET) -> None:
+        self._command = list(command)
+        self._budget = budget
+        self._restarts: list[float] = []
+        self._told: list[int] = []
+        """Signals to pass on."""
+        self._stopping = False
+        self._served = False
+        """Whether any server of ours has ever served."""
+        self._listening: list[int] = []
+        self._channel: socket.socket | None = None
+        self._awake, self._wake = os.pipe()
+        self._poll = select.poll()
+
+    def run(self) -> int:
+        """Keep the server until it is through; the exit status."""
+        self._listen_to_signals()
+        while True:
+            status = self._serve()
+            left = self._kill()
+            if left:
+                _say(f"processes {left} of the server cannot be killed")
+            if not self._worth_a_restart(status):
+                return _exit_code(status)
+            pause = self._next_pause()
+            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            if pause is None:
+                _say(f"the server {how}; {self._budget} restarts in {BUDGET_SECONDS:.0f} s did not help")
+                return _exit_code(status)
+            _say(f"the server {how}; starting it again")
+            if not self._rest(pause):
+                return _exit_code(status)
+
+    def _listen_to_signals(self) -> None:
+        os.set_blocking(self._wake, False)
+        os.set_blocking(self._awake, False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self._poll.register(self._awake, select.POLLIN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, lambda number, _: self._told.append(number))
+
+    def _wait(self, seconds: float | None = None) -> None:
+        """Until a signal or a word of the server comes."""
+        self._poll.poll(None if seconds is None else seconds * 1000)
+        try:
+            while os.read(self._awake, 4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    # -- the server ----------------------------------------------------------------------------------------
+
+    def _serve(self) -> int:
+        """Run it once; its exit code, or minus the signal's number."""
+        pid = self._start()
+        status = None
+        while status is None:
+            self._wait()
+            self._hear()
+            for number in self._take_signals():
+                # It is not reaped yet, so the number is its own. A lost terminal is a reason to end in order.
+                os.kill(pid, signal.SIGTERM if number == signal.SIGHUP else number)
+            status = self._reap(pid)
+        self._hear()
+        self._hang_up()
+        return status
+
+    def _start(self) -> int:
+        self._channel, theirs = socket.socketpair()
+        self._channel.setblocking(False)
+        self._poll.register(self._channel, select.POLLIN)
+        theirs.set_inheritable(True)
+        sockets = ",".join(map(str, self._listening))
+        with theirs:
+            # A group of its own: what a terminal sends to the group comes here and is passed on once.
+            return os.posix_spawnp(
+                self._command[0],
+                self._command,
+                {**os.environ, VARIABLE: f"{os.getpid()}:{theirs.fileno()}:{sockets}"},
+                setpgroup=0,
+                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # ignored by Python, and that is inherited
+            )
+
+    def _hear(self) -> None:
+        """Take what the server has said."""
+        if self._channel is None:
+            return
+        try:
+            words, descriptors, _, _ = socket.recv_fds(self._channel, 64, MOST_SOCKETS)
+        except BlockingIOError:
+            return
+        except OSError:
+            words, descriptors = b"", []
+        if descriptors:
+            self._drop_sockets()
+            self._listening = list(descriptors)
+            for descriptor in descriptors:
+                os.set_inheritable(descriptor, True)
+        if SERVING in words:
+            self._served = True
+        if CLOSING in words:
+            # Our copies would keep the port open, and clients waiting at it.
+            self._stopping = True
+            self._drop_sockets()
+        if not words:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._channel is not None:
+            self._poll.unregister(self._channel)
+            self._channel.close()
+            self._channel = None
+
+    def _drop_sockets(self) -> None:
+        for descriptor in self._listening:
+            os.close(descriptor)
+        self._listening = []
+
+    def _take_signals(self) -> list[int]:
+        told, self._told = self._told, []
+        self._stopping = self._stopping or bool(told)
+        return told
+
+    # -- its end -------------------------------------------------------------------------------------------
+
+    def _reap(self, server: int | None = None) -> int | None:
+        """Collect every dead child; the status of the server if it is among them.
+
+        Raises ChildProcessError when there is no child at all any more.
+        """
+        found = None
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                if found is None:
+                    raise
+                return found
+            if pid == 0:
+                return found
+            if pid == server:
+                found = os.waitstatus_to_exitcode(status)
+
+    def _kill(self) -> list[int]:
+        """Kill until there is no child; the pids that are left after KILL_SECONDS.
+
+        What dies hands its children to us, so that being childless means that nothing is left.
+        """
+        until = time.monotonic() + KILL_SECONDS
+        while True:
+            try:
+                self._reap()
+            except ChildProcessError:
+                return []
+            pids = descendants(os.getpid())
+            if time.monotonic() > until:
+                return pids
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    continue
+            self._wait(KILL_POLL_SECONDS)
+
+    def _worth_a_restart(self, status: int) -> bool:
+        self._take_signals()
+        if self._stopping or status in (0, BAD_INPUT):
+            return False
+        # One that ends by itself before it has ever served cannot be started; it has said why.
+        return status < 0 or self._served
+
+    def _next_pause(self) -> float | None:
+        """Seconds before the next restart, which is counted; None when the budget is spent."""
+        now = time.monotonic()
+        self._restarts = [moment for moment in self._restarts if now - moment < BUDGET_SECONDS]
+        if len(self._restarts) >= self._budget:
+            return None
+        self._restarts.append(now)
+        return float(FIRST_PAUSE_SECONDS * PAUSE_FACTOR ** min(len(self._restarts) - 1, 4))
+
+    def _rest(self, seconds: float) -> bool:
+        """Let the time pass; False when told to stop meanwhile."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._wait(left)
+            if self._take_signals():
+                return False
+        return True
+
+
+def descendants(root: int) -> list[int]:
+    """The living and dead below `root`, by their parents."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir(PROC):  # noqa: PTH208 - no pathlib in here: it takes as long as all the rest
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"{PROC}/{name}/stat", "rb", buffering=0) as file:  # noqa: PTH123
+                text = file.read(4096)
+        except OSError:
+            continue
+        # The command name, in parentheses, may hold anything (proc(5)).
+        fields = text[text.rfind(b")") + 2 :].split()
+        if len(fields) > 1:
+            children.setdefault(int(fields[1]), []).append(int(name))
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def budget() -> int:
+    """How many restarts the operator grants."""
+    text = os.environ.get(BUDGET_VARIABLE, "")
+    return int(text) if text.isascii() and text.isdigit() else BUDGET
+
+
+def _exit_code(status: int) -> int:
+    return status if status >= 0 else 128 - status
+
+
+def _say(text: str) -> None:
+    # In one write: the server's lines go to the same place.
+    try:
+        os.write(2, f"ostler: {text}\n".encode())
+    except OSError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(Warden(sys.argv[1:], budget()).run())
