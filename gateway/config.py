@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import attrs
 
+from supervisor.agents.levels import Level
+from supervisor.agents.levels import parse as parse_level
 from supervisor.events.model import Vocabulary
 
 T = TypeVar("T")
@@ -47,6 +49,7 @@ class Config:
     """Everything that the gateway is told from outside. Sizes in bytes, times in seconds.
 
     `event_vocabulary` forces one on every new conversation, whatever its start request asks for.
+    `containment` is the level that is demanded, None for the best that costs nothing.
     """
 
     host: str = DEFAULT_HOST
@@ -54,6 +57,7 @@ class Config:
     state: Path = attrs.field(factory=lambda: Path(DEFAULT_STATE).expanduser())
     session_api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
     event_vocabulary: Vocabulary | None = None
+    containment: Level | None = None
     cors_origins: tuple[str, ...] = ()
     cors_origin_regex: str | None = None
     max_body_bytes: int = MAX_BODY_BYTES
@@ -70,6 +74,7 @@ def load_config(
     host: str | None = None,
     port: str | None = None,
     state: str | None = None,
+    containment: str | None = None,
 ) -> Config:
     """Merge arguments and environment. Raises ConfigError, naming the argument or the variable."""
     regex = env.get("OSTLER_CORS_ORIGIN_REGEX") or None
@@ -84,6 +89,7 @@ def load_config(
         state=_pick(state, "--state", env, "OSTLER_STATE", _directory, _directory(DEFAULT_STATE)),
         session_api_keys=_session_keys(env),
         event_vocabulary=_pick(None, "", env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
+        containment=_pick(containment, "--containment", env, "OSTLER_CONTAINMENT", parse_level, None),
         cors_origins=tuple(_list(env.get("OSTLER_CORS_ORIGINS", ""))),
         cors_origin_regex=regex,
         max_body_bytes=_pick(None, "", env, "OSTLER_MAX_BODY_BYTES", _positive_int, MAX_BODY_BYTES),

@@ -21,7 +21,7 @@ from gateway.app import create_app
 from gateway.config import Config
 from gateway.listener import BindError, bind, serve_connections, url_of
 from gateway.services import Services
-from supervisor.agents import load_catalog, presets
+from supervisor.agents import Level, Lifeline, load_catalog, open_containment, presets
 from supervisor.conversations.errors import InvalidStart
 from supervisor.conversations.launcher import Launcher
 from supervisor.conversations.supervisor import open_supervisor
@@ -76,13 +76,13 @@ FORESEEN: Final = (BindError, JournalError, CredentialsFailure, SettingsFailure,
 """Failures of a start whose message is made for people."""
 
 
-def run(config: Config) -> None:
+def run(config: Config, lifeline: Lifeline | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises StartupError when it could not be started."""
     logs.configure()
     sys.setswitchinterval(SWITCH_SECONDS)
     started = trio.Event()
     try:
-        trio.run(partial(serve, config, started=started))
+        trio.run(partial(serve, config, started=started, lifeline=lifeline))
     except (Exception, BaseExceptionGroup) as error:
         reasons = list(_leaves(error))
         if started.is_set() or not all(isinstance(reason, FORESEEN) for reason in reasons):
@@ -90,19 +90,25 @@ def run(config: Config) -> None:
         raise StartupError("; ".join(_line(reason) for reason in reasons)) from error
 
 
-async def serve(config: Config, *, started: trio.Event | None = None) -> None:
+async def serve(
+    config: Config, *, started: trio.Event | None = None, lifeline: Lifeline | None = None
+) -> None:
     """Serve until SIGTERM or SIGINT, or until cancelled; then stop accepting, finish, and close.
 
     Prints the address on stdout once the server accepts connections. Everything that is opened here is
-    closed here: sockets first, then the agents, then the journal.
+    closed here: sockets first, then the agents, then the journal. With a warden the sockets are those of the
+    server before, if there was one.
     """
-    sockets = await bind(config)
+    sockets = (lifeline.listening() if lifeline is not None else []) or await bind(config)
     try:
         async with open_services(config, os.environ) as services, trio.open_nursery() as root:
             await root.start(_obey_signals, services.closing, root.cancel_scope)
             async with trio.open_nursery() as serving:
                 app = cast(ASGIFramework, create_app(services))
                 await serving.start(serve_connections, app, sockets, config, services.closing)
+                if lifeline is not None:
+                    lifeline.serving(sockets)
+                    root.start_soon(_take_leave, lifeline, services.closing)
                 print(f"Ostler is listening on {url_of(config, sockets)}", flush=True)
                 if started is not None:
                     started.set()
@@ -110,6 +116,11 @@ async def serve(config: Config, *, started: trio.Event | None = None) -> None:
     finally:
         for sock in sockets:
             sock.close()
+
+
+async def _take_leave(lifeline: Lifeline, closing: trio.Event) -> None:
+    await closing.wait()
+    lifeline.closing()
 
 
 async def _obey_signals(
@@ -157,6 +168,8 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
 
     async with (
         open_journal(config.state / JOURNAL_FILE) as journal,
+        # The journal's lock tells that no other server uses this state, so that what is left of one may go.
+        open_containment(config.state, config.containment or Level.TREE),
         open_supervisor(
             journal=journal,
             launcher=launcher,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,16 @@ def build_parser() -> Parser:
     serve.add_argument(
         "--state", metavar="DIR", help="where everything is kept (OSTLER_STATE; default ~/.ostler)"
     )
+    serve.add_argument(
+        "--containment",
+        metavar="LEVEL",
+        help="how agents are kept together: auto, tree, warden, cgroup, pidns (OSTLER_CONTAINMENT)",
+    )
+    serve.add_argument(
+        "--no-warden",
+        action="store_true",
+        help="no parent process that restarts the server (OSTLER_NO_WARDEN)",
+    )
     return parser
 
 
@@ -40,19 +51,57 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status: 0 done, 1 failed, 2 bad input."""
     arguments = build_parser().parse_args(argv)
     # Imported here, so that --version and --help stay quick.
+    from supervisor.agents.lifeline import Lifeline, WardenGone
+
+    if argv is None and _wants_warden(arguments):
+        _become_warden()
+    try:
+        lifeline = Lifeline.take(os.environ)
+    except WardenGone as error:
+        print(f"ostler: {error}", file=sys.stderr)
+        return FAILED
+
+    import attrs
+
     from gateway.config import ConfigError, load_config
+    from supervisor.agents.levels import LevelUnavailable, choose
 
     try:
-        config = load_config(os.environ, host=arguments.host, port=arguments.port, state=arguments.state)
-    except ConfigError as error:
+        config = load_config(
+            os.environ,
+            host=arguments.host,
+            port=arguments.port,
+            state=arguments.state,
+            containment=arguments.containment,
+        )
+        level = choose(config.containment, warden=lifeline is not None)
+    except (ConfigError, LevelUnavailable) as error:
         print(f"ostler: {error}", file=sys.stderr)
         return BAD_INPUT
 
     from gateway.server import StartupError, run
 
     try:
-        run(config)
+        run(attrs.evolve(config, containment=level), lifeline)
     except StartupError as error:
         print(f"ostler: {error}", file=sys.stderr)
         return FAILED
     return 0
+
+
+def _wants_warden(arguments: argparse.Namespace) -> bool:
+    from supervisor.agents.lifeline import NO_WARDEN_VARIABLE, warden_possible
+    from supervisor.agents.warden import VARIABLE
+
+    if arguments.no_warden or os.environ.get(NO_WARDEN_VARIABLE) or VARIABLE in os.environ:
+        return False
+    containment = arguments.containment or os.environ.get("OSTLER_CONTAINMENT")
+    return containment != "tree" and warden_possible()
+
+
+def _become_warden() -> None:
+    """Go on as the warden of a server that runs this very command; returns only where that cannot be."""
+    from supervisor.agents.lifeline import become_warden
+
+    with contextlib.suppress(OSError):
+        become_warden([sys.executable, *sys.orig_argv[1:]])

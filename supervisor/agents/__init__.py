@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .catalog import CUSTOM, CatalogError, Descriptor, detect, identify, load_catalog, presets
+    from .containment import containment_level, open_containment
     from .datadir import prepare_data_dir, usable_auth_method
     from .environment import MARKER, base_environment, compose_environment, needs_data_dir
     from .errors import InstallError, NodeMissing
     from .install import Launch, ensure_installed, resolve_launch, starts_pinned
+    from .levels import Level, LevelUnavailable
+    from .lifeline import Lifeline
     from .process import (
         AgentProcess,
         ExitStatus,
@@ -22,11 +25,15 @@ if TYPE_CHECKING:
         spawn,
     )
 else:
+    HOMES = (
+        "catalog", "containment", "datadir", "environment", "errors", "install", "levels", "lifeline",
+        "process",
+    )  # fmt: skip
 
     def __getattr__(name):
         # At the first use: the demo agent lives in this package and starts much faster without these.
         if name in __all__:
-            for home in ("catalog", "datadir", "environment", "errors", "install", "process"):
+            for home in HOMES:
                 module = importlib.import_module(f"{__name__}.{home}")
                 if name in module.__all__:
                     return getattr(module, name)
@@ -42,6 +49,9 @@ __all__ = [
     "ExitStatus",
     "InstallError",
     "Launch",
+    "Level",
+    "LevelUnavailable",
+    "Lifeline",
     "NodeMissing",
     "SpawnError",
     "StopPolicy",
@@ -50,11 +60,13 @@ __all__ = [
     "TreeUsage",
     "base_environment",
     "compose_environment",
+    "containment_level",
     "detect",
     "ensure_installed",
     "identify",
     "load_catalog",
     "needs_data_dir",
+    "open_containment",
     "prepare_data_dir",
     "presets",
     "resolve_launch",

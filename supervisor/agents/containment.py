@@ -191,7 +191,7 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
     await trio.to_thread.run_sync(pid_file.write_text, f"{os.getpid()}\n")
     containment = Containment(level, house, brands=brands)
     _current.set(containment)
-    log.info("containing agents", level=level.value, brands=brands)
+    log.info("containing agents", containment=level.value, brands=brands)
     try:
         async with trio.open_nursery() as nursery:
             if adopting:
