@@ -43,10 +43,11 @@ class Server:
     def __init__(self, directory: Path) -> None:
         environment = {"PATH": os.environ["PATH"], "HOME": str(directory)}
         command = [str(Path(sys.executable).with_name("ostler")), "serve", "--port", "0"]
+        self.state = directory / "state"
         begin = time.perf_counter()
         self.log = (directory / "server.log").open("ab")
         self.process = subprocess.Popen(
-            [*command, "--state", str(directory / "state")],
+            [*command, "--state", str(self.state)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=self.log,
@@ -92,7 +93,8 @@ class Server:
         self.call("POST", f"/api/conversations/{conversation}/events", body)
 
     def rss_mb(self) -> float:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        pid = (self.state / "server.pid").read_text().strip()  # what was started is its warden
+        status = Path(f"/proc/{pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
 
     def stop(self) -> None:

@@ -13,7 +13,7 @@ import trio
 from .errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RpcError
 from .files import Jail
 from .schema.read import Json, as_object, integer, objects, text
-from .terminal import DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, Terminal
+from .terminal import DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, Spawning, Terminal, plain_spawning
 
 MAX_TERMINALS: Final = 64
 """How many terminals one agent may hold. Agents are to release them; those that do not must not fill the
@@ -31,8 +31,8 @@ class Services:
     Files and working directories must lie in `workspace`, links resolved. A command that runs in a
     terminal is not held there: it may do what the agent itself may. Its environment is `environment`
     (nothing of the server's own) and what the agent adds. `kill_tree(pid)` finds and kills descendants
-    that left the process group. The tasks of the terminals run in `nursery`; `close` ends them, and so
-    does cancelling the nursery.
+    that left the process group; each is started within `spawning`. The tasks of the terminals run in
+    `nursery`; `close` ends them, and so does cancelling the nursery.
     """
 
     def __init__(
@@ -44,12 +44,14 @@ class Services:
         fs: bool = True,
         terminal: bool = True,
         kill_tree: Callable[[int], None] | None = None,
+        spawning: Spawning = plain_spawning,
     ) -> None:
         self._workspace = workspace
         self._jail = Jail(workspace)
         self._nursery = nursery
         self._environment = dict(environment or {})
         self._kill_tree = kill_tree
+        self._spawning = spawning
         self._limiter = trio.CapacityLimiter(FILE_THREADS)
         self._terminals: dict[str, Terminal] = {}
         self._last_terminal = 0
@@ -127,6 +129,7 @@ class Services:
             env=self._environment | _variables(params),
             output_limit=min(MAX_OUTPUT_BYTES, DEFAULT_OUTPUT_BYTES if limit is None else max(0, limit)),
             kill_tree=self._kill_tree,
+            spawning=self._spawning,
         )
         self._last_terminal += 1
         terminal_id = f"term_{self._last_terminal}"

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,15 @@ REAP_SECONDS: Final = 2.0
 """How long a killed process may take to die. Only one stuck in the kernel takes longer, perhaps for ever."""
 
 _READ_BYTES: Final = 64 * 1024
+
+Spawning = Callable[[], contextlib.AbstractContextManager[Callable[[int], object]]]
+"""A context in which a process is started on the agent's behalf; it gives a function that is told the pid."""
+
+
+@contextlib.contextmanager
+def plain_spawning() -> Iterator[Callable[[int], object]]:
+    """Nothing special."""
+    yield lambda pid: None
 
 
 class OutputRing:
@@ -78,6 +87,7 @@ class Terminal:
         env: Mapping[str, str],
         output_limit: int,
         kill_tree: Callable[[int], None] | None = None,
+        spawning: Spawning = plain_spawning,
     ) -> None:
         self._output = OutputRing(output_limit)
         self._kill_tree = kill_tree
@@ -90,15 +100,17 @@ class Terminal:
         read_end, write_end = os.pipe()
         try:
             # Standard input is empty: nobody could answer. The group is what is killed.
-            self._process = subprocess.Popen(
-                list(argv),
-                cwd=cwd,
-                env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=write_end,
-                stderr=write_end,
-                start_new_session=True,
-            )
+            with spawning() as own:
+                self._process = subprocess.Popen(
+                    list(argv),
+                    cwd=cwd,
+                    env=dict(env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=write_end,
+                    stderr=write_end,
+                    start_new_session=True,
+                )
+                own(self._process.pid)
         except (OSError, ValueError) as error:
             os.close(read_end)
             raise RpcError.invalid_params(f"The command cannot be started: {error}") from None

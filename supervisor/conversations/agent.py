@@ -84,6 +84,7 @@ async def run_agent(plan: Plan, handler: Handler) -> AsyncIterator[AgentRun]:
                 environment=base_environment(plan.environment, isolated=False),
                 fs=plan.descriptor.fs,
                 terminal=plan.descriptor.terminal,
+                spawning=process.spawning,
             )
             try:
                 yield AgentRun(plan, process, connection, services, nursery.cancel_scope)
