@@ -1,0 +1,199 @@
+"""Real servers with agents that hide what they start: whatever is killed, nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sysconfig
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from support.client import rest_client
+from support.processes import alive, command_line, environment, everyone, info, kill
+from support.scripted import ScriptedLog, scripted_command
+from support.server import running_server
+
+AGENTS = 4
+WAIT_S = 20.0
+GONE_S = 2.0  # the promise
+
+PROGRAM = Path(sysconfig.get_path("scripts")) / "ostler"
+
+
+class House:
+    """A server whose agents have a daemon each: own session, no environment, no parent."""
+
+    def __init__(self, server, directory):
+        self.server = server
+        self.warden = server.pid
+        self.log = ScriptedLog(directory / "agents.jsonl")
+        self.directory = directory
+        self.conversations = []
+
+    @property
+    def pid(self):
+        """Of the server itself, below the warden."""
+        return int((self.server.state / "server.pid").read_text())
+
+    async def populate(self, count=AGENTS):
+        async def one(number):
+            created = await self.server.rest.create(
+                self.directory / f"work{number}",
+                {"acp_server": "custom", "acp_command": scripted_command(log=self.log.path)},
+            )
+            self.conversations.append(created["id"])
+            await self.server.rest.turn(created["id"], "!spawn daemon")
+
+        async with trio.open_nursery() as nursery:
+            for number in range(count):
+                nursery.start_soon(one, number)
+        assert len(self.log.children()) == count
+        assert all(alive(pid) for pid in self.everybody())
+        assert all(environment(pid) == {} and info(pid).ppid == self.pid for pid in self.log.children())
+
+    def everybody(self):
+        return self.log.pids() + self.log.children()
+
+    def living(self):
+        return [pid for pid in self.everybody() if alive(pid)]
+
+
+@asynccontextmanager
+async def house(directory, **options):
+    directory.mkdir(exist_ok=True)
+    async with running_server(directory, **options) as server:
+        yield House(server, directory)
+
+
+async def until(condition, seconds=WAIT_S):
+    with trio.fail_after(seconds):
+        while not condition():
+            await trio.sleep(0.01)
+
+
+def zombies(parents):
+    return [process for process in everyone() if process.state == "Z" and process.ppid in parents]
+
+
+async def test_a_killed_server_leaves_nothing_and_is_back(tmp_path):
+    async with house(tmp_path / "a") as one:
+        await one.populate()
+        before, url = one.pid, one.server.url
+        assert info(before).ppid == one.warden
+        kill([before])
+        # A client that comes now waits for the next server; it is not refused.
+        async with rest_client(url) as rest, trio.open_nursery() as nursery:
+            killed = time.monotonic()
+
+            async def watch():
+                await until(lambda: one.living() == [])
+                assert time.monotonic() - killed < GONE_S
+
+            nursery.start_soon(watch)
+            found = await rest.call("GET", "/api/conversations/search")
+            assert {item["id"] for item in found["items"]} == set(one.conversations)
+        assert one.pid != before
+        assert info(one.pid).ppid == one.warden
+        text = one.server.output.read_text()
+        assert text.count(f"Ostler is listening on {url}\n") == 2
+        assert zombies({one.pid, one.warden}) == []
+        assert await one.server.stop() == 0
+        assert one.server.left() == []
+
+
+async def test_sigterm_ends_everything_with_status_0(tmp_path):
+    async with house(tmp_path / "a") as one:
+        await one.populate()
+        assert await one.server.stop() == 0
+        assert one.living() == []
+        assert one.server.left() == []
+
+
+async def test_a_server_that_is_told_itself_takes_its_warden_along(tmp_path):
+    async with house(tmp_path / "a") as one:
+        await one.populate(1)
+        kill([one.pid], signal.SIGTERM)
+        assert await one.server.wait() == 0
+        assert one.living() == []
+
+
+async def test_a_killed_warden_ends_the_server_in_order(tmp_path):
+    async with house(tmp_path / "a") as one:
+        await one.populate()
+        server = one.pid
+        kill([one.warden])
+        await until(lambda: not alive(server))
+        assert one.living() == []
+        assert one.server.left() == []
+        assert not (one.server.state / "server.pid").exists()  # it was not cut off
+        assert "signal=SIGTERM" in one.server.output.read_text()
+
+
+async def test_what_two_kills_leave_the_next_start_sweeps(tmp_path):
+    async with house(tmp_path / "other") as other:
+        await other.populate(1)
+        async with house(tmp_path / "a") as one:
+            await one.populate()
+            server = one.pid
+            kill([server], signal.SIGSTOP)  # so that it cannot act on the death of its warden
+            kill([one.warden, server])
+            await until(lambda: not alive(server) and not alive(one.warden))
+            assert set(one.log.children()) <= set(one.living())
+            await one.server.wait()
+            await one.server.start()
+            # That line comes when it serves: by then all is done.
+            assert one.living() == []
+        assert other.living() == other.everybody()
+
+
+async def test_without_a_warden(tmp_path):
+    async with house(tmp_path / "a", arguments=["--no-warden"]) as one:
+        await one.populate(2)
+        assert one.pid == one.warden
+        assert "warden.py" not in command_line(one.warden)
+        kill([one.pid])
+        assert await one.server.wait() == -signal.SIGKILL
+        assert set(one.log.children()) <= set(one.living())
+        await one.server.start()
+        assert one.living() == []
+        assert await one.server.stop() == 0
+
+
+async def test_the_server_reaps_what_its_agents_abandon(tmp_path):
+    async with house(tmp_path / "a") as one:
+        await one.populate(2)
+        kill(one.log.children())
+        await until(lambda: not any(info(pid) for pid in one.log.children()))
+        assert sorted(one.living()) == sorted(one.log.pids())
+
+
+def serve(tmp_path, *arguments, **variables):
+    command = [str(PROGRAM), "serve", "--port", "0", "--state", str(tmp_path / "state"), *arguments]
+    variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **variables}
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "complaint"),
+    [
+        (["--port", "x"], {}, "--port: "),
+        (["--containment", "strong"], {}, "--containment: 'strong' is none of auto, tree, "),
+        ([], {"OSTLER_CONTAINMENT": "strong"}, "OSTLER_CONTAINMENT: 'strong' is none of auto, tree, "),
+        (
+            ["--containment", "warden", "--no-warden"],
+            {},
+            "containment warden cannot be had: the server runs ",
+        ),
+        (["--containment", "warden"], {"OSTLER_NO_WARDEN": "1"}, "containment warden cannot be had: "),
+        (["--containment", "pidns"], {"PATH": "/nowhere"}, "containment pidns cannot be had: the program "),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_not_repeated(tmp_path, arguments, variables, complaint):
+    done = serve(tmp_path, *arguments, **variables)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"ostler: {complaint}")
+    assert done.stderr.count("\n") == 1
