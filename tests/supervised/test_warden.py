@@ -164,15 +164,14 @@ def test_it_can_be_stopped_between_two_servers(tmp_path):
 @pytest.mark.parametrize("end", ["sys.exit(0)", "die()"])
 def test_nothing_is_left_and_nobody_waits_for_who_holds_the_pipes(tmp_path, end):
     code = f"""
-daemon = spawn({DAEMON!r}, env={{}})
+daemon = spawn({DAEMON!r}, env={{}}, stdout=subprocess.PIPE)
 plain = spawn("import time; time.sleep(300)", env={{}})
 serve()
-print("plain", plain.pid, flush=True)
-daemon.wait()
+print("left", daemon.stdout.readline().decode().strip(), plain.pid, flush=True)
 {end}
 """
     ended, lines, _ = run(tmp_path, code, OSTLER_SERVER_RESTARTS="1")
-    pids = [int(line.split()[-1]) for line in lines if len(line.split()) == 1 or line.startswith("plain")]
+    pids = [int(pid) for line in lines if line.startswith("left") for pid in line.split()[1:]]
     starts = 1 if "exit" in end else 2
     assert len(pids) == 2 * starts
     assert [pid for pid in pids if alive(pid)] == []
