@@ -19,7 +19,7 @@ from .handler import Handler, Result
 from .schema import *  # noqa: F403 - the typed messages are this room's vocabulary
 from .schema import Usage as TokenUsage
 from .services import Services
-from .trace import Trace
+from .trace import Trace, TraceLine
 
 __all__ = [
     "AcpError",
@@ -35,6 +35,7 @@ __all__ = [
     "Services",
     "TokenUsage",
     "Trace",
+    "TraceLine",
     "UnsupportedProtocolVersion",
     "classify_error",
     "error_text",

@@ -67,6 +67,11 @@ class Services:
                 "terminal/release": self._drop,
             }
 
+    @property
+    def terminals(self) -> int:
+        """Terminals that are open."""
+        return len(self._terminals)
+
     def serves(self, method: str) -> bool:
         """Whether `handle` knows this method."""
         return method in self._servers

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
         TreeUsage,
         spawn,
     )
+    from .restart import Parked, RestartBudget, RestartPolicy, Retry
 else:
     HOMES = (
         "catalog", "containment", "datadir", "environment", "errors", "install", "levels", "lifeline",
-        "process",
+        "process", "restart",
     )  # fmt: skip
 
     def __getattr__(name):
@@ -53,6 +54,10 @@ __all__ = [
     "LevelUnavailable",
     "Lifeline",
     "NodeMissing",
+    "Parked",
+    "RestartBudget",
+    "RestartPolicy",
+    "Retry",
     "SpawnError",
     "StopPolicy",
     "StopReport",

@@ -28,7 +28,7 @@ class AgentRun:
     """A running agent. `initialized` and `session` are set once the handshake is through.
 
     `scope` ends it: cancelling it stops the process tree by the stop ladder. `gone` is set when the whole
-    tree is.
+    tree is. `asked` is the phase that follows when the end was asked for; None makes it a crash.
     """
 
     plan: Plan
@@ -38,6 +38,7 @@ class AgentRun:
     scope: trio.CancelScope
     initialized: InitializeResult | None = None
     session: Session | None = None
+    asked: str | None = None
     gone: trio.Event = attrs.field(factory=trio.Event)
 
     @property

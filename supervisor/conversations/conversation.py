@@ -11,6 +11,7 @@ import orjson
 import structlog
 import trio
 
+from supervisor.agents import RestartPolicy
 from supervisor.events import (
     Event,
     Message,
@@ -24,12 +25,14 @@ from supervisor.events import (
 from supervisor.journal import Journal, Log, Stored
 
 from . import prompt
+from .admission import Admission
 from .deadlines import Deadlines
 from .errors import AgentFailure, AlreadyRunning
 from .failures import error_event
 from .history import open_calls, speech
 from .info import conversation_info, full_state
 from .launcher import Launcher
+from .operators import Tally
 from .record import ConversationRecord
 from .recorder import Recorder
 from .runner import Runner
@@ -58,6 +61,9 @@ class Context:
     launcher: Launcher
     vault: Vault
     deadlines: Deadlines
+    restart: RestartPolicy
+    admission: Admission
+    tally: Tally
     nursery: trio.Nursery
 
 
@@ -132,6 +138,8 @@ class Conversation:
 
         Messages are prompted one after another in the order they came, each once.
         """
+        if run:
+            self._check_room()
         record = self.record
         events: list[Event] = []
         if record.execution_status in {"finished", "stuck"}:
@@ -148,6 +156,10 @@ class Conversation:
             self._run()
         await self.log.flushed()
         return event.id
+
+    def _check_room(self) -> None:
+        if self.runner.keeper.current is None:
+            self.context.admission.check()
 
     def _run(self) -> None:
         if self.runner.busy and self.record.execution_status == "paused":
@@ -167,6 +179,7 @@ class Conversation:
         elif self.runner.busy and self.record.execution_status != "paused":
             raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
         elif self.inbox or self.runner.busy or await self._requeue():
+            self._check_room()
             self._run()
         else:
             self.publish_state()  # nothing to do is an answer, too: clients wait for a state

@@ -31,6 +31,14 @@ class Deadlines:
     commands without a word. Waiting for a person's confirmation does not count."""
     interrupt_answer: float = 2.0
     """When an interrupt answers at the latest, settled or not: a person waits."""
+    close: float = 3.0
+    """Answer to `session/close`, and for a turn to end over it: what it frees is freed by the end of the
+    process anyway."""
+    tool_factor: float = 8.0
+    """How many times longer silence may last while a tool runs, or while the process tree uses the CPU:
+    builds and test runs are silent for hours."""
+    silence_warning: float = 0.8
+    """Part of the silence allowed after which clients are told that the agent is silent."""
     cancel_grace: float = 15.0
     """From `session/cancel` until the agent's process is ended instead: it may have a shell tree to stop,
     and one known agent takes 6 s."""

@@ -29,7 +29,11 @@ class InvalidStart(ConversationError):
 
 
 class AtCapacity(ConversationError):
-    """A limit of the server is reached; the caller may try again later (429)."""
+    """A limit of the server is reached; the caller may try again after `retry_after` seconds (503)."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class AgentFailure(ConversationError):

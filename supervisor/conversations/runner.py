@@ -45,15 +45,16 @@ from supervisor.events import (
 from supervisor.journal import JournalError
 
 from . import permissions, prompt, usage
-from .agent import AgentRun, run_agent
+from .agent import AgentRun
 from .cards import Recorded
 from .confirmations import Confirmations
 from .errors import AgentFailure
 from .failures import error_event, from_rpc
 from .hold import HoldTimer
-from .launcher import Plan
-from .session import AUTH_REQUIRED, Memory, authenticate, lost, startup_timeout
-from .starting import note_session, open_agent
+from .keeper import Keeper
+from .session import AUTH_REQUIRED, Memory, authenticate, lost
+from .silence import Silence
+from .starting import Started, note_session
 from .translate import Close, Delta, Opened, Out, Title, Translator, Usage
 from .turn import Turn
 
@@ -65,15 +66,8 @@ log = structlog.get_logger(__name__)
 SYSTEM_PROMPT: Final = "The external agent manages its own system prompt, model and tools."
 """Stands where the built-in agent of the wire's servers has its prompt."""
 
-SILENCE_STEPS: Final = 100
-"""Silence is measured to this part of its limit."""
-
 TITLE_CHARS: Final = 200
 """Longest title taken from an agent: as long as one that a person may set."""
-
-LAST_WORDS_SECONDS: Final = 1.0
-"""After an agent's exit: for the rest of its output and its exit status to reach what waits for them. Its
-pipes end a quarter of a second after it at the latest."""
 
 DETAIL_CHARS: Final = 500
 """Longest detail of an error that we did not foresee."""
@@ -107,15 +101,17 @@ class Runner:
         self._active = False
         self._scope: trio.CancelScope | None = None
         self._done: trio.Event | None = None
+        self._begun = trio.Event()
+        self._reviving = 0
         self._nursery: trio.Nursery | None = None
-        self._current: AgentRun | None = None
-        self._agent: AgentRun | None = None
+        self._keeper = Keeper(conversation.context, conversation.record, self)
+        self._keeper.wake = lambda: self._wake.set()
         self._translator = self._new_translator()
         self._turn: Turn | None = None
         self._turns = 0
         self._settled = trio.Event()
         self._start_scope: trio.CancelScope | None = None
-        self._silence_scope: trio.CancelScope | None = None
+        self._touched = 0.0
         self._interrupted = False
         self._again: Again | None = None
         self._logged_in = False
@@ -140,13 +136,19 @@ class Runner:
         return self._active or (self._wanted and bool(self._conversation.inbox))
 
     @property
-    def _silence(self) -> float:
-        return self._record.agent.acp_prompt_timeout or self._deadlines.silence
-
-    @property
     def pid(self) -> int | None:
         """Process id of the live agent, if there is one."""
-        return None if self._agent is None else self._agent.pid
+        return None if self._keeper.run is None else self._keeper.run.pid
+
+    @property
+    def keeper(self) -> Keeper:
+        """The keeper of the conversation's agent."""
+        return self._keeper
+
+    @property
+    def cancelling(self) -> bool:
+        """Whether a cancelled turn has not settled yet."""
+        return self._turn is not None and self._turn.cancelling
 
     @property
     def waiting(self) -> bool:
@@ -159,6 +161,9 @@ class Runner:
         if self._conversation.inbox and self._turn is None:
             self._set_status("running")  # true from here on: who asks next must not see an old state
         self._wake.set()
+        self._start_task()
+
+    def _start_task(self) -> None:
         if self._done is None:
             self._done = trio.Event()
             self._conversation.context.nursery.start_soon(self._main)
@@ -195,15 +200,14 @@ class Runner:
         elif not self._interrupted:
             self._interrupted = True
             self._cancelled.set()
-            if self._turn is not None and self._agent is not None and self._agent.session is not None:
+            run = self._keeper.run
+            if self._turn is not None and run is not None and run.session is not None:
                 if self._turn.cancel():
                     # Answer first: an agent that waits for a permission may look at nothing else.
                     self._confirmations.cancel()
-                    self._agent.connection.notify(
-                        "session/cancel", {"sessionId": self._agent.session.session_id}
-                    )
+                    run.connection.notify("session/cancel", {"sessionId": run.session.session_id})
                     assert self._nursery is not None
-                    self._nursery.start_soon(self._grace, self._turn, self._agent)
+                    self._nursery.start_soon(self._grace, self._turn, run)
             elif self._start_scope is not None:
                 self._start_scope.cancel()
         with trio.move_on_after(self._deadlines.interrupt_answer):
@@ -217,17 +221,56 @@ class Runner:
         await self._recorder.log.flushed()
 
     async def _grace(self, turn: Turn, agent: AgentRun) -> None:
-        with trio.move_on_after(self._deadlines.cancel_grace):
+        """The cancel ladder: wait, then close the session and open it again, then end the process."""
+        if await self._ends_within(turn, self._deadlines.cancel_grace):
+            return
+        log.warning("agent did not end a cancelled turn in time; closing its session", pid=agent.pid)
+        if await self._keeper.close_session(agent) and await self._ends_within(turn, self._deadlines.close):
+            if not await self._keeper.reopen(agent):
+                self._keeper.drop(agent)
+        elif self._turn is turn:
+            log.warning("agent did not end it then either; ending its process", pid=agent.pid)
+            self._keeper.drop(agent)
+
+    async def _ends_within(self, turn: Turn, seconds: float) -> bool:
+        settled = self._settled
+        with trio.move_on_after(seconds):
             while self._turn is turn:
-                await self._settled.wait()
-        if self._turn is turn:
-            log.warning("agent did not end a cancelled turn in time; ending its process", pid=agent.pid)
-            agent.scope.cancel()
+                await settled.wait()
+        return self._turn is not turn
+
+    async def stop_agent(self, *, force: bool = False) -> None:
+        """Stop the agent in order, or at once: a turn under way is cancelled first, and recorded as that."""
+        if self.busy and not force:
+            await self.interrupt()
+        if force and self._turn is not None:
+            self._wanted = False
+            self._interrupted = True
+            self._turn.cancel()
+        await self._keeper.stop()
+
+    async def restart_agent(self, *, force: bool = False) -> None:
+        """Stop it and start it again with the same session; crashes so far are forgiven.
+
+        Raises AgentFailure when it does not come back.
+        """
+        self._reviving += 1
+        try:
+            self._start_task()
+            await self._begun.wait()
+            await self.stop_agent(force=force)
+            self._keeper.forgive()
+            await self._keeper.ensure()
+            self._keeper.note_restart()
+        finally:
+            self._reviving -= 1
+            self._wake.set()
 
     async def stop(self) -> None:
         """End the task and the agent with it. Returns when both are gone; shielded, since it cleans up."""
         self._wanted = False
         with trio.CancelScope(shield=True):
+            await self._keeper.stop()
             while self._done is not None:
                 if self._scope is not None:
                     self._scope.cancel()
@@ -241,12 +284,16 @@ class Runner:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                self._keeper.live_in(nursery)
+                self._begun.set()
                 self._scope = nursery.cancel_scope
                 nursery.start_soon(self._held.run)
                 while True:
                     self._wake = trio.Event()
                     await self._take_queue()
-                    if self._agent is None and not self._wanted:
+                    if not (
+                        self._wanted or self._reviving or self._keeper.current or self._keeper.restarting
+                    ):
                         break
                     await self._wake.wait()
                 nursery.cancel_scope.cancel()
@@ -259,6 +306,8 @@ class Runner:
             raise
         finally:
             self._nursery = self._scope = self._done = None
+            self._begun = trio.Event()
+            self._keeper.live_in(None)
             self._active = False
             done.set()
             if self._wanted:
@@ -298,7 +347,7 @@ class Runner:
         with trio.CancelScope() as starting:
             self._start_scope = starting
             try:
-                agent = await self._ensure_agent()
+                agent = await self._keeper.ensure()
             except AgentFailure as failure:
                 self._fail(failure)
                 return
@@ -332,33 +381,19 @@ class Runner:
         params = {"sessionId": agent.session.session_id, "prompt": content}
         pauses = list(self._deadlines.retry)
         while True:
-            with trio.CancelScope(deadline=trio.current_time() + self._silence) as scope:
-                self._silence_scope = scope
-                try:
-                    await agent.connection.request(
-                        "session/prompt",
-                        params,
-                        timeout=math.inf,
-                        on_response=partial(self._prompt_answered, turn, retries=len(pauses)),
-                    )
-                except RpcError:
-                    pass  # dealt with in its place, by _prompt_answered
-                except ConnectionLost as error:
-                    self._agent_gone(agent, turn, error)
-                finally:
-                    self._silence_scope = None
-            if scope.cancelled_caught:
+            silent = await self._ask(agent, turn, params, len(pauses))
+            if silent is not None and self._turn is turn:
                 self._end_with_failure(
                     turn,
                     AgentFailure(
                         "ACPPromptError",
-                        f"The agent was silent for {self._silence:g} s; its turn was given up.",
+                        f"The agent was silent for {silent:.1f} s; its turn was given up.",
                         kind="transient",
                         retryable=True,
                         user_action="retry",
                     ),
                 )
-                agent.scope.cancel()
+                self._keeper.drop(agent)
             again, self._again = self._again, None
             if again is Again.AFTER_LOGIN:
                 if not await self._log_in(agent, turn):
@@ -371,6 +406,55 @@ class Runner:
                     return
             else:
                 return
+
+    async def _ask(self, agent: AgentRun, turn: Turn, params: dict[str, Any], retries: int) -> float | None:
+        """Send the prompt and wait for its answer. Returns the seconds of silence if that ended the wait."""
+        silent: float | None = None
+        self._touch()
+
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                nonlocal silent
+                silent = await self._silence(agent).lasts_too_long()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            try:
+                await agent.connection.request(
+                    "session/prompt",
+                    params,
+                    timeout=math.inf,
+                    on_response=partial(self._prompt_answered, turn, retries=retries),
+                )
+            except RpcError:
+                pass  # dealt with in its place, by _prompt_answered
+            except ConnectionLost as error:
+                self._agent_gone(agent, turn, error)
+            nursery.cancel_scope.cancel()
+        return silent
+
+    def _silence(self, agent: AgentRun) -> Silence:
+        limit = self._record.agent.acp_prompt_timeout or self._deadlines.silence
+        longest = limit * self._deadlines.tool_factor
+
+        async def cpu() -> float:
+            await self._keeper.measure()
+            return self._keeper.cpu_seconds
+
+        def warn(silent: float, left: float) -> None:
+            value = {"silent_seconds": round(silent, 1), "ends_in_seconds": round(left, 1)}
+            self._recorder.write([self._recorder.state("agent_silent", value)])
+
+        return Silence(
+            touched=lambda: self._touched,
+            allowed=lambda: longest if self._translator.calling else limit,
+            longest=longest,
+            warning=self._deadlines.silence_warning,
+            waiting=lambda: bool(self._confirmations),
+            cpu=cpu,
+            warn=warn,
+        )
 
     async def _log_in(self, agent: AgentRun, turn: Turn) -> bool:
         assert agent.initialized is not None
@@ -395,67 +479,21 @@ class Runner:
             self._end_turn(turn, "cancelled", None)  # ended by the interrupt: not a crash
         else:
             self._end_with_failure(turn, lost(error, "ACPAgentExited"))
-        agent.scope.cancel()
+        self._keeper.drop(agent)
 
-    # -- starting the agent -----------------------------------------------------------------------------
+    # -- what the keeper tells ---------------------------------------------------------------------------
 
-    async def _ensure_agent(self) -> AgentRun:
-        agent = self._agent
-        if agent is not None and agent.usable:
-            return agent
-        if agent is not None:
-            # One process at a time holds a session: the old one is gone before the new one starts.
-            agent.scope.cancel()
-            await agent.gone.wait()
-        assert self._nursery is not None
-        self._phase("installing")
-        plan = await self._conversation.context.launcher.plan(self._record, self._progress)
-        self._phase("starting")
-        run: AgentRun = await self._nursery.start(self._own_agent, plan)
-        self._current = run
-        ready = False
-        limit = self._record.agent.acp_startup_timeout
-        try:
-            with trio.fail_after(limit):
-                await self._open(run)
-            ready = True
-        except trio.TooSlowError as error:
-            raise startup_timeout("get ready", limit) from error
-        except ConnectionLost as error:
-            if run.initialized is not None and self._record.session_used:
-                self._record.failed_restores += 1
-                self._recorder.save()
-            raise lost(error, "ACPInitError") from error
-        finally:
-            if not ready:
-                run.scope.cancel()
-        self._agent = run
-        self._phase("ready")
-        return run
+    def replaying(self, going_on: bool) -> None:
+        """What the agent sends now is what the journal already holds, or is new again."""
+        self._replaying = going_on
 
-    def _progress(self, line: str) -> None:
-        log.info("installing agent", conversation=self._record.id, step=line)
+    def may_sleep(self) -> bool:
+        """Whether nobody waits for anything that the agent does."""
+        run = self._keeper.run
+        return not self.busy and not self._confirmations and (run is None or not run.services.terminals)
 
-    async def _own_agent(
-        self, plan: Plan, task_status: trio.TaskStatus[AgentRun] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        run: AgentRun | None = None
-        try:
-            async with run_agent(plan, self) as run:
-                task_status.started(run)
-                await run.process.exited.wait()
-                with trio.move_on_after(LAST_WORDS_SECONDS):
-                    await run.connection.closed.wait()  # what waits for an answer is told why there is none
-        finally:
-            if run is not None and self._agent is run:
-                self._agent = None
-                self._phase("exited" if run.process.exited.is_set() else "stopped")
-            if run is not None:
-                run.gone.set()
-            self._wake.set()
-
-    async def _open(self, run: AgentRun) -> None:
-        started = await open_agent(run, self._record, self._deadlines, self._replay)
+    async def opened(self, run: AgentRun, started: Started) -> None:
+        """A session is open: keep its facts, and make up for a memory that was lost."""
         note_session(self._record, run, started)
         self._translator.new_session(self._record.sessions - 1)
         self._recorder.write([self._recorder.state("agent_state", dict(self._record.agent_state))])
@@ -478,13 +516,15 @@ class Runner:
                 ]
             )
 
-    def _replay(self, going_on: bool) -> None:
-        self._replaying = going_on
+    def phase_changed(self, phase: str) -> None:
+        """Where the agent is, as a state that clients see."""
+        self._record.agent_state["phase"] = phase
+        self._recorder.write([self._recorder.state("agent_phase", phase)])
 
-    def _phase(self, phase: str) -> None:
-        if self._record.agent_state.get("phase") != phase:
-            self._record.agent_state["phase"] = phase
-            self._recorder.write([self._recorder.state("agent_phase", phase)])
+    def parked(self, failure: AgentFailure) -> None:
+        """The agent crashed too often. A turn that it took down with it is reported first."""
+        if not self.busy:
+            self._fail(failure)
 
     # -- the end of a turn ------------------------------------------------------------------------------
 
@@ -502,7 +542,7 @@ class Runner:
             self._logged_in = True
             self._again = Again.AFTER_LOGIN
         elif classify_error(error) == "transient" and not turn.updates and retries:
-            log.info("a prompt is sent again", conversation=self._record.id, error=error_text(error))
+            self._recorder.write([self._recorder.state("agent_retry", error_text(error))])
             self._again = Again.AFTER_PAUSE
         else:
             self._end_with_failure(turn, from_rpc(error, "ACPPromptError"))
@@ -516,6 +556,7 @@ class Runner:
             record.usage = usage.with_tokens(record.usage, tokens)
         self._emit(self._translator.end_turn(Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note))
         self._clear_turn()
+        self._conversation.context.tally.turns[stop_reason] += 1
         record.unfinished = not outcome.finish
         record.agent_state["stop_reason"] = stop_reason
         if outcome.error is not None:
@@ -534,11 +575,12 @@ class Runner:
         self._emit(self._translator.end_turn(Close.MESSAGE))
         self._clear_turn()
         self._record.agent_state["stop_reason"] = "failed"
+        self._conversation.context.tally.turns["failed"] += 1
         if failure.code == "ACPAuthRequired":
             if not turn.updates:
                 self._record.retry_seq = turn.prompt_seq
-            if self._agent is not None:
-                self._agent.scope.cancel()  # it comes back with what credentials there are then
+            if self._keeper.run is not None:
+                self._keeper.drop(self._keeper.run)  # it comes back with what credentials there are then
         self._fail(failure)
 
     def _clear_turn(self) -> None:
@@ -608,12 +650,12 @@ class Runner:
             log.exception("an update could not be taken in", conversation=self._record.id)
             if self._turn is not None:
                 self._broke_down(error)
-            if self._current is not None:
-                self._current.scope.cancel()
+            if self._keeper.current is not None:
+                self._keeper.drop(self._keeper.current)
 
     def _take_update(self, params: Any) -> None:
         session_id, update = parse_update(params)
-        agent = self._agent
+        agent = self._keeper.run
         if agent is not None and agent.session is not None and session_id != agent.session.session_id:
             return  # a child session of the agent's own
         self._touch()
@@ -658,8 +700,9 @@ class Runner:
         """
         if method == "session/request_permission":
             return self._permission(params)
-        if self._current is not None and self._current.services.serves(method):
-            return self._current.services.handle(method, params)
+        run = self._keeper.current
+        if run is not None and run.services.serves(method):
+            return run.services.handle(method, params)
         raise RpcError.method_not_found(method)
 
     def noise(self, line: bytes) -> None:
@@ -708,17 +751,8 @@ class Runner:
             self._set_status("running")
 
     def _touch(self) -> None:
-        """The agent gave a sign of life, or a person's answer: silence counts from here."""
-        scope = self._silence_scope
-        if scope is None:
-            return
-        if self._confirmations:
-            scope.deadline = math.inf
-            return
-        deadline = trio.current_time() + self._silence
-        # Moving a deadline costs more than all the rest of a streamed word: it is moved in coarse steps.
-        if not 0 <= deadline - scope.deadline < self._silence / SILENCE_STEPS:
-            scope.deadline = deadline
+        """The agent gave a sign of life, or a person an answer: silence counts from here."""
+        self._touched = trio.current_time()
 
     # -- events that are held back ----------------------------------------------------------------------
 

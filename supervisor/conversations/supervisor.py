@@ -14,21 +14,28 @@ import attrs
 import structlog
 import trio
 
+from supervisor.acp import TraceLine
+from supervisor.agents import RestartPolicy, containment_level
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.journal import AlreadyExists, Journal, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal
 from supervisor.settings import AgentSettings
 
+from .admission import Admission, Limits
 from .conversation import LIVE_STATES, Context, Conversation
 from .deadlines import Deadlines
 from .errors import InvalidStart, UnknownConversation
 from .info import conversation_info
 from .launcher import Launcher
+from .operators import AgentView, Figures, Tally, figures, view
 from .record import ConversationRecord
 from .start import StartRequest, choose_vocabulary
 from .vault import Vault
 
 log = structlog.get_logger(__name__)
+
+NOT_LISTED: Final = frozenset({"none", "stopped", "exited"})
+"""Phases of agents that an operator need not see: nothing of them runs, waits or is wrong."""
 
 RECENT_MAX: Final = 256
 """Idle conversations kept loaded, the ones asked for last: each is some kilobytes, and a client polls its
@@ -198,6 +205,42 @@ class Supervisor:
             self._recent.pop(conversation_id, None)
             await self._context.journal.delete(conversation_id)
 
+    # -- for operators ----------------------------------------------------------------------------------
+
+    async def agents(self) -> list[AgentView]:
+        """Every agent that lives, waits to, or is given up; measured now."""
+        known = [found for found in self._loaded.values() if found.runner.keeper.phase not in NOT_LISTED]
+        level = containment_level()
+        return [await view(found, level) for found in sorted(known, key=lambda each: each.record.created_at)]
+
+    async def agent(self, conversation_id: str) -> AgentView:
+        """The agent of one conversation, in whatever state. Raises UnknownConversation."""
+        return await view(await self.get(conversation_id), containment_level())
+
+    async def restart_agent(self, conversation_id: str, *, force: bool = False) -> None:
+        """Restart an agent with its session: the turn is cancelled cleanly or, with `force`, at once.
+
+        Forgives earlier crashes. Raises UnknownConversation, AgentFailure.
+        """
+        await (await self.get(conversation_id)).runner.restart_agent(force=force)
+
+    async def stop_agent(self, conversation_id: str) -> None:
+        """Stop an agent in order; the next message starts it again. Raises UnknownConversation."""
+        await (await self.get(conversation_id)).runner.stop_agent()
+
+    async def stderr(self, conversation_id: str) -> list[str]:
+        """The last lines that an agent wrote to its standard error. Raises UnknownConversation."""
+        return (await self.get(conversation_id)).runner.keeper.stderr_tail()
+
+    async def trace(self, conversation_id: str) -> list[TraceLine]:
+        """The last frames between server and agent, session ids masked. Raises UnknownConversation."""
+        return (await self.get(conversation_id)).runner.keeper.trace()
+
+    def figures(self) -> Figures:
+        """Counts and limits of the whole server."""
+        context = self._context
+        return figures(list(self._loaded.values()), context.admission, context.tally)
+
     async def close(self) -> None:
         """Stop every agent, all at the same time. Turns under way are interrupted, their output kept."""
         with trio.move_on_after(SHUTDOWN_SECONDS, shield=True):
@@ -221,6 +264,8 @@ async def open_supervisor(
     default_agent: Callable[[], Awaitable[AgentSettings]],
     deadlines: Deadlines | None = None,
     forced_vocabulary: Vocabulary | None = None,
+    restart: RestartPolicy | None = None,
+    limits: Limits | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Supervise conversations while the block runs.
 
@@ -233,10 +278,14 @@ async def open_supervisor(
             launcher=launcher,
             vault=vault,
             deadlines=deadlines or Deadlines(),
+            restart=restart or RestartPolicy(),
+            admission=Admission(limits or Limits()),
+            tally=Tally(),
             nursery=nursery,
         )
         supervisor = Supervisor(context, default_agent, forced_vocabulary)
         await supervisor.recover()
+        nursery.start_soon(context.admission.watch)
         try:
             yield supervisor
         finally:

@@ -267,6 +267,11 @@ class Translator:
         return card.status == "in_progress" and not self.confirming
 
     @property
+    def calling(self) -> bool:
+        """Whether a tool call is open: silence is natural then."""
+        return bool(self._cards)
+
+    @property
     def holding(self) -> bool:
         """Whether a call's first event is held back; the caller bounds that with `release`."""
         return bool(self._held)

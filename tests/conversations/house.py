@@ -12,12 +12,14 @@ from typing import Any
 import attrs
 import orjson
 import trio
+from trio.testing import MockClock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.scripted import ScriptedLog, scripted_command
 
-from supervisor.agents import load_catalog
+from supervisor.agents import RestartPolicy, load_catalog
+from supervisor.conversations.admission import Limits
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.deadlines import Deadlines
 from supervisor.conversations.launcher import Launcher
@@ -30,6 +32,9 @@ from supervisor.settings import AgentSettings
 
 PATIENCE_SECONDS = 20.0
 """For anything that has to happen: far more than it takes on a busy machine; only a bug uses it up."""
+
+AT_ONCE = RestartPolicy(first_pause=0.0)
+"""Restarts without pauses, for tests of anything else."""
 
 QUICK = Deadlines(interrupt_answer=0.5, cancel_grace=0.5, initialize=5, new_session=5, load_session=5)
 
@@ -81,8 +86,16 @@ class House:
 
 @asynccontextmanager
 async def open_house(
-    root: Path, *, deadlines: Deadlines = QUICK, secrets: dict[str, str] | None = None
+    root: Path,
+    *,
+    deadlines: Deadlines = QUICK,
+    secrets: dict[str, str] | None = None,
+    restart: RestartPolicy = AT_ONCE,
+    limits: Limits | None = None,
+    clock: MockClock | None = None,
 ) -> AsyncIterator[House]:
+    """A supervisor for the block. A clock that the test moves by hand runs by itself at the end, so that an
+    agent that keeps still can be waited for and ended."""
     given = secrets if secrets is not None else {}
     vault = Vault(NoCipher())
 
@@ -103,10 +116,20 @@ async def open_house(
     async with (
         open_journal(root / "journal.sqlite3") as journal,
         open_supervisor(
-            journal=journal, launcher=launcher, vault=vault, default_agent=no_default, deadlines=deadlines
+            journal=journal,
+            launcher=launcher,
+            vault=vault,
+            default_agent=no_default,
+            deadlines=deadlines,
+            restart=restart,
+            limits=limits,
         ) as supervisor,
     ):
-        yield House(supervisor, root, given)
+        try:
+            yield House(supervisor, root, given)
+        finally:
+            if clock is not None:
+                clock.rate = 20.0
 
 
 async def events(conversation: Conversation) -> list[dict[str, Any]]:

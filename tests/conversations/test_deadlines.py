@@ -30,7 +30,7 @@ DEADLINES = Deadlines()
 async def test_a_start_ends_at_its_deadline_and_not_before(
     tmp_path: Path, mock_clock: MockClock, modes: list[str], method: str, seconds: float
 ) -> None:
-    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
         conversation = await house.start(*modes)
         await conversation.send(say("hello"), run=True)
         await until(lambda: house.log.received(method))
@@ -45,7 +45,9 @@ async def test_a_start_ends_at_its_deadline_and_not_before(
 
 
 async def test_authenticate_ends_at_its_deadline(tmp_path: Path, mock_clock: MockClock) -> None:
-    async with open_house(tmp_path, deadlines=DEADLINES, secrets={"OPENAI_API_KEY": "k"}) as house:
+    async with open_house(
+        tmp_path, clock=mock_clock, deadlines=DEADLINES, secrets={"OPENAI_API_KEY": "k"}
+    ) as house:
         # Known by its words as an agent whose login Ostler can choose.
         conversation = await house.start(
             "key=NEVER_SET", "auth=api-key", "hang=auth", settings={"acp_args": ("--mode", "name=codex-acp")}
@@ -63,7 +65,7 @@ async def test_authenticate_ends_at_its_deadline(tmp_path: Path, mock_clock: Moc
 
 
 async def test_a_load_that_hangs_gives_way_to_a_new_session(tmp_path: Path, mock_clock: MockClock) -> None:
-    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
         conversation = await house.start("without=resume", "hang=load")
         await turn(conversation, "first")
         await turn(conversation, "!crash 1")
@@ -79,7 +81,7 @@ async def test_a_load_that_hangs_gives_way_to_a_new_session(tmp_path: Path, mock
 async def test_a_setting_that_hangs_is_given_up_and_the_turn_goes_on(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
         conversation = await house.start("hang=config", settings={"acp_model": "other"})
         await conversation.send(say("hello"), run=True)
         await until(lambda: house.log.received("session/set_config_option"))
@@ -89,7 +91,7 @@ async def test_a_setting_that_hangs_is_given_up_and_the_turn_goes_on(
 
 
 async def test_silence_within_a_turn(tmp_path: Path, mock_clock: MockClock) -> None:
-    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
         conversation = await house.start()
         silence = conversation.record.agent.acp_prompt_timeout
         await conversation.send(say("!text a\n!hang"), run=True)
@@ -100,7 +102,9 @@ async def test_silence_within_a_turn(tmp_path: Path, mock_clock: MockClock) -> N
         mock_clock.jump(1.5)
         assert await settled(conversation) == "error"
         error = one(await events(conversation), "ConversationErrorEvent")
-        assert "silent for 1800 s" in error["detail"]
+        assert "silent for 1800.5 s" in error["detail"]
+        (warning,) = states(await events(conversation), "agent_silent")
+        assert warning == {"silent_seconds": 1440.0, "ends_in_seconds": 360.0}
         after = await turn(conversation, "still there?")
         assert answer(after) == "echo: still there? "
 
@@ -108,8 +112,8 @@ async def test_silence_within_a_turn(tmp_path: Path, mock_clock: MockClock) -> N
 async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    async with open_house(tmp_path, deadlines=DEADLINES) as house:
-        conversation = await house.start("cancel=ignore")
+    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
+        conversation = await house.start("cancel=ignore", "without=close")
         await conversation.send(say("!text a\n!hang"), run=True)
         await until(lambda: conversation.runner._translator._segment)
         pid = conversation.runner.pid
@@ -160,7 +164,7 @@ async def test_what_is_held_back_comes_a_little_after_the_last_word(autojump_clo
 
 
 async def test_a_start_as_a_whole_has_the_conversation_s_limit(tmp_path: Path, mock_clock: MockClock) -> None:
-    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
         conversation = await house.start("hang=new", settings={"acp_startup_timeout": 7.0})
         await conversation.send(say("hello"), run=True)
         await until(lambda: house.log.received("session/new"))
@@ -174,13 +178,13 @@ async def test_a_start_as_a_whole_has_the_conversation_s_limit(tmp_path: Path, m
 async def test_a_failure_that_passes_is_tried_again_after_its_pauses(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
         conversation = await house.start()
         line = "!flaky 2 -32603 upstream overloaded, try again"
         await conversation.send(say(line), run=True)
         for count, pause in enumerate(DEADLINES.retry, start=1):
-            await until(lambda count=count: len(house.log.prompts()) == count)
-            await until(lambda: not conversation.runner._silence_scope)
+            while len(states(await events(conversation), "agent_retry")) < count:
+                await until(lambda: True)
             await trio.testing.wait_all_tasks_blocked()
             mock_clock.jump(pause - 0.1)
             await trio.testing.wait_all_tasks_blocked()
@@ -191,7 +195,7 @@ async def test_a_failure_that_passes_is_tried_again_after_its_pauses(
 
 
 async def test_the_state_is_told_again_shortly_after_a_run(tmp_path: Path, mock_clock: MockClock) -> None:
-    async with open_house(tmp_path, deadlines=DEADLINES) as house:
+    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
         conversation = await house.start()
         cursor = conversation.log.subscribe(None)
         await turn(conversation, "hello")

@@ -1,0 +1,98 @@
+"""When a crashed agent is started again, and when it is given up. Pure: times go in, decisions come out.
+
+The rule is OTP's `transient` child under `one_for_one`: an agent that ended abnormally is started again by
+itself and for itself, with growing pauses, until it has used up its budget. Then it is parked: a crash loop
+costs money and heat, and helps nobody. What is no crash never comes here: an orderly exit, a stop that was
+asked for, missing credentials, a rate limit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import attrs
+
+__all__ = ["BUDGET_CRASHES", "BUDGET_SECONDS", "Parked", "RestartBudget", "RestartPolicy", "Retry"]
+
+BUDGET_CRASHES: Final = 5
+"""Crashes within BUDGET_SECONDS that are made good; one more parks the agent."""
+
+BUDGET_SECONDS: Final = 60.0
+"""The window of the budget, seconds: agents that live longer than this between crashes are worth starting."""
+
+FIRST_PAUSE_SECONDS: Final = 0.5
+"""Pause before the first restart, seconds: a file lock or a port of the dead process is free by then."""
+
+LONGEST_PAUSE_SECONDS: Final = 15.0
+"""Longest pause between restarts, seconds; the budget's window is longer than all pauses together."""
+
+FACTOR: Final = 2.0
+"""By how much each pause is longer than the one before."""
+
+JITTER: Final = 0.25
+"""Part of a pause that chance adds: agents that crashed together do not start together."""
+
+
+@attrs.frozen(kw_only=True)
+class RestartPolicy:
+    """Limits of one server's agents, all settings. `parked_seconds` is after how long a parked agent may be
+    tried again by the next message; None: only an operator's restart helps."""
+
+    crashes: int = BUDGET_CRASHES
+    seconds: float = BUDGET_SECONDS
+    first_pause: float = FIRST_PAUSE_SECONDS
+    longest_pause: float = LONGEST_PAUSE_SECONDS
+    parked_seconds: float | None = None
+
+
+@attrs.frozen
+class Retry:
+    """Start it again after `pause` seconds; it is restart number `attempt` within the window."""
+
+    pause: float
+    attempt: int
+
+
+@attrs.frozen
+class Parked:
+    """The budget is spent: `crashes` within `seconds`."""
+
+    crashes: int
+    seconds: float
+
+
+@attrs.define
+class RestartBudget:
+    """The crashes of one agent. `now` is a clock that never goes back, in seconds; `chance` is in [0, 1)."""
+
+    policy: RestartPolicy = attrs.field(factory=RestartPolicy)
+    _crashes: deque[float] = attrs.field(factory=deque)
+    _parked_at: float | None = None
+
+    def crashed(self, now: float, chance: float) -> Retry | Parked:
+        """Take note of a crash and decide."""
+        self._crashes.append(now)
+        while self._crashes and now - self._crashes[0] > self.policy.seconds:
+            self._crashes.popleft()
+        attempt = len(self._crashes)
+        if attempt > self.policy.crashes:
+            self._parked_at = now
+            return Parked(attempt, self.policy.seconds)
+        pause = min(self.policy.first_pause * FACTOR ** (attempt - 1), self.policy.longest_pause)
+        return Retry(pause * (1 + JITTER * chance), attempt)
+
+    def parked(self, now: float) -> bool:
+        """Whether it may not be started now. Forgets what the policy lets expire."""
+        if self._parked_at is None:
+            return False
+        after = self.policy.parked_seconds
+        if after is not None and now - self._parked_at >= after:
+            self.forgive()
+            return False
+        return True
+
+    def forgive(self) -> None:
+        """An operator restarts it: the budget is whole again."""
+        self._crashes.clear()
+        self._parked_at = None

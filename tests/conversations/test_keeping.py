@@ -1,0 +1,199 @@
+"""Agents that crash, idle, and have to share a machine: restarts, parking, hibernation, admission."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from house import QUICK, answer, events, one, open_house, say, settled, states, turn, until
+
+from supervisor.agents import RestartPolicy
+from supervisor.conversations.admission import Limits, memory_budget
+from supervisor.conversations.errors import AtCapacity
+
+SOON = RestartPolicy(first_pause=0.05, longest_pause=0.1)
+
+
+async def test_a_crashed_idle_agent_comes_back_by_itself_and_remembers(tmp_path: Path) -> None:
+    async with open_house(tmp_path, restart=SOON) as house:
+        conversation = await house.start()
+        await turn(conversation, "the word is tulip")
+        pid = conversation.runner.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: conversation.runner.pid not in (None, pid), "the restart")
+        assert conversation.record.execution_status == "finished"  # nobody's turn was lost
+        assert conversation.runner.keeper.restarts == 1
+        assert "SIGKILL" in str(conversation.runner.keeper.last_exit)
+        phases = states(await events(conversation), "agent_phase")
+        assert phases[-4:] == ["restarting", "installing", "starting", "ready"]
+        assert "tulip" in answer(await turn(conversation, "!remember"))
+
+
+async def test_an_orderly_exit_is_no_crash(tmp_path: Path) -> None:
+    async with open_house(tmp_path, restart=SOON) as house:
+        conversation = await house.start()
+        await turn(conversation, "!crash 0")
+        await until(lambda: conversation.runner.keeper.phase == "exited")
+        await trio.sleep(0.2)
+        assert len(house.log.pids()) == 1
+        assert house.supervisor.figures().crashes_total == 0
+
+
+async def test_a_crash_loop_ends_with_a_parked_agent_and_an_operator_ends_that(tmp_path: Path) -> None:
+    policy = RestartPolicy(crashes=3, first_pause=0.01, longest_pause=0.01)
+    async with open_house(tmp_path, restart=policy) as house:
+        conversation = await house.start("crash=idle:9")  # after every answer
+        for _ in range(10):
+            await turn(conversation, "hello")
+            if conversation.runner.keeper.phase == "parked":
+                break
+        assert conversation.runner.keeper.phase == "parked"
+        assert conversation.record.execution_status == "error"
+        errors = [e for e in await events(conversation) if e["kind"] == "ConversationErrorEvent"]
+        assert errors[-1]["code"] == "AgentParked"
+        before = len(house.log.pids())
+        refused = await turn(conversation, "please")
+        assert one(refused, "ConversationErrorEvent")["code"] == "AgentParked"
+        assert len(house.log.pids()) == before
+        await house.supervisor.restart_agent(conversation.id)
+        assert len(house.log.pids()) == before + 1
+        assert conversation.runner.keeper.phase in {"ready", "restarting"}
+
+
+async def test_an_operator_restarts_a_busy_agent_and_the_session_goes_on(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start()
+        await turn(conversation, "the word is tulip")
+        pid = conversation.runner.pid
+        await conversation.send(say("!slow 500 20"), run=True)
+        await until(lambda: conversation.runner._translator._segment)
+        await house.supervisor.restart_agent(conversation.id)
+        assert conversation.record.execution_status == "paused"
+        assert conversation.runner.pid not in (None, pid)
+        assert len(house.log.received("session/close")) == 1
+        assert "tulip" in answer(await turn(conversation, "!remember"))
+        (view,) = await house.supervisor.agents()
+        assert (view.restarts, view.state, view.provider) == (1, "ready", "custom")
+        assert view.rss_bytes is not None
+        assert view.rss_bytes > 1_000_000
+
+
+async def test_force_waits_for_nothing(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start("cancel=ignore", "without=close")
+        await conversation.send(say("!hang"), run=True)
+        await until(lambda: house.log.prompts())
+        await house.supervisor.restart_agent(conversation.id, force=True)
+        assert conversation.runner.keeper.phase == "ready"
+        assert conversation.record.execution_status == "paused"
+
+
+async def test_a_stopped_agent_comes_back_with_the_next_message(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start()
+        await turn(conversation, "hello")
+        await house.supervisor.stop_agent(conversation.id)
+        assert conversation.runner.pid is None
+        assert conversation.runner.keeper.phase == "stopped"
+        assert await house.supervisor.agents() == []
+        assert answer(await turn(conversation, "again")) == "echo: again "
+
+
+async def test_at_the_limit_the_longest_idle_makes_room_and_comes_back(tmp_path: Path) -> None:
+    async with open_house(tmp_path, limits=Limits(agents=2)) as house:
+        first, second, third = [await house.start() for _ in range(3)]
+        for conversation in (first, second, third):
+            await turn(conversation, "the word is tulip")
+        assert first.runner.keeper.phase == "hibernated"
+        assert second.runner.pid is not None
+        assert house.supervisor.figures().live_agents == 2
+        assert "tulip" in answer(await turn(first, "!remember"))
+        assert second.runner.keeper.phase == "hibernated"
+
+
+async def test_nobody_busy_makes_room_and_who_comes_too_late_waits(tmp_path: Path) -> None:
+    async with open_house(tmp_path, limits=Limits(agents=1)) as house:
+        first, second = await house.start(), await house.start()
+        await first.send(say("!slow 30 20"), run=True)
+        await until(lambda: first.runner.pid)
+        await second.send(say("hello"), run=True)
+        await until(lambda: second.runner.keeper.phase == "queued")
+        assert house.supervisor.figures().queued == 1
+        assert await settled(second) == "finished"
+        assert await settled(first) == "finished"
+
+
+async def test_a_full_server_refuses_where_the_operator_wants_that(tmp_path: Path) -> None:
+    async with open_house(tmp_path, limits=Limits(agents=1, full="refuse")) as house:
+        first, second = await house.start(), await house.start()
+        await first.send(say("!slow 500 20"), run=True)
+        await until(lambda: first.runner.pid)
+        with pytest.raises(AtCapacity) as refused:
+            await second.send(say("hello"), run=True)
+        assert refused.value.retry_after > 0
+        assert second.log.last_seq == -1  # nothing was taken, so nothing is owed
+        await first.interrupt()
+        await second.send(say("hello"), run=True)
+        assert await settled(second) == "finished"
+
+
+async def test_memory_is_a_limit_too(tmp_path: Path) -> None:
+    async with open_house(tmp_path, limits=Limits(memory_bytes=1)) as house:
+        first, second = await house.start(), await house.start()
+        await turn(first, "hello")
+        await first.runner.keeper.measure()
+        await turn(second, "hello")
+        assert first.runner.keeper.phase == "hibernated"
+
+
+async def test_idle_agents_go_to_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.conversations.admission.SAMPLE_SECONDS", 0.05)
+    async with open_house(tmp_path, limits=Limits(idle_seconds=0.2)) as house:
+        conversation = await house.start()
+        await turn(conversation, "the word is tulip")
+        await until(lambda: conversation.runner.keeper.phase == "hibernated")
+        assert len(house.log.received("session/close")) == 1
+        assert "tulip" in answer(await turn(conversation, "!remember"))
+
+
+async def test_an_agent_that_somebody_waits_for_stays_awake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.conversations.admission.SAMPLE_SECONDS", 0.05)
+    async with open_house(tmp_path, limits=Limits(idle_seconds=0.1), deadlines=QUICK) as house:
+        conversation = await house.start(confirmation_policy={"kind": "AlwaysConfirm"})
+        await conversation.send(say("!perm"), run=True)
+        await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
+        await trio.sleep(0.4)
+        assert conversation.runner.pid is not None
+        await conversation.interrupt()
+
+
+@pytest.mark.parametrize(
+    ("files", "budget"),
+    [
+        ({}, None),
+        ({"proc/meminfo": "MemTotal:       1000 kB\nMemFree: 1 kB\n"}, 819200),
+        ({"proc/meminfo": "MemTotal: 1000 kB\n", "sys/fs/cgroup/memory.max": "1000\n"}, 800),
+        (
+            {"proc/meminfo": "MemTotal: 1000 kB\n", "sys/fs/cgroup/memory.max": "max\n"},
+            int(1000 * 1024 * 0.8),
+        ),
+        ({"sys/fs/cgroup/memory/memory.limit_in_bytes": "500\n"}, 400),
+    ],
+)
+def test_the_budget_is_a_part_of_the_smallest_limit(
+    tmp_path: Path, files: dict[str, str], budget: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert memory_budget(tmp_path) == budget

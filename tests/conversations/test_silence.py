@@ -1,0 +1,90 @@
+"""Telling a hung agent from a quiet one, on a clock that jumps."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from supervisor.conversations.silence import Silence
+
+
+@attrs.define
+class Agent:
+    """What an agent does, as far as silence is concerned."""
+
+    touched: float = 0.0
+    allowed: float = 100.0
+    waiting: bool = False
+    working: bool = False
+    warnings: list[tuple[float, float]] = attrs.field(factory=list)
+
+    def silence(self) -> Silence:
+        async def cpu() -> float:
+            await trio.lowlevel.checkpoint()
+            return trio.current_time() if self.working else 1.0
+
+        return Silence(
+            touched=lambda: self.touched,
+            allowed=lambda: self.allowed,
+            longest=800.0,
+            warning=0.8,
+            waiting=lambda: self.waiting,
+            cpu=cpu,
+            warn=lambda silent, left: self.warnings.append((round(silent), round(left))),
+        )
+
+
+async def test_a_hung_agent_is_warned_of_and_given_up(autojump_clock: MockClock) -> None:
+    agent = Agent(touched=trio.current_time())
+    assert round(await agent.silence().lasts_too_long()) == 100
+    assert agent.warnings == [(80, 20)]
+
+
+async def test_a_sign_of_life_begins_the_count_anew(autojump_clock: MockClock) -> None:
+    begin = trio.current_time()
+    agent = Agent(touched=begin)
+
+    async def live() -> None:
+        for _ in range(5):
+            await trio.sleep(90)
+            agent.touched = trio.current_time()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(live)
+        await agent.silence().lasts_too_long()
+    assert round(trio.current_time() - begin) == 5 * 90 + 100
+
+
+async def test_an_agent_at_work_is_given_time_but_not_for_ever(autojump_clock: MockClock) -> None:
+    agent = Agent(touched=trio.current_time(), working=True)
+    assert round(await agent.silence().lasts_too_long()) == 800
+
+
+async def test_a_running_tool_has_its_own_limit(autojump_clock: MockClock) -> None:
+    agent = Agent(touched=trio.current_time(), allowed=800.0)
+    assert round(await agent.silence().lasts_too_long()) == 800
+
+
+async def test_waiting_for_a_person_does_not_count(autojump_clock: MockClock) -> None:
+    agent = Agent(touched=trio.current_time(), waiting=True)
+    with trio.move_on_after(100_000) as scope:
+        await agent.silence().lasts_too_long()
+    assert scope.cancelled_caught
+    assert agent.warnings == []
+
+
+@pytest.mark.parametrize("at", [85, 99])
+async def test_a_word_after_the_warning_counts(autojump_clock: MockClock, at: int) -> None:
+    begin = trio.current_time()
+    agent = Agent(touched=begin)
+
+    async def live() -> None:
+        await trio.sleep(at)
+        agent.touched = trio.current_time()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(live)
+        await agent.silence().lasts_too_long()
+    assert round(trio.current_time() - begin) == at + 100
