@@ -8,11 +8,12 @@ from quart import Response, request
 from quart_trio import QuartTrio
 
 from gateway import errors
-from gateway.auth import KEY_HEADER, from_header, is_known
+from gateway.auth import KEY_HEADER, from_authorization, from_header, is_known
 from gateway.cors import Cors
 from gateway.errors import ApiError
 from gateway.openapi import describe
 from gateway.routes.agent_profiles import AgentProfileRoutes
+from gateway.routes.agents import METRICS, AgentRoutes
 from gateway.routes.conversations import ConversationRoutes
 from gateway.routes.events import EventRoutes
 from gateway.routes.secrets import SecretRoutes
@@ -47,6 +48,7 @@ def create_app(services: Services) -> QuartTrio:
         *SettingsRoutes(services).routes(),
         *SecretRoutes(services).routes(),
         *AgentProfileRoutes(services).routes(),
+        *AgentRoutes(services).routes(),
     )
     register(app, routes)
 
@@ -71,10 +73,16 @@ def _guard(app: QuartTrio, services: Services) -> None:
         if preflight is not None:
             return preflight
         # By the route, not by the path: other spellings of a path may lead to the same route.
-        if request.url_rule is None or request.url_rule.rule.startswith(API):
+        rule = API if request.url_rule is None else request.url_rule.rule
+        presented = from_header(request.headers.get(KEY_HEADER))
+        if rule.startswith(API):
             services.activity.touch()
-            if keys and not is_known(from_header(request.headers.get(KEY_HEADER)), keys):
-                raise ApiError(401, "Unauthorized")
+        elif rule == METRICS:
+            presented = presented or from_authorization(request.headers.get("Authorization"))
+        else:
+            return None
+        if keys and not is_known(presented, keys):
+            raise ApiError(401, "Unauthorized")
         return None
 
     async def after(response: Response) -> Response:

@@ -18,6 +18,16 @@ def is_known(presented: str | None, keys: Sequence[str]) -> bool:
     return sum(hmac.compare_digest(candidate, key.encode()) for key in keys) > 0
 
 
+BEARER = "bearer "
+
+
+def from_authorization(value: str | None) -> str | None:
+    """The key in an Authorization header, which is what scrapers of figures can send."""
+    if value is None or not value.lower().startswith(BEARER):
+        return None
+    return from_header(value[len(BEARER) :].strip())
+
+
 def from_header(value: str | None) -> str | None:
     """A header's value as the text that was typed: servers hand UTF-8 header bytes on as Latin-1."""
     if value is None:

@@ -8,6 +8,7 @@ which the log has the whole story. Never HTML.
 from __future__ import annotations
 
 import http
+import math
 import uuid
 
 import structlog
@@ -18,6 +19,7 @@ from werkzeug.exceptions import HTTPException
 from gateway.reading import Invalid
 from gateway.responses import json_response
 from supervisor.conversations.errors import (
+    AgentFailure,
     AlreadyRunning,
     AtCapacity,
     ConversationError,
@@ -51,7 +53,8 @@ class ApiError(Exception):
 STATUS: dict[type[Exception], int] = {
     UnknownConversation: 404,
     AlreadyRunning: 409,
-    AtCapacity: 429,
+    AtCapacity: 503,
+    AgentFailure: 502,
     ConversationError: 500,
     LogDeleted: 404,
     JournalClosed: 503,
@@ -102,6 +105,8 @@ def answer(error: Exception) -> Response:
     else:
         problems = [{"loc": list(p.loc), "msg": p.msg, "type": p.type} for p in detail]
         response = json_response({"detail": problems}, status)
+    if isinstance(error, AtCapacity):
+        response.headers["Retry-After"] = str(math.ceil(error.retry_after))
     if isinstance(error, HTTPException):
         for name, value in error.get_headers():
             if name.lower() == "allow":

@@ -42,6 +42,7 @@ def obj(properties: Mapping[str, Schema], *required: str, **more: Any) -> Schema
 STRING: Final[Schema] = {"type": "string"}
 BOOLEAN: Final[Schema] = {"type": "boolean"}
 NUMBER: Final[Schema] = {"type": "number"}
+COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
 MOMENT: Final[Schema] = {"type": "string", "format": "date-time"}
 FREE: Final[Schema] = {"type": "object", "additionalProperties": True}
@@ -180,6 +181,103 @@ COMPONENTS: Final[dict[str, Schema]] = {
         {"secrets": {"type": "object", "additionalProperties": ref("SecretSource")}}, "secrets"
     ),
     "AgentResponseResult": obj({"response": STRING}, "response"),
+    "Agent": obj(
+        {
+            "conversation_id": UUID,
+            "title": nullable(STRING),
+            "provider": {**STRING, "description": "Key of the agent in the catalog"},
+            "name": nullable({**STRING, "description": "What the agent calls itself"}),
+            "version": nullable(STRING),
+            "pid": nullable(COUNT),
+            "state": {
+                "type": "string",
+                "enum": [
+                    "none",
+                    "queued",
+                    "installing",
+                    "starting",
+                    "ready",
+                    "running",
+                    "waiting",
+                    "cancelling",
+                    "restarting",
+                    "parked",
+                    "hibernated",
+                    "stopped",
+                    "exited",
+                ],
+            },
+            "execution_status": {**STRING, "description": "Of the conversation"},
+            "memory": nullable({**STRING, "description": "What the agent remembers of the conversation"}),
+            "uptime": nullable({**NUMBER, "description": "Seconds"}),
+            "restarts": COUNT,
+            "last_exit": nullable(STRING),
+            "idle": nullable({**NUMBER, "description": "Seconds since it was needed; null while it is"}),
+            "rss_bytes": nullable({**COUNT, "description": "Of the process tree"}),
+            "cpu_seconds": nullable({**NUMBER, "description": "Of the process tree"}),
+            "processes": nullable(COUNT),
+            "containment": STRING,
+            "queue": {**COUNT, "description": "Messages that wait for the agent"},
+        },
+        "conversation_id",
+        "provider",
+        "state",
+    ),
+    "AgentList": obj({"agents": array(ref("Agent"))}, "agents"),
+    "RestartAgentRequest": obj({"force": {"type": "boolean", "default": False}}),
+    "AgentStderr": obj({"lines": array(STRING)}, "lines"),
+    "AgentTrace": obj(
+        {
+            "frames": array(
+                obj(
+                    {
+                        "direction": {"type": "string", "enum": ["<", ">"], "description": "> to the agent"},
+                        "timestamp": MOMENT,
+                        "size": {**COUNT, "description": "Bytes of the whole frame"},
+                        "text": {**STRING, "description": "Its beginning, session ids masked"},
+                    }
+                )
+            )
+        },
+        "frames",
+    ),
+    "ServerStatus": obj(
+        {
+            "status": {"type": "string", "enum": ["ready", "stopping"]},
+            "pid": COUNT,
+            "uptime": {**NUMBER, "description": "Seconds"},
+            "version": STRING,
+            "python_version": STRING,
+            "state": {**STRING, "description": "The state directory"},
+            "containment": STRING,
+            "secret_key": obj({"source": nullable(STRING), "problem": nullable(STRING)}),
+            "session_key_wanted": BOOLEAN,
+            "conversations": obj({"total": COUNT, "loaded": COUNT}),
+            "agents": obj(
+                {
+                    "live": COUNT,
+                    "starting": COUNT,
+                    "queued": COUNT,
+                    "hibernated": COUNT,
+                    "parked": COUNT,
+                    "rss_bytes": COUNT,
+                }
+            ),
+            "turns": obj({"running": COUNT}),
+            "totals": obj(
+                {
+                    "starts": COUNT,
+                    "restarts": COUNT,
+                    "crashes": COUNT,
+                    "turns": {"type": "object", "additionalProperties": COUNT},
+                },
+                description="Since the start of the server; turns by the reason of their end",
+            ),
+            "limits": obj({"agents": nullable(COUNT), "memory_bytes": nullable(COUNT)}),
+        },
+        "status",
+        "version",
+    ),
     "SettingsResponse": obj(
         {
             "agent_settings": FREE,

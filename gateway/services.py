@@ -26,6 +26,11 @@ class Subscribers:
         self._limit = limit
         self._count: Counter[str] = Counter()
 
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self._count.total()
+
     @contextmanager
     def joined(self, conversation_id: str) -> Iterator[bool]:
         """Take a place for the duration of the block; False when there is none left."""

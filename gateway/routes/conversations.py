@@ -49,6 +49,7 @@ STATUSES: Final = (
 )
 
 UNKNOWN: Final = {404: "No such conversation"}
+AT_CAPACITY: Final = "At capacity; Retry-After has the seconds to wait"
 TAG: Final = "Conversations"
 
 
@@ -200,7 +201,7 @@ class ConversationRoutes:
                 errors={
                     200: "A conversation with that id is there already",
                     404: "No such profile",
-                    429: "At capacity",
+                    503: AT_CAPACITY,
                 },
             ),
             Route(
@@ -273,7 +274,11 @@ class ConversationRoutes:
                 summary="Run the agent, or approve what it waits for",
                 tag=TAG,
                 result=done,
-                errors={**UNKNOWN, 409: "The conversation is running already", 429: "At capacity"},
+                errors={
+                    **UNKNOWN,
+                    409: "The conversation is running already",
+                    503: AT_CAPACITY,
+                },
             ),
             Route(
                 method="POST",
@@ -301,7 +306,7 @@ class ConversationRoutes:
                 tag=TAG,
                 body=schemas.ref("ConfirmationResponseRequest"),
                 result=done,
-                errors={**UNKNOWN, 429: "At capacity"},
+                errors={**UNKNOWN, 503: AT_CAPACITY},
             ),
             Route(
                 method="POST",

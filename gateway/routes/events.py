@@ -137,7 +137,7 @@ class EventRoutes:
                 tag=TAG,
                 body=schemas.ref("SendMessageRequest"),
                 result=schemas.ref("Success"),
-                errors={**UNKNOWN, 429: "At capacity; the message is saved"},
+                errors={**UNKNOWN, 503: "At capacity; the message is saved"},
             ),
             Route(
                 method="GET",

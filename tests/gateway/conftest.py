@@ -20,7 +20,9 @@ from gateway.app import create_app
 from gateway.config import Config
 from gateway.listener import bind, serve_connections, url_of
 from gateway.services import Services
+from supervisor.acp import TraceLine
 from supervisor.conversations.errors import AlreadyRunning, AtCapacity, InvalidStart, UnknownConversation
+from supervisor.conversations.operators import AgentView, Figures
 from supervisor.conversations.start import StartRequest, choose_vocabulary
 from supervisor.credentials import SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
@@ -90,7 +92,7 @@ class FakeConversation:
         self.calls.append(("send", message, run))
         (event_id,) = await self.record(MessageEvent(source="user", llm_message=message))
         if run and not self.capacity:
-            raise AtCapacity("Too many conversations are running; the message is saved")
+            raise AtCapacity("Too many conversations are running; the message is saved", 4.2)
         return event_id
 
     async def run(self) -> None:
@@ -133,6 +135,48 @@ def row_of(event: Event, conversation: FakeConversation) -> Row:
     )
 
 
+def agent_view(conversation_id: str, **fields: Any) -> AgentView:
+    """An agent in the middle of a turn."""
+    plain = {
+        "title": "Fix the parser",
+        "provider": "demo",
+        "name": "Demo agent",
+        "version": "1.2.3",
+        "pid": 4711,
+        "state": "running",
+        "execution_status": "running",
+        "memory": "resumed",
+        "uptime": 192.5,
+        "restarts": 1,
+        "last_exit": "killed by SIGKILL",
+        "idle": None,
+        "rss_bytes": 300 * 1024 * 1024,
+        "cpu_seconds": 61.0,
+        "processes": 3,
+        "containment": "tree",
+        "queue": 2,
+    }
+    return AgentView(conversation_id=conversation_id, **{**plain, **fields})
+
+
+FIGURES = Figures(
+    live_agents=3,
+    starting=1,
+    queued=2,
+    hibernated=4,
+    parked=1,
+    turns_running=2,
+    conversations_loaded=7,
+    starts_total=20,
+    restarts_total=5,
+    crashes_total=6,
+    turns_total={"end_turn": 30, "cancelled": 2},
+    rss_bytes=900 * 1024 * 1024,
+    limit_agents=8,
+    limit_memory_bytes=None,
+)
+
+
 @attrs.frozen
 class FakePage:
     items: list[dict[str, Any]]
@@ -144,6 +188,42 @@ class FakeSupervisor:
         self.journal = journal
         self.conversations: dict[str, FakeConversation] = {}
         self.failure: Exception | None = None
+        self.views: dict[str, AgentView] = {}
+        self.calls: list[Any] = []
+        self.lines: list[str] = []
+        self.frames: list[TraceLine] = []
+
+    def add_agent(self, conversation_id: str, **fields: Any) -> None:
+        self.views[conversation_id] = agent_view(conversation_id, **fields)
+
+    async def agents(self) -> list[AgentView]:
+        return list(self.views.values())
+
+    async def agent(self, conversation_id: str) -> AgentView:
+        if conversation_id not in self.views:
+            raise UnknownConversation(f"Conversation not found: {conversation_id}")
+        return self.views[conversation_id]
+
+    async def restart_agent(self, conversation_id: str, *, force: bool = False) -> None:
+        await self.agent(conversation_id)
+        self.calls.append(("restart", conversation_id, force))
+        if self.failure is not None:
+            raise self.failure
+
+    async def stop_agent(self, conversation_id: str) -> None:
+        await self.agent(conversation_id)
+        self.calls.append(("stop", conversation_id))
+
+    async def stderr(self, conversation_id: str) -> list[str]:
+        await self.agent(conversation_id)
+        return list(self.lines)
+
+    async def trace(self, conversation_id: str) -> list[TraceLine]:
+        await self.agent(conversation_id)
+        return list(self.frames)
+
+    def figures(self) -> Figures:
+        return FIGURES
 
     async def create(self, request: StartRequest) -> tuple[FakeConversation, bool]:
         if self.failure is not None:

@@ -541,9 +541,10 @@ async def test_json_by_any_of_its_names(gateway, content_type):
     assert status == 200
 
 
-async def test_capacity_is_429(gateway):
+async def test_capacity_is_503_and_says_for_how_long(gateway):
     conversation = await gateway.conversation()
     conversation.capacity = False
-    status, body = await gateway.call("POST", f"{BASE}/{conversation.id}/events", user("x"))
-    assert status == 429
-    assert "saved" in body["detail"]
+    response = await gateway.app.test_client().post(f"{BASE}/{conversation.id}/events", json=user("x"))
+    assert response.status_code == 503
+    assert response.headers["Retry-After"] == "5"
+    assert "saved" in (await response.get_json())["detail"]

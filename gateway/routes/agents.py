@@ -1,0 +1,241 @@
+"""For operators: the agents, one by one, and the server in figures."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import attrs
+import trio
+from quart import Response, request
+
+from gateway import metrics, schemas
+from gateway.bodies import json_body
+from gateway.reading import Reader, path_uuid
+from gateway.responses import json_response, success
+from gateway.routing import Route
+from gateway.services import Services
+from supervisor.acp import TraceLine
+from supervisor.agents import containment_level
+from supervisor.credentials import CredentialsFailure
+from supervisor.version import __version__
+
+TAG: Final = "Operators"
+
+METRICS: Final = "/metrics"
+"""Where Prometheus looks. As closed as the interface, though not below it."""
+
+UNKNOWN: Final = {404: "No such conversation"}
+
+READING: Final = trio.CapacityLimiter(1)
+"""For reading /proc about ourselves: quick, but files all the same."""
+
+
+def restart_body(body: Any) -> bool:
+    """Decode a RestartAgentRequest: whether to use force."""
+    if body is None:
+        return False
+    reader = Reader(body, ("body",))
+    force = reader.flag("force")
+    reader.finish()
+    return force
+
+
+class Clock:
+    """Moments of Trio's clock as dates. The difference is taken once, so that a moment has one date."""
+
+    def __init__(self) -> None:
+        self._difference: float | None = None
+
+    def date(self, moment: float) -> str:
+        """ISO 8601, in UTC."""
+        if self._difference is None:
+            self._difference = time.time() - trio.current_time()
+        found = datetime.fromtimestamp(moment + self._difference, UTC)
+        return found.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+@attrs.frozen
+class AgentRoutes:
+    """Handlers of `/api/agents`, `/api/status` and `/metrics`."""
+
+    services: Services
+    clock: Clock = attrs.field(factory=Clock)
+
+    async def list(self) -> Response:
+        """Every agent that lives, waits to, or is given up."""
+        agents = await self.services.supervisor.agents()
+        return json_response({"agents": [attrs.asdict(agent) for agent in agents]})
+
+    async def get(self, conversation_id: str) -> Response:
+        """The agent of one conversation, in whatever state."""
+        agent = await self.services.supervisor.agent(_id(conversation_id))
+        return json_response(attrs.asdict(agent))
+
+    async def restart(self, conversation_id: str) -> Response:
+        """Answers when the agent is ready again."""
+        wanted = _id(conversation_id)
+        force = restart_body(await json_body(request, required=False))
+        await self.services.supervisor.restart_agent(wanted, force=force)
+        return success()
+
+    async def stop(self, conversation_id: str) -> Response:
+        """Answers when nothing of the agent is left."""
+        await self.services.supervisor.stop_agent(_id(conversation_id))
+        return success()
+
+    async def stderr(self, conversation_id: str) -> Response:
+        """The last lines of the agent's standard error."""
+        return json_response({"lines": await self.services.supervisor.stderr(_id(conversation_id))})
+
+    async def trace(self, conversation_id: str) -> Response:
+        """The last frames between server and agent."""
+        found = await self.services.supervisor.trace(_id(conversation_id))
+        return json_response({"frames": [self._frame(line) for line in found]})
+
+    def _frame(self, line: TraceLine) -> dict[str, Any]:
+        return {
+            "direction": line.direction,
+            "timestamp": self.clock.date(line.time),
+            "size": line.size,
+            "text": line.text,
+        }
+
+    async def status(self) -> Response:
+        """How the server is."""
+        services = self.services
+        figures = services.supervisor.figures()
+        return json_response(
+            {
+                "status": "stopping" if services.closing.is_set() else "ready",
+                "pid": os.getpid(),
+                "uptime": round(services.activity.uptime(), 3),
+                "version": __version__,
+                "python_version": platform.python_version(),
+                "state": str(services.config.state),
+                "containment": containment_level().value,
+                "secret_key": self._secret_key(),
+                "session_key_wanted": bool(services.config.session_api_keys),
+                "conversations": {
+                    "total": await services.supervisor.count(),
+                    "loaded": figures.conversations_loaded,
+                },
+                "agents": {
+                    "live": figures.live_agents,
+                    "starting": figures.starting,
+                    "queued": figures.queued,
+                    "hibernated": figures.hibernated,
+                    "parked": figures.parked,
+                    "rss_bytes": figures.rss_bytes,
+                },
+                "turns": {"running": figures.turns_running},
+                "totals": {
+                    "starts": figures.starts_total,
+                    "restarts": figures.restarts_total,
+                    "crashes": figures.crashes_total,
+                    "turns": dict(figures.turns_total),
+                },
+                "limits": {"agents": figures.limit_agents, "memory_bytes": figures.limit_memory_bytes},
+            }
+        )
+
+    def _secret_key(self) -> dict[str, str | None]:
+        """Where the key of the secrets comes from, or why it cannot be had."""
+        try:
+            return {"source": self.services.secrets.key_source, "problem": None}
+        except CredentialsFailure as error:
+            return {"source": None, "problem": str(error)}
+
+    async def metrics(self) -> Response:
+        """The figures for Prometheus."""
+        services = self.services
+        process = await trio.to_thread.run_sync(metrics.of_process, limiter=READING)
+        info = {"version": __version__, "containment": containment_level().value}
+        body = metrics.render(
+            [
+                metrics.Metric("ostler_info", "gauge", "What runs here.", ((info, 1),)),
+                metrics.gauge("ostler_uptime_seconds", "Since the start.", services.activity.uptime()),
+                metrics.gauge("ostler_sockets", "WebSockets that are open.", services.subscribers.total),
+                metrics.gauge("ostler_conversations", "Conversations.", await services.supervisor.count()),
+                *metrics.of_agents(services.supervisor.figures()),
+                *process,
+            ]
+        )
+        return Response(body, content_type=metrics.CONTENT_TYPE)
+
+    def routes(self) -> tuple[Route, ...]:
+        """All operations of this class."""
+        one = "/api/agents/<conversation_id>"
+        route = partial(Route, tag=TAG, errors=UNKNOWN)
+        return (
+            Route(
+                method="GET",
+                path="/api/agents",
+                handler=self.list,
+                summary="List the agents that live, wait to, or are given up",
+                tag=TAG,
+                result=schemas.ref("AgentList"),
+            ),
+            route(
+                method="GET",
+                path=one,
+                handler=self.get,
+                summary="Get the agent of a conversation",
+                result=schemas.ref("Agent"),
+            ),
+            route(
+                method="POST",
+                path=f"{one}/restart",
+                handler=self.restart,
+                summary="Restart the agent and go on with its session; earlier crashes are forgiven",
+                body=schemas.ref("RestartAgentRequest"),
+                body_required=False,
+                result=schemas.ref("Success"),
+            ),
+            route(
+                method="POST",
+                path=f"{one}/stop",
+                handler=self.stop,
+                summary="Stop the agent; the next message starts it again",
+                result=schemas.ref("Success"),
+            ),
+            route(
+                method="GET",
+                path=f"{one}/stderr",
+                handler=self.stderr,
+                summary="The last lines of the agent's standard error",
+                result=schemas.ref("AgentStderr"),
+            ),
+            route(
+                method="GET",
+                path=f"{one}/trace",
+                handler=self.trace,
+                summary="The last frames between server and agent, masked",
+                result=schemas.ref("AgentTrace"),
+            ),
+            Route(
+                method="GET",
+                path="/api/status",
+                handler=self.status,
+                summary="How the server is",
+                tag=TAG,
+                result=schemas.ref("ServerStatus"),
+            ),
+            Route(
+                method="GET",
+                path=METRICS,
+                handler=self.metrics,
+                summary="Figures for Prometheus",
+                tag=TAG,
+                result={"type": "string"},
+                media_type="text/plain",
+            ),
+        )
+
+
+def _id(text: str) -> str:
+    return path_uuid(text, "conversation_id")
