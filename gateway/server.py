@@ -20,6 +20,7 @@ from gateway import logs
 from gateway.app import create_app
 from gateway.config import Config
 from gateway.listener import BindError, bind, serve_connections, url_of
+from gateway.notify import Notifier
 from gateway.services import Services
 from supervisor.agents import Level, Lifeline, load_catalog, open_containment, presets
 from supervisor.conversations.errors import InvalidStart
@@ -99,17 +100,20 @@ async def serve(
     closed here: sockets first, then the agents, then the journal. With a warden the sockets are those of the
     server before, if there was one.
     """
+    notifier = Notifier.take(os.environ)
     sockets = (lifeline.listening() if lifeline is not None else []) or await bind(config)
     try:
         async with open_services(config, os.environ) as services, trio.open_nursery() as root:
             await root.start(_obey_signals, services.closing, root.cancel_scope)
+            root.start_soon(notifier.keep_alive)
             async with trio.open_nursery() as serving:
                 app = cast(ASGIFramework, create_app(services))
                 await serving.start(serve_connections, app, sockets, config, services.closing)
                 if lifeline is not None:
                     lifeline.serving(sockets)
-                    root.start_soon(_take_leave, lifeline, services.closing)
+                root.start_soon(_take_leave, services.closing, lifeline, notifier)
                 print(f"Ostler is listening on {url_of(config, sockets)}", flush=True)
+                await notifier.ready(f"Listening on {url_of(config, sockets)}")
                 if started is not None:
                     started.set()
             root.cancel_scope.cancel()
@@ -118,9 +122,11 @@ async def serve(
             sock.close()
 
 
-async def _take_leave(lifeline: Lifeline, closing: trio.Event) -> None:
+async def _take_leave(closing: trio.Event, lifeline: Lifeline | None, notifier: Notifier) -> None:
     await closing.wait()
-    lifeline.closing()
+    if lifeline is not None:
+        lifeline.closing()
+    await notifier.stopping()
 
 
 async def _obey_signals(

@@ -1,0 +1,79 @@
+"""Telling systemd how the server is: ready, stopping, and that its loop is still turning (sd_notify(3)).
+
+Datagrams to a socket that the environment names; without one, nothing happens.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import MutableMapping
+from typing import Final
+
+import structlog
+import trio
+
+log = structlog.get_logger("gateway")
+
+SOCKET_VARIABLE: Final = "NOTIFY_SOCKET"
+INTERVAL_VARIABLE: Final = "WATCHDOG_USEC"
+PID_VARIABLE: Final = "WATCHDOG_PID"
+
+SEND_SECONDS: Final = 2.0
+"""For one datagram: the other side has a queue, and is in trouble itself when that stays full."""
+
+MICROSECONDS: Final = 1_000_000
+
+
+class Notifier:
+    """The way to the service manager. `interval`: within which it wants a sign of life, in seconds."""
+
+    def __init__(self, address: str | None, interval: float | None) -> None:
+        self._address = address
+        self.interval = interval if address else None
+
+    @classmethod
+    def take(cls, environ: MutableMapping[str, str]) -> Notifier:
+        """What the environment tells, which is taken out of it: it is not for what the server starts.
+
+        A watchdog is meant for the process that was started: for us or for the warden above us.
+        """
+        address = environ.pop(SOCKET_VARIABLE, "")
+        interval = environ.pop(INTERVAL_VARIABLE, "")
+        pid = environ.pop(PID_VARIABLE, "")
+        ours = pid in ("", str(os.getpid()), str(os.getppid()))
+        watched = ours and interval.isdigit() and int(interval) > 0
+        if not address.startswith(("/", "@")):
+            return cls(None, None)
+        return cls(
+            "\0" + address[1:] if address.startswith("@") else address,
+            int(interval) / MICROSECONDS if watched else None,
+        )
+
+    async def ready(self, status: str) -> None:
+        """The server takes work; `status` is a line for people."""
+        await self._tell(f"READY=1\nSTATUS={status}")
+
+    async def stopping(self) -> None:
+        """The server was told to stop."""
+        await self._tell("STOPPING=1\nSTATUS=Stopping")
+
+    async def keep_alive(self) -> None:
+        """Give signs of life, twice as often as wanted, until cancelled. From the loop, so that a loop that
+        is stuck gives none."""
+        while self.interval is not None:
+            await self._tell("WATCHDOG=1")
+            await trio.sleep(self.interval / 2)
+
+    async def _tell(self, text: str) -> None:
+        if self._address is None:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+                sock.setblocking(False)
+                # Connected, so that waiting for room means room in the other side's queue.
+                sock.connect(self._address)
+                with trio.move_on_after(SEND_SECONDS):
+                    await trio.socket.from_stdlib_socket(sock).send(text.encode())
+        except OSError as error:
+            log.warning("the service manager cannot be told", error=str(error))
