@@ -71,6 +71,7 @@ class Keeper:
         """The incarnation that has a process, ready or not."""
         self.phase = "none"
         self.restarts = 0
+        self._came_back = trio.Event()
         self.restarting = False
         """Whether it comes back by itself after a crash."""
         self.last_exit: str | None = None
@@ -123,8 +124,14 @@ class Keeper:
     async def ensure(self) -> AgentRun:
         """The agent, ready to be prompted: the live one, or a new incarnation.
 
-        Raises AgentFailure. Cancelling it stops what was being started.
+        While it comes back after a crash, its coming back (or being given up) is waited for. Raises
+        AgentFailure. Cancelling it stops what it was starting.
         """
+        while self.restarting:
+            await self._came_back.wait()
+        return await self._ensure()
+
+    async def _ensure(self) -> AgentRun:
         async with self._lock:
             self.touch()
             run = self.run
@@ -222,6 +229,7 @@ class Keeper:
         elif was_ready and (status.signal is not None or status.code):
             if self._note_crash(str(run.connection.reason or status)) and self._nursery is not None:
                 self.restarting = True
+                self._came_back = trio.Event()
                 self.set_phase("restarting")
                 self._nursery.start_soon(self._restart)
         elif was_ready:
@@ -247,7 +255,7 @@ class Keeper:
             while True:
                 before = self._crashes
                 try:
-                    await self.ensure()
+                    await self._ensure()
                 except AgentFailure as failure:
                     log.info("agent was not restarted", conversation=self._record.id, code=failure.code)
                     # A start that crashed has been counted and is tried again; any other reason stays.
@@ -259,6 +267,7 @@ class Keeper:
                     return
         finally:
             self.restarting = False
+            self._came_back.set()
             if self.phase == "restarting":
                 self.set_phase("stopped")
             self.wake()
