@@ -97,6 +97,8 @@ class Containment:
         self._brands = brands
         self._marked = 0
         self._live: dict[Brand, Mark] = {}
+        self._empty: list[Path] = []
+        """Groups to be removed; one is busy until the last process in it has quite gone."""
 
     def new_mark(self) -> Mark:
         """The mark of an agent that is about to be started; to be given back with `release`.
@@ -120,7 +122,11 @@ class Containment:
         """This agent is no more: whatever still carries its mark is a stray from now on."""
         self._live.pop(mark.brand, None)
         if mark.group is not None:
-            cgroup.remove(mark.group)
+            self._empty.append(mark.group)
+            self._remove_groups()
+
+    def _remove_groups(self) -> None:
+        self._empty = [group for group in self._empty if not cgroup.remove(group)]
 
     async def keep_orphans(self) -> None:
         """Reap adopted orphans and end those of agents that are no more, until cancelled."""
@@ -132,6 +138,7 @@ class Containment:
                     await anext(deaths)
 
     async def _tend(self) -> None:
+        self._remove_groups()
         found = await trio.to_thread.run_sync(_branded_children, limiter=SCANNING)
         for entry, number in found:
             if brand.house_of_brand(number) != self.house:

@@ -71,8 +71,9 @@ def sweep(house: int) -> tuple[int, list[int]]:
             with suppress(ProcessLookupError, PermissionError):
                 tree.kill(entry.id, signal.SIGKILL)
         time.sleep(POLL_SECONDS)
-    for left in groups:
-        cgroup.remove(left)
+    # A group is busy until the last of the killed has quite gone.
+    while not all(cgroup.remove(left) for left in groups) and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
     return len(seen), sorted(found)
 
 
