@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import attrs
 
+from gateway.parsing import ConfigError, directory, pick, positive_float, positive_int
+from gateway.supervision import Supervision, load_supervision
 from supervisor.agents.levels import Level
 from supervisor.agents.levels import parse as parse_level
 from supervisor.events.model import Vocabulary
-
-T = TypeVar("T")
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
@@ -40,10 +39,6 @@ GRACE_SECONDS = 3.0
 """How long requests under way may go on after SIGTERM before their connections are cut."""
 
 
-class ConfigError(Exception):
-    """A setting that cannot be used. The message is one line for the terminal."""
-
-
 @attrs.frozen(kw_only=True)
 class Config:
     """Everything that the gateway is told from outside. Sizes in bytes, times in seconds.
@@ -58,6 +53,7 @@ class Config:
     session_api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
     event_vocabulary: Vocabulary | None = None
     containment: Level | None = None
+    supervision: Supervision = attrs.field(factory=lambda: load_supervision({}))
     cors_origins: tuple[str, ...] = ()
     cors_origin_regex: str | None = None
     max_body_bytes: int = MAX_BODY_BYTES
@@ -84,38 +80,26 @@ def load_config(
         except re.error as error:
             raise ConfigError(f"OSTLER_CORS_ORIGIN_REGEX is no regular expression: {error}") from None
     return Config(
-        host=_pick(host, "--host", env, "OSTLER_HOST", _host, DEFAULT_HOST),
-        port=_pick(port, "--port", env, "OSTLER_PORT", _port, DEFAULT_PORT),
-        state=_pick(state, "--state", env, "OSTLER_STATE", _directory, _directory(DEFAULT_STATE)),
+        host=pick(env, "OSTLER_HOST", _host, DEFAULT_HOST, argument=host, option="--host"),
+        port=pick(env, "OSTLER_PORT", _port, DEFAULT_PORT, argument=port, option="--port"),
+        state=pick(
+            env, "OSTLER_STATE", directory, directory(DEFAULT_STATE), argument=state, option="--state"
+        ),
         session_api_keys=_session_keys(env),
-        event_vocabulary=_pick(None, "", env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
-        containment=_pick(containment, "--containment", env, "OSTLER_CONTAINMENT", parse_level, None),
+        event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
+        containment=pick(
+            env, "OSTLER_CONTAINMENT", parse_level, None, argument=containment, option="--containment"
+        ),
+        supervision=load_supervision(env),
         cors_origins=tuple(_list(env.get("OSTLER_CORS_ORIGINS", ""))),
         cors_origin_regex=regex,
-        max_body_bytes=_pick(None, "", env, "OSTLER_MAX_BODY_BYTES", _positive_int, MAX_BODY_BYTES),
-        max_subscribers=_pick(None, "", env, "OSTLER_MAX_SUBSCRIBERS", _positive_int, MAX_SUBSCRIBERS),
-        stall_seconds=_pick(None, "", env, "OSTLER_STALL_SECONDS", _positive_float, STALL_SECONDS),
-        ping_seconds=_pick(None, "", env, "OSTLER_PING_SECONDS", _positive_float, PING_SECONDS),
-        auth_seconds=_pick(None, "", env, "OSTLER_AUTH_SECONDS", _positive_float, AUTH_SECONDS),
-        grace_seconds=_pick(None, "", env, "OSTLER_GRACE_SECONDS", _positive_float, GRACE_SECONDS),
+        max_body_bytes=pick(env, "OSTLER_MAX_BODY_BYTES", positive_int, MAX_BODY_BYTES),
+        max_subscribers=pick(env, "OSTLER_MAX_SUBSCRIBERS", positive_int, MAX_SUBSCRIBERS),
+        stall_seconds=pick(env, "OSTLER_STALL_SECONDS", positive_float, STALL_SECONDS),
+        ping_seconds=pick(env, "OSTLER_PING_SECONDS", positive_float, PING_SECONDS),
+        auth_seconds=pick(env, "OSTLER_AUTH_SECONDS", positive_float, AUTH_SECONDS),
+        grace_seconds=pick(env, "OSTLER_GRACE_SECONDS", positive_float, GRACE_SECONDS),
     )
-
-
-def _pick(
-    argument: str | None,
-    option: str,
-    env: Mapping[str, str],
-    variable: str,
-    parse: Callable[[str], T],
-    default: T,
-) -> T:
-    text, origin = (argument, option) if argument is not None else (env.get(variable), variable)
-    if text is None or (argument is None and text == ""):
-        return default
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise ConfigError(f"{origin}: {error}") from None
 
 
 def _host(text: str) -> str:
@@ -134,37 +118,11 @@ def _port(text: str) -> int:
     return port
 
 
-def _directory(text: str) -> Path:
-    if not text:
-        raise ValueError("an empty path names no directory")
-    try:
-        return Path(text).expanduser().absolute()
-    except RuntimeError:
-        raise ValueError(f"the home directory in {text!r} cannot be found; give an absolute path") from None
-
-
 def _vocabulary(text: str) -> Vocabulary | None:
     try:
         return Vocabulary(text)
     except ValueError:
         raise ValueError(f"{text!r} is neither core nor extended") from None
-
-
-def _positive_int(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if value <= 0:
-        raise ValueError(f"{text!r} is no positive whole number")
-    return value
-
-
-def _positive_float(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < float("inf"):
-        raise ValueError(f"{text!r} is no positive number of seconds")
-    return value
 
 
 def _list(text: str) -> list[str]:

@@ -157,9 +157,10 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     secrets = await SecretStore.open(config.state, environ)
     settings = SettingsStore(config.state, presets(catalog), server_errors)
     vault = Vault(StoreCipher(secrets))
+    supervision = config.supervision
     launcher = Launcher(
         catalog=catalog,
-        prefix=config.state / AGENTS_DIR,
+        prefix=supervision.agents or config.state / AGENTS_DIR,
         data=config.state / DATA_DIR,
         server_environment=dict(environ),
         secrets=secrets.values,
@@ -182,6 +183,10 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             vault=vault,
             default_agent=default_agent,
             forced_vocabulary=config.event_vocabulary,
+            deadlines=supervision.deadlines,
+            restart=supervision.restart,
+            limits=supervision.limits,
+            drain_seconds=supervision.drain_seconds,
         ) as supervisor,
     ):
         yield Services(

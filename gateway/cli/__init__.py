@@ -63,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     import attrs
 
-    from gateway.config import ConfigError, load_config
+    from gateway.config import load_config
+    from gateway.parsing import ConfigError
     from supervisor.agents.levels import LevelUnavailable, choose
 
     try:

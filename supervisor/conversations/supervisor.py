@@ -41,6 +41,9 @@ RECENT_MAX: Final = 256
 """Idle conversations kept loaded, the ones asked for last: each is some kilobytes, and a client polls its
 own every few seconds."""
 
+DRAIN_LOOK_SECONDS: Final = 0.05
+"""How often draining looks whether turns are still under way."""
+
 SHUTDOWN_SECONDS: Final = 8.0
 """How long stopping all conversations may take before what is left is cancelled without a cancel turn."""
 
@@ -241,8 +244,14 @@ class Supervisor:
         context = self._context
         return figures(list(self._loaded.values()), context.admission, context.tally)
 
-    async def close(self) -> None:
-        """Stop every agent, all at the same time. Turns under way are interrupted, their output kept."""
+    async def close(self, drain_seconds: float = 0.0) -> None:
+        """Let turns under way end for so long, then stop every agent, all at the same time.
+
+        Turns that go on are interrupted, their output kept. Shielded and bounded.
+        """
+        with trio.move_on_after(drain_seconds, shield=True):
+            while any(conversation.runner.busy for conversation in self._loaded.values()):  # noqa: ASYNC110
+                await trio.sleep(DRAIN_LOOK_SECONDS)
         with trio.move_on_after(SHUTDOWN_SECONDS, shield=True):
             async with trio.open_nursery() as nursery:
                 for conversation in list(self._loaded.values()):
@@ -266,11 +275,13 @@ async def open_supervisor(
     forced_vocabulary: Vocabulary | None = None,
     restart: RestartPolicy | None = None,
     limits: Limits | None = None,
+    drain_seconds: float = 0.0,
 ) -> AsyncIterator[Supervisor]:
     """Supervise conversations while the block runs.
 
     Owns their nursery: leaving the block stops every agent, also by cancellation. `default_agent` answers
-    with the settings' agent, for requests that leave the choice to it (it may raise InvalidStart).
+    with the settings' agent, for requests that leave the choice to it (it may raise InvalidStart); for
+    `drain_seconds` turns under way may end before they are interrupted.
     """
     async with trio.open_nursery() as nursery:
         context = Context(
@@ -289,5 +300,5 @@ async def open_supervisor(
         try:
             yield supervisor
         finally:
-            await supervisor.close()
+            await supervisor.close(drain_seconds)
             nursery.cancel_scope.cancel()

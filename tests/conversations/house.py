@@ -93,6 +93,7 @@ async def open_house(
     restart: RestartPolicy = AT_ONCE,
     limits: Limits | None = None,
     clock: MockClock | None = None,
+    drain_seconds: float = 0.0,
 ) -> AsyncIterator[House]:
     """A supervisor for the block. A clock that the test moves by hand runs by itself at the end, so that an
     agent that keeps still can be waited for and ended."""
@@ -123,6 +124,7 @@ async def open_house(
             deadlines=deadlines,
             restart=restart,
             limits=limits,
+            drain_seconds=drain_seconds,
         ) as supervisor,
     ):
         try:

@@ -13,7 +13,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from house import answer, events, kinds, one, open_house, say, settled, states, turn, until
+from house import PATIENCE_SECONDS, answer, events, kinds, one, open_house, say, settled, states, turn, until
 
 from supervisor.conversations.deadlines import Deadlines
 from supervisor.conversations.errors import AlreadyRunning, UnknownConversation
@@ -631,3 +631,14 @@ async def test_an_agent_that_dies_over_its_memory_gets_a_new_session(tmp_path: P
         assert len(house.log.received("session/load")) == 2
         await turn(conversation, "and now?")
         assert "the word is tulip" in house.log.prompts()[-1]
+
+
+async def test_a_turn_may_end_while_the_server_drains(tmp_path: Path) -> None:
+    async with open_house(tmp_path, drain_seconds=PATIENCE_SECONDS) as house:
+        conversation = await house.start()
+        await conversation.send(say("!slow 10 20"), run=True)
+        await until(lambda: house.log.prompts())
+        conversation_id = conversation.id
+    async with open_house(tmp_path) as house:
+        conversation = await house.supervisor.get(conversation_id)
+        assert conversation.record.execution_status == "finished"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config, ConfigError, load_config
+from gateway.config import Config, load_config
+from gateway.parsing import ConfigError
 from supervisor.events import Vocabulary
 
 

@@ -1,0 +1,61 @@
+"""Settings from text: where a value comes from, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used. The message is one line for the terminal."""
+
+
+def pick(
+    env: Mapping[str, str],
+    variable: str,
+    parse: Callable[[str], T],
+    default: T,
+    *,
+    argument: str | None = None,
+    option: str = "",
+) -> T:
+    """The argument if there is one, else the variable, else the default. Raises ConfigError, naming it."""
+    text, origin = (argument, option) if argument is not None else (env.get(variable), variable)
+    if text is None or (argument is None and text == ""):
+        return default
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{origin}: {error}") from None
+
+
+def directory(text: str) -> Path:
+    """An absolute path; `~` is the home directory. Raises ValueError."""
+    if not text:
+        raise ValueError("an empty path names no directory")
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError:
+        raise ValueError(f"the home directory in {text!r} cannot be found; give an absolute path") from None
+
+
+def positive_int(text: str) -> int:
+    """A whole number above zero. Raises ValueError."""
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if value <= 0:
+        raise ValueError(f"{text!r} is no positive whole number")
+    return value
+
+
+def positive_float(text: str) -> float:
+    """A number above zero. Raises ValueError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise ValueError(f"{text!r} is no positive number of seconds")
+    return value

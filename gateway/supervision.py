@@ -1,0 +1,85 @@
+"""What an operator can set about the agents: limits, restarts and deadlines, by `OSTLER_*` variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from gateway.parsing import directory, pick, positive_float, positive_int
+from supervisor.agents import RestartPolicy
+from supervisor.conversations.admission import (
+    FULL_POLICIES,
+    IDLE_SECONDS,
+    STARTS_AT_ONCE,
+    Limits,
+    memory_budget,
+)
+from supervisor.conversations.deadlines import Deadlines
+
+OFF: Final = "off"
+"""Turns a limit off."""
+
+DRAIN_SECONDS: Final = 5.0
+"""How long turns under way may go on after SIGTERM before they are cancelled. The whole end stays below the
+ten seconds that service managers and container runtimes commonly grant."""
+
+
+@attrs.frozen(kw_only=True)
+class Supervision:
+    """How agents are supervised. `agents` is where they are installed, None: in the state directory."""
+
+    limits: Limits
+    restart: RestartPolicy
+    deadlines: Deadlines
+    drain_seconds: float = DRAIN_SECONDS
+    agents: Path | None = None
+
+
+def load_supervision(env: Mapping[str, str]) -> Supervision:
+    """Read the variables. Raises ConfigError, naming the variable."""
+    policy = RestartPolicy()
+    idle: float | None = IDLE_SECONDS
+    return Supervision(
+        limits=Limits(
+            agents=pick(env, "OSTLER_MAX_AGENTS", _or_off_int, None),
+            starts=pick(env, "OSTLER_MAX_STARTS", positive_int, STARTS_AT_ONCE),
+            memory_bytes=pick(env, "OSTLER_MEMORY_BYTES", _or_off_int, memory_budget()),
+            idle_seconds=pick(env, "OSTLER_IDLE_SECONDS", _or_off_float, idle),
+            full=pick(env, "OSTLER_WHEN_FULL", _full, "queue"),
+        ),
+        restart=RestartPolicy(
+            crashes=pick(env, "OSTLER_RESTART_CRASHES", positive_int, policy.crashes),
+            seconds=pick(env, "OSTLER_RESTART_SECONDS", positive_float, policy.seconds),
+            parked_seconds=pick(env, "OSTLER_PARKED_SECONDS", _or_off_float, policy.parked_seconds),
+        ),
+        deadlines=_deadlines(env),
+        drain_seconds=pick(env, "OSTLER_DRAIN_SECONDS", positive_float, DRAIN_SECONDS),
+        agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
+    )
+
+
+def _deadlines(env: Mapping[str, str]) -> Deadlines:
+    """`OSTLER_DEADLINE_INITIALIZE` and so on: one variable for each deadline that is one number."""
+    chosen: dict[str, float] = {}
+    for field in attrs.fields(Deadlines):
+        if isinstance(field.default, float):
+            name = f"OSTLER_DEADLINE_{field.name.upper()}"
+            chosen[field.name] = pick(env, name, positive_float, field.default)
+    return Deadlines(**chosen)  # type: ignore[arg-type]
+
+
+def _or_off_int(text: str) -> int | None:
+    return None if text == OFF else positive_int(text)
+
+
+def _or_off_float(text: str) -> float | None:
+    return None if text == OFF else positive_float(text)
+
+
+def _full(text: str) -> str:
+    if text not in FULL_POLICIES:
+        raise ValueError(f"{text!r} is neither {' nor '.join(FULL_POLICIES)}")
+    return text

@@ -1,0 +1,63 @@
+"""What an operator can set about the agents."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.parsing import ConfigError
+from gateway.supervision import load_supervision
+from supervisor.conversations.admission import memory_budget
+from supervisor.conversations.deadlines import Deadlines
+
+
+def test_defaults():
+    found = load_supervision({})
+    assert found.limits.agents is None
+    assert found.limits.memory_bytes == memory_budget()
+    assert found.limits.full == "queue"
+    assert (found.restart.crashes, found.restart.seconds, found.restart.parked_seconds) == (5, 60.0, None)
+    assert found.deadlines == Deadlines()
+    assert found.agents is None
+
+
+def test_everything_can_be_set():
+    found = load_supervision(
+        {
+            "OSTLER_MAX_AGENTS": "3",
+            "OSTLER_MAX_STARTS": "2",
+            "OSTLER_MEMORY_BYTES": "off",
+            "OSTLER_IDLE_SECONDS": "off",
+            "OSTLER_WHEN_FULL": "refuse",
+            "OSTLER_RESTART_CRASHES": "7",
+            "OSTLER_RESTART_SECONDS": "30",
+            "OSTLER_PARKED_SECONDS": "300",
+            "OSTLER_DEADLINE_INITIALIZE": "1.5",
+            "OSTLER_DEADLINE_CANCEL_GRACE": "30",
+            "OSTLER_DRAIN_SECONDS": "60",
+            "OSTLER_AGENTS_DIR": "/opt/agents",
+        }
+    )
+    limits, restart = found.limits, found.restart
+    assert (limits.agents, limits.starts, limits.memory_bytes) == (3, 2, None)
+    assert (limits.idle_seconds, limits.full) == (None, "refuse")
+    assert (restart.crashes, restart.seconds, restart.parked_seconds) == (7, 30.0, 300.0)
+    assert (found.deadlines.initialize, found.deadlines.cancel_grace) == (1.5, 30.0)
+    assert found.deadlines.close == Deadlines().close
+    assert found.drain_seconds == 60.0
+    assert str(found.agents) == "/opt/agents"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OSTLER_MAX_AGENTS", "none"),
+        ("OSTLER_MAX_STARTS", "0"),
+        ("OSTLER_MEMORY_BYTES", "1G"),
+        ("OSTLER_IDLE_SECONDS", "-1"),
+        ("OSTLER_WHEN_FULL", "panic"),
+        ("OSTLER_DEADLINE_CLOSE", "soon"),
+    ],
+)
+def test_what_cannot_be_used_is_named(name, value):
+    with pytest.raises(ConfigError, match=name):
+        load_supervision({name: value})
