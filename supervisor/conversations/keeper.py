@@ -72,6 +72,7 @@ class Keeper:
         self.phase = "none"
         self.restarts = 0
         self._came_back = trio.Event()
+        self._coming_back = trio.CancelScope()
         self.restarting = False
         """Whether it comes back by itself after a crash."""
         self.last_exit: str | None = None
@@ -252,6 +253,16 @@ class Keeper:
     async def _restart(self) -> None:
         """Start a crashed agent again, so that the next message finds it ready. OTP's `transient`."""
         try:
+            await self._try_until_back()
+        finally:
+            self.restarting = False
+            self._came_back.set()
+            if self.phase == "restarting":
+                self.set_phase("stopped")
+            self.wake()
+
+    async def _try_until_back(self) -> None:
+        with trio.CancelScope() as self._coming_back:
             while True:
                 before = self._crashes
                 try:
@@ -265,12 +276,6 @@ class Keeper:
                 else:
                     self.note_restart()
                     return
-        finally:
-            self.restarting = False
-            self._came_back.set()
-            if self.phase == "restarting":
-                self.set_phase("stopped")
-            self.wake()
 
     def note_restart(self) -> None:
         """It came back after a crash, or because an operator wanted it."""
@@ -290,6 +295,9 @@ class Keeper:
 
         Returns when nothing of the agent is left. Cancelling it leaves the rest to the process's owner.
         """
+        if self.restarting:
+            self._coming_back.cancel()
+            await self._came_back.wait()
         run = self.current
         if run is None:
             if self.phase != "none":

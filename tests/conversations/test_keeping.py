@@ -107,6 +107,16 @@ async def test_a_stopped_agent_comes_back_with_the_next_message(tmp_path: Path) 
         assert answer(await turn(conversation, "again")) == "echo: again "
 
 
+async def test_an_operator_stops_an_agent_that_is_coming_back(tmp_path: Path) -> None:
+    async with open_house(tmp_path, restart=RestartPolicy(first_pause=60.0)) as house:
+        conversation = await house.start()
+        await turn(conversation, "!crash 1")
+        await until(lambda: conversation.runner.keeper.phase == "restarting")
+        await house.supervisor.stop_agent(conversation.id)
+        assert conversation.runner.keeper.phase == "stopped"
+        assert len(house.log.pids()) == 1
+
+
 async def test_at_the_limit_the_longest_idle_makes_room_and_comes_back(tmp_path: Path) -> None:
     async with open_house(tmp_path, limits=Limits(agents=2)) as house:
         first, second, third = [await house.start() for _ in range(3)]
