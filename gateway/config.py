@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
 
+from gateway.address import DEFAULT_HOST, DEFAULT_PORT, listed, read_host, read_port, session_keys
 from gateway.parsing import ConfigError, directory, pick, positive_float, positive_int
 from gateway.supervision import Supervision, load_supervision
 from supervisor.agents.levels import Level
 from supervisor.agents.levels import parse as parse_level
 from supervisor.events.model import Vocabulary
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 8000
 DEFAULT_STATE = "~/.ostler"
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -73,6 +71,10 @@ def load_config(
     containment: str | None = None,
 ) -> Config:
     """Merge arguments and environment. Raises ConfigError, naming the argument or the variable."""
+    try:
+        keys = session_keys(env)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     regex = env.get("OSTLER_CORS_ORIGIN_REGEX") or None
     if regex is not None:
         try:
@@ -80,18 +82,18 @@ def load_config(
         except re.error as error:
             raise ConfigError(f"OSTLER_CORS_ORIGIN_REGEX is no regular expression: {error}") from None
     return Config(
-        host=pick(env, "OSTLER_HOST", _host, DEFAULT_HOST, argument=host, option="--host"),
-        port=pick(env, "OSTLER_PORT", _port, DEFAULT_PORT, argument=port, option="--port"),
+        host=pick(env, "OSTLER_HOST", read_host, DEFAULT_HOST, argument=host, option="--host"),
+        port=pick(env, "OSTLER_PORT", read_port, DEFAULT_PORT, argument=port, option="--port"),
         state=pick(
             env, "OSTLER_STATE", directory, directory(DEFAULT_STATE), argument=state, option="--state"
         ),
-        session_api_keys=_session_keys(env),
+        session_api_keys=keys,
         event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
         containment=pick(
             env, "OSTLER_CONTAINMENT", parse_level, None, argument=containment, option="--containment"
         ),
         supervision=load_supervision(env),
-        cors_origins=tuple(_list(env.get("OSTLER_CORS_ORIGINS", ""))),
+        cors_origins=tuple(listed(env.get("OSTLER_CORS_ORIGINS", ""))),
         cors_origin_regex=regex,
         max_body_bytes=pick(env, "OSTLER_MAX_BODY_BYTES", positive_int, MAX_BODY_BYTES),
         max_subscribers=pick(env, "OSTLER_MAX_SUBSCRIBERS", positive_int, MAX_SUBSCRIBERS),
@@ -102,48 +104,8 @@ def load_config(
     )
 
 
-def _host(text: str) -> str:
-    if not text or any(character.isspace() for character in text):
-        raise ValueError(f"{text!r} is no host name or address")
-    return text
-
-
-def _port(text: str) -> int:
-    try:
-        port = int(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no port number") from None
-    if not 0 <= port <= 65535:
-        raise ValueError(f"{port} is not between 0 and 65535")
-    return port
-
-
 def _vocabulary(text: str) -> Vocabulary | None:
     try:
         return Vocabulary(text)
     except ValueError:
         raise ValueError(f"{text!r} is neither core nor extended") from None
-
-
-def _list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _session_keys(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Keys under our own names and under those that deployments of the wire already set; empty ones dropped.
-
-    Whoever set one of these variables expects a closed server, so every one of them counts.
-    """
-    keys = _list(env.get("OSTLER_SESSION_API_KEYS", ""))
-    listed = env.get("OH_SESSION_API_KEYS", "").strip()
-    if listed:
-        try:
-            values = json.loads(listed)
-        except ValueError:
-            values = None
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise ConfigError("OH_SESSION_API_KEYS is no JSON array of strings")
-        keys += values
-    keys += [value for name, value in env.items() if re.fullmatch(r"OH_SESSION_API_KEYS_\d+", name)]
-    keys += [env.get("OSTLER_SESSION_API_KEY", ""), env.get("SESSION_API_KEY", "")]
-    return tuple(dict.fromkeys(key for key in keys if key.strip()))

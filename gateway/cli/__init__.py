@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from gateway.cli import commands
 from supervisor.version import __version__
 
 BAD_INPUT = 2
@@ -27,8 +28,8 @@ def build_parser() -> Parser:
     """The command's arguments. Values are checked later, together with those of the environment."""
     parser = Parser(prog="ostler", description="Runs ACP coding agents behind a REST and WebSocket server.")
     parser.add_argument("--version", action="version", version=f"ostler {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    serve = commands.add_parser("serve", help="run the server")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    serve = subparsers.add_parser("serve", help="run the server")
     serve.add_argument("--host", help="address to listen on (OSTLER_HOST; default 127.0.0.1)")
     serve.add_argument("--port", help="port, 0 for any free one (OSTLER_PORT; default 8000)")
     serve.add_argument(
@@ -44,12 +45,15 @@ def build_parser() -> Parser:
         action="store_true",
         help="no parent process that restarts the server (OSTLER_NO_WARDEN)",
     )
+    commands.add_commands(subparsers.add_parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status: 0 done, 1 failed, 2 bad input."""
+    """Run the command; the exit status: 0 done, 1 failed, 2 bad input, 3 no server."""
     arguments = build_parser().parse_args(argv)
+    if arguments.command != "serve":
+        return commands.run(arguments)
     # Imported here, so that --version and --help stay quick.
     from supervisor.agents.lifeline import Lifeline, WardenGone
 

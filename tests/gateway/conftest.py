@@ -313,9 +313,9 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
 
 
 @asynccontextmanager
-async def serving(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
+async def serving(state: Path, port: int = 0, **settings: Any) -> AsyncIterator[Gateway]:
     """The gateway on a real port. Leaving the block ends it in an orderly way."""
-    async with open_gateway(state, port=0, **settings) as opened:
+    async with open_gateway(state, port=port, **settings) as opened:
         sockets = await bind(opened.services.config)
         async with trio.open_nursery() as nursery:
             await nursery.start(

@@ -1,0 +1,71 @@
+"""Where the server is and with which key it is spoken to: what the server and the commands both read.
+
+The standard library alone, so that commands are quick.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 8000
+
+ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to listen on
+"""Addresses that a server listens on, and what reaches it there from the same machine."""
+
+
+def read_host(text: str) -> str:
+    """A host name or address. Raises ValueError."""
+    if not text or any(character.isspace() for character in text):
+        raise ValueError(f"{text!r} is no host name or address")
+    return text
+
+
+def read_port(text: str) -> int:
+    """A port number, 0 included. Raises ValueError."""
+    try:
+        port = int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no port number") from None
+    if not 0 <= port <= 65535:
+        raise ValueError(f"{port} is not between 0 and 65535")
+    return port
+
+
+def local_url(env: Mapping[str, str]) -> str:
+    """The address of the server that these variables would start. Raises ValueError."""
+    host = read_host(env.get("OSTLER_HOST") or DEFAULT_HOST)
+    port = read_port(env.get("OSTLER_PORT") or str(DEFAULT_PORT))
+    if port == 0:
+        raise ValueError("port 0 is any free one: the server's first line has its address")
+    host = ANYWHERE.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def listed(text: str) -> list[str]:
+    """The parts of a comma-separated list, empty ones dropped."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def session_keys(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Keys under our own names and under those that deployments of the wire already set; empty ones dropped.
+
+    Whoever set one of these variables expects a closed server, so every one of them counts. Raises
+    ValueError, naming the variable.
+    """
+    keys = listed(env.get("OSTLER_SESSION_API_KEYS", ""))
+    array = env.get("OH_SESSION_API_KEYS", "").strip()
+    if array:
+        try:
+            values = json.loads(array)
+        except ValueError:
+            values = None
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise ValueError("OH_SESSION_API_KEYS is no JSON array of strings")
+        keys += values
+    keys += [value for name, value in env.items() if re.fullmatch(r"OH_SESSION_API_KEYS_\d+", name)]
+    keys += [env.get("OSTLER_SESSION_API_KEY", ""), env.get("SESSION_API_KEY", "")]
+    return tuple(dict.fromkeys(key for key in keys if key.strip()))

@@ -1,0 +1,185 @@
+"""Talking to a running server over REST. The standard library alone: a command must start at once."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import ssl
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gateway.address import local_url, session_keys
+
+KEY_HEADER: Final = "X-Session-API-Key"
+
+CONNECT_SECONDS: Final = 5.0
+"""For a connection: a server on this machine takes a millisecond, one behind a VPN a few hundred."""
+
+ANSWER_SECONDS: Final = 30.0
+"""For an answer that only has to be looked up, by a server that is busy."""
+
+ACTION_SECONDS: Final = 180.0
+"""For the end of a turn that is being cancelled and an agent that is being started, with all their grace."""
+
+PAGE: Final = 100
+"""Conversations asked for at once; the most that the server gives."""
+
+WHOLE_ID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+PART_OF_ID: Final = re.compile(r"[0-9a-f-]{1,36}")
+
+
+class Failure(Exception):
+    """The command could not be done. The message is one line; `status` is the exit status."""
+
+    status = 1
+
+
+class BadInput(Failure):
+    """The command was called wrongly."""
+
+    status = 2
+
+
+class Unreachable(Failure):
+    """There is no server to talk to, or it does not answer."""
+
+    status = 3
+
+
+class Server:
+    """A running server, by its address and with the key for it. Holds no connection."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        self.url = url.rstrip("/")
+        self.parts = urllib.parse.urlsplit(self.url)
+        self.key = key
+        try:
+            port = self.parts.port
+        except ValueError:
+            port = -1
+        if self.parts.scheme not in ("http", "https") or not self.parts.hostname or port == -1:
+            raise BadInput(f"{url!r} is no address of a server, such as http://127.0.0.1:8000")
+        self.secure = self.parts.scheme == "https"
+        self.host: str = self.parts.hostname
+        self.port = port or (443 if self.secure else 80)
+
+    @classmethod
+    def of(cls, url: str | None, env: Mapping[str, str]) -> Server:
+        """The server that an argument or the environment names. Raises BadInput."""
+        try:
+            keys = session_keys(env)
+            found = url or env.get("OSTLER_URL") or local_url(env)
+        except ValueError as error:
+            raise BadInput(str(error)) from None
+        return cls(found, env.get("OSTLER_API_KEY") or (keys[0] if keys else None))
+
+    def headers(self) -> dict[str, str | bytes]:
+        """What every request carries. The key goes as UTF-8, as the server reads it."""
+        return {KEY_HEADER: self.key.encode()} if self.key else {}
+
+    def path(self, path: str) -> str:
+        """A path below the server's own, which a proxy may have given it."""
+        return self.parts.path + path
+
+    def get(self, path: str) -> Any:
+        """The JSON at a path. Raises Failure."""
+        return self.call("GET", path)
+
+    def post(self, path: str, body: Any = None) -> Any:
+        """Have something done; its JSON. Raises Failure."""
+        return self.call("POST", path, body, seconds=ACTION_SECONDS)
+
+    def call(self, method: str, path: str, body: Any = None, *, seconds: float = ANSWER_SECONDS) -> Any:
+        """One request on a connection of its own. Raises Unreachable, or Failure with the server's reason."""
+        headers = {**self.headers(), "Accept": "application/json"}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        connection = self._connection()
+        try:
+            connection.connect()
+            connection.sock.settimeout(seconds)
+            connection.request(method, self.path(path), data, headers)
+            response = connection.getresponse()
+            status, content = response.status, response.read()
+            retry_after = response.headers.get("Retry-After")
+        except TimeoutError:
+            raise Unreachable(f"no answer from {self.url}") from None
+        except OSError as error:
+            raise Unreachable(self.absent(error)) from None
+        except http.client.HTTPException:
+            raise Failure(f"what answers at {self.url} is no Ostler server") from None
+        finally:
+            connection.close()
+        try:
+            answer = json.loads(content)
+        except ValueError:
+            raise Failure(f"what answers at {self.url} is no Ostler server (status {status})") from None
+        if status >= 300:
+            raise Failure(self._reason(status, answer, retry_after))
+        return answer
+
+    def absent(self, error: OSError) -> str:
+        """The line for a server that cannot be connected to."""
+        reason = error.strerror or str(error)
+        return f"no server at {self.url} ({reason}); name another one with --url or OSTLER_URL"
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self.secure:
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(self.host, self.port, timeout=CONNECT_SECONDS, context=context)
+        return http.client.HTTPConnection(self.host, self.port, timeout=CONNECT_SECONDS)
+
+    def _reason(self, status: int, answer: Any, retry_after: str | None) -> str:
+        if status == 401:
+            if self.key:
+                return f"the server at {self.url} does not know this key"
+            return f"the server at {self.url} wants a key; set OSTLER_API_KEY"
+        detail = answer.get("detail") if isinstance(answer, dict) else None
+        if isinstance(detail, list):
+            detail = "; ".join(str(problem.get("msg")) for problem in detail if isinstance(problem, dict))
+        text = str(detail or f"the server answered with status {status}")
+        return f"{text} (try again in {retry_after} s)" if retry_after else text
+
+    def conversation_id(self, text: str) -> str:
+        """The id that `text` is, or that it is the beginning of.
+
+        Those of agents go before all others. Raises BadInput, and Failure when it fits none or several.
+        """
+        text = text.lower()
+        if WHOLE_ID.fullmatch(text):
+            plain = text.replace("-", "")
+            return "-".join((plain[:8], plain[8:12], plain[12:16], plain[16:20], plain[20:]))
+        if not PART_OF_ID.fullmatch(text):
+            raise BadInput(f"{text!r} is neither an id nor the beginning of one")
+        beginning = text.replace("-", "")
+        for ids in (self._agents(), self._conversations()):
+            found = [each for each in ids if each.replace("-", "").startswith(beginning)]
+            if len(found) > 1:
+                raise Failure(f"{len(found)} ids begin with {text}: {', '.join(found[:3])} ...")
+            if found:
+                return found[0]
+        raise Failure(f"no conversation has an id that begins with {text}")
+
+    def newest(self) -> str:
+        """The id of the conversation that was changed last. Raises Failure when there is none."""
+        items = self.get("/api/conversations/search?limit=1&sort_order=UPDATED_AT_DESC")["items"]
+        if not items:
+            raise Failure("there is no conversation yet")
+        return str(items[0]["id"])
+
+    def _agents(self) -> Iterator[str]:
+        for agent in self.get("/api/agents")["agents"]:
+            yield agent["conversation_id"]
+
+    def _conversations(self) -> Iterator[str]:
+        page: str | None = ""
+        while page is not None:
+            query = f"limit={PAGE}" + (f"&page_id={urllib.parse.quote(page)}" if page else "")
+            answer = self.get(f"/api/conversations/search?{query}")
+            for item in answer["items"]:
+                yield item["id"]
+            page = answer["next_page_id"]

@@ -1,0 +1,99 @@
+"""`ostler logs`: what an agent wrote to standard error, or the last frames between it and the server."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from gateway.cli.client import Server, Unreachable
+from gateway.cli.present import print_json
+from gateway.cli.text import clean, size
+
+POLL_SECONDS: Final = 0.5
+"""Between two looks at what is followed: a person reads along, and each costs the server next to nothing."""
+
+MISSED: Final = "[...]"
+"""Stands where something may have been missed: more was written between two looks than is kept."""
+
+
+def run(server: Server, arguments: Namespace) -> None:
+    """Print the tail; with `follow` also what is added to it, until interrupted. Raises Failure."""
+    conversation_id = server.conversation_id(arguments.id)
+    what, key = ("trace", "frames") if arguments.trace else ("stderr", "lines")
+    path = f"/api/agents/{conversation_id}/{what}"
+    answer = server.get(path)
+    if not arguments.follow:
+        answer[key] = _last(answer[key], arguments.lines)
+        if arguments.json:
+            print_json(answer)
+            return
+        for item in answer[key]:
+            print(line(item))
+        return
+    tail = Tail()
+    fresh = _last(tail.look(answer[key]), arguments.lines)
+    while True:
+        for item in fresh:
+            print(json.dumps(item) if arguments.json else line(item))
+        print(end="", flush=True)
+        time.sleep(POLL_SECONDS)
+        try:
+            fresh = tail.look(server.get(path)[key])
+        except Unreachable:
+            fresh = []  # it may be back soon
+            continue
+        if tail.missed and not arguments.json:
+            print(MISSED)
+
+
+def line(item: str | Mapping[str, Any]) -> str:
+    """A line of standard error, or a frame: when, where to, how large, how it begins."""
+    if isinstance(item, str):
+        return clean(item)
+    moment = datetime.fromisoformat(item["timestamp"]).astimezone()
+    return (
+        f"{moment:%H:%M:%S.%f}"[:-3] + f" {item['direction']} {size(item['size']):>5} {clean(item['text'])}"
+    )
+
+
+def _last(items: list[Any], count: int | None) -> list[Any]:
+    return items if count is None else items[max(0, len(items) - count) :]
+
+
+class Tail:
+    """Finds what is new in a tail that is looked at again and again. `missed`: perhaps not all of it."""
+
+    def __init__(self) -> None:
+        self._looked_at: list[Any] | None = None
+        self._seen: list[Any] = []
+        self.missed = False
+
+    def look(self, tail: list[Any]) -> list[Any]:
+        """What was not there before. A last line that has changed since is not given yet: it may grow."""
+        start = self._first_new(tail)
+        settled = tail == self._looked_at or self._looked_at is None
+        end = max(start, len(tail) if settled else len(tail) - 1)
+        self._looked_at, self._seen = tail, tail[:end]
+        return tail[start:end]
+
+    def _first_new(self, tail: list[Any]) -> int:
+        seen = self._seen
+        self.missed = False
+        for gone in range(len(seen)):
+            kept = seen[gone:]
+            if tail[: len(kept)] == kept:
+                return len(kept)
+            *whole, last = kept
+            if tail[: len(whole)] == whole and _grown(last, tail[len(whole) : len(kept)]):
+                return len(whole)
+        self.missed = bool(seen) and bool(tail)
+        return 0
+
+
+def _grown(before: Any, now: list[Any]) -> bool:
+    """Whether an unfinished line has become the one that `now` holds."""
+    return bool(now) and isinstance(before, str) and now[0].startswith(before)

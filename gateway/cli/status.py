@@ -1,0 +1,48 @@
+"""`ostler status`: the server."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.cli.client import Server
+from gateway.cli.present import present
+from gateway.cli.text import cut, duration, one_line, size, terminal_width
+
+
+def run(server: Server, arguments: Namespace) -> None:
+    """Tell how the server is. Raises Failure."""
+    present(server, "/api/status", arguments, lambda answer: lines(server.url, answer, terminal_width()))
+
+
+def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
+    """One line for each thing that there is to know."""
+    conversations, agents, totals = status["conversations"], status["agents"], status["totals"]
+    limits = status["limits"]
+    memory = size(agents["rss_bytes"])
+    if limits["memory_bytes"] is not None:
+        memory += f" of {size(limits['memory_bytes'])}"
+    live = _counts(agents, "live", "starting", "queued", "hibernated", "parked")
+    if limits["agents"] is not None:
+        live += f"; {limits['agents']} at the most"
+    key = status["secret_key"]
+    pairs = [
+        ("server", f"{url}, {status['status']}, up {duration(status['uptime'])}, pid {status['pid']}"),
+        ("version", f"{status['version']} (Python {status['python_version']})"),
+        ("state", status["state"]),
+        ("containment", status["containment"]),
+        ("secret key", key["source"] or f"none: {key['problem']}"),
+        ("session keys", "wanted" if status["session_key_wanted"] else "none: open to who reaches it"),
+        ("conversations", f"{conversations['total']}, {conversations['loaded']} of them loaded"),
+        ("agents", live),
+        ("memory", memory),
+        ("turns", f"{status['turns']['running']} running, {_counts(totals['turns']) or 'none'} ended"),
+        ("since start", _counts(totals, "starts", "restarts", "crashes")),
+    ]
+    column = max(len(name) for name, _ in pairs) + 2
+    return [cut(f"{name + ':':<{column}}{one_line(text)}", width) for name, text in pairs]
+
+
+def _counts(counts: Mapping[str, Any], *names: str) -> str:
+    return ", ".join(f"{counts[name]} {name}" for name in names or counts)

@@ -1,0 +1,116 @@
+"""The session socket of a conversation, read frame by frame. Blocking: a command does nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Final
+
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import (
+    AcceptConnection,
+    CloseConnection,
+    Event,
+    Ping,
+    RejectConnection,
+    RejectData,
+    Request,
+    TextMessage,
+)
+from wsproto.utilities import ProtocolError
+
+from gateway.cli.client import ANSWER_SECONDS, CONNECT_SECONDS, Failure, Server, Unreachable
+
+READ_BYTES: Final = 64 * 1024
+
+PROBE_AFTER_SECONDS: Final = 30
+"""Of silence; then the kernel asks whether the other side is still there."""
+
+UNKNOWN_CONVERSATION: Final = 4004
+REFUSED: Final = 403
+
+
+class Lost(Exception):
+    """The connection ended though the conversation goes on: the server stopped, or the network did."""
+
+
+def frames(server: Server, conversation_id: str, after_seq: int | None) -> Iterator[str]:
+    """The text frames after that sequence number, None for what is new from now on.
+
+    Never ends by itself. Raises Lost, Unreachable, or Failure for what another try would not change.
+    Closing the generator closes the connection.
+    """
+    query = "" if after_seq is None else f"?after_seq={after_seq}"
+    target = server.path(f"/sockets/session/{conversation_id}{query}")
+    try:
+        sock = _connect(server)
+    except TimeoutError:
+        raise Unreachable(f"no answer from {server.url}") from None
+    except OSError as error:
+        raise Unreachable(server.absent(error)) from None
+    with contextlib.closing(sock):
+        ws = WSConnection(ConnectionType.CLIENT)
+        headers = [
+            (name.encode(), value if isinstance(value, bytes) else value.encode())
+            for name, value in server.headers().items()
+        ]
+        parts: list[str] = []
+        try:
+            sock.sendall(ws.send(Request(host=server.parts.netloc, target=target, extra_headers=headers)))
+            for event in _events(sock, ws):
+                match event:
+                    case AcceptConnection():
+                        sock.settimeout(None)
+                    case TextMessage():
+                        parts.append(event.data)
+                        if event.message_finished:
+                            yield "".join(parts)
+                            parts.clear()
+        except (OSError, ProtocolError) as error:
+            raise Lost(str(error)) from None
+
+
+def _connect(server: Server) -> socket.socket:
+    sock = socket.create_connection((server.host, server.port), timeout=CONNECT_SECONDS)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_SECONDS)
+        if server.secure:
+            sock = ssl.create_default_context().wrap_socket(sock, server_hostname=server.host)
+        sock.settimeout(ANSWER_SECONDS)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _events(sock: socket.socket, ws: WSConnection) -> Iterator[Event]:
+    """What arrives, pings answered. Raises for the ends that a connection can have."""
+    while True:
+        data = sock.recv(READ_BYTES)
+        ws.receive_data(data or None)
+        for event in ws.events():
+            match event:
+                case Ping():
+                    sock.sendall(ws.send(event.response()))
+                case RejectConnection(status_code=status):
+                    raise _rejected(status)
+                case RejectData():
+                    pass
+                case CloseConnection(code=code, reason=reason):
+                    if code == UNKNOWN_CONVERSATION:
+                        raise Failure("there is no such conversation")
+                    raise Lost(reason or f"closed with code {code}")
+                case _:
+                    yield event
+        if not data:
+            raise Lost("the connection ended")
+
+
+def _rejected(status: int) -> Failure:
+    if status == REFUSED:
+        return Failure("the server refused the connection: it wants another key (OSTLER_API_KEY)")
+    return Failure(f"the server refused the connection (status {status})")

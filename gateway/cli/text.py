@@ -1,0 +1,107 @@
+"""Text for a terminal: tables, times, sizes. Nothing that an agent said can steer the terminal."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Sequence
+from typing import Final
+
+ESCAPES: Final = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x1b\\|\x07|$)|[ -/]*[0-~])|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+"""Escape sequences (colours, titles, ...) and control characters, but for tab and line feed."""
+
+ELLIPSIS: Final = "…"
+GAP: Final = "  "
+
+MINUTE: Final = 60
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+
+
+def clean(text: str) -> str:
+    """The text without anything that a terminal would obey."""
+    return ESCAPES.sub("", text)
+
+
+def one_line(text: str) -> str:
+    """The text, cleaned, on one line."""
+    return " ".join(clean(text).split())
+
+
+def width_of(text: str) -> int:
+    """How many columns it takes: wide characters two, marks that combine none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1
+        for each in text
+    )
+
+
+def cut(text: str, width: int | None) -> str:
+    """The text in at most so many columns; None means as many as it takes."""
+    if width is None or width_of(text) <= width:
+        return text
+    kept = text[: max(0, width - 1)]
+    while width_of(kept) > width - 1:
+        kept = kept[:-1]
+    return kept + ELLIPSIS
+
+
+def terminal_width() -> int | None:
+    """The columns there are; None when nobody looks at a terminal, so that nothing is cut off."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None,
+    right: frozenset[str] = frozenset(),
+) -> list[str]:
+    """Lines with aligned columns, cut to the width. Columns named in `right` are aligned there."""
+    cells = [list(header), *([one_line(cell) for cell in row] for row in rows)]
+    widths = [max(width_of(row[column]) for row in cells) for column in range(len(header))]
+    lines = []
+    for row in cells:
+        parts = []
+        for name, cell, columns in zip(header, row, widths, strict=True):
+            padding = " " * (columns - width_of(cell))
+            parts.append(padding + cell if name in right else cell + padding)
+        lines.append(cut(GAP.join(parts).rstrip(), width))
+    return lines
+
+
+def duration(seconds: float | None) -> str:
+    """Two figures at the most: `7s`, `3m12s`, `5h03m`, `12d4h`; `-` for None."""
+    if seconds is None:
+        return "-"
+    whole = int(seconds)
+    if whole < MINUTE:
+        return f"{whole}s"
+    if whole < HOUR:
+        return f"{whole // MINUTE}m{whole % MINUTE:02}s"
+    if whole < DAY:
+        return f"{whole // HOUR}h{whole % HOUR // MINUTE:02}m"
+    return f"{whole // DAY}d{whole % DAY // HOUR}h"
+
+
+def size(count: int | None) -> str:
+    """Bytes in powers of 1024 with three figures: `812K`, `1.4M`, `2.0G`; `-` for None."""
+    if count is None:
+        return "-"
+    value = float(count)
+    for unit in ("B", "K", "M", "G"):
+        if value < 1000 or unit == "G":
+            break
+        value /= 1024
+    return f"{value:.1f}{unit}" if value < 10 and unit != "B" else f"{value:.0f}{unit}"
+
+
+def number(value: float | None) -> str:
+    """A count; `-` for None."""
+    return "-" if value is None else f"{value:g}"
