@@ -273,7 +273,15 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 },
                 description="Since the start of the server; turns by the reason of their end",
             ),
-            "limits": obj({"agents": nullable(COUNT), "memory_bytes": nullable(COUNT)}),
+            "limits": obj(
+                {
+                    "agents": nullable(COUNT),
+                    "memory_bytes": nullable({**COUNT, "description": "Of all agents' process trees"}),
+                    "starts": {**COUNT, "description": "At the same time"},
+                    "idle_seconds": nullable({**NUMBER, "description": "Then an agent is hibernated"}),
+                    "when_full": {"type": "string", "enum": ["queue", "refuse"]},
+                }
+            ),
         },
         "status",
         "version",

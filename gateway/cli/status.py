@@ -26,6 +26,10 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
     live = _counts(agents, "live", "starting", "queued", "hibernated", "parked")
     if limits["agents"] is not None:
         live += f"; {limits['agents']} at the most"
+    idle = limits["idle_seconds"]
+    admission = f"{limits['starts']} starts at a time; {limits['when_full']} when full; " + (
+        f"hibernated when idle for {duration(idle)}" if idle is not None else "idle ones stay"
+    )
     key = status["secret_key"]
     pairs = [
         ("server", f"{url}, {status['status']}, up {duration(status['uptime'])}, pid {status['pid']}"),
@@ -37,6 +41,7 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
         ("conversations", f"{conversations['total']}, {conversations['loaded']} of them loaded"),
         ("agents", live),
         ("memory", memory),
+        ("admission", admission),
         ("turns", f"{status['turns']['running']} running, {_counts(totals['turns']) or 'none'} ended"),
         ("since start", _counts(totals, "starts", "restarts", "crashes")),
     ]

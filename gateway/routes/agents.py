@@ -109,6 +109,7 @@ class AgentRoutes:
         """How the server is."""
         services = self.services
         figures = services.supervisor.figures()
+        limits = services.config.supervision.limits
         return json_response(
             {
                 "status": "stopping" if services.closing.is_set() else "ready",
@@ -139,7 +140,13 @@ class AgentRoutes:
                     "crashes": figures.crashes_total,
                     "turns": dict(figures.turns_total),
                 },
-                "limits": {"agents": figures.limit_agents, "memory_bytes": figures.limit_memory_bytes},
+                "limits": {
+                    "agents": limits.agents,
+                    "memory_bytes": limits.memory_bytes,
+                    "starts": limits.starts,
+                    "idle_seconds": limits.idle_seconds,
+                    "when_full": limits.full,
+                },
             }
         )
 

@@ -11,7 +11,9 @@ import trio
 from jsonschema import Draft202012Validator
 
 from gateway import schemas
+from gateway.supervision import load_supervision
 from supervisor.acp import TraceLine
+from supervisor.conversations.admission import Limits
 from supervisor.conversations.errors import AgentFailure
 from supervisor.credentials import WrongMasterKey
 
@@ -119,7 +121,14 @@ async def test_a_frame_of_the_trace_keeps_its_date(gateway):
     assert moments[1] == pytest.approx(time.time(), abs=5.0)
 
 
-async def test_status(gateway):
+async def test_status(gateway_with):
+    limits = Limits(agents=8, memory_bytes=2**33, starts=3, idle_seconds=None, full="refuse")
+    supervision = attrs.evolve(load_supervision({}), limits=limits)
+    async with gateway_with(supervision=supervision) as gateway:
+        await look_at_status(gateway)
+
+
+async def look_at_status(gateway):
     for _ in range(3):
         await gateway.conversation()
     status, body = await gateway.call("GET", "/api/status")
@@ -136,7 +145,13 @@ async def test_status(gateway):
         "crashes": 6,
         "turns": {"end_turn": 30, "cancelled": 2},
     }
-    assert body["limits"] == {"agents": 8, "memory_bytes": None}
+    assert body["limits"] == {
+        "agents": 8,
+        "memory_bytes": 2**33,
+        "starts": 3,
+        "idle_seconds": None,
+        "when_full": "refuse",
+    }
     assert body["session_key_wanted"] is False
     source = str(gateway.services.config.state / "master.key")
     assert body["secret_key"] == {"source": source, "problem": None}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from contextlib import ExitStack, contextmanager
 
@@ -263,6 +266,31 @@ async def test_watching_waits_for_a_server_that_went_away(server_with, free_port
         async with server_with(port=free_port):
             while await watching.line() != "no agents\n":
                 pass
+
+
+async def test_a_terminal_is_drawn_over_and_never_overflows(server):
+    for number in range(30):
+        server.supervisor.add_agent(f"{number:08}{ID[8:]}", title="long " * 40)
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 10, 60, 0, 0))
+    command = [sys.executable, "-m", "gateway", "ps", "--watch", "0.1"]
+    process = subprocess.Popen(command, env=environment(server.url), stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        shown = b""
+        with trio.fail_after(20):
+            while shown.count(b"\x1b[H") < 3:
+                shown += await trio.to_thread.run_sync(os.read, ours, 65536, abandon_on_cancel=True)
+    finally:
+        process.kill()
+        await trio.to_thread.run_sync(process.wait)
+        os.close(ours)
+    screen = shown.decode().split("\x1b[H")[1]
+    assert screen.endswith("\x1b[J")
+    lines = screen.removesuffix("\x1b[J").removesuffix("\r\n").split("\x1b[K\r\n")
+    lines[-1] = lines[-1].removesuffix("\x1b[K")
+    assert len(lines) == 9  # one below the height, so that nothing scrolls
+    assert max(len(line) for line in lines) == 60
 
 
 @pytest.fixture

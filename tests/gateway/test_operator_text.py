@@ -153,7 +153,13 @@ STATUS = {
     "agents": {"live": 3, "starting": 1, "queued": 2, "hibernated": 4, "parked": 1, "rss_bytes": 2 * 1024**3},
     "turns": {"running": 2},
     "totals": {"starts": 20, "restarts": 5, "crashes": 6, "turns": {"end_turn": 30, "cancelled": 2}},
-    "limits": {"agents": 8, "memory_bytes": 8 * 1024**3},
+    "limits": {
+        "agents": 8,
+        "memory_bytes": 8 * 1024**3,
+        "starts": 4,
+        "idle_seconds": 1800.0,
+        "when_full": "queue",
+    },
 }
 
 
@@ -169,6 +175,7 @@ def test_status():
         "conversations": "40, 7 of them loaded",
         "agents": "3 live, 1 starting, 2 queued, 4 hibernated, 1 parked; 8 at the most",
         "memory": "2.0G of 8.0G",
+        "admission": "4 starts at a time; queue when full; hibernated when idle for 30m00s",
         "turns": "2 running, 30 end_turn, 2 cancelled ended",
         "since start": "20 starts, 5 restarts, 6 crashes",
     }
@@ -178,7 +185,7 @@ def test_status():
 def test_status_of_a_server_without_limits_turns_and_keys():
     bare = {
         **STATUS,
-        "limits": {"agents": None, "memory_bytes": None},
+        "limits": {**STATUS["limits"], "agents": None, "memory_bytes": None, "idle_seconds": None},
         "totals": {**STATUS["totals"], "turns": {}},
         "secret_key": {"source": None, "problem": "the key\nis missing"},
         "session_key_wanted": False,
@@ -186,6 +193,7 @@ def test_status_of_a_server_without_limits_turns_and_keys():
     lines = "\n".join(status.lines("http://h:1", bare, None))
     assert "1 parked\n" in lines
     assert "2.0G\n" in lines
+    assert "idle ones stay\n" in lines
     assert "none ended" in lines
     assert "none: the key is missing" in lines
     assert "none: open to who reaches it" in lines
