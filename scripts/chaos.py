@@ -1,0 +1,65 @@
+"""The long chaos run; what it does is in tests/chaos, where a short one is a test."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+# In place of this directory, where `chaos` would be this file.
+sys.path[0] = str(Path(__file__).resolve().parents[1] / "tests")
+
+import trio  # noqa: E402 - the path comes first
+from chaos.run import Report, chaos, starts  # noqa: E402
+
+WARM_UP = 100  # starts before the first measurement of a long run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, help="of the plan of accidents (default: a new one, printed)")
+    parser.add_argument("--conversations", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=120.0, help="how long there are accidents")
+    parser.add_argument("--server-kills", type=int, metavar="N", help="only N SIGKILLs of the server")
+    parser.add_argument("--starts", type=int, metavar="N", help="only starts and stops, N after a warm-up")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
+    with tempfile.TemporaryDirectory(prefix="ostler-chaos-") as name:
+        directory = Path(name).resolve()
+        if options.starts is not None:
+            report = trio.run(partial(starts, directory, count=options.starts, warm_up=WARM_UP))
+        else:
+            report = trio.run(
+                partial(
+                    chaos,
+                    directory,
+                    seed=seed,
+                    conversations=options.conversations,
+                    seconds=options.seconds,
+                    kills=options.server_kills,
+                )
+            )
+    show(report, as_json=options.json)
+    sys.exit(1 if report.problems else 0)
+
+
+def show(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report.as_json()))
+        return
+    for name, value in {"seed": report.seed, **report.figures}.items():
+        print(f"{name:<26} {value}")
+    for kind, count in sorted(report.faults.items()):
+        print(f"fault {kind:<20} {count}")
+    print(f"{len(report.problems)} problems")
+    for problem in report.problems:
+        print(f"  {problem}")
+
+
+if __name__ == "__main__":
+    main()
