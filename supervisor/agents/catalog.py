@@ -157,6 +157,9 @@ class Descriptor:
     env_conflicts: tuple[EnvConflict, ...] = ()
     file_secrets: tuple[FileSecret, ...] = ()
     default_files: tuple[DefaultFile, ...] = ()
+    sessions_by_minute: bool = False
+    """Whether it names a session's file by the minute: opened again within the minute in which it was opened
+    last, it overwrites its own memory."""
     fs: bool = False
     """Whether it is offered the client's file system methods."""
     terminal: bool = False
@@ -202,6 +205,7 @@ def decode_descriptor(text: str, source: str) -> Descriptor:
             env_conflicts=tuple(_env_conflict(item) for item in table.tables("env_conflicts")),
             file_secrets=tuple(_file_secret(item) for item in table.tables("file_secrets")),
             default_files=tuple(_default_file(item) for item in table.tables("default_files")),
+            sessions_by_minute=table.flag("sessions_by_minute"),
             fs=table.flag("fs"),
             terminal=table.flag("terminal"),
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -19,7 +20,7 @@ from .agent import AgentRun, run_agent
 from .errors import AgentFailure
 from .launcher import Plan
 from .session import lost, startup_timeout
-from .starting import Started, open_agent
+from .starting import Started, open_agent, wait_to_restore
 
 if TYPE_CHECKING:
     from .conversation import Context
@@ -145,6 +146,11 @@ class Keeper:
             if self._budget.parked(trio.current_time()):
                 raise _parked(self.last_exit)
             await trio.sleep_until(self._not_before)
+            by_minute = self._context.launcher.descriptor(self._record).sessions_by_minute
+            wait = wait_to_restore(self._record, by_minute=by_minute, now=time.time())
+            if wait:
+                self.set_phase("restarting")
+                await trio.sleep(wait)
             return await self._start()
 
     async def _start(self) -> AgentRun:

@@ -30,11 +30,12 @@ class ConversationRecord:
     number of the last user message that was handed to the agent (-1: none): messages after it are the
     queue. `unfinished` tells that the turn of that message did not end well, so that an explicit run has
     something to continue; `retry_seq` names a message that was handed over but of which nothing happened,
-    so that an explicit run may hand it over once more. `session_id` is the agent's (a bearer token: never
-    shown whole), `session_cwd` its workspace, `session_used` whether the agent did anything in it yet (else
-    there is nothing to restore), `failed_restores` how often the agent died over restoring it, `sessions`
-    counts the agent sessions so far. `secrets` holds encrypted
-    values by name.
+    so that an explicit run may hand it over once more. `secrets` holds encrypted values by name.
+
+    Of the agent's session: `session_id` (a bearer token: never shown whole), `session_cwd` its workspace,
+    `session_opened` when it was opened last (seconds since the epoch), `session_used` whether the agent did
+    anything in it yet (else there is nothing to restore), `failed_restores` how often the agent died over
+    restoring it; `sessions` counts them.
     """
 
     id: str
@@ -59,6 +60,7 @@ class ConversationRecord:
     unfinished: bool = False
     session_id: str | None = None
     session_cwd: str | None = None
+    session_opened: float = 0.0
     session_used: bool = False
     failed_restores: int = 0
     sessions: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -28,6 +29,9 @@ from .session import (
 
 RESTORES_TRIED: Final = 2
 """An agent that dies over restoring a session so often gets a new one: it would die again."""
+
+MINUTE_MARGIN_SECONDS: Final = 0.5
+"""After the full minute: its clock is read a moment after ours."""
 
 SESSION_TAIL: Final = 8
 """Characters of an agent's session id that are shown: it works like a bearer token."""
@@ -91,6 +95,14 @@ def _given_up(record: ConversationRecord) -> str | None:
     return None
 
 
+def wait_to_restore(record: ConversationRecord, *, by_minute: bool, now: float) -> float:
+    """Seconds until the session may be restored: some agents would overwrite it within the minute (see
+    `Descriptor.sessions_by_minute`). `now` is in seconds since the epoch."""
+    if not by_minute or not record.session_used or record.session_opened // 60 != now // 60:
+        return 0.0
+    return (now // 60 + 1) * 60 - now + MINUTE_MARGIN_SECONDS
+
+
 def note_session(record: ConversationRecord, run: AgentRun, started: Started) -> None:
     """Write down in the record what a start brought; `agent_state` is what clients see of it."""
     session, models = started.session, started.models
@@ -102,6 +114,7 @@ def note_session(record: ConversationRecord, run: AgentRun, started: Started) ->
     record.session_id = session.session_id
     record.failed_restores = 0
     record.session_cwd = record.working_dir
+    record.session_opened = time.time()
     record.current_model = models.current
     if models.available is not None:
         record.models = models.available

@@ -151,6 +151,7 @@ async def test_a_full_server_refuses_where_the_operator_wants_that(tmp_path: Pat
         assert refused.value.retry_after > 0
         assert second.log.last_seq == -1  # nothing was taken, so nothing is owed
         await first.interrupt()
+        await until(lambda: not first.runner.busy)
         await second.send(say("hello"), run=True)
         assert await settled(second) == "finished"
 

@@ -15,11 +15,14 @@ from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.conversations import permissions, prompt, usage
 from supervisor.conversations.clip import PAYLOAD_BYTES, TEXT_BYTES, clip_payload, clip_text
 from supervisor.conversations.history import open_calls, speech
+from supervisor.conversations.record import ConversationRecord
 from supervisor.conversations.recorder import later
 from supervisor.conversations.start import StartRequest, choose_vocabulary
+from supervisor.conversations.starting import wait_to_restore
 from supervisor.conversations.translate import Usage
 from supervisor.conversations.turn import Turn, outcome_of
 from supervisor.events import ImageContent, Message, TextContent, Vocabulary
+from supervisor.settings import AgentSettings
 
 
 @pytest.mark.parametrize(
@@ -278,3 +281,29 @@ def test_calls_that_a_crash_left_open_are_found() -> None:
 )
 def test_what_a_transcript_says(event: dict[str, Any], line: tuple[str, str] | None) -> None:
     assert speech(event) == line
+
+
+@pytest.mark.parametrize(
+    ("by_minute", "used", "opened", "now", "wait"),
+    [
+        (True, True, 600.0, 610.0, 50.5),
+        (True, True, 600.0, 659.9, 0.6),
+        (True, True, 600.0, 660.0, 0.0),
+        (True, False, 600.0, 610.0, 0.0),
+        (False, True, 600.0, 610.0, 0.0),
+    ],
+)
+def test_a_session_named_by_its_minute_is_restored_in_another_one(
+    by_minute: bool, used: bool, opened: float, now: float, wait: float
+) -> None:
+    record = ConversationRecord(
+        id="1",
+        working_dir="/w",
+        created_at="",
+        updated_at="",
+        agent=AgentSettings(acp_server="custom", acp_command=("x",)),
+        vocabulary=Vocabulary.CORE,
+        session_used=used,
+        session_opened=opened,
+    )
+    assert wait_to_restore(record, by_minute=by_minute, now=now) == pytest.approx(wait)

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +307,26 @@ async def test_a_conversation_of_an_earlier_server_start_goes_on(
         events = await server.rest.turn(conversation, "what was the word", timeout=TURN_S)
         assert "ECHO: what was the word" in answer_text(events)
     assert "PINEAPPLE" in json.dumps(model_api.last_saying("what was the word").body)
+
+
+async def test_a_killed_server_takes_four_agents_with_it_and_all_go_on(talk: Open) -> None:
+    async with AsyncExitStack() as stack:
+        talks = [await stack.enter_async_context(talk(agent)) for agent in REAL_AGENTS]
+        for one in talks:
+            await one.turn(f"remember the word {one.agent.key.upper()}")
+        server = talks[0].server
+        (main,) = [process for process in server.tree() if process.ppid == server.pid]
+        below = [process.pid for process in server.tree() if process.pid != main.pid]
+        assert len(below) >= 8  # two to four processes each
+        os.kill(main.pid, signal.SIGKILL)
+        with trio.move_on_after(2):
+            while any(map(alive, below)):
+                await trio.sleep(0.02)
+        assert [pid for pid in below if alive(pid)] == []
+        for one in talks:
+            assert "ECHO: and now" in answer_text(await one.turn("say and now"))
+            events = await one.rest.events(one.id)
+            assert not of_kind(events, "ConversationErrorEvent")  # nothing was under way
 
 
 @each_agent
