@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
+import signal
 import sys
 import tempfile
 from functools import partial
@@ -29,23 +31,26 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
-    with tempfile.TemporaryDirectory(prefix="ostler-chaos-") as name:
-        directory = Path(name).resolve()
-        if options.starts is not None:
-            report = trio.run(partial(starts, directory, count=options.starts, warm_up=WARM_UP))
-        else:
-            report = trio.run(
-                partial(
-                    chaos,
-                    directory,
-                    seed=seed,
-                    conversations=options.conversations,
-                    seconds=options.seconds,
-                    kills=options.server_kills,
-                )
+    # Trio ends in order on this one, so that the server does not stay behind.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    directory = Path(tempfile.mkdtemp(prefix="ostler-chaos-")).resolve()
+    if options.starts is not None:
+        report = trio.run(partial(starts, directory, count=options.starts, warm_up=WARM_UP))
+    else:
+        report = trio.run(
+            partial(
+                chaos,
+                directory,
+                seed=seed,
+                conversations=options.conversations,
+                seconds=options.seconds,
+                kills=options.server_kills,
             )
+        )
     show(report, as_json=options.json)
-    sys.exit(1 if report.problems else 0)
+    if report.problems:
+        sys.exit(f"chaos: what the server and the agents wrote is in {directory}")
+    shutil.rmtree(directory)
 
 
 def show(report: Report, *, as_json: bool) -> None:

@@ -396,7 +396,7 @@ class Weight:
 
 AT_ONCE = 4
 DESCRIPTORS_MORE = 4  # connections of this client that come and go
-KIB_PER_START = 40  # what a start may leave behind, averaged; one leaked conversation is far more
+KIB_PER_START = 10  # what a start may leave behind, averaged (measured: 6); a leaked conversation is far more
 KIB_MORE = 6 * 1024  # noise of the allocator
 
 
