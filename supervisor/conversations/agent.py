@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -54,13 +54,13 @@ class AgentRun:
         )
 
 
-async def last_words(process: AgentProcess) -> str:
+async def last_words(process: AgentProcess, mask: Callable[[str], str]) -> str:
     """Why an agent ended, once it has: exit status or signal, uptime, last stderr lines."""
     status = await process.wait()
     log.info("agent exited", pid=process.pid, code=status.code, signal=status.signal)
     tail = "\n".join(process.stderr_tail()[-STDERR_LINES:])
     how = f"was {status}" if status.signal is not None else str(status)
-    return f"The agent {how}. Its last words:\n{tail}" if tail else f"The agent {how}."
+    return mask(f"The agent {how}. Its last words:\n{tail}" if tail else f"The agent {how}.")
 
 
 @asynccontextmanager
@@ -76,7 +76,7 @@ async def run_agent(plan: Plan, handler: Handler) -> AsyncIterator[AgentRun]:
             spawn(plan.argv, cwd=plan.cwd, env=plan.environment) as process,
             trio.open_nursery() as nursery,
             open_connection(
-                process.stdout, process.stdin, handler, explain=lambda: last_words(process)
+                process.stdout, process.stdin, handler, explain=lambda: last_words(process, plan.mask)
             ) as connection,
         ):
             services = Services(

@@ -343,12 +343,14 @@ class Keeper:
         return True
 
     def stderr_tail(self) -> list[str]:
-        """The last lines of the agent's standard error, of the incarnation before where there is none."""
-        return [] if self._last is None else self._last.process.stderr_tail()
+        """The last lines of the agent's standard error, masked; of the one before where there is none."""
+        if self._last is None:
+            return []
+        return [self._last.plan.mask(line) for line in self._last.process.stderr_tail()]
 
     def trace(self) -> list[TraceLine]:
-        """The last frames, of the incarnation before where there is none."""
-        return [] if self._last is None else self._last.connection.trace.render()
+        """The last frames, masked; of the incarnation before where there is none."""
+        return [] if self._last is None else self._last.connection.trace.render(self._last.plan.mask)
 
     def forgive(self) -> None:
         """An operator restarts it: crashes so far do not count, and no pause is kept."""

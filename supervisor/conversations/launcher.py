@@ -20,8 +20,10 @@ from supervisor.agents import (
     resolve_launch,
     usable_auth_method,
 )
+from supervisor.settings import agent_settings_to_dict, secrets_of
 
 from .errors import AgentFailure
+from .masking import masker
 from .record import ConversationRecord
 from .vault import Vault
 
@@ -43,6 +45,7 @@ class Plan:
     environment: Mapping[str, str] = attrs.field(repr=False)
     cwd: Path
     mcp_config: Mapping[str, Any] = attrs.field(repr=False)
+    mask: Callable[[str], str] = attrs.field(repr=False)
     version: str | None
     login: Login
 
@@ -98,6 +101,7 @@ class Launcher:
             extra={},
             path=launch.path,
         )
+        opened = await self.vault.open_settings(settings)
         cwd = Path(record.working_dir)
         await trio.to_thread.run_sync(_make_workspace, cwd)
         return Plan(
@@ -105,7 +109,8 @@ class Launcher:
             argv=launch.argv,
             environment=environment,
             cwd=cwd,
-            mcp_config=(await self.vault.open_settings(settings)).mcp_config,
+            mcp_config=opened.mcp_config,
+            mask=masker([*given.values(), *secrets_of(agent_settings_to_dict(opened))]),
             version=launch.version,
             login=partial(choose_login, descriptor, environment),
         )

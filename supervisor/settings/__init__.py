@@ -24,7 +24,14 @@ from supervisor.settings.errors import (
     TooManyProfiles,
     UnknownProfile,
 )
-from supervisor.settings.exposure import EXPOSE_HEADER, REDACTED, Expose, expose_secrets, replace_secrets
+from supervisor.settings.exposure import (
+    EXPOSE_HEADER,
+    REDACTED,
+    Expose,
+    expose_secrets,
+    replace_secrets,
+    secrets_of,
+)
 from supervisor.settings.fields import ServerCheck
 from supervisor.settings.merge import merge_patch
 from supervisor.settings.profile import AgentProfile, profile_to_settings
@@ -68,4 +75,5 @@ __all__ = [
     "profile_to_settings",
     "public",
     "replace_secrets",
+    "secrets_of",
 ]

@@ -82,6 +82,18 @@ def replace_secrets(settings: Mapping[str, Any], replace: Callable[[str], str | 
     return dict(replaced)
 
 
+def secrets_of(settings: Mapping[str, Any]) -> list[str]:
+    """Every secret in agent settings."""
+    found: list[str] = []
+
+    def note(value: str) -> str:
+        found.append(value)
+        return value
+
+    replace_secrets(settings, note)
+    return found
+
+
 def erase_placeholders(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Without the secrets that a client sent as nothing or as the placeholder it was shown."""
     return replace_secrets(settings, lambda value: None if value in ("", REDACTED) else value)

@@ -17,6 +17,7 @@ from house import PATIENCE_SECONDS, answer, events, kinds, one, open_house, say,
 
 from supervisor.conversations.deadlines import Deadlines
 from supervisor.conversations.errors import AlreadyRunning, UnknownConversation
+from supervisor.conversations.masking import masker
 from supervisor.conversations.start import StartRequest
 from supervisor.conversations.translate import Translator
 from supervisor.events import Vocabulary
@@ -642,3 +643,28 @@ async def test_a_turn_may_end_while_the_server_drains(tmp_path: Path) -> None:
     async with open_house(tmp_path) as house:
         conversation = await house.supervisor.get(conversation_id)
         assert conversation.record.execution_status == "finished"
+
+
+async def test_what_operators_and_clients_read_of_an_agent_holds_no_secret(tmp_path: Path) -> None:
+    async with open_house(tmp_path, secrets={"DEMO_TOKEN": 'quote"d-t0ken'}) as house:
+        server = {"command": "/bin/cat", "env": {"TOKEN": "mcp-s3cret"}}
+        conversation = await house.start("stderr=1", settings={"mcp_config": {"files": server}})
+        await turn(conversation, '!text quote"d-t0ken mcp-s3cret')
+        frames = str(await house.supervisor.trace(conversation.id))
+        assert "<secret-hidden>" in frames
+        for secret in ("d-t0ken", "mcp-s3cret"):
+            assert secret not in frames
+
+
+@pytest.mark.parametrize(
+    ("secrets", "text", "masked"),
+    [
+        (["longsecret"], "a longsecret b longsecret", "a <secret-hidden> b <secret-hidden>"),
+        (['with"quote'], 'x with\\"quote y', "x <secret-hidden> y"),
+        (["short"], "short", "short"),
+        (["longsecret", "longsecretlonger"], "longsecretlonger", "<secret-hidden>"),
+        ([], "anything", "anything"),
+    ],
+)
+def test_masking(secrets: list[str], text: str, masked: str) -> None:
+    assert masker(secrets)(text) == masked

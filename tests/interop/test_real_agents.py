@@ -311,7 +311,7 @@ async def test_a_conversation_of_an_earlier_server_start_goes_on(
 
 async def test_a_killed_server_takes_four_agents_with_it_and_all_go_on(talk: Open) -> None:
     async with AsyncExitStack() as stack:
-        talks = [await stack.enter_async_context(talk(agent)) for agent in REAL_AGENTS]
+        talks = [await stack.enter_async_context(talk(agent)) for agent in REAL_AGENTS.values()]
         for one in talks:
             await one.turn(f"remember the word {one.agent.key.upper()}")
         server = talks[0].server
