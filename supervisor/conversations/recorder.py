@@ -25,7 +25,6 @@ from supervisor.events import (
 from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row
 
 from .cards import Recorded
-from .clip import Spill
 from .record import ConversationRecord
 from .translate import Delta, Opened
 
@@ -41,10 +40,6 @@ def later(previous: str, now: str) -> str:
         return now
     moved = datetime.datetime.fromisoformat(previous) + _TICK
     return moved.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def _blob(spill: Spill) -> Blob:
-    return Blob(id=spill.blob_id, data=spill.body, media_type=spill.media_type)
 
 
 @attrs.define

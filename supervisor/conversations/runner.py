@@ -358,7 +358,7 @@ class Runner:
         assert agent.session is not None
         # From here on the message counts as handed over: should the server die now, it is reported.
         conversation.inbox.remove(item)
-        self._record.prompted_seq = item.seq
+        self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
         self._record.unfinished = True
         self._record.retry_seq = None
         self._held_long_enough()  # late words of the turn before are not the beginning of this one's
