@@ -7,7 +7,7 @@ what is streamed is the order in which it was said.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import attrs
@@ -24,9 +24,13 @@ from supervisor.events import (
 )
 from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row
 
+from . import usage
 from .cards import Recorded
 from .record import ConversationRecord
-from .translate import Delta, Opened
+from .translate import Delta, Opened, Out, Title, Usage
+
+TITLE_CHARS: Final = 200
+"""Longest title taken from an agent: as long as one that a person may set."""
 
 _TICK: Final = datetime.timedelta(microseconds=1)
 
@@ -111,6 +115,30 @@ class Recorder:
     def state(self, key: str, value: Any) -> ConversationStateUpdateEvent:
         """A state update, to be written."""
         return ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value)
+
+    def emit(self, outs: Sequence[Out]) -> None:
+        """Write, stream or take note of what the translator gave out, in its order."""
+        recorded: list[Event | Recorded] = []
+        for out in outs:
+            if isinstance(out, Recorded):
+                recorded.append(out)
+                continue
+            if recorded:
+                self.relay(recorded)
+                recorded = []
+            if isinstance(out, Delta | Opened):
+                self.stream(out)
+            elif isinstance(out, Usage):
+                self.record.usage = usage.with_report(self.record.usage, out)
+            elif isinstance(out, Title):
+                self._retitle(out.text[:TITLE_CHARS])
+        if recorded:
+            self.relay(recorded)
+
+    def _retitle(self, title: str) -> None:
+        if self.record.autotitle and self.record.title != title:
+            self.record.title = title
+            self.write([self.state("title", title)])
 
     # -- streamed, not journalled ---------------------------------------------------------------------
 

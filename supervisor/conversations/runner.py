@@ -34,40 +34,27 @@ from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.acp.schema import text_block
 from supervisor.events import (
     Event,
-    InterruptEvent,
-    Message,
-    MessageEvent,
-    PauseEvent,
-    SystemPromptEvent,
-    TextContent,
-    new_event_id,
 )
 from supervisor.journal import JournalError
 
 from . import permissions, prompt, usage
 from .agent import AgentRun
-from .cards import Recorded
 from .confirmations import Confirmations
 from .errors import AgentFailure
 from .failures import error_event, from_rpc
 from .hold import HoldTimer
 from .keeper import Keeper
+from .reports import Reports
 from .session import AUTH_REQUIRED, Memory, authenticate, lost
 from .silence import Silence
 from .starting import Started, note_session
-from .translate import Close, Delta, Opened, Out, Title, Translator, Usage
+from .translate import Close, Translator
 from .turn import Turn
 
 if TYPE_CHECKING:
     from .conversation import Conversation, Queued
 
 log = structlog.get_logger(__name__)
-
-SYSTEM_PROMPT: Final = "The external agent manages its own system prompt, model and tools."
-"""Stands where the built-in agent of the wire's servers has its prompt."""
-
-TITLE_CHARS: Final = 200
-"""Longest title taken from an agent: as long as one that a person may set."""
 
 DETAIL_CHARS: Final = 500
 """Longest detail of an error that we did not foresee."""
@@ -104,6 +91,7 @@ class Runner:
         self._begun = trio.Event()
         self._reviving = 0
         self._nursery: trio.Nursery | None = None
+        self._reports = Reports(self._recorder, self._record, conversation.publish_state)
         self._keeper = Keeper(conversation.context, conversation.record, self)
         self._keeper.wake = lambda: self._wake.set()
         self._translator = self._new_translator()
@@ -159,7 +147,7 @@ class Runner:
         """Take up the queue. Idempotent; starts the task when there is none."""
         self._wanted = True
         if self._conversation.inbox and self._turn is None:
-            self._set_status("running")  # true from here on: who asks next must not see an old state
+            self._reports.status("running")  # true from here on: who asks next must not see an old state
         self._wake.set()
         self._start_task()
 
@@ -184,8 +172,8 @@ class Runner:
             self._confirmations.accept()
         else:
             for key in self._confirmations.reject():
-                self._emit(self._translator.reject(key, reason))
-        self._set_status("running")
+                self._recorder.emit(self._translator.reject(key, reason))
+        self._reports.status("running")
         return True
 
     async def interrupt(self) -> None:
@@ -216,7 +204,7 @@ class Runner:
         if self._record.execution_status != "paused":
             # Not settled in time: control returns all the same, and the state tells what still goes on.
             self._record.agent_state["phase"] = "cancelling"
-            self._record_paused()
+            self._reports.interrupted()
             self._conversation.publish_state()
         await self._recorder.log.flushed()
 
@@ -333,7 +321,7 @@ class Runner:
             self._cancelled = trio.Event()
             self._logged_in = False
             if self._record.execution_status != "running":
-                self._set_status("running")
+                self._reports.status("running")
             try:
                 await self._one_turn(inbox[0])
             finally:
@@ -496,30 +484,16 @@ class Runner:
         """A session is open: keep its facts, and make up for a memory that was lost."""
         note_session(self._record, run, started)
         self._translator.new_session(self._record.sessions - 1)
-        self._recorder.write([self._recorder.state("agent_state", dict(self._record.agent_state))])
+        self._reports.session(started)
         if started.session.result.config_options:
             options = [option.raw for option in started.session.result.config_options]
-            self._emit(self._translator.state("config_options", options))
-        if started.session.memory in (Memory.NEW, Memory.LOST):
-            # Clients expect a system prompt first; an external agent keeps its own to itself.
-            prompt_event = SystemPromptEvent(system_prompt=TextContent(text=SYSTEM_PROMPT), tools=())
-            self._recorder.write([prompt_event])
+            self._recorder.emit(self._translator.state("config_options", options))
         if started.session.memory is Memory.LOST:
             self._transcript = await self._conversation.transcript()
-            self._recorder.write(
-                [
-                    _environment_message(
-                        f"The agent's memory of this conversation could not be restored "
-                        f"({started.session.reason}). "
-                        "A new session goes on from a transcript of what was said."
-                    )
-                ]
-            )
 
     def phase_changed(self, phase: str) -> None:
         """Where the agent is, as a state that clients see."""
-        self._record.agent_state["phase"] = phase
-        self._recorder.write([self._recorder.state("agent_phase", phase)])
+        self._reports.phase(phase)
 
     def parked(self, failure: AgentFailure) -> None:
         """The agent crashed too often. A turn that it took down with it is reported first."""
@@ -554,7 +528,9 @@ class Runner:
         record = self._record
         if tokens is not None:
             record.usage = usage.with_tokens(record.usage, tokens)
-        self._emit(self._translator.end_turn(Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note))
+        self._recorder.emit(
+            self._translator.end_turn(Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note)
+        )
         self._clear_turn()
         self._conversation.context.tally.turns[stop_reason] += 1
         record.unfinished = not outcome.finish
@@ -565,14 +541,14 @@ class Runner:
         elif self._interrupted:
             self._paused()
         elif record.execution_status == "paused":
-            self._close_run("paused")
+            self._closed("paused")
         elif not (self._wanted and self._conversation.inbox):
-            self._close_run(outcome.status)
+            self._closed(outcome.status)
 
     def _end_with_failure(self, turn: Turn, failure: AgentFailure) -> None:
         if self._turn is not turn:
             return
-        self._emit(self._translator.end_turn(Close.MESSAGE))
+        self._recorder.emit(self._translator.end_turn(Close.MESSAGE))
         self._clear_turn()
         self._record.agent_state["stop_reason"] = "failed"
         self._conversation.context.tally.turns["failed"] += 1
@@ -590,50 +566,18 @@ class Runner:
     def _fail(self, failure: AgentFailure) -> None:
         self._wanted = False
         log.warning("turn failed", conversation=self._record.id, code=failure.code)
-        self._close_run("error", [error_event(failure)])
+        self._closed("error", [error_event(failure)])
 
     def _paused(self) -> None:
-        if self._record.execution_status != "paused":
-            self._record_paused()
-        self._close_run("paused")
+        self._reports.interrupted()
+        self._closed("paused")
 
-    def _record_paused(self) -> None:
-        # The core vocabulary has no word for an interrupt but that of a pause.
-        mark: Event = (
-            InterruptEvent(id=new_event_id()) if self._recorder.extended else PauseEvent(id=new_event_id())
+    def _closed(self, status: str, events: Sequence[Event] = ()) -> None:
+        self._reports.closed(status, events)
+        turns = self._turns
+        self._conversation.context.nursery.start_soon(
+            self._reports.echo, self._deadlines.echo, lambda: self._turns != turns or self.busy
         )
-        self._record.execution_status = "paused"
-        self._recorder.write([mark, self._recorder.state("execution_status", "paused")])
-
-    def _close_run(self, status: str, events: Sequence[Event] = ()) -> None:
-        """The events of a run's end, the new status, the figures; then the snapshot that unblocks clients."""
-        record = self._record
-        closing: list[Event] = list(events)
-        if record.execution_status != status:
-            record.execution_status = status
-            closing.append(self._recorder.state("execution_status", status))
-        closing.append(self._recorder.state("stats", usage.stats(record.usage)))
-        closing.append(self._recorder.state("agent_state", dict(record.agent_state)))
-        self._recorder.write(closing)
-        self._conversation.publish_state()
-        self._conversation.context.nursery.start_soon(self._echo_state, self._turns)
-
-    async def _echo_state(self, turns: int) -> None:
-        """Send the state after a run again, a little later, unless another turn has begun."""
-        begin = trio.current_time()
-        for after in self._deadlines.echo:
-            await trio.sleep_until(begin + after)
-            if self._turns != turns or self.busy:
-                return
-            try:
-                self._conversation.publish_state()
-            except JournalError:
-                return  # the conversation is deleted, or the server is at its end
-
-    def _set_status(self, status: str) -> None:
-        if self._record.execution_status != status:
-            self._record.execution_status = status
-            self._recorder.write([self._recorder.state("execution_status", status)])
 
     # -- the connection's handler -----------------------------------------------------------------------
 
@@ -666,32 +610,9 @@ class Runner:
             if not self._record.session_used:
                 self._record.session_used = True
                 self._recorder.save()
-        self._emit(self._translator.update(update))
+        self._recorder.emit(self._translator.update(update))
         if self._translator.holding or self._turn is None:
             self._held.note()
-
-    def _emit(self, outs: Sequence[Out]) -> None:
-        recorded: list[Event | Recorded] = []
-        for out in outs:
-            if isinstance(out, Recorded):
-                recorded.append(out)
-                continue
-            if recorded:
-                self._recorder.relay(recorded)
-                recorded = []
-            if isinstance(out, Delta | Opened):
-                self._recorder.stream(out)
-            elif isinstance(out, Usage):
-                self._record.usage = usage.with_report(self._record.usage, out)
-            elif isinstance(out, Title):
-                self._retitle(out.text[:TITLE_CHARS])
-        if recorded:
-            self._recorder.relay(recorded)
-
-    def _retitle(self, title: str) -> None:
-        if self._record.autotitle and self._record.title != title:
-            self._record.title = title
-            self._recorder.write([self._recorder.state("title", title)])
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
         """A request of the agent's: looked at in its place among the updates, answered by a task of its own.
@@ -713,7 +634,7 @@ class Runner:
         """A message over the size cap was thrown away: its conversation is told, and goes on."""
         log.warning("agent sent a message over the size cap", conversation=self._record.id, size=frame.size)
         value = {"kind": "oversize_frame", "size": frame.size, "method": frame.method}
-        self._emit(self._translator.state("acp_dropped", value))
+        self._recorder.emit(self._translator.state("acp_dropped", value))
 
     async def backpressure(self) -> None:
         """Stop reading while the journal is behind: the pipe then holds the agent back."""
@@ -726,19 +647,19 @@ class Runner:
         if self._turn is None or self._turn.cancelling:
             return _at_once(permissions.CANCELLED)
         if not permissions.asks_a_person(self._record.confirmation_policy):
-            self._emit(self._translator.allowed(request.tool_call.raw))
+            self._recorder.emit(self._translator.allowed(request.tool_call.raw))
             allowed = permissions.allow(request.options)
             if allowed is not None:
                 return _at_once(allowed)
             key, outs = self._translator.ask(request.tool_call.raw)
-            self._emit(
+            self._recorder.emit(
                 [*outs, *self._translator.reject(key, "The agent offered no way to allow this call once.")]
             )
             return _at_once(permissions.reject(request.options))
         key, outs = self._translator.ask(request.tool_call.raw)
         pending = self._confirmations.add(key, request.options)
-        self._emit(outs)
-        self._set_status("waiting_for_confirmation")
+        self._recorder.emit(outs)
+        self._reports.status("waiting_for_confirmation")
         self._conversation.publish_state()
         self._touch()
         return self._confirmations.wait(pending, self._waited)
@@ -748,7 +669,7 @@ class Runner:
             return
         self._touch()
         if self._record.execution_status == "waiting_for_confirmation" and self._turn is not None:
-            self._set_status("running")
+            self._reports.status("running")
 
     def _touch(self) -> None:
         """The agent gave a sign of life, or a person an answer: silence counts from here."""
@@ -757,18 +678,10 @@ class Runner:
     # -- events that are held back ----------------------------------------------------------------------
 
     def _held_long_enough(self) -> None:
-        self._emit(self._translator.release())
+        self._recorder.emit(self._translator.release())
         if self._turn is None:
-            self._emit(self._translator.close_text())
+            self._recorder.emit(self._translator.close_text())
 
 
 async def _at_once(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     return answer
-
-
-def _environment_message(text: str) -> MessageEvent:
-    return MessageEvent(
-        id=new_event_id(),
-        source="environment",
-        llm_message=Message(role="assistant", content=(TextContent(text=text),)),
-    )
