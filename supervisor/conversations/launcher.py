@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -69,6 +70,11 @@ class Launcher:
             key = detect(settings.acp_command, self.catalog) or CUSTOM
         return self.catalog[key]
 
+    async def forget(self, conversation_id: str) -> None:
+        """Remove what agents kept for a conversation. In a thread, which cancelling waits for."""
+        remove = partial(shutil.rmtree, self.data / conversation_id, ignore_errors=True)
+        await trio.to_thread.run_sync(remove)
+
     async def plan(self, record: ConversationRecord, progress: Callable[[str], None]) -> Plan:
         """Install if need be, and compose the environment.
 
@@ -89,7 +95,9 @@ class Launcher:
             raise AgentFailure("ACPSpawnError", str(error), kind="config", user_action="settings") from error
         given = {**await self.secrets(), **await self.vault.open(record.secrets)}
         data_dir: Path | None = None
-        if (settings.acp_isolate_data_dir and descriptor.data_dir_env) or needs_data_dir(descriptor, given):
+        wanted = settings.acp_isolate_data_dir and bool(descriptor.data_dir_env)
+        # What is bundled has no home of its own: what it keeps belongs to the server's state.
+        if wanted or descriptor.module is not None or needs_data_dir(descriptor, given):
             data_dir = self.data / record.id / descriptor.key
             home = self.server_environment.get("HOME")
             await prepare_data_dir(descriptor, data_dir, secrets=given, home=Path(home) if home else None)

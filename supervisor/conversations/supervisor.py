@@ -200,13 +200,17 @@ class Supervisor:
         return await self._context.journal.count_records(status=status)
 
     async def delete(self, conversation_id: str) -> None:
-        """Interrupt it, stop its agent, and remove it with all its events. Raises UnknownConversation."""
+        """Interrupt it, stop its agent, remove it with its events and its agent's data.
+
+        Raises UnknownConversation.
+        """
         conversation = await self.get(conversation_id)
         await conversation.close()
         async with self._lock(conversation_id):
             self._loaded.pop(conversation_id, None)
             self._recent.pop(conversation_id, None)
             await self._context.journal.delete(conversation_id)
+        await self._context.launcher.forget(conversation_id)
 
     # -- for operators ----------------------------------------------------------------------------------
 

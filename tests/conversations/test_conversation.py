@@ -21,6 +21,7 @@ from supervisor.conversations.masking import masker
 from supervisor.conversations.start import StartRequest
 from supervisor.conversations.translate import Translator
 from supervisor.events import Vocabulary
+from supervisor.settings import AgentSettings
 
 ALWAYS = {"kind": "AlwaysConfirm"}
 
@@ -668,3 +669,16 @@ async def test_what_operators_and_clients_read_of_an_agent_holds_no_secret(tmp_p
 )
 def test_masking(secrets: list[str], text: str, masked: str) -> None:
     assert masker(secrets)(text) == masked
+
+
+async def test_what_an_agent_keeps_goes_with_its_conversation(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        demo = AgentSettings(acp_server="demo", acp_command=("python", "-m", "supervisor.agents.demo"))
+        request = StartRequest(working_dir=str(tmp_path / "w"), agent=demo)
+        conversation, _ = await house.supervisor.create(request)
+        assert "Ostler's demo agent" in answer(await turn(conversation, "hello"))
+        kept = tmp_path / "data" / conversation.id
+        assert list((kept / "demo").iterdir())
+        assert not (tmp_path / ".ostler-demo").exists()
+        await house.supervisor.delete(conversation.id)
+        assert not kept.exists()
