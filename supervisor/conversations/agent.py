@@ -11,7 +11,7 @@ import structlog
 import trio
 
 from supervisor.acp import Connection, Handler, InitializeResult, Services, open_connection
-from supervisor.agents import AgentProcess, SpawnError, base_environment, spawn
+from supervisor.agents import AgentProcess, SpawnError, StopPolicy, base_environment, spawn
 
 from .errors import AgentFailure
 from .launcher import Plan
@@ -64,8 +64,8 @@ async def last_words(process: AgentProcess, mask: Callable[[str], str]) -> str:
 
 
 @asynccontextmanager
-async def run_agent(plan: Plan, handler: Handler) -> AsyncIterator[AgentRun]:
-    """Start the agent's process and connect to it.
+async def run_agent(plan: Plan, handler: Handler, stop: StopPolicy) -> AsyncIterator[AgentRun]:
+    """Start the agent's process and connect to it; `stop` bounds the steps of ending it.
 
     Owns both: leaving the block, also by cancellation, stops the process tree and fails what is pending.
     When the process ends by itself, what is pending fails with its last words, and the block goes on.
@@ -73,7 +73,7 @@ async def run_agent(plan: Plan, handler: Handler) -> AsyncIterator[AgentRun]:
     """
     try:
         async with (
-            spawn(plan.argv, cwd=plan.cwd, env=plan.environment) as process,
+            spawn(plan.argv, cwd=plan.cwd, env=plan.environment, stop=stop) as process,
             trio.open_nursery() as nursery,
             open_connection(
                 process.stdout, process.stdin, handler, explain=lambda: last_words(process, plan.mask)

@@ -34,6 +34,13 @@ class Deadlines:
     close: float = 3.0
     """Answer to `session/close`, and for a turn to end over it: what it frees is freed by the end of the
     process anyway."""
+    stop_stdin: float = 1.0
+    """From closing an agent's input to SIGTERM: agents that obey it are gone in a fifth of that; one known
+    agent takes 7 s, and is not waited for."""
+    stop_term: float = 0.5
+    """From SIGTERM to SIGKILL, for the whole tree: all of this has to fit into two seconds."""
+    stop_kill: float = 2.0
+    """For SIGKILL to have ended the whole tree, looked at again and again."""
     tool_factor: float = 8.0
     """How many times longer silence may last while a tool runs, or while the process tree uses the CPU:
     builds and test runs are silent for hours."""

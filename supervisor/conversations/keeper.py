@@ -14,9 +14,9 @@ import structlog
 import trio
 
 from supervisor.acp import AcpError, ConnectionLost, Handler, TraceLine, method_offered
-from supervisor.agents import ExitStatus, Parked, RestartBudget
+from supervisor.agents import ExitStatus, Parked, RestartBudget, StopPolicy
 
-from .agent import AgentRun, run_agent
+from .agent import STDERR_LINES, AgentRun, run_agent
 from .errors import AgentFailure
 from .launcher import Plan
 from .session import lost, startup_timeout
@@ -44,6 +44,9 @@ class Host(Handler, Protocol):
 
     async def opened(self, run: AgentRun, started: Started) -> None:
         """A session is open."""
+
+    def exited(self, status: ExitStatus, words: list[str]) -> None:
+        """The agent's process ended by itself; `words` are its last lines of standard error, masked."""
 
     def parked(self, failure: AgentFailure) -> None:
         """The agent is given up."""
@@ -204,10 +207,12 @@ class Keeper:
         """The task of one incarnation, from its place among the living to the end of its process tree."""
         run: AgentRun | None = None
         ours = False
+        waits = self._context.deadlines
+        stop = StopPolicy(stdin_grace=waits.stop_stdin, term_grace=waits.stop_term, kill=waits.stop_kill)
         try:
             async with (
                 self._context.admission.lodging(self, lambda: self.set_phase("queued")),
-                run_agent(plan, self._runner) as run,
+                run_agent(plan, self._runner, stop) as run,
             ):
                 self.current = self._last = run
                 task_status.started(run)
@@ -228,6 +233,9 @@ class Keeper:
         was_ready = self.run is run
         self.run = self.current = None
         self.last_exit = str(status)
+        if run.asked is None and not ours:
+            words = [run.plan.mask(line) for line in run.process.stderr_tail()[-STDERR_LINES:]]
+            self._runner.exited(status, words)
         self.rss_bytes = self.processes = 0
         run.gone.set()
         if ours or run.asked is not None:

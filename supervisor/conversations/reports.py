@@ -7,6 +7,7 @@ from typing import Final
 
 import trio
 
+from supervisor.agents import ExitStatus
 from supervisor.events import (
     Event,
     InterruptEvent,
@@ -95,6 +96,17 @@ class Reports:
             )
             message = Message(role="assistant", content=(TextContent(text=text),))
             self._recorder.write([MessageEvent(id=new_event_id(), source="environment", llm_message=message)])
+
+    def exited(self, status: ExitStatus, in_turn: bool, words: list[str]) -> None:
+        """The agent's process ended by itself."""
+        value = {
+            "code": status.code,
+            "signal": status.signal,
+            "uptime_seconds": round(status.uptime, 1),
+            "turn_active": in_turn,
+            "last_words": words,
+        }
+        self._recorder.write([self._recorder.state("agent_exit", value)])
 
     def phase(self, phase: str) -> None:
         """Where the agent is."""

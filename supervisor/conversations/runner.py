@@ -32,6 +32,7 @@ from supervisor.acp import (
 )
 from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.acp.schema import text_block
+from supervisor.agents import ExitStatus
 from supervisor.events import (
     Event,
 )
@@ -494,6 +495,10 @@ class Runner:
     def phase_changed(self, phase: str) -> None:
         """Where the agent is, as a state that clients see."""
         self._reports.phase(phase)
+
+    def exited(self, status: ExitStatus, words: list[str]) -> None:
+        """The agent's process ended by itself: told as a state, also when no turn was taken down by it."""
+        self._reports.exited(status, self._turn is not None, words)
 
     def parked(self, failure: AgentFailure) -> None:
         """The agent crashed too often. A turn that it took down with it is reported first."""

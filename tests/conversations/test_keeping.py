@@ -34,6 +34,9 @@ async def test_a_crashed_idle_agent_comes_back_by_itself_and_remembers(tmp_path:
         assert "SIGKILL" in str(conversation.runner.keeper.last_exit)
         phases = states(await events(conversation), "agent_phase")
         assert phases[-4:] == ["restarting", "installing", "starting", "ready"]
+        (ended,) = states(await events(conversation), "agent_exit")
+        assert (ended["code"], ended["signal"], ended["turn_active"]) == (None, signal.SIGKILL, False)
+        assert ended["uptime_seconds"] >= 0
         assert "tulip" in answer(await turn(conversation, "!remember"))
 
 
