@@ -17,7 +17,7 @@ from support.processes import alive, command_line, environment, everyone, info, 
 from support.scripted import ScriptedLog, scripted_command
 from support.server import running_server
 
-AGENTS = 4
+AGENTS = 20
 WAIT_S = 20.0
 GONE_S = 2.0  # the promise
 
