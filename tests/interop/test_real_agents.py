@@ -318,7 +318,8 @@ async def test_a_killed_server_takes_four_agents_with_it_and_all_go_on(talk: Ope
         (main,) = [process for process in server.tree() if process.ppid == server.pid]
         below = [process.pid for process in server.tree() if process.pid != main.pid]
         agents = talks[0].pids()  # of the server, so of all four
-        assert len(agents) == len(REAL_AGENTS) and set(agents) < set(below)
+        assert len(agents) == len(REAL_AGENTS)
+        assert set(agents) < set(below)
         os.kill(main.pid, signal.SIGKILL)
         with trio.move_on_after(2):
             while any(map(alive, below)):

@@ -163,6 +163,8 @@ async def test_any_schedule(journal, make_log, make_row, monkeypatch, seed):
     log = await make_log(journal, "busy")
     total = 250
     story = []
+    following = []
+    all_follow = trio.Event()
     checked = []
 
     async def pause():
@@ -181,11 +183,16 @@ async def test_any_schedule(journal, make_log, make_row, monkeypatch, seed):
                 story.append(name)
                 log.publish(Frame(session=name))
             await pause()
+        # The last one is for everybody: a cursor that starts after it would rightly wait for ever.
+        await all_follow.wait()
         log.append([make_row()])
 
     async def follow(after):
         first = log.high_water if after is None else after
         cursor = log.subscribe(after)
+        following.append(after)
+        if len(following) == 26:
+            all_follow.set()
         seen = []
         while not seen or seen[-1] != total:
             # Whatever a cancelled call would have returned, the next one does.
