@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -338,6 +338,18 @@ class Keeper:
             log.info("agent did not close its session", conversation=self._record.id, error=str(error))
             return False
         return True
+
+    async def free_session(self, run: AgentRun, turn_ends: Callable[[], Awaitable[bool]]) -> None:
+        """Free a session of a turn that does not end: close it and open it again, else end the process.
+
+        Nobody gets the agent from `ensure` before that is through, also when the turn ends first: what is
+        prompted in a closed session is lost. `turn_ends` waits a while and tells. Cancelling it may leave
+        the session closed; the one who cancels stops the agent.
+        """
+        async with self._lock:
+            if not (await self.close_session(run) and await turn_ends() and await self.reopen(run)):
+                log.warning("agent's session could not be freed; ending its process", pid=run.pid)
+                self.drop(run)
 
     async def reopen(self, run: AgentRun) -> bool:
         """Open the session again that was closed, in the same process. False when that did not work."""

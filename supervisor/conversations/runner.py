@@ -214,12 +214,7 @@ class Runner:
         if await self._ends_within(turn, self._deadlines.cancel_grace):
             return
         log.warning("agent did not end a cancelled turn in time; closing its session", pid=agent.pid)
-        if await self._keeper.close_session(agent) and await self._ends_within(turn, self._deadlines.close):
-            if not await self._keeper.reopen(agent):
-                self._keeper.drop(agent)
-        elif self._turn is turn:
-            log.warning("agent did not end it then either; ending its process", pid=agent.pid)
-            self._keeper.drop(agent)
+        await self._keeper.free_session(agent, partial(self._ends_within, turn, self._deadlines.close))
 
     async def _ends_within(self, turn: Turn, seconds: float) -> bool:
         settled = self._settled

@@ -49,14 +49,16 @@ class Started:
 async def open_agent(
     run: AgentRun, record: ConversationRecord, deadlines: Deadlines, replaying: Callable[[bool], None]
 ) -> Started:
-    """Shake hands, open the session (the record's own where it can be restored), set model and mode.
+    """Shake hands (once per run), open the session (the record's own where it can be restored), set model
+    and mode.
 
     Raises AgentFailure, ConnectionLost. Cancelling it leaves the run for its owner to stop.
     """
     descriptor = run.plan.descriptor
-    run.initialized = await handshake(
-        run.connection, __version__, deadlines, fs=descriptor.fs, terminal=descriptor.terminal
-    )
+    if run.initialized is None:
+        run.initialized = await handshake(
+            run.connection, __version__, deadlines, fs=descriptor.fs, terminal=descriptor.terminal
+        )
     capabilities = run.initialized.capabilities
     forwarded = await forward_servers(
         run.plan.mcp_config,

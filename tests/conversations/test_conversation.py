@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from house import PATIENCE_SECONDS, answer, events, kinds, one, open_house, say, settled, states, turn, until
 
+from supervisor.conversations.agent import AgentRun
 from supervisor.conversations.deadlines import Deadlines
 from supervisor.conversations.errors import AlreadyRunning, UnknownConversation
 from supervisor.conversations.masking import masker
@@ -177,6 +179,33 @@ async def test_an_agent_that_ignores_a_cancel_but_closes_its_session_keeps_its_p
         assert "remember me" in answer(await turn(conversation, "!remember"))
         assert conversation.runner.pid == pid
         assert conversation.record.agent_state["memory"] == "resumed"
+
+
+async def test_a_message_waits_until_a_closed_session_is_open_again(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start("cancel=ignore")
+        await turn(conversation, "remember me")
+        keeper = conversation.runner.keeper
+        pid, reopen, gate = conversation.runner.pid, keeper.reopen, trio.Event()
+
+        async def reopen_later(run: AgentRun) -> bool:
+            await gate.wait()
+            return await reopen(run)
+
+        keeper.reopen = reopen_later  # type: ignore[method-assign]
+        await conversation.send(say("!slow 2000 20"), run=True)
+        await until(lambda: conversation.runner._translator._segment)
+        await conversation.interrupt()
+        await until(lambda: not conversation.runner.busy, "the end of the turn")
+        before = conversation.log.last_seq
+        await conversation.send(say("!remember"), run=True)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert house.log.prompts() == ["remember me", "!slow 2000 20"]
+        gate.set()
+        await settled(conversation)
+        assert "remember me" in answer((await events(conversation))[before + 1 :])
+        assert conversation.runner.pid == pid
+        assert len(house.log.received("initialize")) == 1
 
 
 async def test_interrupting_a_start_keeps_the_message(tmp_path: Path) -> None:
