@@ -265,18 +265,25 @@ class Conversation:
     # -- its life ---------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Make the state true after a start of the server: nothing runs, and what is queued is still queued.
+        """Make the state true after a start of the server, and take up the queue of a run that it cut off.
 
         A turn that was under way when an earlier server died is reported and its open calls are closed as
-        interrupted; it is not prompted again by itself.
+        interrupted; it is not prompted again by itself. The messages behind it are, as they would have been.
         """
         record = self.record
         await self._find_leaf()
         async for item in self._after(record.prompted_seq):
             if item.kind == "MessageEvent" and item.source == "user":
                 self.inbox.append(_queued(item))
-        if record.execution_status not in LIVE_STATES:
-            return
+        going_on = record.execution_status in LIVE_STATES
+        if record.turn_open or (going_on and not self.inbox):
+            await self._report_cut_off()
+        if going_on and self.inbox:
+            self.runner.want()
+        await self.log.flushed()
+
+    async def _report_cut_off(self) -> None:
+        record = self.record
         turn = [orjson.loads(item.body) async for item in self._after(record.prompted_seq)]
         events: list[Event] = open_calls(turn)
         failure = AgentFailure(
@@ -287,11 +294,11 @@ class Conversation:
             user_action="retry",
         )
         events.append(error_event(failure))
+        record.turn_open = False
         record.execution_status = "error"
         record.agent_state["phase"] = "stopped"
         events.append(self.recorder.state("execution_status", "error"))
         self.recorder.write(events)
-        await self.log.flushed()
 
     async def _find_leaf(self) -> None:
         """The newest time, and the newest event that is more than a state: what the next ones hang on."""

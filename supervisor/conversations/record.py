@@ -28,9 +28,10 @@ class ConversationRecord:
     run then follows the catalog, also after its version moves on. `execution_status` is one of the wire's:
     idle, running, paused, waiting_for_confirmation, finished, error, stuck. `prompted_seq` is the sequence
     number of the last user message that was handed to the agent (-1: none): messages after it are the
-    queue. `unfinished` tells that the turn of that message did not end well, so that an explicit run has
-    something to continue; `retry_seq` names a message that was handed over but of which nothing happened,
-    so that an explicit run may hand it over once more. `secrets` holds encrypted values by name.
+    queue. `turn_open` tells that its turn is under way; `unfinished` that it did not end well (yet), so that
+    an explicit run has something to continue; `retry_seq` names a message that was handed over but of which
+    nothing happened, so that an explicit run may hand it over once more. `secrets` holds encrypted values by
+    name.
 
     Of the agent's session: `session_id` (a bearer token: never shown whole), `session_cwd` its workspace,
     `session_opened` when it was opened last (seconds since the epoch), `session_used` whether the agent did
@@ -57,6 +58,7 @@ class ConversationRecord:
     leaf_event_id: str | None = None
     prompted_seq: int = -1
     retry_seq: int | None = None
+    turn_open: bool = False
     unfinished: bool = False
     session_id: str | None = None
     session_cwd: str | None = None

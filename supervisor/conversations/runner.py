@@ -343,7 +343,7 @@ class Runner:
         # From here on the message counts as handed over: should the server die now, it is reported.
         conversation.inbox.remove(item)
         self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
-        self._record.unfinished = True
+        self._record.turn_open = self._record.unfinished = True
         self._record.retry_seq = None
         self._held_long_enough()  # late words of the turn before are not the beginning of this one's
         self._turns += 1
@@ -544,6 +544,8 @@ class Runner:
             self._closed("paused")
         elif not (self._wanted and self._conversation.inbox):
             self._closed(outcome.status)
+        else:
+            self._recorder.save()
 
     def _end_with_failure(self, turn: Turn, failure: AgentFailure) -> None:
         if self._turn is not turn:
@@ -561,6 +563,7 @@ class Runner:
 
     def _clear_turn(self) -> None:
         self._turn = None
+        self._record.turn_open = False
         self._confirmations.cancel()
 
     def _fail(self, failure: AgentFailure) -> None:

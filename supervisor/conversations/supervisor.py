@@ -178,12 +178,19 @@ class Supervisor:
 
     async def recover(self) -> None:
         """After a start: make the state of every conversation that an earlier server left running true."""
+        for conversation_id in [found async for found in self._left_running()]:
+            await self.get(conversation_id)
+
+    async def _left_running(self) -> AsyncIterator[str]:
         for status in sorted(LIVE_STATES):
-            page = await self._context.journal.search_records(status=status, limit=100)
-            while page.items:
+            page_id = None
+            while True:
+                page = await self._context.journal.search_records(status=status, page=page_id, limit=100)
                 for stored in page.items:
-                    await self.get(stored.id)
-                page = await self._context.journal.search_records(status=status, limit=100)
+                    yield stored.id
+                page_id = page.next_page_id
+                if page_id is None:
+                    break
 
     async def search(self, *, status: str | None, order: str, page: str | None, limit: int) -> Page:
         """A page of conversation resources. `order` is one of the journal's record orders."""
