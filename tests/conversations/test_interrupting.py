@@ -1,0 +1,149 @@
+"""Interrupts, pauses, and what becomes of a turn that does not let itself be cancelled."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import trio
+import trio.testing
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from house import answer, events, kinds, open_house, say, settled, states, turn, until
+
+from supervisor.conversations.agent import AgentRun
+from supervisor.conversations.deadlines import Deadlines
+from supervisor.events import Vocabulary
+
+
+async def test_a_clean_interrupt_keeps_process_session_and_words(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start()
+        await turn(conversation, "warm up")
+        pid = conversation.runner.pid
+        await conversation.send(say("!slow 500 20"), run=True)
+        await until(lambda: conversation.runner._translator._segment)
+        await conversation.interrupt()
+        assert conversation.record.execution_status == "paused"
+        found = (await events(conversation))[-10:]
+        partial = [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "agent"]
+        assert len(partial) == 1
+        assert partial[0]["llm_message"]["content"][0]["text"]
+        assert kinds(found)[-1] == "InterruptEvent"
+        assert states(found, "agent_state")[-1]["stop_reason"] == "cancelled"
+        after = await turn(conversation, "next")
+        assert answer(after) == "echo: next "
+        assert conversation.runner.pid == pid
+        assert house.log.prompts() == ["warm up", "!slow 500 20", "next"]
+
+
+async def test_core_calls_an_interrupt_a_pause(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start(vocabulary=Vocabulary.CORE)
+        await conversation.send(say("!hang"), run=True)
+        await until(lambda: house.log.prompts())
+        await conversation.interrupt()
+        assert kinds(await events(conversation))[-1] == "PauseEvent"
+
+
+async def test_an_agent_that_ignores_a_cancel_loses_its_process_and_nothing_else(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start("cancel=ignore", "without=close")
+        await turn(conversation, "remember me")
+        pid = conversation.runner.pid
+        await conversation.send(say("!slow 2000 20"), run=True)
+        await until(lambda: conversation.runner._translator._segment)
+        await conversation.interrupt()  # control returns though nothing has settled
+        assert conversation.record.execution_status == "paused"
+        await until(lambda: conversation.runner.pid != pid, "the end of the process")
+        found = await turn(conversation, "!remember")
+        assert "remember me" in answer(found)
+        assert conversation.runner.pid != pid
+        assert kinds(await events(conversation)).count("InterruptEvent") == 1
+
+
+async def test_an_agent_that_ignores_a_cancel_but_closes_its_session_keeps_its_process(
+    tmp_path: Path,
+) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start("cancel=ignore")
+        await turn(conversation, "remember me")
+        pid = conversation.runner.pid
+        await conversation.send(say("!slow 2000 20"), run=True)
+        await until(lambda: conversation.runner._translator._segment)
+        await conversation.interrupt()
+        await until(lambda: not conversation.runner.busy, "the end of the turn")
+        assert house.log.received("session/close")
+        assert "remember me" in answer(await turn(conversation, "!remember"))
+        assert conversation.runner.pid == pid
+        assert conversation.record.agent_state["memory"] == "resumed"
+
+
+async def test_a_message_waits_until_a_closed_session_is_open_again(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start("cancel=ignore")
+        await turn(conversation, "remember me")
+        keeper = conversation.runner.keeper
+        pid, reopen, gate = conversation.runner.pid, keeper.reopen, trio.Event()
+
+        async def reopen_later(run: AgentRun) -> bool:
+            await gate.wait()
+            return await reopen(run)
+
+        keeper.reopen = reopen_later  # type: ignore[method-assign]
+        await conversation.send(say("!slow 2000 20"), run=True)
+        await until(lambda: conversation.runner._translator._segment)
+        await conversation.interrupt()
+        await until(lambda: not conversation.runner.busy, "the end of the turn")
+        before = conversation.log.last_seq
+        await conversation.send(say("!remember"), run=True)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert house.log.prompts() == ["remember me", "!slow 2000 20"]
+        gate.set()
+        await settled(conversation)
+        assert "remember me" in answer((await events(conversation))[before + 1 :])
+        assert conversation.runner.pid == pid
+        assert len(house.log.received("initialize")) == 1
+
+
+async def test_interrupting_a_start_keeps_the_message(tmp_path: Path) -> None:
+    async with open_house(tmp_path, deadlines=Deadlines()) as house:
+        conversation = await house.start("hang=init")
+        await conversation.send(say("hello"), run=True)
+        await until(lambda: house.log.received("initialize"))
+        await conversation.interrupt()
+        assert conversation.record.execution_status == "paused"
+        assert house.log.prompts() == []
+        assert [item.message for item in conversation.inbox] == [say("hello")]
+
+
+async def test_pause_lets_the_turn_end_and_takes_no_more(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start()
+        await conversation.send(say("!slow 20 20"), run=True)
+        await conversation.send(say("second"), run=True)
+        await until(lambda: house.log.prompts())
+        await conversation.pause()
+        assert conversation.record.execution_status == "paused"
+        await until(lambda: not conversation.runner.busy)
+        assert house.log.prompts() == ["!slow 20 20"]
+        assert conversation.record.execution_status == "paused"
+        assert "PauseEvent" in kinds(await events(conversation))
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert house.log.prompts() == ["!slow 20 20", "second"]
+
+
+async def test_run_after_an_interrupt_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start()
+        await conversation.send(say("!slow 500 20"), run=True)
+        await until(lambda: conversation.runner._translator._segment)
+        await conversation.interrupt()
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        prompts = house.log.prompts()
+        assert prompts[0] == "!slow 500 20"
+        assert "Continue where you left off" in prompts[1]
+        assert len(prompts) == 2

@@ -1,0 +1,139 @@
+"""How an agent of a conversation is started: what it gets, what it lacks, and starts that fail."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from house import answer, events, one, open_house, settled, turn
+
+from supervisor.conversations.deadlines import Deadlines
+from supervisor.conversations.start import StartRequest
+from supervisor.settings import AgentSettings
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "words"),
+    [
+        ("crash=start:7", "ACPInitError", "exited with code 7"),
+        ("crash=new:SIGKILL", "ACPInitError", "SIGKILL"),
+        ("error=new:-32603:no luck", "ACPInitError", "no luck"),
+        ("protocol=2", "ACPInitError", "version 2"),
+    ],
+)
+async def test_starts_that_fail_are_reported_and_keep_the_message(
+    tmp_path: Path, mode: str, code: str, words: str
+) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start(mode)
+        found = await turn(conversation, "hello")
+        error = one(found, "ConversationErrorEvent")
+        assert error["code"] == code
+        assert words in error["detail"]
+        assert conversation.record.execution_status == "error"
+        assert len(conversation.inbox) == 1
+
+
+async def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        agent = house.agent()
+        request = StartRequest(
+            working_dir=str(tmp_path / "w"),
+            agent=type(agent)(acp_server="custom", acp_command=("/no/such/agent",)),
+        )
+        conversation, _ = await house.supervisor.create(request)
+        error = one(await turn(conversation, "hello"), "ConversationErrorEvent")
+        assert error["code"] == "ACPSpawnError"
+        assert "/no/such/agent" in error["detail"]
+
+
+async def test_a_slow_start_ends_at_its_deadline(tmp_path: Path) -> None:
+    async with open_house(tmp_path, deadlines=Deadlines(initialize=0.2)) as house:
+        conversation = await house.start("hang=init")
+        error = one(await turn(conversation, "hello"), "ConversationErrorEvent")
+        assert error["code"] == "ACPStartupTimeout"
+        assert "initialize" in error["detail"]
+
+
+@pytest.mark.parametrize("mode", ["key", "prompt-key"])
+async def test_missing_credentials_are_named_and_the_message_goes_on_once_they_are_there(
+    tmp_path: Path, mode: str
+) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start(f"{mode}=DEMO_KEY", "auth=login-here")
+        found = await turn(conversation, "hello")
+        error = one(found, "ConversationErrorEvent")
+        assert error["code"] == "ACPAuthRequired"
+        assert "login-here" in error["detail"]
+        assert error["classification"] == {"kind": "auth", "retryable": False, "user_action": "settings"}
+        house.secrets["DEMO_KEY"] = "k"
+        before = len(house.log.prompts())
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert house.log.prompts()[before:] == ["hello"]
+        found = await events(conversation)
+        assert answer(found) == "echo: hello "
+        assert not [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]
+
+
+async def test_an_agent_sees_nothing_of_the_server(tmp_path: Path) -> None:
+    async with open_house(tmp_path, secrets={"DEMO_TOKEN": "t0ken"}) as house:
+        conversation = await house.start(secrets={"OWN_TOKEN": "0wn"})
+        assert "0wn" not in repr(conversation.record.secrets.get("OWN_TOKEN", "")).replace("sealed:", "")[:0]
+        await turn(conversation, "hello")
+        pid = conversation.runner.pid
+        environ = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+        names = {item.partition("=")[0] for item in environ}
+        assert "SECRET_OF_THE_SERVER" not in names
+        assert "DEMO_TOKEN=t0ken" in environ
+        assert "OWN_TOKEN=0wn" in environ
+        found = await turn(conversation, "!cwd")
+        assert answer(found).count(str(tmp_path / "workspace")) >= 2
+
+
+async def test_credentials_of_mcp_servers_are_sealed_and_forwarded(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        server = {"command": "/bin/cat", "args": ["-"], "env": {"TOKEN": "s3cret"}}
+        conversation = await house.start(settings={"mcp_config": {"files": server}})
+        assert "s3cret" not in conversation.record.dump().decode().replace("sealed:s3cret", "")
+        assert "s3cret" not in str(conversation.info())
+        assert b"s3cret" not in conversation.full_state()
+        await turn(conversation, "hello")
+        (params,) = [message["params"] for message in house.log.received("session/new")]
+        assert params["mcpServers"] == [
+            {
+                "name": "files",
+                "command": "/bin/cat",
+                "args": ["-"],
+                "env": [{"name": "TOKEN", "value": "s3cret"}],
+            }
+        ]
+
+
+async def test_a_workspace_is_absolute_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_house(tmp_path) as house:
+        request = StartRequest(working_dir="some/where", agent=house.agent())
+        conversation, _ = await house.supervisor.create(request)
+        assert conversation.record.working_dir == str(tmp_path / "some" / "where")
+        await turn(conversation, "hello")
+        assert (tmp_path / "some" / "where").is_dir()
+
+
+async def test_what_an_agent_keeps_goes_with_its_conversation(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        demo = AgentSettings(acp_server="demo", acp_command=("python", "-m", "supervisor.agents.demo"))
+        request = StartRequest(working_dir=str(tmp_path / "w"), agent=demo)
+        conversation, _ = await house.supervisor.create(request)
+        assert "Ostler's demo agent" in answer(await turn(conversation, "hello"))
+        kept = tmp_path / "data" / conversation.id
+        assert list((kept / "demo").iterdir())
+        assert not (tmp_path / ".ostler-demo").exists()
+        await house.supervisor.delete(conversation.id)
+        assert not kept.exists()
