@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
+from werkzeug.datastructures import MultiDict
+
 from supervisor.events import ErrorDetail
 
 T = TypeVar("T")
@@ -208,7 +210,7 @@ class Reader:
 class Query:
     """Reads a query string. A parameter given twice takes its last value, as the wire's servers do."""
 
-    def __init__(self, values: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, values: MultiDict[str, str]) -> None:
         self.values = values
         self.problems: list[ErrorDetail] = []
 
@@ -223,12 +225,12 @@ class Query:
 
     def text(self, key: str) -> str | None:
         """The last value, or None."""
-        found = self.values.get(key)
+        found = self.values.getlist(key)
         return found[-1] if found else None
 
     def all(self, key: str) -> list[str]:
         """Every value, in order."""
-        return list(self.values.get(key, ()))
+        return self.values.getlist(key)
 
     def integer(self, key: str, default: int, *, minimum: int, maximum: int) -> int:
         """A whole number within bounds, both included."""

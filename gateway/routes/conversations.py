@@ -82,7 +82,7 @@ class ConversationRoutes:
 
     async def batch(self) -> Response:
         """The conversations named by `ids`, in that order, null for unknown ones."""
-        query = Query(request.args.to_dict(flat=False))
+        query = Query(request.args)
         ids = query.all("ids")
         if not ids:
             query.wrong("ids", "Field required", "missing")
@@ -100,7 +100,7 @@ class ConversationRoutes:
 
     async def search(self) -> Response:
         """A page of conversations. The cursor is inclusive; an unknown one starts from the beginning."""
-        query = Query(request.args.to_dict(flat=False))
+        query = Query(request.args)
         limit = query.integer("limit", MAX_PAGE, minimum=1, maximum=MAX_PAGE)
         status = query.choice("status", STATUSES)
         order = query.choice("sort_order", SORT_ORDERS) or "CREATED_AT_DESC"
@@ -114,7 +114,7 @@ class ConversationRoutes:
 
     async def count(self) -> Response:
         """How many conversations there are."""
-        query = Query(request.args.to_dict(flat=False))
+        query = Query(request.args)
         status = query.choice("status", STATUSES)
         query.finish()
         return json_response(await self.services.supervisor.count(status=status))

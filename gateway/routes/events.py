@@ -86,7 +86,7 @@ class EventRoutes:
     async def search(self, conversation_id: str) -> Response:
         """A page of events as they are stored, nulls omitted."""
         conversation = await find(self.services, conversation_id)
-        query = Query(request.args.to_dict(flat=False))
+        query = Query(request.args)
         limit = query.integer("limit", MAX_PAGE, minimum=1, maximum=MAX_PAGE)
         order = query.choice("sort_order", SORT_ORDERS) or "TIMESTAMP"
         page_id = query.text("page_id") or None
@@ -100,7 +100,7 @@ class EventRoutes:
     async def count(self, conversation_id: str) -> Response:
         """How many events there are."""
         conversation = await find(self.services, conversation_id)
-        query = Query(request.args.to_dict(flat=False))
+        query = Query(request.args)
         chosen = filters(query)
         query.finish()
         return json_response(await conversation.log.count(**chosen))

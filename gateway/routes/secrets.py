@@ -29,7 +29,7 @@ class SecretRoutes:
 
     async def list(self) -> Response:
         """Names and descriptions; values are never listed. A profile's are those that its agent may use."""
-        query = Query(request.args.to_dict(flat=False))
+        query = Query(request.args)
         profile_id = query.text("agent_profile_id")
         if profile_id is not None and dashed_uuid(profile_id) is None:
             query.wrong("agent_profile_id", NOT_A_UUID, "uuid_parsing")

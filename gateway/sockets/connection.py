@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 import orjson
@@ -11,6 +10,7 @@ from quart import Response, websocket
 
 from gateway.auth import KEY_HEADER, KEY_PARAMETER, from_header, is_known
 from gateway.config import Config
+from gateway.reading import Query
 
 POLICY_UNAUTHENTICATED: Final = 4001
 UNKNOWN_CONVERSATION: Final = 4004
@@ -41,27 +41,15 @@ def refusal() -> Response:
     return Response(b"", status=403)
 
 
-class Query:
-    """The query of a handshake. Nothing is explained to a client that gets it wrong: it is refused."""
-
-    def __init__(self, values: Mapping[str, Sequence[str]]) -> None:
-        self._values = values
-
-    def text(self, key: str) -> str | None:
-        """The last value of a parameter."""
-        found = self._values.get(key)
-        return found[-1] if found else None
-
-
-async def accept(config: Config) -> None:
-    """Authenticate and accept the current WebSocket.
+async def accept(config: Config, query: Query) -> None:
+    """Authenticate and accept the current WebSocket, whose handshake had this query.
 
     A key in the query or in the header is checked before the handshake is answered (Refused). Without
     one, and with keys configured, the first text frame must be `{"type": "auth", "session_api_key": ...}`
     within `config.auth_seconds` (Closed, 4001).
     """
     keys = config.session_api_keys
-    presented = Query(websocket.args.to_dict(flat=False)).text(KEY_PARAMETER)
+    presented = query.text(KEY_PARAMETER)
     if presented is None:
         presented = from_header(websocket.headers.get(KEY_HEADER))
     if keys and presented is not None and not is_known(presented, keys):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from gateway.sockets.connection import Query
+from gateway.reading import Query
 from gateway.timestamps import parse_timestamp
 from supervisor.events import ServerErrorEvent, dump_event
 from supervisor.journal import Cursor, Stored, Transient

@@ -10,7 +10,7 @@ import trio
 from quart import Response, websocket
 
 from gateway.listener import current
-from gateway.reading import Invalid, path_uuid
+from gateway.reading import Invalid, Query, path_uuid
 from gateway.services import Services
 from gateway.sockets.connection import (
     GOING_AWAY,
@@ -18,7 +18,6 @@ from gateway.sockets.connection import (
     TRY_LATER,
     UNKNOWN_CONVERSATION,
     Closed,
-    Query,
     Refused,
     accept,
     close,
@@ -60,14 +59,15 @@ async def serve(
 ) -> Response | None:
     """Serve the current WebSocket until the client leaves, the server stops, or the conversation is gone.
 
-    `dialect_of` reads the handshake's query and raises ValueError for what it does not understand. Ends
-    by cancellation when the client disconnects. The socket's place among the conversation's subscribers
-    and its cursor are given back in every case.
+    `dialect_of` reads the handshake's query and raises ValueError for what it does not understand: such a
+    handshake is refused without a word. Ends by cancellation when the client disconnects. The socket's place
+    among the conversation's subscribers and its cursor are given back in every case.
     """
     try:
         conversation_id = path_uuid(conversation_id, "conversation_id")
-        dialect = dialect_of(Query(websocket.args.to_dict(flat=False)))
-        await accept(services.config)
+        query = Query(websocket.args)
+        dialect = dialect_of(query)
+        await accept(services.config, query)
     except (Invalid, ValueError, Refused):
         return refusal()
     except Closed as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import attrs
 import orjson
 
-from gateway.sockets.connection import Query
+from gateway.reading import Query
 from supervisor.journal import Cursor, Stored, Transient
 
 if TYPE_CHECKING:
