@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from support.processes import alive
 
 from supervisor.agents import tree
 from supervisor.agents.pipes import TAIL_BYTES, TAIL_LINES, AgentPipe, LineTail
@@ -39,22 +40,6 @@ async def read_line(stream):
 
 async def read_all(stream):
     return b"".join([data async for data in stream])
-
-
-def is_alive(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
-
-
-async def gone(pid, within=2.0):
-    with trio.move_on_after(within):
-        while is_alive(pid):
-            await trio.sleep(0.01)
-        return True
-    return False
 
 
 async def test_exit_code_and_output(tmp_path):
@@ -162,8 +147,8 @@ print(child.pid, flush=True)
 async def test_own_session_and_bare_environment_do_not_save_a_grandchild(tmp_path, then):
     async with run(GRANDCHILD.format(bare=True, then=then), tmp_path) as process:
         pid = int(await read_line(process.stdout))
-        assert is_alive(pid)
-    assert not is_alive(pid)
+        assert alive(pid)
+    assert not alive(pid)
     assert process.stop_report.outlived >= 1
     assert process.stop_report.survivors == ()
 
@@ -172,8 +157,8 @@ async def test_marker_finds_the_orphan_of_a_crashed_agent(tmp_path):
     async with run(GRANDCHILD.format(bare=False, then="os.kill(os.getpid(), 9)"), tmp_path) as process:
         pid = int(await read_line(process.stdout))
         await process.wait()
-        assert is_alive(pid)
-    assert not is_alive(pid)
+        assert alive(pid)
+    assert not alive(pid)
 
 
 async def test_orphan_seen_once_is_found_again(tmp_path):
@@ -184,8 +169,8 @@ async def test_orphan_seen_once_is_found_again(tmp_path):
         assert (await process.usage()).processes == 2
         await process.stdin.send_all(b"\n")
         await process.wait()
-        assert is_alive(pid)
-    assert not is_alive(pid)
+        assert alive(pid)
+    assert not alive(pid)
 
 
 async def test_marker_of_another_agent_is_left_alone(tmp_path):
@@ -195,7 +180,7 @@ async def test_marker_of_another_agent_is_left_alone(tmp_path):
         async with run(sleeper, tmp_path) as process:
             await read_line(process.stdout)
         assert not other.exited.is_set()
-        assert is_alive(other.pid)
+        assert alive(other.pid)
 
 
 async def test_output_ends_although_a_grandchild_holds_it(tmp_path):
@@ -213,9 +198,9 @@ os._exit(0)
             await trio.sleep(0.3)  # longer than the drain: what was written must still come
             pid, _, rest = (await read_all(process.stdout)).partition(b"\n")
             assert rest == b"x" * 50000
-            assert is_alive(int(pid))
+            assert alive(int(pid))
             assert await process.stdout.receive_some() == b""
-    assert not is_alive(int(pid))
+    assert not alive(int(pid))
 
 
 async def test_reader_that_waits_is_let_go_after_the_exit(tmp_path):
@@ -272,7 +257,7 @@ async def test_cancelled_block_still_climbs_the_ladder(tmp_path):
             await trio.sleep_forever()
     assert scope.cancelled_caught
     assert process.stop_report.step is StopStep.KILL
-    assert not is_alive(process.pid)
+    assert not alive(process.pid)
 
 
 async def test_cancelled_agent_can_leave_by_itself(tmp_path):
