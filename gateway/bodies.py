@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, get_args
 
 import attrs
 import orjson
@@ -12,11 +12,11 @@ from quart import Request
 
 from gateway.errors import ApiError
 from gateway.reading import Invalid, Reader
-from supervisor.events import ErrorDetail, EventValidationError, Message, decode_message
+from supervisor.events import ErrorDetail, EventValidationError, Message, Role, decode_message
 
 JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 
-ROLES = ("user", "system", "assistant", "tool")
+ROLES: Final[tuple[str, ...]] = get_args(Role)
 
 MAX_TITLE_CHARACTERS = 200
 

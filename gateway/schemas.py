@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-Schema = dict[str, Any]
+from gateway.bodies import MAX_TITLE_CHARACTERS, POLICIES, ROLES, THRESHOLDS
+from gateway.reading import MAX_TAG_CHARACTERS
+from supervisor.conversations.admission import FULL_POLICIES
+from supervisor.conversations.start import MAX_ITERATIONS_DEFAULT
+from supervisor.events import Vocabulary
 
-SOURCES: Final = ("agent", "user", "environment", "hook")
-ROLES: Final = ("user", "system", "assistant", "tool")
+Schema = dict[str, Any]
 
 
 def ref(name: str) -> Schema:
@@ -24,6 +27,11 @@ def array(items: Mapping[str, Any], **limits: Any) -> Schema:
 def nullable(schema: Mapping[str, Any]) -> Schema:
     """That, or null."""
     return {"anyOf": [dict(schema), {"type": "null"}]}
+
+
+def choice(values: Iterable[str], **more: Any) -> Schema:
+    """One of these strings."""
+    return {"type": "string", "enum": list(values), **more}
 
 
 def integer(minimum: int, maximum: int, default: int) -> Schema:
@@ -48,9 +56,10 @@ MOMENT: Final[Schema] = {"type": "string", "format": "date-time"}
 FREE: Final[Schema] = {"type": "object", "additionalProperties": True}
 TAGS: Final[Schema] = {
     "type": "object",
-    "additionalProperties": {"type": "string", "maxLength": 256},
+    "additionalProperties": {"type": "string", "maxLength": MAX_TAG_CHARACTERS},
     "propertyNames": {"pattern": "^[a-z0-9]+$"},
 }
+TITLE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_TITLE_CHARACTERS}
 
 
 def page(item: Schema) -> Schema:
@@ -117,15 +126,15 @@ COMPONENTS: Final[dict[str, Schema]] = {
     },
     "ConfirmationPolicy": obj(
         {
-            "kind": {"type": "string", "enum": ["NeverConfirm", "AlwaysConfirm", "ConfirmRisky"]},
-            "threshold": {"type": "string", "enum": ["LOW", "MEDIUM", "HIGH"], "default": "HIGH"},
+            "kind": choice(POLICIES),
+            "threshold": choice(THRESHOLDS, default="HIGH"),
             "confirm_unknown": {"type": "boolean", "default": True},
         },
         "kind",
     ),
     "SendMessageRequest": obj(
         {
-            "role": {"type": "string", "enum": list(ROLES), "default": "user"},
+            "role": choice(ROLES, default="user"),
             "content": array({"anyOf": [ref("TextContent"), ref("ImageContent")]}),
             "run": {"type": "boolean", "default": False},
         }
@@ -137,15 +146,15 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "agent": nullable({**FREE, "description": "An agent object with kind ACPAgent"}),
             "agent_settings": nullable({**FREE, "description": "ACP agent settings"}),
             "agent_profile_id": nullable(UUID),
-            "event_vocabulary": nullable({"type": "string", "enum": ["core", "extended"]}),
+            "event_vocabulary": nullable(choice(Vocabulary)),
             "initial_message": nullable(ref("SendMessageRequest")),
             "confirmation_policy": ref("ConfirmationPolicy"),
             "security_analyzer": nullable(FREE),
-            "max_iterations": {"type": "integer", "minimum": 1, "default": 500},
+            "max_iterations": {"type": "integer", "minimum": 1, "default": MAX_ITERATIONS_DEFAULT},
             "stuck_detection": {"type": "boolean", "default": True},
             "tags": TAGS,
             "secrets": {"type": "object", "additionalProperties": ref("SecretSource")},
-            "title": nullable({"type": "string", "minLength": 1, "maxLength": 200}),
+            "title": nullable(TITLE),
             "autotitle": {"type": "boolean", "default": True},
             "parent_conversation_id": nullable(UUID),
         },
@@ -171,9 +180,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "ConversationPage": page(ref("ConversationInfo")),
     "EventPage": page(ref("Event")),
-    "UpdateConversationRequest": obj(
-        {"title": nullable({"type": "string", "minLength": 1, "maxLength": 200}), "tags": nullable(TAGS)}
-    ),
+    "UpdateConversationRequest": obj({"title": nullable(TITLE), "tags": nullable(TAGS)}),
     "ConfirmationResponseRequest": obj({"accept": BOOLEAN, "reason": STRING}, "accept"),
     "SetConfirmationPolicyRequest": obj({"policy": ref("ConfirmationPolicy")}, "policy"),
     "SetSecurityAnalyzerRequest": obj({"security_analyzer": nullable(FREE)}, "security_analyzer"),
@@ -189,9 +196,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "name": nullable({**STRING, "description": "What the agent calls itself"}),
             "version": nullable(STRING),
             "pid": nullable(COUNT),
-            "state": {
-                "type": "string",
-                "enum": [
+            "state": choice(
+                [
                     "none",
                     "queued",
                     "installing",
@@ -205,8 +211,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
                     "hibernated",
                     "stopped",
                     "exited",
-                ],
-            },
+                ]
+            ),
             "execution_status": {**STRING, "description": "Of the conversation"},
             "memory": nullable({**STRING, "description": "What the agent remembers of the conversation"}),
             "uptime": nullable({**NUMBER, "description": "Seconds"}),
@@ -231,7 +237,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "frames": array(
                 obj(
                     {
-                        "direction": {"type": "string", "enum": ["<", ">"], "description": "> to the agent"},
+                        "direction": choice(["<", ">"], description="> to the agent"),
                         "timestamp": MOMENT,
                         "size": {**COUNT, "description": "Bytes of the whole frame"},
                         "text": {**STRING, "description": "Its beginning, session ids masked"},
@@ -243,7 +249,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "ServerStatus": obj(
         {
-            "status": {"type": "string", "enum": ["ready", "stopping"]},
+            "status": choice(["ready", "stopping"]),
             "pid": COUNT,
             "uptime": {**NUMBER, "description": "Seconds"},
             "version": STRING,
@@ -279,7 +285,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                     "memory_bytes": nullable({**COUNT, "description": "Of all agents' process trees"}),
                     "starts": {**COUNT, "description": "At the same time"},
                     "idle_seconds": nullable({**NUMBER, "description": "Then an agent is hibernated"}),
-                    "when_full": {"type": "string", "enum": ["queue", "refuse"]},
+                    "when_full": choice(FULL_POLICIES),
                 }
             ),
         },

@@ -238,7 +238,7 @@ class AgentRoutes:
                 handler=self.metrics,
                 summary="Figures for Prometheus",
                 tag=TAG,
-                result={"type": "string"},
+                result=schemas.STRING,
                 media_type="text/plain",
             ),
         )

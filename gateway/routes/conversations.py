@@ -186,7 +186,7 @@ class ConversationRoutes:
         """All operations of this class."""
         base = "/api/conversations"
         one = f"{base}/<conversation_id>"
-        status = Param("status", {"type": "string", "enum": list(STATUSES)})
+        status = Param("status", schemas.choice(STATUSES))
         info, done = schemas.ref("ConversationInfo"), schemas.ref("Success")
         return (
             Route(
@@ -210,7 +210,7 @@ class ConversationRoutes:
                 handler=self.batch,
                 summary="Get conversations by id",
                 tag=TAG,
-                query=(Param("ids", schemas.array({"type": "string", "format": "uuid"}), required=True),),
+                query=(Param("ids", schemas.array(schemas.UUID), required=True),),
                 result=schemas.array(schemas.nullable(info)),
             ),
             Route(
@@ -220,13 +220,10 @@ class ConversationRoutes:
                 summary="List conversations page by page",
                 tag=TAG,
                 query=(
-                    Param("page_id", {"type": "string"}, description="next_page_id of the page before"),
+                    Param("page_id", schemas.STRING, description="next_page_id of the page before"),
                     Param("limit", schemas.integer(1, MAX_PAGE, MAX_PAGE)),
                     status,
-                    Param(
-                        "sort_order",
-                        {"type": "string", "enum": list(SORT_ORDERS), "default": "CREATED_AT_DESC"},
-                    ),
+                    Param("sort_order", schemas.choice(SORT_ORDERS, default="CREATED_AT_DESC")),
                 ),
                 result=schemas.ref("ConversationPage"),
             ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import attrs
 import orjson
@@ -17,11 +17,13 @@ from gateway.routes.conversations import MAX_PAGE, UNKNOWN, find
 from gateway.routing import Param, Route
 from gateway.services import Services
 from gateway.timestamps import parse_timestamp
-from supervisor.events import Vocabulary, dumps, with_nulls
+from supervisor.events import HookSource, Vocabulary, dumps, with_nulls
 from supervisor.journal import Stored
 
 MAX_EVENT_IDS: Final = 1000
 """Events of one batch request. Ten pages' worth; more is better read page by page."""
+
+SOURCES: Final[tuple[str, ...]] = get_args(HookSource)
 
 SORT_ORDERS: Final = ("TIMESTAMP", "TIMESTAMP_DESC")
 
@@ -34,7 +36,7 @@ def filters(query: Query) -> dict[str, str | None]:
     found = {
         # Clients may send the dotted path of their own class; its last part is the kind.
         "kind": kind.rpartition(".")[2] if kind else None,
-        "source": query.choice("source", schemas.SOURCES),
+        "source": query.choice("source", SOURCES),
         "body": query.text("body") or None,
     }
     for name, parameter in (("since", "timestamp__gte"), ("before", "timestamp__lt")):
@@ -120,13 +122,12 @@ class EventRoutes:
         """All operations of this class."""
         base = "/api/conversations/<conversation_id>/events"
         event = schemas.ref("Event")
-        moment = {"type": "string", "format": "date-time"}
         shared = (
-            Param("kind", {"type": "string"}),
-            Param("source", {"type": "string", "enum": list(schemas.SOURCES)}),
-            Param("body", {"type": "string"}, description="Text that the event's JSON contains"),
-            Param("timestamp__gte", moment, description="Naive times are the server's local time"),
-            Param("timestamp__lt", moment),
+            Param("kind", schemas.STRING),
+            Param("source", schemas.choice(SOURCES)),
+            Param("body", schemas.STRING, description="Text that the event's JSON contains"),
+            Param("timestamp__gte", schemas.MOMENT, description="Naive times are the server's local time"),
+            Param("timestamp__lt", schemas.MOMENT),
         )
         return (
             Route(
@@ -145,7 +146,7 @@ class EventRoutes:
                 handler=self.batch,
                 summary="Get events by id",
                 tag=TAG,
-                body={"type": "array", "items": {"type": "string"}, "maxItems": MAX_EVENT_IDS},
+                body=schemas.array(schemas.STRING, maxItems=MAX_EVENT_IDS),
                 result=schemas.array(schemas.nullable(event)),
                 errors=UNKNOWN,
             ),
@@ -156,11 +157,9 @@ class EventRoutes:
                 summary="List events page by page",
                 tag=TAG,
                 query=(
-                    Param("page_id", {"type": "string"}, description="next_page_id of the page before"),
+                    Param("page_id", schemas.STRING, description="next_page_id of the page before"),
                     Param("limit", schemas.integer(1, MAX_PAGE, MAX_PAGE)),
-                    Param(
-                        "sort_order", {"type": "string", "enum": list(SORT_ORDERS), "default": "TIMESTAMP"}
-                    ),
+                    Param("sort_order", schemas.choice(SORT_ORDERS, default="TIMESTAMP")),
                     *shared,
                 ),
                 result=schemas.ref("EventPage"),

@@ -136,7 +136,7 @@ class ServerRoutes:
                 handler=self.docs,
                 summary="This description, for people",
                 tag=TAG,
-                result={"type": "string"},
+                result=schemas.STRING,
                 media_type="text/html",
             ),
         )
