@@ -12,7 +12,7 @@ import trio
 from . import queries
 from .errors import DuplicateEvent, JournalError, again
 from .feed import ITEM_OVERHEAD_BYTES, Tail
-from .queries import Filter, Order
+from .queries import EVERYTHING, Filter, Order
 from .readers import Readers
 from .rows import Blob, Frame, Item, Page, RecordUpdate, Row, Stored
 from .writer import Append, Writer
@@ -158,7 +158,7 @@ class Log:
 
         `kind` and `source` are as in `search`.
         """
-        asked = _filter(kind, source, None, None, None)
+        asked = Filter(kind=kind, source=source)
         until = self._high_water
         return await self._read(lambda c, key: queries.read(c, key, after_seq, until, limit, asked))
 
@@ -187,7 +187,7 @@ class Log:
         the events carry them. `page` is the id of the first event of the page; an unknown one starts from
         the beginning.
         """
-        asked = _filter(kind, source, body, since, before)
+        asked = Filter(kind=kind, source=source, body=body, since=since, before=before)
         until = self._high_water
         return await self._read(lambda c, key: queries.search(c, key, until, asked, order, page, limit))
 
@@ -201,9 +201,9 @@ class Log:
         before: str | None = None,
     ) -> int:
         """Return how many events match; the filters are those of `search`."""
-        asked = _filter(kind, source, body, since, before)
+        asked = Filter(kind=kind, source=source, body=body, since=since, before=before)
         until = self._high_water
-        if asked.is_empty:
+        if asked == EVERYTHING:
             self._check()
             await trio.lowlevel.checkpoint()
             return until + 1
@@ -329,10 +329,3 @@ class Cursor:
         rows = await log._read(lambda c, key: queries.read_page(c, key, after, until, max_items))
         self._after_seq = rows[-1].seq
         return [*rows]
-
-
-def _filter(
-    kind: str | None, source: str | None, body: str | None, since: str | None, before: str | None
-) -> Filter:
-    kind = None if kind is None else kind.rpartition(".")[2]
-    return Filter(kind=kind, source=source, body=body, since=since, before=before)

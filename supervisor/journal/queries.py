@@ -29,20 +29,19 @@ _CHUNK = 500
 """Ids in one IN list."""
 
 
+def _class_name(kind: str | None) -> str | None:
+    return None if kind is None else kind.rpartition(".")[2]
+
+
 @attrs.frozen(kw_only=True)
 class Filter:
     """What a search for events asks for; `None` asks nothing. See `Log.search`."""
 
-    kind: str | None = None
+    kind: str | None = attrs.field(default=None, converter=_class_name)
     source: str | None = None
     body: str | None = None
     since: str | None = None
     before: str | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether every event matches."""
-        return self == EVERYTHING
 
 
 EVERYTHING = Filter()
