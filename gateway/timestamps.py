@@ -1,9 +1,12 @@
-"""Times as clients write them, turned into the form that the journal stores and compares."""
+"""Times in the form that the journal stores and compares: from what clients write, and from Trio's clock."""
 
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, datetime
+
+import trio
 
 # A "+" that a client did not escape arrives as a space.
 LOST_PLUS = re.compile(r"(T.*) (\d\d:?\d\d)$")
@@ -16,6 +19,23 @@ def parse_timestamp(text: str) -> str:
     """
     try:
         moment = datetime.fromisoformat(LOST_PLUS.sub(r"\1+\2", text.strip()))
-        return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return _written(moment.astimezone(UTC))
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is no ISO 8601 date and time") from None
+
+
+class Clock:
+    """Moments of Trio's clock as dates. The difference is taken once, so that a moment has one date."""
+
+    def __init__(self) -> None:
+        self._difference: float | None = None
+
+    def date(self, moment: float) -> str:
+        """ISO 8601, in UTC."""
+        if self._difference is None:
+            self._difference = time.time() - trio.current_time()
+        return _written(datetime.fromtimestamp(moment + self._difference, UTC))
+
+
+def _written(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

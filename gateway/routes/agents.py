@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import time
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +17,7 @@ from gateway.reading import Reader, path_uuid
 from gateway.responses import json_response, success
 from gateway.routing import Route
 from gateway.services import Services
+from gateway.timestamps import Clock
 from supervisor.acp import TraceLine
 from supervisor.agents import containment_level
 from supervisor.credentials import CredentialsFailure
@@ -43,20 +42,6 @@ def restart_body(body: Any) -> bool:
     force = reader.flag("force")
     reader.finish()
     return force
-
-
-class Clock:
-    """Moments of Trio's clock as dates. The difference is taken once, so that a moment has one date."""
-
-    def __init__(self) -> None:
-        self._difference: float | None = None
-
-    def date(self, moment: float) -> str:
-        """ISO 8601, in UTC."""
-        if self._difference is None:
-            self._difference = time.time() - trio.current_time()
-        found = datetime.fromtimestamp(moment + self._difference, UTC)
-        return found.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 @attrs.frozen
