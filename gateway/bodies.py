@@ -202,3 +202,21 @@ def secrets_body(body: Any) -> Mapping[str, Any]:
     reader.finish()
     assert found is not None
     return found
+
+
+def restart_body(body: Any) -> bool:
+    """Decode a RestartAgentRequest: whether to use force."""
+    if body is None:
+        return False
+    reader = Reader(body, ("body",))
+    force = reader.flag("force")
+    reader.finish()
+    return force
+
+
+def rename_body(body: Any) -> str:
+    """The new name that a profile is to have."""
+    reader = Reader(body, ("body",))
+    new_name = reader.text("new_name")
+    reader.finish()
+    return new_name

@@ -8,8 +8,8 @@ import attrs
 from quart import Response, request
 
 from gateway import schemas
-from gateway.bodies import json_body
-from gateway.reading import Reader, path_uuid
+from gateway.bodies import json_body, rename_body
+from gateway.reading import path_uuid
 from gateway.responses import json_response
 from gateway.routing import Route
 from gateway.services import Services
@@ -49,10 +49,7 @@ class AgentProfileRoutes:
 
     async def rename(self, name: str) -> Response:
         """Give a profile another name."""
-        reader = Reader(await json_body(request), ("body",))
-        new_name = reader.text("new_name")
-        reader.finish()
-        profile = await self.services.profiles.rename(name, new_name)
+        profile = await self.services.profiles.rename(name, rename_body(await json_body(request)))
         return json_response({"name": profile.name, "message": f"Agent profile {name} renamed"})
 
     async def activate(self, profile_id: str) -> Response:

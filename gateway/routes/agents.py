@@ -12,8 +12,8 @@ import trio
 from quart import Response, request
 
 from gateway import metrics, schemas
-from gateway.bodies import json_body
-from gateway.reading import Reader, path_uuid
+from gateway.bodies import json_body, restart_body
+from gateway.reading import path_uuid
 from gateway.responses import json_response, success
 from gateway.routing import Route
 from gateway.services import Services
@@ -32,16 +32,6 @@ UNKNOWN: Final = {404: "No such conversation"}
 
 READING: Final = trio.CapacityLimiter(1)
 """For reading /proc about ourselves: quick, but files all the same."""
-
-
-def restart_body(body: Any) -> bool:
-    """Decode a RestartAgentRequest: whether to use force."""
-    if body is None:
-        return False
-    reader = Reader(body, ("body",))
-    force = reader.flag("force")
-    reader.finish()
-    return force
 
 
 @attrs.frozen
