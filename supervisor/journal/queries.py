@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import attrs
@@ -78,6 +78,14 @@ def _packed(connection: sqlite3.Connection, select: str, values: Sequence[object
     return rows
 
 
+def _in_lists(ids: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Cut ids, each taken once, into what fits one IN list: its question marks and its values."""
+    wanted = list(dict.fromkeys(ids))
+    for at in range(0, len(wanted), _CHUNK):
+        chunk = wanted[at : at + _CHUNK]
+        yield ",".join("?" * len(chunk)), chunk
+
+
 _COLUMNS = "SELECT seq, id, kind, source, timestamp, body FROM events"
 
 
@@ -130,11 +138,8 @@ def read_page(connection: sqlite3.Connection, key: int, after: int, until: int, 
 
 def get(connection: sqlite3.Connection, key: int, until: int, ids: Sequence[str]) -> list[Stored | None]:
     """Return the events of these ids with seq <= until, in the order asked."""
-    wanted = list(dict.fromkeys(ids))
     found: dict[str, Stored] = {}
-    for at in range(0, len(wanted), _CHUNK):
-        chunk = wanted[at : at + _CHUNK]
-        marks = ",".join("?" * len(chunk))
+    for marks, chunk in _in_lists(ids):
         rows = _packed(
             connection,
             f"{_COLUMNS} WHERE conversation = ? AND seq <= ? AND id IN ({marks})",
@@ -224,11 +229,8 @@ _RECORD_FIELDS = tuple(field.name for field in attrs.fields(Record))
 
 def get_records(connection: sqlite3.Connection, ids: Sequence[str]) -> list[Record | None]:
     """Return the records of these conversations, in the order asked."""
-    wanted = list(dict.fromkeys(ids))
     found: dict[str, Record] = {}
-    for at in range(0, len(wanted), _CHUNK):
-        chunk = wanted[at : at + _CHUNK]
-        marks = ",".join("?" * len(chunk))
+    for marks, chunk in _in_lists(ids):
         for row in connection.execute(f"{_RECORD} WHERE id IN ({marks})", chunk).fetchall():
             found[row[0]] = _record(row)
     return [found.get(conversation_id) for conversation_id in ids]
