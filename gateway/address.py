@@ -13,6 +13,9 @@ from typing import Final
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8000
 
+KEY_HEADER: Final = "X-Session-API-Key"
+"""The header that carries a session key."""
+
 ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to listen on
 """Addresses that a server listens on, and what reaches it there from the same machine."""
 
@@ -41,7 +44,11 @@ def local_url(env: Mapping[str, str]) -> str:
     port = read_port(env.get("OSTLER_PORT") or str(DEFAULT_PORT))
     if port == 0:
         raise ValueError("port 0 is any free one: the server's first line has its address")
-    host = ANYWHERE.get(host, host)
+    return http_url(ANYWHERE.get(host, host), port)
+
+
+def http_url(host: str, port: int) -> str:
+    """The URL of a server; an IPv6 address is put into brackets."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

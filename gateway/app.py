@@ -8,7 +8,8 @@ from quart import Response, request
 from quart_trio import QuartTrio
 
 from gateway import errors
-from gateway.auth import KEY_HEADER, from_authorization, from_header, is_known
+from gateway.address import KEY_HEADER
+from gateway.auth import from_authorization, from_header, is_known
 from gateway.cors import Cors
 from gateway.errors import ApiError
 from gateway.openapi import describe

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 
-KEY_HEADER = "X-Session-API-Key"
 KEY_PARAMETER = "session_api_key"
 
 

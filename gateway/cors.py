@@ -10,11 +10,12 @@ import re
 from quart import Request, Response
 from werkzeug.datastructures import Headers
 
+from gateway.address import KEY_HEADER
 from gateway.config import Config
 
 LOCAL_ORIGIN = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?")
 METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
-DEFAULT_HEADERS = "Content-Type, X-Session-API-Key, X-Expose-Secrets"
+DEFAULT_HEADERS = f"Content-Type, {KEY_HEADER}, X-Expose-Secrets"
 PREFLIGHT_SECONDS = 600
 """How long a browser may remember a preflight's answer."""
 

@@ -26,6 +26,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
 from hypercorn.utils import wrap_app
 
+from gateway.address import http_url
 from gateway.config import Config
 
 log = structlog.get_logger("gateway")
@@ -94,8 +95,7 @@ def _listen(family: int, address: tuple[Any, ...], config: Config) -> socket.soc
 
 def url_of(config: Config, sockets: Sequence[socket.socket]) -> str:
     """The address to tell people."""
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    return f"http://{host}:{sockets[0].getsockname()[1]}"
+    return http_url(config.host, sockets[0].getsockname()[1])
 
 
 def hypercorn_config(config: Config) -> HypercornConfig:

@@ -10,9 +10,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gateway.address import local_url, session_keys
-
-KEY_HEADER: Final = "X-Session-API-Key"
+from gateway.address import KEY_HEADER, local_url, session_keys
 
 CONNECT_SECONDS: Final = 5.0
 """For a connection: a server on this machine takes a millisecond, one behind a VPN a few hundred."""

@@ -8,7 +8,8 @@ import orjson
 import trio
 from quart import Response, websocket
 
-from gateway.auth import KEY_HEADER, KEY_PARAMETER, from_header, is_known
+from gateway.address import KEY_HEADER
+from gateway.auth import KEY_PARAMETER, from_header, is_known
 from gateway.config import Config
 from gateway.reading import Query
 
