@@ -58,8 +58,7 @@ def with_nulls(obj: Mapping[str, Any], vocabulary: Vocabulary = Vocabulary.EXTEN
 
     `obj` itself is left alone. A kind that is not known is returned as it is.
     """
-    member = members_of(Event, vocabulary).get(obj.get("kind", ""))
-    return dict(obj) if member is None else _record_filler(member, vocabulary)(obj)
+    return _family_filler(Event, vocabulary)(obj)  # type: ignore[no-any-return]
 
 
 @once_per_type
@@ -163,7 +162,7 @@ def _filler(shape: Shape, vocabulary: Vocabulary) -> _Encode | None:
         case OneOf(models):
             return _tagged_filler({constant_of(model): model for model in models}, vocabulary)
         case Family(base):
-            return _family_filler(members_of(base, vocabulary), vocabulary)
+            return _family_filler(base, vocabulary)
 
 
 def _tagged_filler(models: Mapping[tuple[str, str] | None, type[Model]], vocabulary: Vocabulary) -> _Encode:
@@ -174,7 +173,10 @@ def _tagged_filler(models: Mapping[tuple[str, str] | None, type[Model]], vocabul
     return fill
 
 
-def _family_filler(members: Mapping[str, type[Variant]], vocabulary: Vocabulary) -> _Encode:
+@once_per_type
+def _family_filler(base: type[Variant], vocabulary: Vocabulary) -> _Encode:
+    members = members_of(base, vocabulary)
+
     def fill(value: Any) -> Any:
         member = members.get(value.get("kind"))
         return value if member is None else _record_filler(member, vocabulary)(value)
