@@ -8,7 +8,7 @@ import orjson
 
 from gateway.bodies import read_message
 from gateway.errors import problem_of
-from gateway.reading import Reader
+from gateway.reading import Invalid, Reader
 from gateway.sockets.connection import is_auth_frame
 
 if TYPE_CHECKING:
@@ -42,9 +42,11 @@ async def take(conversation: Conversation, frame: str | bytes | None) -> None:
     if "role" not in reader.obj:
         reader.wrong(("role",), "Field required", "missing")
     message = read_message(reader)
-    if reader.problems or message is None:
-        problems = (f"{'.'.join(map(str, p.loc))}: {p.msg}" for p in reader.problems)
-        raise Rejected("ValidationError", "; ".join(problems))
+    try:
+        reader.finish()
+    except Invalid as error:
+        raise Rejected("ValidationError", str(error)) from None
+    assert message is not None
     try:
         await conversation.send(message, run=True)
     except Exception as error:
