@@ -131,8 +131,7 @@ class ConversationRoutes:
 
     async def delete(self, conversation_id: str) -> Response:
         """Stop and forget a conversation with all its events."""
-        conversation = await find(self.services, conversation_id)
-        await self.services.supervisor.delete(conversation.id)
+        await self.services.supervisor.delete(path_uuid(conversation_id, "conversation_id"))
         return success()
 
     async def run(self, conversation_id: str) -> Response:
