@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from werkzeug.datastructures import MultiDict
 
 from supervisor.events import ErrorDetail
 
-T = TypeVar("T")
 Loc = tuple[str | int, ...]
 
 UUID_FORM = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -71,11 +70,6 @@ class Reader:
     def has(self, key: str) -> bool:
         """Whether the property is there and not null."""
         return self.obj.get(key) is not None
-
-    def value(self, key: str, default: T) -> Any | T:
-        """The raw value; null counts as absent."""
-        found = self.obj.get(key)
-        return default if found is None else found
 
     def string(
         self,

@@ -19,9 +19,9 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status=status, content_type=JSON)
 
 
-def raw_json_response(body: bytes, status: int = 200) -> Response:
+def raw_json_response(body: bytes) -> Response:
     """A response whose body is JSON already."""
-    return Response(body, status=status, content_type=JSON)
+    return Response(body, content_type=JSON)
 
 
 def success() -> Response:

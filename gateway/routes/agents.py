@@ -15,6 +15,7 @@ from gateway import metrics, schemas
 from gateway.bodies import json_body, restart_body
 from gateway.reading import path_uuid
 from gateway.responses import json_response, success
+from gateway.routes.conversations import UNKNOWN
 from gateway.routing import Route
 from gateway.services import Services
 from gateway.timestamps import Clock
@@ -27,8 +28,6 @@ TAG: Final = "Operators"
 
 METRICS: Final = "/metrics"
 """Where Prometheus looks. As closed as the interface, though not below it."""
-
-UNKNOWN: Final = {404: "No such conversation"}
 
 READING: Final = trio.CapacityLimiter(1)
 """For reading /proc about ourselves: quick, but files all the same."""

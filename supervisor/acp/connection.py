@@ -62,7 +62,6 @@ _log = structlog.get_logger(__name__)
 
 @attrs.define(eq=False)
 class _Call:
-    method: str
     on_response: Callable[[Result], None] | None
     done: trio.Event = attrs.field(factory=trio.Event)
     result: Result | None = None
@@ -143,7 +142,7 @@ class Connection:
         if self._reason is not None:
             raise ConnectionLost(self._reason)
         frame = jsonrpc.encode_request(self._calls.next_id, method, params)
-        call = _Call(method, on_response)
+        call = _Call(on_response)
         request_id = self._calls.open(call)
         self._enqueue(frame)
         try:

@@ -5,11 +5,12 @@ Nothing is coerced: a string is no number, `true` is no 1. Decoders are compiled
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from supervisor.events.errors import Errors, Location
-from supervisor.events.model import Model, Variant, is_finite
+from supervisor.events.model import Model, Variant
 from supervisor.events.parts import Message
 from supervisor.events.shapes import (
     Choice,
@@ -105,7 +106,7 @@ def _scalar(types: tuple[type, ...]) -> _Decode:
     def read(value: Any, loc: Location, errors: Errors) -> Any:
         if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in types):
             errors.add(loc, kind, message)
-        elif isinstance(value, float) and not is_finite(value):
+        elif isinstance(value, float) and not math.isfinite(value):
             errors.add(loc, "finite_number", "Input should be a finite number")
         return value
 

@@ -11,7 +11,6 @@ A type is written once, as an attrs class. The codec, the schema and the tests a
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar, Final
@@ -94,11 +93,6 @@ def _is_date_time(value: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def is_finite(value: float) -> bool:
-    """Whether JSON can hold this number."""
-    return math.isfinite(value)
 
 
 class Model:

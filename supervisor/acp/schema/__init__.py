@@ -6,9 +6,7 @@ as absent, unknown words stay words, and every type keeps the object it was read
 
 from __future__ import annotations
 
-from ..errors import UnsupportedProtocolVersion
 from .handshake import (
-    NO_CAPABILITIES,
     PROTOCOL_VERSION,
     AgentCapabilities,
     AuthMethod,
@@ -72,7 +70,6 @@ from .updates import (
 
 __all__ = [
     "METHODS",
-    "NO_CAPABILITIES",
     "PROTOCOL_VERSION",
     "UNKNOWN_STOP_REASON",
     "AgentCapabilities",
@@ -110,7 +107,6 @@ __all__ = [
     "ToolCallFields",
     "ToolCallUpdate",
     "UnknownUpdate",
-    "UnsupportedProtocolVersion",
     "Update",
     "Usage",
     "UsageUpdate",

@@ -7,7 +7,7 @@ from typing import Any, Final
 import attrs
 
 from ..errors import UnsupportedProtocolVersion
-from .read import EMPTY, Json, as_object, identifier, marked, member, objects, text
+from .read import Json, as_object, identifier, marked, member, objects, text
 
 PROTOCOL_VERSION: Final = 1
 """The only stable version. An agent asked for 2 may answer with an unfinished draft of it."""
@@ -120,10 +120,6 @@ def _capabilities(raw: Json) -> AgentCapabilities:
         logout=marked(member(raw, "auth"), "logout"),
         raw=raw,
     )
-
-
-NO_CAPABILITIES: Final = _capabilities(EMPTY)
-"""What an agent offers before it has said anything."""
 
 
 def initialize_params(version: str, *, fs: bool, terminal: bool) -> dict[str, Any]:
