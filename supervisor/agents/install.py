@@ -32,17 +32,15 @@ from supervisor.agents.pipes import LineTail
 from supervisor.agents.process import SpawnError, StopPolicy, spawn
 from supervisor.version import __version__
 
-__all__ = ["INSTALL_TIMEOUT_SECONDS", "Launch", "ensure_installed", "resolve_launch", "starts_pinned"]
+__all__ = ["Launch", "ensure_installed", "resolve_launch", "starts_pinned"]
 
 T = TypeVar("T")
 
 LOCKS_DIR = CATALOG_DIR / "locks"
 
-INSTALL_TIMEOUT_SECONDS = 600.0
-"""For one ``npm ci``: half a gigabyte at 1 MB/s, with some room for unpacking."""
-
-LOCK_WAIT_SECONDS = INSTALL_TIMEOUT_SECONDS + 60.0
-"""For another installer of the same agent to end, which has the deadline above and cleans up after it."""
+CLEAN_UP_SECONDS = 60.0
+"""What another installer of the same agent may take to clean up after its deadline: it is waited for so much
+longer."""
 
 LOCK_POLL_SECONDS = 0.25
 """Between two tries for the lock of another process: the kernel tells nobody when it is free."""
@@ -128,6 +126,7 @@ async def resolve_launch(
     prefix: Path,
     *,
     progress: Callable[[str], None],
+    seconds: float,
     server_env: Mapping[str, str] | None = None,
 ) -> Launch:
     """How to start ``command`` (empty: the descriptor's own) followed by ``args``; may install.
@@ -136,7 +135,9 @@ async def resolve_launch(
     """
     if not starts_pinned(descriptor, command):
         return Launch(argv=(*command, *args))
-    launch = await ensure_installed(descriptor, prefix, progress=progress, server_env=server_env)
+    launch = await ensure_installed(
+        descriptor, prefix, progress=progress, seconds=seconds, server_env=server_env
+    )
     return attrs.evolve(launch, argv=(*launch.argv, *args))
 
 
@@ -145,14 +146,15 @@ async def ensure_installed(
     prefix: Path,
     *,
     progress: Callable[[str], None],
+    seconds: float,
     server_env: Mapping[str, str] | None = None,
 ) -> Launch:
     """How to start the agent, after installing it below ``prefix`` unless it is there already.
 
-    ``progress`` is told in a sentence what is going on, when it takes long. ``server_env`` (the process's own
-    by default) gives PATH, proxies and npm's settings. One installer works on an agent at a time, in this
-    process and among others; who waits for it uses its result. Cancellation ends npm and all it started and
-    leaves nothing. Raises InstallError, also as NodeMissing.
+    ``progress`` is told in a sentence what is going on, when it takes long; ``seconds`` bounds one run of
+    npm. ``server_env`` (the process's own by default) gives PATH, proxies and npm's settings. One installer
+    works on an agent at a time, in this process and among others; who waits for it uses its result.
+    Cancellation ends npm and all it started and leaves nothing. Raises InstallError, also as NodeMissing.
     """
     if descriptor.module is not None:
         # -P: the workspace, in which it starts, must not be searched for the module.
@@ -167,9 +169,9 @@ async def ensure_installed(
     if not await _in_thread((directory / DONE_FILE).is_file):
         _check_platform(descriptor, package, lock_files)
         try:
-            async with _exclusive(directory.parent, descriptor, progress):
+            async with _exclusive(directory.parent, descriptor, progress, seconds):
                 if not await _in_thread((directory / DONE_FILE).is_file):
-                    await _install(descriptor, package, directory, lock_files, env, progress)
+                    await _install(descriptor, package, directory, lock_files, env, progress, seconds)
         except OSError as error:
             raise InstallError(f"{descriptor.name} cannot be installed below {prefix}: {error}") from error
     program = await _in_thread(_program, package, directory)
@@ -247,10 +249,10 @@ def _program(package: NpmPackage, directory: Path) -> Path | None:
 
 @asynccontextmanager
 async def _exclusive(
-    directory: Path, descriptor: Descriptor, progress: Callable[[str], None]
+    directory: Path, descriptor: Descriptor, progress: Callable[[str], None], seconds: float
 ) -> AsyncIterator[None]:
-    """Be the only installer in ``directory``, here and among processes; the kernel frees a dead one's
-    lock."""
+    """Be the only installer in ``directory``, here and among processes; the kernel frees a dead one's lock.
+    Waits for another that may take ``seconds``."""
     await _in_thread(functools.partial(directory.mkdir, parents=True, exist_ok=True))
     try:
         locks = _locks.get()
@@ -258,7 +260,7 @@ async def _exclusive(
         locks = {}
         _locks.set(locks)
     lock = locks.setdefault(directory, trio.Lock())
-    with trio.move_on_after(LOCK_WAIT_SECONDS) as waiting:
+    with trio.move_on_after(seconds + CLEAN_UP_SECONDS) as waiting:
         await lock.acquire()
         try:
             file = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -295,6 +297,7 @@ async def _install(
     lock_files: Mapping[str, bytes],
     env: Mapping[str, str],
     progress: Callable[[str], None],
+    seconds: float,
 ) -> None:
     npm = await find_npm(env)
     size = f", about {package.size_mb} MB on disk" if package.size_mb else ""
@@ -302,7 +305,7 @@ async def _install(
     began = trio.current_time()
     staging = await _in_thread(_stage, directory, lock_files)
     try:
-        await _run_npm(npm, staging, descriptor, env)
+        await _run_npm(npm, staging, descriptor, env, seconds)
         await _in_thread(_publish, descriptor, package, staging, directory)
     finally:
         with trio.CancelScope(shield=True):
@@ -320,9 +323,11 @@ def _stage(directory: Path, lock_files: Mapping[str, bytes]) -> Path:
     return staging
 
 
-async def _run_npm(npm: Sequence[str], staging: Path, descriptor: Descriptor, env: Mapping[str, str]) -> None:
+async def _run_npm(
+    npm: Sequence[str], staging: Path, descriptor: Descriptor, env: Mapping[str, str], seconds: float
+) -> None:
     output = LineTail()
-    with trio.move_on_after(INSTALL_TIMEOUT_SECONDS) as deadline:
+    with trio.move_on_after(seconds) as deadline:
         try:
             argv = (*npm, *NPM_ARGUMENTS)
             async with spawn(argv, cwd=staging, env=_npm_env(npm, env), stop=NPM_STOP) as process:
@@ -333,7 +338,7 @@ async def _run_npm(npm: Sequence[str], staging: Path, descriptor: Descriptor, en
             raise InstallError(f"{descriptor.name} cannot be installed: {error}") from error
         if status.code == 0:
             return
-    ending = f"did not end in {INSTALL_TIMEOUT_SECONDS:.0f} s" if deadline.cancelled_caught else str(status)
+    ending = f"did not end in {seconds:g} s" if deadline.cancelled_caught else str(status)
     lines = [line for line in (*output.lines(), *process.stderr_tail()) if line.strip()]
     reason = f"Installing {descriptor.name} failed: npm {ending}"
     raise InstallError("\n".join([reason, *lines[-ERROR_LINES:]]))

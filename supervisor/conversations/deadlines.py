@@ -13,6 +13,9 @@ class Deadlines:
     history in several, and need a moment to stop a shell they run.
     """
 
+    install: float = 600.0
+    """One `npm ci`, when an agent is started for the first time: half a gigabyte at 1 MB/s, with some room
+    for unpacking."""
     initialize: float = 60.0
     """Answer to `initialize`: a cold Node start under load, many times over."""
     authenticate: float = 30.0

@@ -162,7 +162,8 @@ class Keeper:
         run: AgentRun | None = None
         try:
             self.set_phase("installing")
-            plan = await self._context.launcher.plan(self._record, self._progress)
+            install = self._context.deadlines.install
+            plan = await self._context.launcher.plan(self._record, self._progress, install)
             run = await self._nursery.start(self._own, plan)
             assert run is not None
             await self._make_ready(run)

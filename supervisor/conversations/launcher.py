@@ -75,8 +75,10 @@ class Launcher:
         remove = partial(shutil.rmtree, self.data / conversation_id, ignore_errors=True)
         await trio.to_thread.run_sync(remove)
 
-    async def plan(self, record: ConversationRecord, progress: Callable[[str], None]) -> Plan:
-        """Install if need be, and compose the environment.
+    async def plan(
+        self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float
+    ) -> Plan:
+        """Install if need be, within so many seconds, and compose the environment.
 
         Raises AgentFailure (ACPSpawnError). Cancelling it stops an installation that nobody else waits for.
         """
@@ -89,6 +91,7 @@ class Launcher:
                 settings.acp_args,
                 self.prefix,
                 progress=progress,
+                seconds=install_seconds,
                 server_env=self.server_environment,
             )
         except InstallError as error:

@@ -94,6 +94,7 @@ async def open_house(
     limits: Limits | None = None,
     clock: MockClock | None = None,
     drain_seconds: float = 0.0,
+    path: str = "/usr/bin:/bin",
 ) -> AsyncIterator[House]:
     """A supervisor for the block. A clock that the test moves by hand runs by itself at the end, so that an
     agent that keeps still can be waited for and ended."""
@@ -110,7 +111,7 @@ async def open_house(
         catalog=load_catalog(),
         prefix=root / "agents",
         data=root / "data",
-        server_environment={"PATH": "/usr/bin:/bin", "HOME": str(root), "SECRET_OF_THE_SERVER": "x"},
+        server_environment={"PATH": path, "HOME": str(root), "SECRET_OF_THE_SERVER": "x"},
         secrets=current,
         vault=vault,
     )

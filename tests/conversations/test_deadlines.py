@@ -13,9 +13,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from house import answer, events, kinds, one, open_house, say, settled, states, turn, until
 
+from supervisor.agents import load_catalog
 from supervisor.conversations.deadlines import Deadlines
 from supervisor.conversations.hold import HoldTimer
+from supervisor.conversations.start import StartRequest
 from supervisor.journal import Frame, Transient
+from supervisor.settings import AgentSettings
 
 DEADLINES = Deadlines()
 
@@ -42,6 +45,28 @@ async def test_a_start_ends_at_its_deadline_and_not_before(
         error = one(await events(conversation), "ConversationErrorEvent")
         assert error["code"] == "ACPStartupTimeout"
         assert f"did not answer {method} within {seconds:g} s" in error["detail"]
+
+
+async def test_an_install_that_hangs_ends_at_its_deadline(tmp_path: Path, mock_clock: MockClock) -> None:
+    for name, text in (("npm", "touch $0.ran; sleep 60"), ("node", "echo v24.0.0")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    async with open_house(tmp_path, clock=mock_clock, deadlines=Deadlines(install=90), path=path) as house:
+        agent = AgentSettings(acp_server="gemini-cli", acp_command=load_catalog()["gemini-cli"].command)
+        request = StartRequest(working_dir=str(tmp_path / "w"), agent=agent)
+        conversation, _ = await house.supervisor.create(request)
+        await conversation.send(say("hello"), run=True)
+        await until((tmp_path / "npm.ran").exists)
+        mock_clock.jump(89)
+        await trio.testing.wait_all_tasks_blocked()
+        assert conversation.runner.busy
+        mock_clock.jump(1)
+        mock_clock.rate = 1.0  # npm is ended in real time
+        assert await settled(conversation) == "error"
+        error = one(await events(conversation), "ConversationErrorEvent")
+        assert error["code"] == "ACPSpawnError"
+        assert "npm did not end in 90 s" in error["detail"]
 
 
 async def test_authenticate_ends_at_its_deadline(tmp_path: Path, mock_clock: MockClock) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from supervisor.agents import ensure_installed, load_catalog
+from supervisor.conversations.deadlines import Deadlines
 
 KEY = "sk-test-0123456789abcdef"
 
@@ -25,6 +29,11 @@ class RealAgent:
 
     def agent_settings(self) -> dict[str, Any]:
         return {"acp_server": self.key, **self.settings}
+
+
+async def install(agent: RealAgent, prefix: Path) -> None:
+    """Install it as a server would, unless it is there."""
+    await ensure_installed(load_catalog()[agent.key], prefix, progress=print, seconds=Deadlines().install)
 
 
 def _codex(url: str) -> dict[str, str]:

@@ -17,14 +17,12 @@ from typing import Any
 import pytest
 import trio
 from interop.model_api.server import ModelApi
-from interop.real_agents import CLAUDE_CODE, CODEX, OPENCODE, REAL_AGENTS, RealAgent
+from interop.real_agents import CLAUDE_CODE, CODEX, OPENCODE, REAL_AGENTS, RealAgent, install
 from interop.recording import Recording
 from support.client import Rest, answer_text, of_kind, summary
 from support.processes import alive, environment
 from support.server import ServerProcess, running_server
 from support.sockets import Collector, collect
-
-from supervisor.agents import ensure_installed, load_catalog
 
 pytestmark = pytest.mark.interop
 
@@ -109,7 +107,7 @@ def talk(
 
     @asynccontextmanager
     async def opened(agent: RealAgent, *, with_key: bool = True, **fields: Any) -> AsyncIterator[Talk]:
-        await ensure_installed(load_catalog()[agent.key], agents_prefix, progress=print)
+        await install(agent, agents_prefix)
         await server.rest.put_secrets((agent.secrets if with_key else agent.keyless)(model_api.url))
         workspace = tmp_path / f"workspace-{agent.key}"
         workspace.mkdir(exist_ok=True)
@@ -297,7 +295,7 @@ async def test_a_conversation_of_an_earlier_server_start_goes_on(
     agent = OPENCODE
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "agents").symlink_to(agents_prefix)
-    await ensure_installed(load_catalog()[agent.key], agents_prefix, progress=print)
+    await install(agent, agents_prefix)
     async with running_server(tmp_path) as server:
         await server.rest.put_secrets(agent.secrets(model_api.url))
         workspace = tmp_path / "workspace"

@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
 import trio.testing
+from support.processes import alive
 
 from supervisor.agents import install, node
 from supervisor.agents.catalog import load_catalog
@@ -22,6 +25,9 @@ from supervisor.version import __version__
 
 CATALOG = load_catalog()
 GEMINI = CATALOG["gemini-cli"]
+
+SECONDS = 60.0
+"""What an install may take here, unless the test is about that."""
 
 NPM = """#!{python} -IS
 import json, os, pathlib, subprocess, sys, time
@@ -86,9 +92,11 @@ def left(prefix):
     return sorted(path.name for path in directory.iterdir() if path.name != ".lock")
 
 
-async def run_install(prefix, npm, told=None, descriptor=GEMINI):
+async def run_install(prefix, npm, told=None, descriptor=GEMINI, seconds=SECONDS):
     told = [] if told is None else told
-    return await ensure_installed(descriptor, prefix, progress=told.append, server_env=npm.env)
+    return await ensure_installed(
+        descriptor, prefix, progress=told.append, seconds=seconds, server_env=npm.env
+    )
 
 
 async def test_install_then_direct_launch(prefix, npm):
@@ -140,26 +148,32 @@ async def test_install_without_its_program_is_a_failure(prefix, npm):
     assert left(prefix) == []
 
 
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 async def started(npm):
     child = npm.directory / "child"
     while not child.exists() or not child.read_text():
-        await trio.sleep(0.01)
+        await trio.to_thread.run_sync(time.sleep, 0.01)  # in real time, whatever clock Trio has
     return int(child.read_text())
 
 
-async def test_deadline_ends_npm_and_all_it_started(prefix, npm, monkeypatch):
-    monkeypatch.setattr(install, "INSTALL_TIMEOUT_SECONDS", 0.7)
+async def test_deadline_ends_npm_and_all_it_started(prefix, npm, mock_clock):
     npm.mode("hang")
-    with trio.fail_after(10), pytest.raises(InstallError, match="npm did not end in"):
-        await run_install(prefix, npm)
-    assert not is_alive(await started(npm))
+    ended = []
+
+    async def hanging():
+        with pytest.raises(InstallError, match="npm did not end in 90 s"):
+            await run_install(prefix, npm, seconds=90)
+        ended.append(True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hanging)
+        pid = await started(npm)
+        mock_clock.jump(89)
+        await trio.testing.wait_all_tasks_blocked()
+        assert alive(pid)
+        mock_clock.jump(1)
+        mock_clock.rate = 1.0  # npm is ended in real time
+    assert ended
+    assert not alive(pid)
     assert left(prefix) == []
 
 
@@ -170,7 +184,7 @@ async def test_cancellation_ends_npm_and_leaves_nothing(prefix, npm):
             nursery.start_soon(run_install, prefix, npm)
             pid = await started(npm)
             nursery.cancel_scope.cancel()
-    assert not is_alive(pid)
+    assert not alive(pid)
     assert left(prefix) == []
 
 
@@ -207,40 +221,47 @@ async def test_second_takes_over_when_the_first_is_cancelled(prefix, npm):
     assert len(left(prefix)) == 1
 
 
-HOLDER = (
-    "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print('held', flush=True); input()"
-)
+HOLDER = """import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
 
 
-async def test_another_process_is_waited_for(prefix, npm):
-    lock = prefix / "gemini-cli" / ".lock"
+@contextmanager
+def lock_held(prefix):
+    """Another process that installs, until it is told to end; yields what ends it."""
+    lock = prefix / GEMINI.key / ".lock"
     lock.parent.mkdir(parents=True)
     with subprocess.Popen(
         [sys.executable, "-IS", "-c", HOLDER, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         holder.stdout.readline()
-        told = []
+        try:
+            yield holder.stdin.close
+        finally:
+            holder.stdin.close()
+
+
+async def test_another_process_is_waited_for(prefix, npm):
+    told = []
+    with lock_held(prefix) as release:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_install, prefix, npm, told)
             while not told:
                 await trio.sleep(0.01)
             assert told == ["Waiting for another Ostler that is installing Gemini CLI"]
             assert npm.runs() == []
-            holder.communicate(b"\n")
+            release()
     assert len(npm.runs()) == 1
 
 
-async def test_waiting_has_an_end(prefix, npm, monkeypatch):
-    monkeypatch.setattr(install, "LOCK_WAIT_SECONDS", 0.2)
-    lock = prefix / "gemini-cli" / ".lock"
-    lock.parent.mkdir(parents=True)
-    with subprocess.Popen(
-        [sys.executable, "-IS", "-c", HOLDER, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        holder.stdout.readline()
-        with pytest.raises(InstallError, match="does not end"):
-            await run_install(prefix, npm)
-        holder.communicate(b"\n")
+async def test_waiting_has_an_end(prefix, npm, autojump_clock):
+    began = trio.current_time()
+    with lock_held(prefix), pytest.raises(InstallError, match="does not end"):
+        await run_install(prefix, npm)
+    assert trio.current_time() - began == pytest.approx(SECONDS + install.CLEAN_UP_SECONDS, abs=1)
 
 
 async def test_remains_of_a_killed_installer_are_removed(prefix, npm):
@@ -296,7 +317,13 @@ async def test_bundled_agent_needs_no_install(prefix, npm):
 async def test_resolve_launch(prefix, npm):
     async def resolve(key, command, args):
         return await resolve_launch(
-            CATALOG[key], command, args, prefix, progress=lambda text: None, server_env=npm.env
+            CATALOG[key],
+            command,
+            args,
+            prefix,
+            progress=lambda text: None,
+            seconds=SECONDS,
+            server_env=npm.env,
         )
 
     own = ("npx", "-y", "@google/gemini-cli@0.46.0", "--acp")
