@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from supervisor.settings.errors import EncryptionUnavailable
@@ -73,13 +73,28 @@ SECRET_PATHS: Final[tuple[_Path, ...]] = (
     ("verification", "critic_api_key"),
 )
 
+#: Paths by their first key, then by their second, ...; ``_HERE`` where one ends.
+_Tree = dict[str, "_Tree"]
+
+_HERE: Final = ""
+
+
+def _tree(paths: Iterable[_Path]) -> _Tree:
+    tree: _Tree = {}
+    for path in paths:
+        below = tree
+        for key in (*path, _HERE):
+            below = below.setdefault(key, {})
+    return tree
+
+
+#: The same places as a tree: settings are walked and copied once, and not once for every path.
+_SECRET_TREE: Final = _tree(SECRET_PATHS)
+
 
 def replace_secrets(settings: Mapping[str, Any], replace: Callable[[str], str | None]) -> dict[str, Any]:
     """A copy of agent settings with ``replace`` applied to each secret; None removes its key."""
-    replaced: Any = settings
-    for path in SECRET_PATHS:
-        replaced = _replace_at(replaced, path, replace)
-    return dict(replaced)
+    return dict(_replaced(settings, _SECRET_TREE, replace))
 
 
 def secrets_of(settings: Mapping[str, Any]) -> list[str]:
@@ -118,20 +133,18 @@ def expose_secrets(settings: Mapping[str, Any], expose: Expose, cipher: Cipher |
     return replace_secrets(settings, show[expose])
 
 
-def _replace_at(node: Any, path: _Path, replace: Callable[[str], str | None]) -> Any:
-    if not path:
-        return replace(node) if isinstance(node, str) else node
-    key, rest = path[0], path[1:]
-    if isinstance(node, list) and key == ANY:
-        return [_replace_at(item, rest, replace) for item in node]
+def _replaced(node: Any, tree: _Tree, replace: Callable[[str], str | None]) -> Any:
+    if isinstance(node, str):
+        return replace(node) if _HERE in tree else node
+    every = tree.get(ANY)
+    if isinstance(node, list) and every is not None:
+        return [_replaced(item, every, replace) for item in node]
     if not isinstance(node, Mapping):
         return node
-    copy = dict(node)
-    for name in tuple(node) if key == ANY else (key,) if key in node else ():
-        old = node[name]
-        new = _replace_at(old, rest, replace)
-        if new is None and old is not None:
-            del copy[name]
-        else:
+    copy = {}
+    for name, old in node.items():
+        below = tree.get(name, every)
+        new = old if below is None else _replaced(old, below, replace)
+        if new is not None or old is None:
             copy[name] = new
     return copy
