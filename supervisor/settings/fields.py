@@ -41,17 +41,6 @@ def filled(value: object, loc: Location) -> list[ErrorDetail]:
     return string(value, loc)
 
 
-def strings(value: object, loc: Location) -> list[ErrorDetail]:
-    """A list of strings. A bare string is no list."""
-    if not isinstance(value, list | tuple):
-        return detail(loc, "Input should be a valid list", "list_type")
-    return _each(string, enumerate(value), loc)
-
-
-def _each(check: Check, values: Iterable[tuple[str | int, object]], loc: Location) -> list[ErrorDetail]:
-    return list(islice((error for key, item in values for error in check(item, (*loc, key))), MAX_ERRORS))
-
-
 def boolean(value: object, loc: Location) -> list[ErrorDetail]:
     """True or false."""
     return [] if isinstance(value, bool) else detail(loc, "Input should be a valid boolean", "bool_type")
@@ -103,6 +92,10 @@ def nullable(check: Check) -> Check:
     return lambda value, loc: [] if value is None else check(value, loc)
 
 
+def _each(check: Check, values: Iterable[tuple[str | int, object]], loc: Location) -> list[ErrorDetail]:
+    return list(islice((error for key, item in values for error in check(item, (*loc, key))), MAX_ERRORS))
+
+
 def items(check: Check) -> Check:
     """A list of what ``check`` takes."""
 
@@ -112,6 +105,10 @@ def items(check: Check) -> Check:
         return _each(check, enumerate(value), loc)
 
     return check_items
+
+
+#: A list of strings. A bare string is no list.
+strings: Final = items(string)
 
 
 def entries(check: Check) -> Check:
