@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from supervisor.settings.agent import (
-    NO_PRESETS,
     AgentSettings,
     FileSecret,
     Presets,
@@ -11,7 +10,6 @@ from supervisor.settings.agent import (
     agent_settings_to_dict,
     decode_acp_agent,
     decode_agent_settings,
-    match_preset,
 )
 from supervisor.settings.document import Rules, SettingsDocument, apply_change, first_document, public
 from supervisor.settings.errors import (
@@ -28,20 +26,17 @@ from supervisor.settings.exposure import (
     EXPOSE_HEADER,
     REDACTED,
     Expose,
-    expose_secrets,
     replace_secrets,
     secrets_of,
 )
 from supervisor.settings.fields import ServerCheck
-from supervisor.settings.merge import merge_patch
-from supervisor.settings.profile import AgentProfile, profile_to_settings
+from supervisor.settings.profile import AgentProfile
 from supervisor.settings.profiles import AgentProfileStore
 from supervisor.settings.schema import agent_schema, conversation_schema
 from supervisor.settings.store import SettingsStore
 
 __all__ = [
     "EXPOSE_HEADER",
-    "NO_PRESETS",
     "REDACTED",
     "AgentProfile",
     "AgentProfileStore",
@@ -68,11 +63,7 @@ __all__ = [
     "conversation_schema",
     "decode_acp_agent",
     "decode_agent_settings",
-    "expose_secrets",
     "first_document",
-    "match_preset",
-    "merge_patch",
-    "profile_to_settings",
     "public",
     "replace_secrets",
     "secrets_of",
