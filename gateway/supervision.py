@@ -10,6 +10,7 @@ import attrs
 
 from gateway.parsing import directory, pick, positive_float, positive_int
 from supervisor.agents import RestartPolicy
+from supervisor.agents.warden import DRAIN_SECONDS, DRAIN_VARIABLE
 from supervisor.conversations.admission import (
     FULL_POLICIES,
     IDLE_SECONDS,
@@ -21,10 +22,6 @@ from supervisor.conversations.deadlines import Deadlines
 
 OFF: Final = "off"
 """Turns a limit off."""
-
-DRAIN_SECONDS: Final = 5.0
-"""How long turns under way may go on after SIGTERM before they are cancelled. The whole end stays below the
-ten seconds that service managers and container runtimes commonly grant."""
 
 
 @attrs.frozen(kw_only=True)
@@ -56,7 +53,7 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
             parked_seconds=pick(env, "OSTLER_PARKED_SECONDS", _or_off_float, policy.parked_seconds),
         ),
         deadlines=_deadlines(env),
-        drain_seconds=pick(env, "OSTLER_DRAIN_SECONDS", positive_float, DRAIN_SECONDS),
+        drain_seconds=pick(env, DRAIN_VARIABLE, positive_float, DRAIN_SECONDS),
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
     )
 

@@ -45,6 +45,14 @@ FIRST_PAUSE_SECONDS = 0.1
 PAUSE_FACTOR = 3.0
 """Pauses grow to 8 s within the budget: room for a full disk or memory to be cleared."""
 
+DRAIN_VARIABLE = "OSTLER_DRAIN_SECONDS"
+DRAIN_SECONDS = 5.0
+"""How long a server that was told to stop lets turns go on before it cancels them. The whole end stays below
+the ten seconds that service managers and container runtimes commonly grant."""
+
+END_SECONDS = 20.0
+"""What it may take to end after that, several times what it should; then it is killed."""
+
 KILL_SECONDS = 10.0
 """How long killing goes on. Only what hangs in the kernel, or is not ours to kill, is left by then."""
 
@@ -60,9 +68,10 @@ PROC = "/proc"
 class Warden:
     """One server command and what comes of it."""
 
-    def __init__(self, command: Sequence[str], budget: int = BUDGET) -> None:
+    def __init__(self, command: Sequence[str], budget: int = BUDGET, drain: float = DRAIN_SECONDS) -> None:
         self._command = list(command)
         self._budget = budget
+        self._patience = drain + END_SECONDS
         self._restarts: list[float] = []
         self._told: list[int] = []
         """Signals to pass on."""
@@ -118,13 +127,20 @@ class Warden:
         """Run it once; its exit code, or minus the signal's number."""
         pid = self._start()
         status = None
+        until: float | None = None
         while status is None:
-            self._wait()
+            self._wait(None if until is None else max(0.0, until - time.monotonic()))
             self._hear()
             for number in self._take_signals():
                 # It is not reaped yet, so the number is its own. A lost terminal is a reason to end in order.
                 os.kill(pid, signal.SIGTERM if number == signal.SIGHUP else number)
             status = self._reap(pid)
+            if until is None:
+                until = time.monotonic() + self._patience if self._stopping else None
+            elif status is None and time.monotonic() >= until:
+                _say(f"the server did not end within {self._patience:g} s; killing it")
+                os.kill(pid, signal.SIGKILL)
+                until += KILL_SECONDS
         self._hear()
         self._hang_up()
         return status
@@ -282,6 +298,14 @@ def budget() -> int:
     return int(text) if text.isascii() and text.isdigit() else BUDGET
 
 
+def drain() -> float:
+    """How long the operator lets turns go on at the end. The server complains about what is no number."""
+    try:
+        return float(os.environ.get(DRAIN_VARIABLE, DRAIN_SECONDS))
+    except ValueError:
+        return DRAIN_SECONDS
+
+
 def _exit_code(status: int) -> int:
     return status if status >= 0 else 128 - status
 
@@ -295,4 +319,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(Warden(sys.argv[1:], budget()).run())
+    sys.exit(Warden(sys.argv[1:], budget(), drain()).run())

@@ -20,6 +20,13 @@ WAIT_S = 20.0  # a busy machine; everything here takes a fraction of a second
 
 AS_WARDEN = "import sys; from supervisor.agents.lifeline import become_warden; become_warden(sys.argv[1:])"
 
+HASTY = """
+import sys
+from supervisor.agents import warden
+warden.END_SECONDS = 0.2
+sys.exit(warden.Warden(sys.argv[1:], drain=0.1).run())
+"""
+
 SERVER = """
 import os, signal, socket, subprocess, sys, time
 from supervisor.agents.lifeline import Lifeline
@@ -47,12 +54,18 @@ time.sleep(300)
 
 
 @contextmanager
-def started(tmp_path, code, **environment):
+def started(tmp_path, code, as_warden=AS_WARDEN, stdin=None, **environment):
     """A warden with a server that runs `code`, with pipes for its output."""
-    command = [sys.executable, "-c", AS_WARDEN, sys.executable, "-c", f"{SERVER}\n{code}\n# {tmp_path}"]
+    command = [sys.executable, "-c", as_warden, sys.executable, "-c", f"{SERVER}\n{code}\n# {tmp_path}"]
     environment = {"PATH": os.environ["PATH"], **environment}
     process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=os.getcwd()
+        command,
+        env=environment,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=os.getcwd(),
     )
     try:
         with process:
@@ -123,6 +136,38 @@ sys.exit(0)
         assert second != first
         assert same == port
         assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("told_by", ["signal", "itself"])
+def test_a_server_that_does_not_end_is_killed(tmp_path, told_by):
+    code = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+serve()
+if sys.stdin.readline() == "close\\n":
+    lifeline.closing()
+time.sleep(300)
+"""
+    with started(tmp_path, code, HASTY, stdin=subprocess.PIPE) as process:
+        process.stdout.readline()
+        if told_by == "signal":
+            process.terminate()
+        else:
+            process.stdin.write("close\n")
+        err = process.communicate(timeout=WAIT_S)[1]
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "the server did not end within 0.3 s; killing it" in err
+    assert "starting it again" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [(None, warden.DRAIN_SECONDS), ("60", 60.0), ("soon", warden.DRAIN_SECONDS)]
+)
+def test_the_drain_that_the_operator_set_is_waited_for(monkeypatch, text, seconds):
+    if text is None:
+        monkeypatch.delenv("OSTLER_DRAIN_SECONDS", raising=False)
+    else:
+        monkeypatch.setenv("OSTLER_DRAIN_SECONDS", text)
+    assert warden.drain() == seconds
 
 
 @pytest.mark.parametrize(
