@@ -44,9 +44,6 @@ class Rest:
         for name, value in secrets.items():
             await self.call("PUT", "/api/settings/secrets", {"name": name, "value": value})
 
-    async def patch_agent(self, **diff: Json) -> Json:
-        return await self.call("PATCH", "/api/settings", {"agent_settings_diff": diff})
-
     # -- conversations
     async def create(self, workspace: Path, agent: dict[str, Json] | None = None, **fields: Json) -> Json:
         """ConversationInfo; `agent` are ACP agent settings (agent_kind is added), None takes the server's."""
@@ -90,16 +87,6 @@ class Rest:
 
     async def events_by_id(self, conversation: str, ids: Sequence[str]) -> list[Json]:
         return list(await self.call("GET", f"/api/conversations/{conversation}/events", list(ids)))
-
-    async def wait_event(
-        self, conversation: str, wanted: Callable[[Json], bool], timeout: float = 10.0
-    ) -> Json:
-        """The first event of the log that satisfies `wanted`."""
-
-        async def look() -> Json:
-            return next((event for event in await self.events(conversation) if wanted(event)), None)
-
-        return await self._poll(look, timeout, lambda: "no such event")
 
     async def wait_status(self, conversation: str, *wanted: str, timeout: float = 10.0) -> str:
         """Wait until the conversation is in one of these states; beware of the state before a turn began."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 from support.client import Rest, rest_client
 from support.processes import ProcessInfo, descendants, kill, mentioning, sweep
-from support.sockets import events_socket, session_socket
+from support.sockets import events_socket
 
 START_TIMEOUT_S = 30.0  # a cold start on a busy machine, far above the aim of half a second
 STOP_TIMEOUT_S = 20.0  # SIGTERM to exit, agents included
@@ -111,9 +111,6 @@ class ServerProcess:
 
     def events_socket(self, conversation: str, query: str = "resend_mode=all") -> str:
         return events_socket(self.url, conversation, query)
-
-    def session_socket(self, conversation: str, after_seq: int | None = -1) -> str:
-        return session_socket(self.url, conversation, after_seq)
 
     def clean_up(self) -> list[int]:
         """Kill the server and whatever mentions its directory; returns what had to be killed."""

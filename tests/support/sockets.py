@@ -42,12 +42,6 @@ class Collector:
         kinds = [frame.get("kind") or frame.get("type") for frame in self.frames[-20:]]
         raise AssertionError(f"no such frame after {timeout} s; last of {len(self.frames)}: {kinds}")
 
-    async def wait_closed(self, timeout: float = 10.0) -> tuple[int, str | None]:
-        with trio.fail_after(timeout):
-            while self.closed is None:
-                await self._arrival.wait()
-        return self.closed
-
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [frame for frame in self.frames if frame.get("kind") == kind]
 
