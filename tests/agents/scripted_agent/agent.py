@@ -49,7 +49,7 @@ class Agent:
         }
 
     def run(self) -> None:
-        start = self.store.count_start()
+        start = self.store.count("start")
         self.trouble = "until-start" not in self.modes or start <= self.modes.number("until-start")
         self.log.write(
             "start",

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import uuid
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,6 @@ class Session:
         self.tool_calls = 0
         self.cost = 0.0
 
-    def dump(self) -> dict[str, Any]:
-        return dict(vars(self))
-
 
 class Store:
     """Sessions by id. Without a directory they live as long as the process."""
@@ -31,23 +29,17 @@ class Store:
     def __init__(self, home: str | None) -> None:
         self._home = Path(home) if home else None
         self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()  # where there is no directory
         self.open: dict[str, Session] = {}
         if self._home:
             self._home.mkdir(parents=True, exist_ok=True)
 
-    def count_start(self) -> int:
-        """How many processes have used this home, this one included."""
-        if not self._home:
-            return 1
-        return self.count("start")
-
     def count(self, what: str) -> int:
-        """Count something across processes: 1 for the first time, then 2, ..."""
+        """Count something across the processes of a home: 1 for the first time, then 2, ..."""
         with self._lock:
             if not self._home:
-                counts = vars(self).setdefault("counts", {})
-                counts[what] = counts.get(what, 0) + 1
-                return int(counts[what])
+                self._counts[what] += 1
+                return self._counts[what]
             with (self._home / f"count-{what}").open("ab") as file:
                 file.write(b".")
                 return file.tell()
@@ -83,7 +75,7 @@ class Store:
             return
         with self._lock:
             scratch = path.with_suffix(".part")
-            scratch.write_text(json.dumps(session.dump()))
+            scratch.write_text(json.dumps(vars(session)))
             os.replace(scratch, path)
 
     def delete(self, session_id: str) -> None:
