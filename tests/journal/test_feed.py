@@ -153,7 +153,7 @@ class Tails(RuleBasedStateMachine):
                 return
             reader.position = found
         items, reader.position = tail.take(reader.position, reader.born, max_items)
-        reader.seen += [item.seq if isinstance(item, Stored) else item.frame.session for item in items]
+        reader.seen += seqs(items)
         for item in items:
             if not isinstance(item, Transient):
                 reader.after = item.seq
