@@ -21,6 +21,7 @@ import structlog
 import trio
 from hypercorn.config import Config as HypercornConfig
 from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
@@ -133,7 +134,13 @@ class Connection(TCPServer):
     @contextlib.asynccontextmanager
     async def gathering(self) -> AsyncIterator[None]:
         """Write what is sent in the block in few large pieces: a write for every frame of a stream costs
-        more than the frame itself, and lets all other tasks go first each time."""
+        more than the frame itself, and lets all other tasks go first each time.
+
+        An HTTP/2 connection has many streams, and their control frames must not wait: nothing is gathered.
+        """
+        if not isinstance(self.protocol.protocol, H11Protocol):
+            yield
+            return
         self._gathered = bytearray()
         try:
             yield
