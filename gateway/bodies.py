@@ -13,6 +13,7 @@ from quart import Request
 from gateway.errors import ApiError
 from gateway.reading import Invalid, Reader
 from supervisor.events import ErrorDetail, EventValidationError, Message, Role, decode_message
+from supervisor.settings import MAX_DEPTH, too_deep
 
 JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 
@@ -37,11 +38,17 @@ async def json_body(request: Request, *, required: bool = True) -> Any:
     if not JSON_TYPE.fullmatch(request.mimetype or ""):
         raise ApiError(415, "The body must be JSON, with the header Content-Type: application/json")
     try:
-        return orjson.loads(data)
+        body = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise Invalid(
             ErrorDetail(("body", error.pos), f"JSON decode error: {error.msg}", "json_invalid")
         ) from None
+    # What is read here may be written again, and cannot be from some depth on. Counting comes first: it is
+    # cheap, and few bodies have as many brackets.
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and too_deep(body):
+        msg = f"Value error, nested deeper than {MAX_DEPTH} levels"
+        raise Invalid(ErrorDetail(("body",), msg, "value_error"))
+    return body
 
 
 def event_ids(body: Any, limit: int) -> list[str]:
@@ -107,12 +114,18 @@ class UpdateConversation:
     def read(cls, body: Any) -> UpdateConversation:
         """Decode an UpdateConversationRequest."""
         reader = Reader(body, ("body",))
-        title = reader.string("title", min_length=1, max_length=MAX_TITLE_CHARACTERS)
-        if title and not title.strip():
-            reader.wrong(("title",), "Value error, a title must not be blank", "value_error")
+        title = read_title(reader)
         tags = reader.tags("tags")
         reader.finish()
-        return cls(None if title is None else title.strip(), tags)
+        return cls(title, tags)
+
+
+def read_title(reader: Reader) -> str | None:
+    """The property `title`, without white space around it; None when it is not given."""
+    title = reader.string("title", min_length=1, max_length=MAX_TITLE_CHARACTERS)
+    if title and not title.strip():
+        reader.wrong(("title",), "Value error, a title must not be blank", "value_error")
+    return None if title is None else title.strip()
 
 
 @attrs.frozen

@@ -23,6 +23,9 @@ UUID_FORM = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9
 
 NOT_A_UUID = "Input should be a valid UUID"
 
+MAX_INTEGER = 2**53 - 1
+"""The largest whole number that every client can read back: JavaScript's numbers are exact up to it."""
+
 MAX_TAG_CHARACTERS = 256
 """The wire's limit of a tag's value."""
 
@@ -119,6 +122,8 @@ class Reader:
             return default
         if minimum is not None and found < minimum:
             self.wrong((key,), f"Input should be greater than or equal to {minimum}", "greater_than_equal")
+        elif abs(found) > MAX_INTEGER:
+            self.wrong((key,), f"Input should be less than or equal to {MAX_INTEGER}", "less_than_equal")
         return found
 
     def choice(self, key: str, allowed: Sequence[str], default: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import trio
 
-from gateway.bodies import MAX_TITLE_CHARACTERS, read_analyzer, read_message, read_policy
+from gateway.bodies import read_analyzer, read_message, read_policy, read_title
 from gateway.reading import Invalid, Reader
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
@@ -83,7 +83,7 @@ def _fields(reader: Reader) -> dict[str, Any]:
         "max_iterations": reader.integer("max_iterations", MAX_ITERATIONS_DEFAULT, minimum=1),
         "stuck_detection": reader.flag("stuck_detection", True),
         "tags": reader.tags("tags") or {},
-        "title": reader.string("title", min_length=1, max_length=MAX_TITLE_CHARACTERS),
+        "title": read_title(reader),
         "autotitle": reader.flag("autotitle", True),
         "parent_conversation_id": reader.uuid("parent_conversation_id"),
         "extra": {key: reader.obj[key] for key in ECHOED if reader.has(key)},

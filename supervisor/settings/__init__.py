@@ -30,6 +30,7 @@ from supervisor.settings.exposure import (
     secrets_of,
 )
 from supervisor.settings.fields import ServerCheck
+from supervisor.settings.merge import MAX_DEPTH, too_deep
 from supervisor.settings.profile import AgentProfile
 from supervisor.settings.profiles import AgentProfileStore
 from supervisor.settings.schema import agent_schema, conversation_schema
@@ -37,6 +38,7 @@ from supervisor.settings.store import SettingsStore
 
 __all__ = [
     "EXPOSE_HEADER",
+    "MAX_DEPTH",
     "REDACTED",
     "AgentProfile",
     "AgentProfileStore",
@@ -67,4 +69,5 @@ __all__ = [
     "public",
     "replace_secrets",
     "secrets_of",
+    "too_deep",
 ]

@@ -548,3 +548,40 @@ async def test_capacity_is_503_and_says_for_how_long(gateway):
     assert response.status_code == 503
     assert response.headers["Retry-After"] == "5"
     assert "saved" in (await response.get_json())["detail"]
+
+
+def nested(levels):
+    value = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+async def test_what_is_nested_too_deep_to_be_written_again_is_refused(gateway):
+    body = {"workspace": WORKSPACE, "agent": AGENT, "hook_config": nested(252)}
+    status, answer = await gateway.call("POST", BASE, body)
+    assert status == 422
+    (problem,) = answer["detail"]
+    assert problem["loc"] == ["body"]
+    assert "nested deeper than 64 levels" in problem["msg"]
+    assert gateway.supervisor.conversations == {}
+    assert (await gateway.call("POST", BASE, {**body, "hook_config": nested(60)}))[0] == 201
+    # Many brackets are not many levels.
+    assert (await gateway.call("POST", BASE, {**body, "hook_config": {"a": [[]] * 100}}))[0] == 201
+
+
+@pytest.mark.parametrize("iterations", [1e300, 2**53])
+async def test_a_number_that_no_client_could_read_back_is_refused(gateway, iterations):
+    body = {"workspace": WORKSPACE, "agent": AGENT, "max_iterations": iterations}
+    status, answer = await gateway.call("POST", BASE, body)
+    assert (status, answer["detail"][0]["loc"]) == (422, ["body", "max_iterations"])
+    assert answer["detail"][0]["type"] == "less_than_equal"
+
+
+async def test_a_title_from_the_start_is_like_a_later_one(gateway):
+    body = {"workspace": WORKSPACE, "agent": AGENT, "title": "   "}
+    status, answer = await gateway.call("POST", BASE, body)
+    assert (status, answer["detail"][0]["loc"]) == (422, ["body", "title"])
+    status, info = await gateway.call("POST", BASE, {**body, "title": "  mine "})
+    conversation = gateway.supervisor.conversations[info["id"]]
+    assert conversation.request.title == "mine"
