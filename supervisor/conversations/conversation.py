@@ -37,6 +37,7 @@ from .record import ConversationRecord
 from .recorder import Recorder
 from .runner import Runner
 from .vault import Vault
+from .work import Queued
 
 log = structlog.get_logger(__name__)
 
@@ -65,15 +66,6 @@ class Context:
     admission: Admission
     tally: Tally
     nursery: trio.Nursery
-
-
-@attrs.frozen
-class Queued:
-    """A user's message that has not been handed to the agent yet."""
-
-    seq: int
-    event_id: str
-    message: Message
 
 
 class Conversation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,35 +30,30 @@ from supervisor.acp import (
     parse_prompt_result,
     parse_update,
 )
-from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.acp.schema import text_block
 from supervisor.agents import ExitStatus
-from supervisor.events import (
-    Event,
-)
 from supervisor.journal import JournalError
 
-from . import permissions, prompt, usage
+from . import permissions, prompt
 from .agent import AgentRun
 from .confirmations import Confirmations
 from .errors import AgentFailure
-from .failures import error_event, from_rpc
+from .failures import from_rpc
 from .hold import HoldTimer
 from .keeper import Keeper
 from .reports import Reports
 from .session import AUTH_REQUIRED, Memory, authenticate, lost
 from .silence import Silence
 from .starting import Started, note_session
-from .translate import Close, Translator
+from .translate import Translator
 from .turn import Turn
+from .turns import Turns
+from .work import Queued, Work
 
 if TYPE_CHECKING:
-    from .conversation import Conversation, Queued
+    from .conversation import Conversation
 
 log = structlog.get_logger(__name__)
-
-DETAIL_CHARS: Final = 500
-"""Longest detail of an error that we did not foresee."""
 
 WORK: Final = (AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate)
 """Updates that show that an agent did something about a prompt; commands and figures come anyway."""
@@ -84,9 +79,8 @@ class Runner:
         self._record = conversation.record
         self._recorder = conversation.recorder
         self._deadlines = conversation.context.deadlines
-        self._wanted = False
+        self._work = Work(conversation.inbox)
         self._wake = trio.Event()
-        self._active = False
         self._scope: trio.CancelScope | None = None
         self._done: trio.Event | None = None
         self._begun = trio.Event()
@@ -96,19 +90,23 @@ class Runner:
         self._keeper = Keeper(conversation.context, conversation.record, self)
         self._keeper.wake = lambda: self._wake.set()
         self._translator = self._new_translator()
-        self._turn: Turn | None = None
-        self._turns = 0
-        self._settled = trio.Event()
+        self._confirmations = Confirmations()
+        self._turns = Turns(
+            conversation.context,
+            self._work,
+            self._keeper,
+            self._recorder,
+            self._translator,
+            self._reports,
+            self._confirmations,
+        )
         self._start_scope: trio.CancelScope | None = None
         self._touched = 0.0
-        self._interrupted = False
         self._again: Again | None = None
         self._logged_in = False
-        self._cancelled = trio.Event()
         self._replaying = False
         self._transcript: str | None = None
-        self._confirmations = Confirmations()
-        self._held = HoldTimer(self._deadlines.hold, self._deadlines.hold_at_most, self._held_long_enough)
+        self._held = HoldTimer(self._deadlines.hold, self._deadlines.hold_at_most, self._turns.release)
 
     def _new_translator(self) -> Translator:
         return Translator(
@@ -122,7 +120,7 @@ class Runner:
     @property
     def busy(self) -> bool:
         """Whether a turn is under way, or is about to be."""
-        return self._active or (self._wanted and bool(self._conversation.inbox))
+        return self._work.busy
 
     @property
     def pid(self) -> int | None:
@@ -137,7 +135,7 @@ class Runner:
     @property
     def cancelling(self) -> bool:
         """Whether a cancelled turn has not settled yet."""
-        return self._turn is not None and self._turn.cancelling
+        return self._turns.cancelling
 
     @property
     def waiting(self) -> bool:
@@ -146,8 +144,8 @@ class Runner:
 
     def want(self) -> None:
         """Take up the queue. Idempotent; starts the task when there is none."""
-        self._wanted = True
-        if self._conversation.inbox and self._turn is None:
+        self._work.wanted = True
+        if self._work.inbox and self._turns.current is None:
             self._reports.status("running")  # true from here on: who asks next must not see an old state
         self._wake.set()
         self._start_task()
@@ -159,7 +157,7 @@ class Runner:
 
     def hold(self) -> None:
         """Take nothing more from the queue after the turn under way."""
-        self._wanted = False
+        self._work.wanted = False
 
     def policy_changed(self) -> None:
         """The confirmation policy is another one now; it counts from the next request on."""
@@ -182,25 +180,25 @@ class Runner:
 
         Cancelling this call does not take the interrupt back.
         """
-        self._wanted = False
-        settled = self._settled
-        if not self._active:
-            self._paused()  # it had not begun
-        elif not self._interrupted:
-            self._interrupted = True
-            self._cancelled.set()
+        self._work.wanted = False
+        settled = self._work.settled
+        if not self._work.active:
+            self._turns.run_paused()  # it had not begun
+        elif not self._work.interrupted:
+            self._work.interrupted = True
+            self._work.called_off.set()
             run = self._keeper.run
-            if self._turn is not None and run is not None and run.session is not None:
-                if self._turn.cancel():
+            if self._turns.current is not None and run is not None and run.session is not None:
+                if self._turns.current.cancel():
                     # Answer first: an agent that waits for a permission may look at nothing else.
                     self._confirmations.cancel()
                     run.connection.notify("session/cancel", {"sessionId": run.session.session_id})
                     assert self._nursery is not None
-                    self._nursery.start_soon(self._grace, self._turn, run)
+                    self._nursery.start_soon(self._grace, self._turns.current, run)
             elif self._start_scope is not None:
                 self._start_scope.cancel()
         with trio.move_on_after(self._deadlines.interrupt_answer):
-            while self._active and self._settled is settled:
+            while self._work.active and self._work.settled is settled:
                 await settled.wait()
         if self._record.execution_status != "paused":
             # Not settled in time: control returns all the same, and the state tells what still goes on.
@@ -217,20 +215,20 @@ class Runner:
         await self._keeper.free_session(agent, partial(self._ends_within, turn, self._deadlines.close))
 
     async def _ends_within(self, turn: Turn, seconds: float) -> bool:
-        settled = self._settled
+        settled = self._work.settled
         with trio.move_on_after(seconds):
-            while self._turn is turn:
+            while self._turns.current is turn:
                 await settled.wait()
-        return self._turn is not turn
+        return self._turns.current is not turn
 
     async def stop_agent(self, *, force: bool = False) -> None:
         """Stop the agent in order, or at once: a turn under way is cancelled first, and recorded as that."""
         if self.busy and not force:
             await self.interrupt()
-        if force and self._turn is not None:
-            self._wanted = False
-            self._interrupted = True
-            self._turn.cancel()
+        if force and self._turns.current is not None:
+            self._work.wanted = False
+            self._work.interrupted = True
+            self._turns.current.cancel()
         await self._keeper.stop()
 
     async def restart_agent(self, *, force: bool = False) -> None:
@@ -252,7 +250,7 @@ class Runner:
 
     async def stop(self) -> None:
         """End the task and the agent with it. Returns when both are gone; shielded, since it cleans up."""
-        self._wanted = False
+        self._work.wanted = False
         with trio.CancelScope(shield=True):
             await self._keeper.stop()
             while self._done is not None:
@@ -276,7 +274,7 @@ class Runner:
                     self._wake = trio.Event()
                     await self._take_queue()
                     if not (
-                        self._wanted or self._reviving or self._keeper.current or self._keeper.restarting
+                        self._work.wanted or self._reviving or self._keeper.current or self._keeper.restarting
                     ):
                         break
                     await self._wake.wait()
@@ -284,71 +282,46 @@ class Runner:
         except Exception as error:
             # A fault of ours stays in its conversation; its siblings go on.
             log.exception("conversation failed", conversation=self._record.id)
-            self._broke_down(error)
+            self._turns.break_down(error)
         except BaseException:
-            self._wanted = False  # cancelled: nothing is taken up any more
+            self._work.wanted = False  # cancelled: nothing is taken up any more
             raise
         finally:
             self._nursery = self._scope = self._done = None
             self._begun = trio.Event()
             self._keeper.live_in(None)
-            self._active = False
+            self._work.active = False
             done.set()
-            if self._wanted:
+            if self._work.wanted:
                 self.want()
 
-    def _broke_down(self, error: Exception) -> None:
-        failure = AgentFailure("InternalError", f"{type(error).__name__}: {error}"[:DETAIL_CHARS])
-        self._wanted = False
-        try:
-            if self._turn is not None:
-                self._end_with_failure(self._turn, failure)
-            else:
-                self._fail(failure)
-        except JournalError:
-            log.exception("the failure could not be recorded", conversation=self._record.id)
-
     async def _take_queue(self) -> None:
-        inbox = self._conversation.inbox
-        while self._wanted and inbox:
-            self._active = True
-            self._interrupted = False
-            self._settled = trio.Event()
-            self._cancelled = trio.Event()
+        while self._work.more:
+            self._work.begin()
             self._logged_in = False
             if self._record.execution_status != "running":
                 self._reports.status("running")
             try:
-                await self._one_turn(inbox[0])
+                await self._one_turn(self._work.inbox[0])
             finally:
-                self._active = False
                 self._start_scope = None
-                self._settled.set()
-        self._wanted = False
+                self._work.end()
+        self._work.wanted = False
 
     async def _one_turn(self, item: Queued) -> None:
-        conversation = self._conversation
         with trio.CancelScope() as starting:
             self._start_scope = starting
             try:
                 agent = await self._keeper.ensure()
             except AgentFailure as failure:
-                self._fail(failure)
+                self._turns.run_failed(failure)
                 return
         self._start_scope = None
-        if starting.cancelled_caught or self._interrupted:
-            self._paused()  # the message stays queued: nothing of it reached the agent
+        if starting.cancelled_caught or self._work.interrupted:
+            self._turns.run_paused()  # the message stays queued: nothing of it reached the agent
             return
         assert agent.session is not None
-        # From here on the message counts as handed over: should the server die now, it is reported.
-        conversation.inbox.remove(item)
-        self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
-        self._record.turn_open = self._record.unfinished = True
-        self._record.retry_seq = None
-        self._held_long_enough()  # late words of the turn before are not the beginning of this one's
-        self._turns += 1
-        self._turn = turn = Turn(self._turns, item.seq)
-        self._recorder.save()
+        turn = self._turns.begin(item)
         await self._recorder.log.flushed()
         images = agent.initialized is not None and agent.initialized.capabilities.image
         content = prompt.blocks(item.message, images=images)
@@ -359,15 +332,15 @@ class Runner:
 
     async def _prompt(self, agent: AgentRun, turn: Turn, content: list[dict[str, Any]]) -> None:
         assert agent.session is not None
-        if self._interrupted:
-            self._end_turn(turn, "cancelled", None)
+        if self._work.interrupted:
+            self._turns.finish(turn, "cancelled")
             return
         params = {"sessionId": agent.session.session_id, "prompt": content}
         pauses = list(self._deadlines.retry)
         while True:
             silent = await self._ask(agent, turn, params, len(pauses))
-            if silent is not None and self._turn is turn:
-                self._end_with_failure(
+            if silent is not None and self._turns.current is turn:
+                self._turns.fail(
                     turn,
                     AgentFailure(
                         "ACPPromptError",
@@ -384,9 +357,9 @@ class Runner:
                     return
             elif again is Again.AFTER_PAUSE:
                 with trio.move_on_after(pauses.pop(0)):
-                    await self._cancelled.wait()
+                    await self._work.called_off.wait()
                 if turn.cancelling:
-                    self._end_turn(turn, "cancelled", None)
+                    self._turns.finish(turn, "cancelled")
                     return
             else:
                 return
@@ -451,7 +424,7 @@ class Runner:
                 "Authentication required",
             )
         except AgentFailure as failure:
-            self._end_with_failure(turn, failure)
+            self._turns.fail(turn, failure)
             return False
         except ConnectionLost as error:
             self._agent_gone(agent, turn, error)
@@ -460,9 +433,9 @@ class Runner:
 
     def _agent_gone(self, agent: AgentRun, turn: Turn, error: ConnectionLost) -> None:
         if turn.cancelling:
-            self._end_turn(turn, "cancelled", None)  # ended by the interrupt: not a crash
+            self._turns.finish(turn, "cancelled")  # ended by the interrupt: not a crash
         else:
-            self._end_with_failure(turn, lost(error, "ACPAgentExited"))
+            self._turns.fail(turn, lost(error, "ACPAgentExited"))
         self._keeper.drop(agent)
 
     # -- what the keeper tells ---------------------------------------------------------------------------
@@ -493,25 +466,25 @@ class Runner:
 
     def exited(self, status: ExitStatus, words: list[str]) -> None:
         """The agent's process ended by itself: told as a state, also when no turn was taken down by it."""
-        self._reports.exited(status, self._turn is not None, words)
+        self._reports.exited(status, self._turns.current is not None, words)
 
     def parked(self, failure: AgentFailure) -> None:
         """The agent crashed too often. A turn that it took down with it is reported first."""
         if not self.busy:
-            self._fail(failure)
+            self._turns.run_failed(failure)
 
     # -- the end of a turn ------------------------------------------------------------------------------
 
     def _prompt_answered(self, turn: Turn, result: Result, *, retries: int) -> None:
         """The prompt's answer, in its place among the updates. Synchronous."""
-        if self._turn is not turn:
+        if self._turns.current is not turn:
             return
         error = result.error
         if error is None:
             answer = parse_prompt_result(result.value)
-            self._end_turn(turn, answer.stop_reason, answer.usage)
+            self._turns.finish(turn, answer.stop_reason, answer.usage)
         elif turn.cancelling:
-            self._end_turn(turn, "cancelled", None)
+            self._turns.finish(turn, "cancelled")
         elif error.code == AUTH_REQUIRED and not turn.updates and not self._logged_in:
             self._logged_in = True
             self._again = Again.AFTER_LOGIN
@@ -519,68 +492,7 @@ class Runner:
             self._recorder.write([self._recorder.state("agent_retry", error_text(error))])
             self._again = Again.AFTER_PAUSE
         else:
-            self._end_with_failure(turn, from_rpc(error, "ACPPromptError"))
-
-    def _end_turn(self, turn: Turn, stop_reason: str, tokens: TokenUsage | None) -> None:
-        if self._turn is not turn:
-            return
-        outcome = turn.settle(stop_reason)
-        record = self._record
-        if tokens is not None:
-            record.usage = usage.with_tokens(record.usage, tokens)
-        self._recorder.emit(
-            self._translator.end_turn(Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note)
-        )
-        self._clear_turn()
-        self._conversation.context.tally.turns[stop_reason] += 1
-        record.unfinished = not outcome.finish
-        record.agent_state["stop_reason"] = stop_reason
-        if outcome.error is not None:
-            code, detail = outcome.error
-            self._fail(AgentFailure(code, detail, kind="agent_action"))
-        elif self._interrupted:
-            self._paused()
-        elif record.execution_status == "paused":
-            self._closed("paused")
-        elif not (self._wanted and self._conversation.inbox):
-            self._closed(outcome.status)
-        else:
-            self._recorder.save()
-
-    def _end_with_failure(self, turn: Turn, failure: AgentFailure) -> None:
-        if self._turn is not turn:
-            return
-        self._recorder.emit(self._translator.end_turn(Close.MESSAGE))
-        self._clear_turn()
-        self._record.agent_state["stop_reason"] = "failed"
-        self._conversation.context.tally.turns["failed"] += 1
-        if failure.code == "ACPAuthRequired":
-            if not turn.updates:
-                self._record.retry_seq = turn.prompt_seq
-            if self._keeper.run is not None:
-                self._keeper.drop(self._keeper.run)  # it comes back with what credentials there are then
-        self._fail(failure)
-
-    def _clear_turn(self) -> None:
-        self._turn = None
-        self._record.turn_open = False
-        self._confirmations.cancel()
-
-    def _fail(self, failure: AgentFailure) -> None:
-        self._wanted = False
-        log.warning("turn failed", conversation=self._record.id, code=failure.code)
-        self._closed("error", [error_event(failure)])
-
-    def _paused(self) -> None:
-        self._reports.interrupted()
-        self._closed("paused")
-
-    def _closed(self, status: str, events: Sequence[Event] = ()) -> None:
-        self._reports.closed(status, events)
-        turns = self._turns
-        self._conversation.context.nursery.start_soon(
-            self._reports.echo, self._deadlines.echo, lambda: self._turns != turns or self.busy
-        )
+            self._turns.fail(turn, from_rpc(error, "ACPPromptError"))
 
     # -- the connection's handler -----------------------------------------------------------------------
 
@@ -595,8 +507,8 @@ class Runner:
         except Exception as error:
             # A fault of ours over one update ends the turn truthfully, not the connection by surprise.
             log.exception("an update could not be taken in", conversation=self._record.id)
-            if self._turn is not None:
-                self._broke_down(error)
+            if self._turns.current is not None:
+                self._turns.break_down(error)
             if self._keeper.current is not None:
                 self._keeper.drop(self._keeper.current)
 
@@ -608,13 +520,13 @@ class Runner:
         self._touch()
         if self._replaying:
             return  # what the journal already holds
-        if self._turn is not None and isinstance(update, WORK):
-            self._turn.updates += 1
+        if self._turns.current is not None and isinstance(update, WORK):
+            self._turns.current.updates += 1
             if not self._record.session_used:
                 self._record.session_used = True
                 self._recorder.save()
         self._recorder.emit(self._translator.update(update))
-        if self._translator.holding or self._turn is None:
+        if self._translator.holding or self._turns.current is None:
             self._held.note()
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
@@ -647,7 +559,7 @@ class Runner:
 
     def _permission(self, params: Any) -> Awaitable[Mapping[str, Any]]:
         request = parse_permission(params)
-        if self._turn is None or self._turn.cancelling:
+        if self._turns.current is None or self._turns.current.cancelling:
             return _at_once(permissions.CANCELLED)
         if not permissions.asks_a_person(self._record.confirmation_policy):
             self._recorder.emit(self._translator.allowed(request.tool_call.raw))
@@ -671,19 +583,12 @@ class Runner:
         if self._confirmations:
             return
         self._touch()
-        if self._record.execution_status == "waiting_for_confirmation" and self._turn is not None:
+        if self._record.execution_status == "waiting_for_confirmation" and self._turns.current is not None:
             self._reports.status("running")
 
     def _touch(self) -> None:
         """The agent gave a sign of life, or a person an answer: silence counts from here."""
         self._touched = trio.current_time()
-
-    # -- events that are held back ----------------------------------------------------------------------
-
-    def _held_long_enough(self) -> None:
-        self._recorder.emit(self._translator.release())
-        if self._turn is None:
-            self._recorder.emit(self._translator.close_text())
 
 
 async def _at_once(answer: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,0 +1,58 @@
+"""What a conversation has to do: the messages that wait, whether they are wanted, and the one under way."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+import trio
+
+from supervisor.events import Message
+
+
+@attrs.frozen
+class Queued:
+    """A user's message that has not been handed to the agent yet."""
+
+    seq: int
+    event_id: str
+    message: Message
+
+
+@attrs.define(eq=False)
+class Work:
+    """The work of one conversation. `inbox` is taken up in order, while it is `wanted`.
+
+    A message is under way (`active`) from when it is taken up, which may start an agent first, until its
+    turn has settled. `interrupted` says that it is to be given up, and `called_off` is set for what would
+    wait on for it. Each message under way has its own `called_off` and `settled`.
+    """
+
+    inbox: deque[Queued]
+    wanted: bool = False
+    active: bool = False
+    interrupted: bool = False
+    called_off: trio.Event = attrs.field(factory=trio.Event)
+    settled: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def more(self) -> bool:
+        """Whether another message is to be taken up."""
+        return self.wanted and bool(self.inbox)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a message is under way, or is about to be."""
+        return self.active or self.more
+
+    def begin(self) -> None:
+        """A message is taken up."""
+        self.active = True
+        self.interrupted = False
+        self.called_off = trio.Event()
+        self.settled = trio.Event()
+
+    def end(self) -> None:
+        """It is dealt with, one way or another."""
+        self.active = False
+        self.settled.set()
