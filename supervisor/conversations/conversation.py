@@ -264,9 +264,8 @@ class Conversation:
         """
         record = self.record
         await self._find_leaf()
-        async for item in self._after(record.prompted_seq):
-            if item.kind == "MessageEvent" and item.source == "user":
-                self.inbox.append(_queued(item))
+        async for item in self._after(record.prompted_seq, kind="MessageEvent", source="user"):
+            self.inbox.append(_queued(item))
         going_on = record.execution_status in LIVE_STATES
         if record.turn_open or (going_on and not self.inbox):
             await self._report_cut_off()
@@ -294,18 +293,15 @@ class Conversation:
 
     async def _find_leaf(self) -> None:
         """The newest time, and the newest event that is more than a state: what the next ones hang on."""
-        page = await self.log.read_back(None, PAGE_EVENTS)
-        if page:
-            self.recorder.last_timestamp = page[0].timestamp
-        while page:
-            for item in page:
-                if item.kind != "ConversationStateUpdateEvent":
-                    self.record.leaf_event_id = item.id
-                    return
-            page = await self.log.read_back(page[-1].seq, PAGE_EVENTS)
+        newest = await self.log.newest()
+        leaf = await self.log.newest(besides="ConversationStateUpdateEvent")
+        if newest is not None:
+            self.recorder.last_timestamp = newest.timestamp
+        if leaf is not None:
+            self.record.leaf_event_id = leaf.id
 
-    async def _after(self, seq: int) -> AsyncIterator[Stored]:
-        while page := await self.log.read(seq, PAGE_EVENTS):
+    async def _after(self, seq: int, **asked: str) -> AsyncIterator[Stored]:
+        while page := await self.log.read(seq, PAGE_EVENTS, **asked):
             for item in page:
                 yield item
             seq = page[-1].seq

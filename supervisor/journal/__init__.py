@@ -21,6 +21,7 @@ from .journal import Journal, open_journal
 from .log import Cursor, Log
 from .rows import (
     Blob,
+    Brief,
     Durability,
     Frame,
     Item,
@@ -37,6 +38,7 @@ from .rows import (
 __all__ = [
     "AlreadyExists",
     "Blob",
+    "Brief",
     "Cursor",
     "DuplicateEvent",
     "Durability",

@@ -14,7 +14,7 @@ from .errors import DuplicateEvent, JournalError, again
 from .feed import ITEM_OVERHEAD_BYTES, Tail
 from .queries import EVERYTHING, Filter, Order
 from .readers import Readers
-from .rows import Blob, Frame, Item, Page, RecordUpdate, Row, Stored
+from .rows import Blob, Brief, Frame, Item, Page, RecordUpdate, Row, Stored
 from .writer import Append, Writer
 
 T = TypeVar("T")
@@ -152,21 +152,21 @@ class Log:
         return await self._read(lambda c, key: queries.get(c, key, until, ids))
 
     async def read(
-        self, after_seq: int, limit: int | None, *, kind: str | None = None, source: str | None = None
+        self, after_seq: int, limit: int, *, kind: str | None = None, source: str | None = None
     ) -> list[Stored]:
-        """Return up to `limit` events (None = all) after a sequence number (-1 = all), oldest first.
+        """Return events after a sequence number (-1 = all), oldest first: up to `limit`, fewer where they are
+        very large, none when there is none.
 
         `kind` and `source` are as in `search`.
         """
         asked = Filter(kind=kind, source=source)
-        until = self._high_water
-        return await self._read(lambda c, key: queries.read(c, key, after_seq, until, limit, asked))
+        until, most = self._high_water, queries.PAGE_MAX_BYTES
+        return await self._read(lambda c, key: queries.read(c, key, after_seq, until, limit, asked, most))
 
-    async def read_back(self, before_seq: int | None, limit: int) -> list[Stored]:
-        """Return up to `limit` events before a sequence number (None = from the last), newest first."""
-        end = self._high_water + 1
-        before = end if before_seq is None else min(before_seq, end)
-        return await self._read(lambda c, key: queries.read_back(c, key, before, limit))
+    async def newest(self, *, besides: str | None = None) -> Brief | None:
+        """Return id and time of the last event, of those of other kinds than `besides`."""
+        until = self._high_water
+        return await self._read(lambda c, key: queries.newest(c, key, until, besides))
 
     async def search(
         self,
@@ -181,6 +181,8 @@ class Log:
         limit: int = 100,
     ) -> Page:
         """Return a page of matching events in log order, or with `order="desc"` newest first.
+
+        It has up to `limit` events, fewer where they are very large.
 
         `kind` is a class name, alone or at the end of a dotted path. `body` is text that occurs in the
         event's JSON, in upper or lower case. `since` (inclusive) and `before` (exclusive) are timestamps as
@@ -326,6 +328,8 @@ class Cursor:
             await log._moved.park()
             return []
         after = self._after_seq
-        rows = await log._read(lambda c, key: queries.read_page(c, key, after, until, max_items))
+        rows = await log._read(
+            lambda c, key: queries.read(c, key, after, until, max_items, EVERYTHING, queries.CURSOR_MAX_BYTES)
+        )
         self._after_seq = rows[-1].seq
         return [*rows]

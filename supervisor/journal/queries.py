@@ -10,17 +10,23 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import attrs
 
-from .rows import Blob, Page, Record, RecordOrder, RecordPage, Stored
+from .rows import Blob, Brief, Page, Record, RecordOrder, RecordPage, Stored
+
+T = TypeVar("T")
 
 Order = Literal["asc", "desc"]
 
-PAGE_MAX_BYTES = 1024 * 1024
+CURSOR_MAX_BYTES = 1024 * 1024
 """Bytes of bodies that a cursor takes from the file at once; one event may be larger. With a handful of
 readers this bounds what slow subscribers can make the server hold."""
+
+PAGE_MAX_BYTES = 64 * 1024 * 1024
+"""Bytes of bodies in a page that was asked for by its number of events: a hundred of the usual size many
+times over, and far below what SQLite can hand out in one piece (1 GB). One event may be larger."""
 
 LIKE_MAX_CHARACTERS = 4096
 """Longest text handed to LIKE: SQLite refuses patterns of more than 50,000 bytes."""
@@ -60,33 +66,57 @@ def _contains_folded(body: bytes, folded: str) -> bool:
     return folded in body.decode("utf-8", "replace").casefold()
 
 
+_PLACES = (
+    "SELECT json_group_array(json_array(seq, size)) FROM (SELECT seq, length(body) AS size FROM events {})"
+)
+
 _PACKED = (
     "SELECT json_group_array(json_array(seq, id, kind, source, timestamp, length(body))), "
-    "CAST(group_concat(CAST(body AS TEXT), '') AS BLOB) FROM ({})"
+    "CAST(group_concat(CAST(body AS TEXT), '') AS BLOB) FROM ("
+    "SELECT seq, id, kind, source, timestamp, body FROM events "
+    "WHERE conversation = ? AND seq IN ({}) ORDER BY seq {})"
 )
 
 
-def _packed(connection: sqlite3.Connection, select: str, values: Sequence[object]) -> list[Stored]:
-    """Read the events that the `select` of `seq, id, kind, source, timestamp, body` names, in its order."""
-    meta, bodies = connection.execute(_PACKED.format(select), values).fetchone()
+def _places(connection: sqlite3.Connection, clauses: str, values: Sequence[object]) -> list[tuple[int, int]]:
+    """Sequence numbers and sizes of the events that the clauses (WHERE and so on) name, in their order."""
+    (found,) = connection.execute(_PLACES.format(clauses), values).fetchone()
+    return [(seq, size) for seq, size in json.loads(found)]
+
+
+def _first(places: Sequence[tuple[int, int]], most: int) -> list[int]:
+    """As many of the sequence numbers as have `most` bytes together; at least one, if there is one."""
+    total = 0
+    taken: list[int] = []
+    for seq, size in places:
+        total += size
+        if taken and total > most:
+            break
+        taken.append(seq)
+    return taken
+
+
+def _fetch(connection: sqlite3.Connection, key: int, seqs: Sequence[int], order: Order) -> list[Stored]:
+    """The events of these sequence numbers, which are in that order, packed."""
     rows: list[Stored] = []
-    at = 0
-    for seq, event_id, kind, source, timestamp, length in json.loads(meta):
-        body = bodies[at : at + length]
-        rows.append(Stored(id=event_id, kind=kind, source=source, timestamp=timestamp, body=body, seq=seq))
-        at += length
+    for marks, chunk in _in_lists(seqs):
+        meta, bodies = connection.execute(_PACKED.format(marks, order), (key, *chunk)).fetchone()
+        at = 0
+        for seq, event_id, kind, source, timestamp, length in json.loads(meta):
+            body = bodies[at : at + length]
+            rows.append(
+                Stored(id=event_id, kind=kind, source=source, timestamp=timestamp, body=body, seq=seq)
+            )
+            at += length
     return rows
 
 
-def _in_lists(ids: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Cut ids, each taken once, into what fits one IN list: its question marks and its values."""
+def _in_lists(ids: Sequence[T]) -> Iterator[tuple[str, list[T]]]:
+    """Cut ids or numbers, each taken once, into what fits one IN list: its question marks and its values."""
     wanted = list(dict.fromkeys(ids))
     for at in range(0, len(wanted), _CHUNK):
         chunk = wanted[at : at + _CHUNK]
         yield ",".join("?" * len(chunk)), chunk
-
-
-_COLUMNS = "SELECT seq, id, kind, source, timestamp, body FROM events"
 
 
 def load(connection: sqlite3.Connection, conversation_id: str) -> tuple[int, int] | None:
@@ -100,52 +130,43 @@ def load(connection: sqlite3.Connection, conversation_id: str) -> tuple[int, int
 
 
 def read(
-    connection: sqlite3.Connection, key: int, after: int, until: int, limit: int | None, asked: Filter
+    connection: sqlite3.Connection,
+    key: int,
+    after: int,
+    until: int,
+    limit: int,
+    asked: Filter,
+    most: int,
 ) -> list[Stored]:
-    """Return matching events with after < seq <= until, oldest first. `limit=None` is all of them."""
+    """Return matching events with after < seq <= until, oldest first: not more than `limit`, nor than `most`
+    bytes of bodies, but at least one."""
     condition, values = _where(key, until, asked)
-    return _packed(
-        connection,
-        f"{_COLUMNS} WHERE {condition} AND seq > ? ORDER BY seq LIMIT ?",
-        (*values, after, -1 if limit is None else limit),
-    )
+    clauses = f"WHERE {condition} AND seq > ? ORDER BY seq LIMIT ?"
+    places = _places(connection, clauses, (*values, after, limit))
+    return _fetch(connection, key, _first(places, most), "asc")
 
 
-def read_back(connection: sqlite3.Connection, key: int, before: int, limit: int) -> list[Stored]:
-    """Return events with seq < before, newest first."""
-    return _packed(
-        connection,
-        f"{_COLUMNS} WHERE conversation = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
-        (key, before, limit),
-    )
-
-
-def read_page(connection: sqlite3.Connection, key: int, after: int, until: int, limit: int) -> list[Stored]:
-    """Like `read`, but not more than `PAGE_MAX_BYTES` of bodies, and at least one event."""
-    (lengths,) = connection.execute(
-        "SELECT json_group_array(size) FROM (SELECT length(body) AS size FROM events "
-        "WHERE conversation = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?)",
-        (key, after, until, limit),
+def newest(connection: sqlite3.Connection, key: int, until: int, besides: str | None) -> Brief | None:
+    """Return the last event with seq <= until that is of another kind than `besides`."""
+    found = connection.execute(
+        "SELECT id, timestamp FROM events WHERE conversation = ? AND seq <= ? AND kind IS NOT ? "
+        "ORDER BY seq DESC LIMIT 1",
+        (key, until, besides),
     ).fetchone()
-    count = total = 0
-    for length in json.loads(lengths):
-        total += length
-        if count and total > PAGE_MAX_BYTES:
-            break
-        count += 1
-    return read(connection, key, after, until, count, EVERYTHING) if count else []
+    return None if found is None else Brief(*found)
 
 
 def get(connection: sqlite3.Connection, key: int, until: int, ids: Sequence[str]) -> list[Stored | None]:
     """Return the events of these ids with seq <= until, in the order asked."""
-    found: dict[str, Stored] = {}
+    places: list[tuple[int, int]] = []
     for marks, chunk in _in_lists(ids):
-        rows = _packed(
-            connection,
-            f"{_COLUMNS} WHERE conversation = ? AND seq <= ? AND id IN ({marks})",
-            (key, until, *chunk),
-        )
-        found.update((row.id, row) for row in rows)
+        clauses = f"WHERE conversation = ? AND seq <= ? AND id IN ({marks})"
+        places += _places(connection, clauses, (key, until, *chunk))
+    found: dict[str, Stored] = {}
+    while places:
+        seqs = _first(places, PAGE_MAX_BYTES)
+        found.update((row.id, row) for row in _fetch(connection, key, seqs, "asc"))
+        places = places[len(seqs) :]
     return [found.get(event_id) for event_id in ids]
 
 
@@ -158,7 +179,8 @@ def search(
     page: str | None,
     limit: int,
 ) -> Page:
-    """Return one page of the events that match, among those with seq <= until."""
+    """Return one page of the events that match, among those with seq <= until: shorter than `limit` where
+    they are very large."""
     condition, values = _where(key, until, asked)
     if page is not None:
         found = connection.execute(
@@ -167,11 +189,15 @@ def search(
         if found is not None:
             condition += " AND seq >= ?" if order == "asc" else " AND seq <= ?"
             values.append(found[0])
-    direction = "ASC" if order == "asc" else "DESC"
-    values.append(limit + 1)
-    rows = _packed(connection, f"{_COLUMNS} WHERE {condition} ORDER BY seq {direction} LIMIT ?", values)
-    following = rows[limit].id if len(rows) > limit else None
-    return Page(items=tuple(rows[:limit]), next_page_id=following)
+    clauses = f"WHERE {condition} ORDER BY seq {order} LIMIT ?"
+    places = _places(connection, clauses, (*values, limit + 1))
+    seqs = _first(places[:limit], PAGE_MAX_BYTES)
+    following = None
+    if len(places) > len(seqs):
+        (following,) = connection.execute(
+            "SELECT id FROM events WHERE conversation = ? AND seq = ?", (key, places[len(seqs)][0])
+        ).fetchone()
+    return Page(items=tuple(_fetch(connection, key, seqs, order)), next_page_id=following)
 
 
 def count(connection: sqlite3.Connection, key: int, until: int, asked: Filter) -> int:

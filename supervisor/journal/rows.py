@@ -37,6 +37,14 @@ class Stored(Row):
     seq: int
 
 
+@attrs.frozen
+class Brief:
+    """Of an event, what tells where and when it stands."""
+
+    id: str
+    timestamp: str
+
+
 @attrs.frozen(kw_only=True)
 class Frame:
     """What is shown and never stored. `None` means: not sent on that kind of socket."""

@@ -144,7 +144,7 @@ async def test_a_tail_that_everybody_has_read_weighs_little(log, make_row):
 
 
 async def test_a_page_from_the_file_is_bounded_in_bytes(log, make_row, monkeypatch):
-    monkeypatch.setattr(queries, "PAGE_MAX_BYTES", 2500)
+    monkeypatch.setattr(queries, "CURSOR_MAX_BYTES", 2500)
     log.append([make_row(b"x" * size) for size in (1000, 1000, 1000, 9000, 10, 10)])
     await log.flushed()
     cursor = log.subscribe(-1)
@@ -159,7 +159,7 @@ async def test_any_schedule(journal, make_log, make_row, monkeypatch, seed):
     monkeypatch.setattr(feed, "TAIL_MAX_BYTES", chance.choice((1000, 5000, 50_000)))
     monkeypatch.setattr(feed, "TAIL_TRIMMED_BYTES", feed.TAIL_MAX_BYTES * 3 // 4)
     monkeypatch.setattr(feed, "TAIL_SETTLED_BYTES", chance.choice((0, 3000)))
-    monkeypatch.setattr(queries, "PAGE_MAX_BYTES", chance.choice((1, 500, 10_000)))
+    monkeypatch.setattr(queries, "CURSOR_MAX_BYTES", chance.choice((1, 500, 10_000)))
     log = await make_log(journal, "busy")
     total = 250
     story = []

@@ -9,7 +9,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.journal import Stored, open_journal, queries
+from supervisor.journal import Brief, Stored, open_journal, queries
 from supervisor.journal.schema import migrate
 from supervisor.journal.store import Store, _connect, insert_sizes
 
@@ -71,11 +71,8 @@ async def test_pages_by_sequence_in_both_directions(log, make_row):
     assert [item.seq for item in await log.read(-1, 2)] == [0, 1]
     assert [item.seq for item in await log.read(3, 10)] == [4, 5]
     assert [item.seq for item in await log.read(5, 10)] == []
-    assert [item.seq for item in await log.read(0, None, kind="MessageEvent")] == [4, 5]
+    assert [item.seq for item in await log.read(0, 100, kind="MessageEvent")] == [4, 5]
     assert [item.seq for item in await log.read(-1, 1, kind="MessageEvent", source="agent")] == [4]
-    assert [item.seq for item in await log.read_back(None, 2)] == [5, 4]
-    assert [item.seq for item in await log.read_back(2, 10)] == [1, 0]
-    assert [item.seq for item in await log.read_back(0, 10)] == []
 
 
 @pytest.mark.parametrize(
@@ -152,7 +149,34 @@ async def test_reads_end_where_the_sockets_do(log, make_row, monkeypatch):
     assert await log.get(["late"]) == [None]
     assert len(await log.read(-1, 10)) == len((await log.search()).items) == await log.count() == 6
     assert await log.count(source="user") == 2
-    assert [item.seq for item in await log.read_back(None, 1)] == [5]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_pages_of_large_events_are_shorter(log, make_row, monkeypatch, order):
+    """SQLite hands out a gigabyte at the most, and a server has less to give."""
+    monkeypatch.setattr(queries, "PAGE_MAX_BYTES", 1000)
+    sizes = [400, 400, 400, 5000, 10, 10]
+    log.append([make_row(b"x" * size, id=f"e{n}") for n, size in enumerate(sizes)])
+    await log.flushed()
+    pages, page = [], None
+    while True:
+        found = await log.search(order=order, page=page, limit=4)
+        pages.append([item.seq for item in found.items])
+        page = found.next_page_id
+        if page is None:
+            break
+    shown = [[0, 1], [2], [3], [4, 5]] if order == "asc" else [[5, 4], [3], [2, 1], [0]]
+    assert pages == shown
+    assert [item.seq for item in await log.read(-1, 10)] == [0, 1]
+    assert [item.seq for item in await log.read(2, 10)] == [3]
+    assert ids(await log.get([f"e{n}" for n in range(6)])) == [f"e{n}" for n in range(6)]
+
+
+async def test_the_newest(log, make_row):
+    assert await log.newest() is None
+    rows = await fill(log, make_row)
+    assert await log.newest() == Brief("id-5", rows[5].timestamp)
+    assert await log.newest(besides="MessageEvent") == Brief("id-3", rows[3].timestamp)
 
 
 async def test_blobs(journal, log, make_log):
@@ -200,8 +224,9 @@ def test_whatever_bytes_and_names_come_back_as_they_were(content):
         ]
         for step in Store(connection, -1, 1).insert_steps([(1, row) for row in rows]):
             step()
-        assert queries.read(connection, 1, -1, 100, None, queries.EVERYTHING) == rows
-        assert queries.read_back(connection, 1, 100, 100) == rows[::-1]
+        assert queries.read(connection, 1, -1, 100, 100, queries.EVERYTHING, 10_000) == rows
+        back = queries.search(connection, 1, 100, queries.EVERYTHING, "desc", None, 100)
+        assert list(back.items) == rows[::-1]
         assert queries.get(connection, 1, 100, [row.id for row in rows]) == rows
     finally:
         connection.close()
