@@ -6,10 +6,7 @@ Everything that an agent says is handled in arrival order by one task, the conne
 
 from __future__ import annotations
 
-import enum
-import math
 from collections.abc import Awaitable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -18,16 +15,11 @@ import trio
 from supervisor.acp import (
     AgentMessageChunk,
     AgentThoughtChunk,
-    ConnectionLost,
     Oversize,
-    Result,
     RpcError,
     ToolCall,
     ToolCallUpdate,
-    classify_error,
-    error_text,
     parse_permission,
-    parse_prompt_result,
     parse_update,
 )
 from supervisor.acp.schema import text_block
@@ -36,17 +28,17 @@ from supervisor.journal import JournalError
 
 from . import permissions, prompt
 from .agent import AgentRun
+from .cancelling import CancelLadder
 from .confirmations import Confirmations
 from .errors import AgentFailure
-from .failures import from_rpc
 from .hold import HoldTimer
 from .keeper import Keeper
+from .prompting import Prompting
 from .reports import Reports
-from .session import AUTH_REQUIRED, Memory, authenticate, lost
-from .silence import Silence
+from .session import Memory
+from .silence import SilenceWatch
 from .starting import Started, note_session
 from .translate import Translator
-from .turn import Turn
 from .turns import Turns
 from .work import Queued, Work
 
@@ -57,14 +49,6 @@ log = structlog.get_logger(__name__)
 
 WORK: Final = (AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate)
 """Updates that show that an agent did something about a prompt; commands and figures come anyway."""
-
-
-class Again(enum.Enum):
-    """Why a prompt is sent again, of which nothing happened: the agent wanted a login first, or the failure
-    is one that passes."""
-
-    AFTER_LOGIN = "login"
-    AFTER_PAUSE = "pause"
 
 
 class Runner:
@@ -100,10 +84,16 @@ class Runner:
             self._reports,
             self._confirmations,
         )
+        self._silence = SilenceWatch(
+            self._deadlines, self._keeper, self._recorder, self._translator, self._confirmations
+        )
+        self._prompting = Prompting(
+            self._deadlines, self._work, self._turns, self._keeper, self._recorder, self._silence
+        )
+        self._ladder = CancelLadder(
+            self._deadlines, self._work, self._turns, self._keeper, self._confirmations
+        )
         self._start_scope: trio.CancelScope | None = None
-        self._touched = 0.0
-        self._again: Again | None = None
-        self._logged_in = False
         self._replaying = False
         self._transcript: str | None = None
         self._held = HoldTimer(self._deadlines.hold, self._deadlines.hold_at_most, self._turns.release)
@@ -189,12 +179,8 @@ class Runner:
             self._work.called_off.set()
             run = self._keeper.run
             if self._turns.current is not None and run is not None and run.session is not None:
-                if self._turns.current.cancel():
-                    # Answer first: an agent that waits for a permission may look at nothing else.
-                    self._confirmations.cancel()
-                    run.connection.notify("session/cancel", {"sessionId": run.session.session_id})
-                    assert self._nursery is not None
-                    self._nursery.start_soon(self._grace, self._turns.current, run)
+                assert self._nursery is not None
+                self._ladder.begin(self._turns.current, run, self._nursery)
             elif self._start_scope is not None:
                 self._start_scope.cancel()
         with trio.move_on_after(self._deadlines.interrupt_answer):
@@ -206,20 +192,6 @@ class Runner:
             self._reports.interrupted()
             self._conversation.publish_state()
         await self._recorder.log.flushed()
-
-    async def _grace(self, turn: Turn, agent: AgentRun) -> None:
-        """The cancel ladder: wait, then close the session and open it again, then end the process."""
-        if await self._ends_within(turn, self._deadlines.cancel_grace):
-            return
-        log.warning("agent did not end a cancelled turn in time; closing its session", pid=agent.pid)
-        await self._keeper.free_session(agent, partial(self._ends_within, turn, self._deadlines.close))
-
-    async def _ends_within(self, turn: Turn, seconds: float) -> bool:
-        settled = self._work.settled
-        with trio.move_on_after(seconds):
-            while self._turns.current is turn:
-                await settled.wait()
-        return self._turns.current is not turn
 
     async def stop_agent(self, *, force: bool = False) -> None:
         """Stop the agent in order, or at once: a turn under way is cancelled first, and recorded as that."""
@@ -298,7 +270,6 @@ class Runner:
     async def _take_queue(self) -> None:
         while self._work.more:
             self._work.begin()
-            self._logged_in = False
             if self._record.execution_status != "running":
                 self._reports.status("running")
             try:
@@ -328,115 +299,7 @@ class Runner:
         if self._transcript is not None:
             content = [text_block(self._transcript), *content]
             self._transcript = None
-        await self._prompt(agent, turn, content)
-
-    async def _prompt(self, agent: AgentRun, turn: Turn, content: list[dict[str, Any]]) -> None:
-        assert agent.session is not None
-        if self._work.interrupted:
-            self._turns.finish(turn, "cancelled")
-            return
-        params = {"sessionId": agent.session.session_id, "prompt": content}
-        pauses = list(self._deadlines.retry)
-        while True:
-            silent = await self._ask(agent, turn, params, len(pauses))
-            if silent is not None and self._turns.current is turn:
-                self._turns.fail(
-                    turn,
-                    AgentFailure(
-                        "ACPPromptError",
-                        f"The agent was silent for {silent:.1f} s; its turn was given up.",
-                        kind="transient",
-                        retryable=True,
-                        user_action="retry",
-                    ),
-                )
-                self._keeper.drop(agent)
-            again, self._again = self._again, None
-            if again is Again.AFTER_LOGIN:
-                if not await self._log_in(agent, turn):
-                    return
-            elif again is Again.AFTER_PAUSE:
-                with trio.move_on_after(pauses.pop(0)):
-                    await self._work.called_off.wait()
-                if turn.cancelling:
-                    self._turns.finish(turn, "cancelled")
-                    return
-            else:
-                return
-
-    async def _ask(self, agent: AgentRun, turn: Turn, params: dict[str, Any], retries: int) -> float | None:
-        """Send the prompt and wait for its answer. Returns the seconds of silence if that ended the wait."""
-        silent: float | None = None
-        self._touch()
-
-        async with trio.open_nursery() as nursery:
-
-            async def watch() -> None:
-                nonlocal silent
-                silent = await self._silence(agent).lasts_too_long()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(watch)
-            try:
-                await agent.connection.request(
-                    "session/prompt",
-                    params,
-                    timeout=math.inf,
-                    on_response=partial(self._prompt_answered, turn, retries=retries),
-                )
-            except RpcError:
-                pass  # dealt with in its place, by _prompt_answered
-            except ConnectionLost as error:
-                self._agent_gone(agent, turn, error)
-            nursery.cancel_scope.cancel()
-        return silent
-
-    def _silence(self, agent: AgentRun) -> Silence:
-        limit = self._record.agent.acp_prompt_timeout or self._deadlines.silence
-        longest = limit * self._deadlines.tool_factor
-
-        async def cpu() -> float:
-            await self._keeper.measure()
-            return self._keeper.cpu_seconds
-
-        def warn(silent: float, left: float) -> None:
-            value = {"silent_seconds": round(silent, 1), "ends_in_seconds": round(left, 1)}
-            self._recorder.write([self._recorder.state("agent_silent", value)])
-
-        return Silence(
-            touched=lambda: self._touched,
-            allowed=lambda: longest if self._translator.calling else limit,
-            longest=longest,
-            warning=self._deadlines.silence_warning,
-            waiting=lambda: bool(self._confirmations),
-            cpu=cpu,
-            warn=warn,
-        )
-
-    async def _log_in(self, agent: AgentRun, turn: Turn) -> bool:
-        assert agent.initialized is not None
-        try:
-            await authenticate(
-                agent.connection,
-                agent.initialized,
-                agent.plan.login,
-                self._deadlines,
-                "Authentication required",
-            )
-        except AgentFailure as failure:
-            self._turns.fail(turn, failure)
-            return False
-        except ConnectionLost as error:
-            self._agent_gone(agent, turn, error)
-            return False
-        return True
-
-    def _agent_gone(self, agent: AgentRun, turn: Turn, error: ConnectionLost) -> None:
-        if turn.cancelling:
-            self._turns.finish(turn, "cancelled")  # ended by the interrupt: not a crash
-        else:
-            self._turns.fail(turn, lost(error, "ACPAgentExited"))
-        self._keeper.drop(agent)
+        await self._prompting.prompt(agent, turn, content)
 
     # -- what the keeper tells ---------------------------------------------------------------------------
 
@@ -473,27 +336,6 @@ class Runner:
         if not self.busy:
             self._turns.run_failed(failure)
 
-    # -- the end of a turn ------------------------------------------------------------------------------
-
-    def _prompt_answered(self, turn: Turn, result: Result, *, retries: int) -> None:
-        """The prompt's answer, in its place among the updates. Synchronous."""
-        if self._turns.current is not turn:
-            return
-        error = result.error
-        if error is None:
-            answer = parse_prompt_result(result.value)
-            self._turns.finish(turn, answer.stop_reason, answer.usage)
-        elif turn.cancelling:
-            self._turns.finish(turn, "cancelled")
-        elif error.code == AUTH_REQUIRED and not turn.updates and not self._logged_in:
-            self._logged_in = True
-            self._again = Again.AFTER_LOGIN
-        elif classify_error(error) == "transient" and not turn.updates and retries:
-            self._recorder.write([self._recorder.state("agent_retry", error_text(error))])
-            self._again = Again.AFTER_PAUSE
-        else:
-            self._turns.fail(turn, from_rpc(error, "ACPPromptError"))
-
     # -- the connection's handler -----------------------------------------------------------------------
 
     def notification(self, method: str, params: Any) -> None:
@@ -517,7 +359,7 @@ class Runner:
         agent = self._keeper.run
         if agent is not None and agent.session is not None and session_id != agent.session.session_id:
             return  # a child session of the agent's own
-        self._touch()
+        self._silence.touch()
         if self._replaying:
             return  # what the journal already holds
         if self._turns.current is not None and isinstance(update, WORK):
@@ -576,19 +418,15 @@ class Runner:
         self._recorder.emit(outs)
         self._reports.status("waiting_for_confirmation")
         self._conversation.publish_state()
-        self._touch()
+        self._silence.touch()
         return self._confirmations.wait(pending, self._waited)
 
     def _waited(self) -> None:
         if self._confirmations:
             return
-        self._touch()
+        self._silence.touch()
         if self._record.execution_status == "waiting_for_confirmation" and self._turns.current is not None:
             self._reports.status("running")
-
-    def _touch(self) -> None:
-        """The agent gave a sign of life, or a person an answer: silence counts from here."""
-        self._touched = trio.current_time()
 
 
 async def _at_once(answer: Mapping[str, Any]) -> Mapping[str, Any]:

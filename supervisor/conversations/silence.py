@@ -8,6 +8,12 @@ from typing import Final
 import attrs
 import trio
 
+from .confirmations import Confirmations
+from .deadlines import Deadlines
+from .keeper import Keeper
+from .recorder import Recorder
+from .translate import Translator
+
 CPU_SHARE: Final = 0.05
 """CPU seconds per second, of the whole process tree, from which an agent counts as working. Idle Node
 processes use a hundredth of that."""
@@ -57,3 +63,53 @@ class Silence:
             if now - spent < (end - since) * CPU_SHARE or end >= cap:
                 return True
             spent, since, end = now, end, min(end + allowed, cap)
+
+
+class SilenceWatch:
+    """Watches one conversation's agent in its turns. Whoever sees a sign of life, or a person's answer, tells
+    it by `touch`."""
+
+    def __init__(
+        self,
+        deadlines: Deadlines,
+        keeper: Keeper,
+        recorder: Recorder,
+        translator: Translator,
+        confirmations: Confirmations,
+    ) -> None:
+        self._deadlines = deadlines
+        self._keeper = keeper
+        self._recorder = recorder
+        self._translator = translator
+        self._confirmations = confirmations
+        self._touched = 0.0
+
+    def touch(self) -> None:
+        """Silence counts from here."""
+        self._touched = trio.current_time()
+
+    async def lasts_too_long(self) -> float:
+        """Return, with the seconds of silence, once it has lasted too long. Ends by cancellation else.
+
+        The limits are those that the conversation's settings have at its beginning.
+        """
+        limit = self._recorder.record.agent.acp_prompt_timeout or self._deadlines.silence
+        longest = limit * self._deadlines.tool_factor
+        silence = Silence(
+            touched=lambda: self._touched,
+            allowed=lambda: longest if self._translator.calling else limit,
+            longest=longest,
+            warning=self._deadlines.silence_warning,
+            waiting=lambda: bool(self._confirmations),
+            cpu=self._cpu,
+            warn=self._warn,
+        )
+        return await silence.lasts_too_long()
+
+    async def _cpu(self) -> float:
+        await self._keeper.measure()
+        return self._keeper.cpu_seconds
+
+    def _warn(self, silent: float, left: float) -> None:
+        value = {"silent_seconds": round(silent, 1), "ends_in_seconds": round(left, 1)}
+        self._recorder.write([self._recorder.state("agent_silent", value)])
