@@ -17,9 +17,11 @@ from supervisor.events import ErrorDetail, Vocabulary
 from supervisor.settings import (
     AgentSettings,
     SettingsError,
+    confirmation_policy,
     decode_acp_agent,
     decode_agent_settings,
     replace_secrets,
+    security_analyzer,
 )
 
 NAMING: Final = ("agent", "agent_settings", "agent_profile_id")
@@ -50,7 +52,8 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     reader.flag("secrets_encrypted")
     profile_id = reader.uuid("agent_profile_id")
     agent = _spelled_out(reader, services)
-    fields = _fields(reader)
+    defaults = {} if named else (await services.settings.get()).conversation_settings
+    fields = _fields(reader, defaults)
     secrets: dict[str, str] = {}
     try:
         secrets = await resolve_secrets(reader.mapping("secrets") or {}, services.secrets, own_origins)
@@ -69,8 +72,9 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     return StartRequest(agent=agent, spelled_out=bool(named), secrets=secrets, **fields)
 
 
-def _fields(reader: Reader) -> dict[str, Any]:
-    """What needs no looking up."""
+def _fields(reader: Reader, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What needs no looking up. `defaults` are the conversation settings where those count: clients that name
+    an agent have read them and say what they want of them."""
     vocabulary = reader.choice("event_vocabulary", [each.value for each in Vocabulary], "")
     message = reader.mapping("initial_message")
     policy = reader.mapping("confirmation_policy")
@@ -80,7 +84,9 @@ def _fields(reader: Reader) -> dict[str, Any]:
         "event_vocabulary": Vocabulary(vocabulary) if vocabulary else None,
         "initial_message": message and read_message(reader.below("initial_message", message)),
         "security_analyzer": read_analyzer(reader),
-        "max_iterations": reader.integer("max_iterations", MAX_ITERATIONS_DEFAULT, minimum=1),
+        "max_iterations": reader.integer(
+            "max_iterations", defaults.get("max_iterations", MAX_ITERATIONS_DEFAULT), minimum=1
+        ),
         "stuck_detection": reader.flag("stuck_detection", True),
         "tags": reader.tags("tags") or {},
         "title": read_title(reader),
@@ -90,6 +96,10 @@ def _fields(reader: Reader) -> dict[str, Any]:
     }
     if policy is not None:
         fields["confirmation_policy"] = read_policy(reader.below("confirmation_policy", policy))
+    elif defaults:
+        fields["confirmation_policy"] = confirmation_policy(defaults)
+        if not reader.has("security_analyzer"):
+            fields["security_analyzer"] = security_analyzer(defaults)
     return fields
 
 

@@ -11,6 +11,7 @@ from supervisor.settings.agent import (
     decode_acp_agent,
     decode_agent_settings,
 )
+from supervisor.settings.conversation import confirmation_policy, security_analyzer
 from supervisor.settings.document import Rules, SettingsDocument, apply_change, first_document, public
 from supervisor.settings.errors import (
     EncryptionUnavailable,
@@ -62,6 +63,7 @@ __all__ = [
     "agent_settings_from_dict",
     "agent_settings_to_dict",
     "apply_change",
+    "confirmation_policy",
     "conversation_schema",
     "decode_acp_agent",
     "decode_agent_settings",
@@ -69,5 +71,6 @@ __all__ = [
     "public",
     "replace_secrets",
     "secrets_of",
+    "security_analyzer",
     "too_deep",
 ]

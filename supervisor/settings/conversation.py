@@ -1,4 +1,4 @@
-"""The settings that new conversations start with."""
+"""The settings that new conversations start with, where their start request leaves the choice to them."""
 
 from __future__ import annotations
 
@@ -46,3 +46,17 @@ _CHECKS: Final[Mapping[str, Check]] = {
 def decode_conversation_settings(obj: object, loc: Location) -> dict[str, Any]:
     """Their JSON with every field present. Unknown keys are dropped. Raises SettingsError."""
     return {**DEFAULTS, **fields.read(obj, loc, _CHECKS)}
+
+
+def confirmation_policy(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The policy that they stand for, as clients derive it: an analyzer that tells risky calls is asked."""
+    if not settings["confirmation_mode"]:
+        return {"kind": "NeverConfirm"}
+    if settings["security_analyzer"] == "llm":
+        return {"kind": "ConfirmRisky", "threshold": "HIGH", "confirm_unknown": True}
+    return {"kind": "AlwaysConfirm"}
+
+
+def security_analyzer(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The analyzer that they name."""
+    return {"kind": "LLMSecurityAnalyzer"} if settings["security_analyzer"] == "llm" else None

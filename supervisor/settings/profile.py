@@ -126,21 +126,28 @@ def _read(obj: object, loc: Location) -> AgentProfile:
     return AgentProfile(**given)
 
 
+#: Of the server's agent settings, what holds for profiles too: they have no words of their own for it.
+SHARED: Final = ("mcp_config", "acp_isolate_data_dir", "acp_file_secrets", "agent_context")
+
+
 def profile_to_settings(
     profile: AgentProfile,
     presets: Presets,
-    mcp_config: Mapping[str, Any] | None = None,
+    server: Mapping[str, Any] | None = None,
     *,
     loc: Location = ("agent_profile",),
 ) -> AgentSettings:
     """The settings that a conversation with this profile gets.
 
-    ``mcp_config`` is that of the server's settings; a reference to what is not in it counts for
-    nothing. Raises SettingsError where the presets have changed so that there is nothing to run.
+    ``server`` is the JSON of the server's agent settings, which say what is ``SHARED``; a profile's
+    reference to an MCP server that they do not have counts for nothing. Raises SettingsError where the
+    presets have changed so that there is nothing to run.
     """
-    servers = mcp_config or {}
+    names = SHARED if server and server.get("agent_kind") == ACP else ("mcp_config",)
+    shared = {name: server[name] for name in names if name in server} if server else {}
     if profile.mcp_server_refs is not None:
-        servers = {name: servers[name] for name in profile.mcp_server_refs if name in servers}
+        servers = shared.get("mcp_config", {})
+        shared["mcp_config"] = {name: servers[name] for name in profile.mcp_server_refs if name in servers}
     return decode_agent_settings(
         {
             "agent_kind": ACP,
@@ -151,7 +158,7 @@ def profile_to_settings(
             "acp_session_mode": profile.acp_session_mode,
             "acp_prompt_timeout": profile.acp_prompt_timeout,
             "acp_startup_timeout": profile.acp_startup_timeout,
-            "mcp_config": servers,
+            **shared,
         },
         presets,
         loc=loc,
@@ -159,7 +166,7 @@ def profile_to_settings(
 
 
 def settings_to_profile(settings: AgentSettings, name: str, presets: Presets) -> AgentProfile:
-    """A profile that launches what the settings launch."""
+    """A profile that launches what the settings launch, together with what is ``SHARED``."""
     is_preset = presets.get(settings.acp_server) == settings.acp_command
     return AgentProfile(
         name=name,

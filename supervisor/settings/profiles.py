@@ -70,8 +70,7 @@ class AgentProfileStore:
         """The settings that a conversation with this profile gets. Raises UnknownProfile, SettingsError."""
         profile = await self.by_id(profile_id)
         document = await self._settings.get()
-        servers = document.agent_settings.get("mcp_config")
-        return profile_to_settings(profile, self._settings.rules.presets, servers)
+        return profile_to_settings(profile, self._settings.rules.presets, document.agent_settings)
 
     async def save(self, name: str, body: Any) -> AgentProfile:
         """Create or replace the profile of this name from its JSON.

@@ -585,3 +585,34 @@ async def test_a_title_from_the_start_is_like_a_later_one(gateway):
     status, info = await gateway.call("POST", BASE, {**body, "title": "  mine "})
     conversation = gateway.supervisor.conversations[info["id"]]
     assert conversation.request.title == "mine"
+
+
+@pytest.mark.parametrize(
+    ("settings", "policy", "analyzer"),
+    [
+        ({}, {"kind": "NeverConfirm"}, None),
+        ({"confirmation_mode": True}, {"kind": "AlwaysConfirm"}, None),
+        (
+            {"confirmation_mode": True, "security_analyzer": "llm"},
+            {"kind": "ConfirmRisky", "threshold": "HIGH", "confirm_unknown": True},
+            {"kind": "LLMSecurityAnalyzer"},
+        ),
+    ],
+)
+async def test_who_leaves_the_choice_to_the_settings_gets_all_of_them(gateway, settings, policy, analyzer):
+    change = {"conversation_settings_diff": {"max_iterations": 7, **settings}}
+    assert (await gateway.call("PATCH", "/api/settings", change))[0] == 200
+
+    async def started(**named):
+        status, info = await gateway.call("POST", BASE, {"workspace": WORKSPACE, **named})
+        assert status == 201
+        return gateway.supervisor.conversations[info["id"]].request
+
+    request = await started()
+    assert (request.max_iterations, request.confirmation_policy) == (7, policy)
+    assert request.security_analyzer == analyzer
+    request = await started(max_iterations=9, confirmation_policy={"kind": "NeverConfirm"})
+    assert (request.max_iterations, request.confirmation_policy) == (9, {"kind": "NeverConfirm"})
+    # Who names an agent has read the settings, and says what it wants of them.
+    request = await started(agent=AGENT)
+    assert (request.max_iterations, request.confirmation_policy) == (500, {"kind": "NeverConfirm"})

@@ -45,6 +45,19 @@ async def test_first_listing_seeds_a_default_from_the_settings(tmp_path: Path) -
     assert await again.list() == [profile]
 
 
+async def test_what_a_profile_has_no_words_for_is_the_servers(tmp_path: Path) -> None:
+    profiles, settings = open_profiles(tmp_path)
+    file = {"secret_name": "MY_AUTH", "filename": "auth.json", "env_var": "MY_HOME", "subdir": "x"}
+    context = {"system_message_suffix": "be brief"}
+    diff = {"acp_isolate_data_dir": True, "acp_file_secrets": [file], "agent_context": context}
+    await settings.patch({"agent_settings_diff": diff})
+    (profile,) = await profiles.list()
+    launched = await profiles.launch_settings(profile.id)
+    assert launched == (await settings.get()).agent(PRESETS)
+    assert launched.acp_isolate_data_dir
+    assert [each.secret_name for each in launched.acp_file_secrets] == ["MY_AUTH"]
+
+
 async def test_seed_of_a_preset_leaves_the_command_to_it(tmp_path: Path) -> None:
     profiles, settings = open_profiles(tmp_path)
     (profile,) = await profiles.list()
