@@ -1,5 +1,5 @@
 """One conversation's agent over all its incarnations: started when it is needed, started again after a
-crash, hibernated when idle, stopped in order. What an agent says is the runner's business, not the keeper's.
+crash, hibernated when idle, stopped in order. What an agent says is not the keeper's business.
 """
 
 from __future__ import annotations
@@ -33,8 +33,12 @@ LAST_WORDS_SECONDS: Final = 1.0
 pipes end a quarter of a second after it at the latest."""
 
 
-class Host(Handler, Protocol):
-    """Whose agent it is: the runner. It hears the agent, and of its comings and goings."""
+class Host(Protocol):
+    """Whose agent it is: the runner. It hears of the agent's comings and goings."""
+
+    @property
+    def incoming(self) -> Handler:
+        """What is called with all that the agent says."""
 
     def phase_changed(self, phase: str) -> None:
         """The agent is somewhere else now: one word, for people and programs."""
@@ -58,10 +62,10 @@ class Host(Handler, Protocol):
 class Keeper:
     """Owns the agent's processes in the runner's nursery, one at a time."""
 
-    def __init__(self, context: Context, record: ConversationRecord, runner: Host) -> None:
+    def __init__(self, context: Context, record: ConversationRecord, host: Host) -> None:
         self._context = context
         self._record = record
-        self._runner = runner
+        self._host = host
         self._nursery: trio.Nursery | None = None
         self._lock = trio.Lock()
         self._not_before = -math.inf
@@ -93,7 +97,7 @@ class Keeper:
         """Say where the agent is."""
         if self.phase != phase:
             self.phase = phase
-            self._runner.phase_changed(phase)
+            self._host.phase_changed(phase)
 
     # -- for admission ----------------------------------------------------------------------------------
 
@@ -101,7 +105,7 @@ class Keeper:
     def idle_since(self) -> float | None:
         """Since when nobody has needed it, None while somebody does."""
         ready = self.run is not None and self.phase == "ready"
-        return self._used_at if ready and self._runner.may_sleep() else None
+        return self._used_at if ready and self._host.may_sleep() else None
 
     def touch(self) -> None:
         """It is of use now."""
@@ -184,7 +188,7 @@ class Keeper:
                 self.set_phase("starting")
                 with trio.fail_after(limit):
                     started = await open_agent(
-                        run, self._record, self._context.deadlines, self._runner.replaying
+                        run, self._record, self._context.deadlines, self._host.replaying
                     )
         except trio.TooSlowError as error:
             raise startup_timeout("get ready", limit) from error
@@ -195,7 +199,7 @@ class Keeper:
             raise lost(error, "ACPInitError") from error
         self._context.tally.starts += 1
         self.started_at = trio.current_time()
-        await self._runner.opened(run, started)
+        await self._host.opened(run, started)
         self.run = run
         self.set_phase("ready")
 
@@ -213,7 +217,7 @@ class Keeper:
         try:
             async with (
                 self._context.admission.lodging(self, lambda: self.set_phase("queued")),
-                run_agent(plan, self._runner, stop) as run,
+                run_agent(plan, self._host.incoming, stop) as run,
             ):
                 self.current = self._last = run
                 task_status.started(run)
@@ -236,7 +240,7 @@ class Keeper:
         self.last_exit = str(status)
         if run.asked is None and not ours:
             words = [run.plan.mask(line) for line in run.process.stderr_tail()[-STDERR_LINES:]]
-            self._runner.exited(status, words)
+            self._host.exited(status, words)
         self.rss_bytes = self.processes = 0
         run.gone.set()
         if ours or run.asked is not None:
@@ -260,7 +264,7 @@ class Keeper:
         if isinstance(decision, Parked):
             log.warning("agent is parked", conversation=self._record.id, crashes=decision.crashes)
             self.set_phase("parked")
-            self._runner.parked(_parked(words))
+            self._host.parked(_parked(words))
             return False
         self._not_before = now + decision.pause
         return True
@@ -356,11 +360,11 @@ class Keeper:
         """Open the session again that was closed, in the same process. False when that did not work."""
         try:
             with trio.fail_after(self._record.agent.acp_startup_timeout):
-                started = await open_agent(run, self._record, self._context.deadlines, self._runner.replaying)
+                started = await open_agent(run, self._record, self._context.deadlines, self._host.replaying)
         except (AgentFailure, ConnectionLost, trio.TooSlowError) as error:
             log.info("agent did not open its session again", conversation=self._record.id, error=str(error))
             return False
-        await self._runner.opened(run, started)
+        await self._host.opened(run, started)
         return True
 
     def stderr_tail(self) -> list[str]:

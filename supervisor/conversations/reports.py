@@ -44,6 +44,11 @@ class Reports:
             self._record.execution_status = status
             self._recorder.write([self._recorder.state("execution_status", status)])
 
+    def waiting(self) -> None:
+        """A person is waited for. Whoever looks on learns it at once."""
+        self.status("waiting_for_confirmation")
+        self._publish()
+
     def interrupted(self) -> None:
         """A run was interrupted, and may not have settled yet."""
         if self._record.execution_status == "paused":

@@ -1,30 +1,20 @@
-"""The task of a live conversation: it owns the agent, takes messages from the queue, and drives turns.
+"""The task of a live conversation: it takes messages from the queue, makes sure of an agent for each, and is
+told to hold, to interrupt, and to stop.
 
-Everything that an agent says is handled in arrival order by one task, the connection's reader, through
-`notification` and the prompt's answer; both are synchronous, so nothing can come between two of them.
+What it works with are rooms of their own: `prompting` sees a turn through, `turns` knows the turn under way
+and ends it, `incoming` hears the agent, `permission_requests` answers what it asks, `cancelling` makes it
+stop, `keeper` has its processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
-from supervisor.acp import (
-    AgentMessageChunk,
-    AgentThoughtChunk,
-    Oversize,
-    RpcError,
-    ToolCall,
-    ToolCallUpdate,
-    parse_permission,
-    parse_update,
-)
 from supervisor.acp.schema import text_block
 from supervisor.agents import ExitStatus
-from supervisor.journal import JournalError
 
 from . import permissions, prompt
 from .agent import AgentRun
@@ -32,8 +22,11 @@ from .cancelling import CancelLadder
 from .confirmations import Confirmations
 from .errors import AgentFailure
 from .hold import HoldTimer
+from .incoming import Incoming
 from .keeper import Keeper
+from .permission_requests import PermissionRequests
 from .prompting import Prompting
+from .recorder import Recorder
 from .reports import Reports
 from .session import Memory
 from .silence import SilenceWatch
@@ -47,62 +40,47 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-WORK: Final = (AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate)
-"""Updates that show that an agent did something about a prompt; commands and figures come anyway."""
-
 
 class Runner:
     """Runs one conversation while it has an agent or work to do.
 
     Its task is started in the supervisor's nursery by `want` and ends by itself when there is neither;
-    cancelling it stops the agent's process tree. It implements the connection's `Handler`.
+    cancelling it stops the agent's process tree. It is the keeper's `Host`.
     """
 
     def __init__(self, conversation: Conversation) -> None:
+        context, recorder = conversation.context, conversation.recorder
+        deadlines, record = context.deadlines, conversation.record
         self._conversation = conversation
-        self._record = conversation.record
-        self._recorder = conversation.recorder
-        self._deadlines = conversation.context.deadlines
-        self._work = Work(conversation.inbox)
+        self._record = record
+        self._recorder = recorder
+        self._deadlines = deadlines
+        # Its task, which begins and ends many times:
         self._wake = trio.Event()
         self._scope: trio.CancelScope | None = None
         self._done: trio.Event | None = None
         self._begun = trio.Event()
-        self._reviving = 0
         self._nursery: trio.Nursery | None = None
-        self._reports = Reports(self._recorder, self._record, conversation.publish_state)
-        self._keeper = Keeper(conversation.context, conversation.record, self)
-        self._keeper.wake = lambda: self._wake.set()
-        self._translator = self._new_translator()
-        self._confirmations = Confirmations()
-        self._turns = Turns(
-            conversation.context,
-            self._work,
-            self._keeper,
-            self._recorder,
-            self._translator,
-            self._reports,
-            self._confirmations,
-        )
-        self._silence = SilenceWatch(
-            self._deadlines, self._keeper, self._recorder, self._translator, self._confirmations
-        )
-        self._prompting = Prompting(
-            self._deadlines, self._work, self._turns, self._keeper, self._recorder, self._silence
-        )
-        self._ladder = CancelLadder(
-            self._deadlines, self._work, self._turns, self._keeper, self._confirmations
-        )
+        self._reviving = 0
         self._start_scope: trio.CancelScope | None = None
-        self._replaying = False
         self._transcript: str | None = None
-        self._held = HoldTimer(self._deadlines.hold, self._deadlines.hold_at_most, self._turns.release)
-
-    def _new_translator(self) -> Translator:
-        return Translator(
-            core=not self._recorder.extended,
-            confirming=permissions.asks_a_person(self._record.confirmation_policy),
-            session=max(0, self._record.sessions - 1),
+        # What it works with; each knows those above it that it needs:
+        self._work = work = Work(conversation.inbox)
+        self._keeper = keeper = Keeper(context, record, self)
+        self._keeper.wake = lambda: self._wake.set()
+        self._reports = reports = Reports(recorder, record, conversation.publish_state)
+        self._translator = translator = _translator(recorder)
+        self._confirmations = confirmations = Confirmations()
+        self._turns = turns = Turns(context, work, keeper, recorder, translator, reports, confirmations)
+        silence = SilenceWatch(deadlines, keeper, recorder, translator, confirmations)
+        self._prompting = Prompting(deadlines, work, turns, keeper, recorder, silence)
+        self._ladder = CancelLadder(deadlines, work, turns, keeper, confirmations)
+        self._permission_requests = PermissionRequests(
+            recorder, translator, reports, turns, confirmations, silence
+        )
+        self._held = HoldTimer(deadlines.hold, deadlines.hold_at_most, turns.release)
+        self._incoming = Incoming(
+            recorder, translator, turns, keeper, self._permission_requests, silence, self._held
         )
 
     # -- what the conversation asks for ---------------------------------------------------------------
@@ -151,19 +129,11 @@ class Runner:
 
     def policy_changed(self) -> None:
         """The confirmation policy is another one now; it counts from the next request on."""
-        self._translator.confirming = permissions.asks_a_person(self._record.confirmation_policy)
+        self._permission_requests.policy_changed()
 
     def decide(self, accept: bool, reason: str) -> bool:
         """Answer everything that waits for a person. False when nothing waits."""
-        if not self._confirmations:
-            return False
-        if accept:
-            self._confirmations.accept()
-        else:
-            for key in self._confirmations.reject():
-                self._recorder.emit(self._translator.reject(key, reason))
-        self._reports.status("running")
-        return True
+        return self._permission_requests.decide(accept, reason)
 
     async def interrupt(self) -> None:
         """Cancel the turn under way: returns when it has settled, at the latest after `interrupt_answer`.
@@ -303,9 +273,14 @@ class Runner:
 
     # -- what the keeper tells ---------------------------------------------------------------------------
 
+    @property
+    def incoming(self) -> Incoming:
+        """What becomes of all that the agent says."""
+        return self._incoming
+
     def replaying(self, going_on: bool) -> None:
         """What the agent sends now is what the journal already holds, or is new again."""
-        self._replaying = going_on
+        self._incoming.replaying = going_on
 
     def may_sleep(self) -> bool:
         """Whether nobody waits for anything that the agent does."""
@@ -336,98 +311,11 @@ class Runner:
         if not self.busy:
             self._turns.run_failed(failure)
 
-    # -- the connection's handler -----------------------------------------------------------------------
 
-    def notification(self, method: str, params: Any) -> None:
-        """An update, in arrival order. Other notifications are the agents' own and mean nothing here."""
-        if method != "session/update":
-            return
-        try:
-            self._take_update(params)
-        except JournalError:
-            raise
-        except Exception as error:
-            # A fault of ours over one update ends the turn truthfully, not the connection by surprise.
-            log.exception("an update could not be taken in", conversation=self._record.id)
-            if self._turns.current is not None:
-                self._turns.break_down(error)
-            if self._keeper.current is not None:
-                self._keeper.drop(self._keeper.current)
-
-    def _take_update(self, params: Any) -> None:
-        session_id, update = parse_update(params)
-        agent = self._keeper.run
-        if agent is not None and agent.session is not None and session_id != agent.session.session_id:
-            return  # a child session of the agent's own
-        self._silence.touch()
-        if self._replaying:
-            return  # what the journal already holds
-        if self._turns.current is not None and isinstance(update, WORK):
-            self._turns.current.updates += 1
-            if not self._record.session_used:
-                self._record.session_used = True
-                self._recorder.save()
-        self._recorder.emit(self._translator.update(update))
-        if self._translator.holding or self._turns.current is None:
-            self._held.note()
-
-    def request(self, method: str, params: Any) -> Awaitable[Any]:
-        """A request of the agent's: looked at in its place among the updates, answered by a task of its own.
-
-        Raises RpcError for what is not offered.
-        """
-        if method == "session/request_permission":
-            return self._permission(params)
-        run = self._keeper.current
-        if run is not None and run.services.serves(method):
-            return run.services.handle(method, params)
-        raise RpcError.method_not_found(method)
-
-    def noise(self, line: bytes) -> None:
-        """A line that is no message: survived, and shown in the log."""
-        log.info("agent wrote a line that is no message", conversation=self._record.id, line=line[:200])
-
-    def oversize(self, frame: Oversize) -> None:
-        """A message over the size cap was thrown away: its conversation is told, and goes on."""
-        log.warning("agent sent a message over the size cap", conversation=self._record.id, size=frame.size)
-        value = {"kind": "oversize_frame", "size": frame.size, "method": frame.method}
-        self._recorder.emit(self._translator.state("acp_dropped", value))
-
-    async def backpressure(self) -> None:
-        """Stop reading while the journal is behind: the pipe then holds the agent back."""
-        await self._recorder.log.room()
-
-    # -- permissions ------------------------------------------------------------------------------------
-
-    def _permission(self, params: Any) -> Awaitable[Mapping[str, Any]]:
-        request = parse_permission(params)
-        if self._turns.current is None or self._turns.current.cancelling:
-            return _at_once(permissions.CANCELLED)
-        if not permissions.asks_a_person(self._record.confirmation_policy):
-            self._recorder.emit(self._translator.allowed(request.tool_call.raw))
-            allowed = permissions.allow(request.options)
-            if allowed is not None:
-                return _at_once(allowed)
-            key, outs = self._translator.ask(request.tool_call.raw)
-            self._recorder.emit(
-                [*outs, *self._translator.reject(key, "The agent offered no way to allow this call once.")]
-            )
-            return _at_once(permissions.reject(request.options))
-        key, outs = self._translator.ask(request.tool_call.raw)
-        pending = self._confirmations.add(key, request.options)
-        self._recorder.emit(outs)
-        self._reports.status("waiting_for_confirmation")
-        self._conversation.publish_state()
-        self._silence.touch()
-        return self._confirmations.wait(pending, self._waited)
-
-    def _waited(self) -> None:
-        if self._confirmations:
-            return
-        self._silence.touch()
-        if self._record.execution_status == "waiting_for_confirmation" and self._turns.current is not None:
-            self._reports.status("running")
-
-
-async def _at_once(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    return answer
+def _translator(recorder: Recorder) -> Translator:
+    record = recorder.record
+    return Translator(
+        core=not recorder.extended,
+        confirming=permissions.asks_a_person(record.confirmation_policy),
+        session=max(0, record.sessions - 1),
+    )

@@ -1,0 +1,131 @@
+"""What comes in from an agent: updates become events in the order in which they were said, requests are
+answered.
+
+One task, the connection's reader, calls all of it, and the prompt's answer (`prompting`) in its place
+among it. These calls are synchronous, so nothing can come between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+import structlog
+
+from supervisor.acp import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    Oversize,
+    RpcError,
+    ToolCall,
+    ToolCallUpdate,
+    parse_update,
+)
+from supervisor.journal import JournalError
+
+from .hold import HoldTimer
+from .keeper import Keeper
+from .permission_requests import PermissionRequests
+from .recorder import Recorder
+from .silence import SilenceWatch
+from .translate import Translator
+from .turns import Turns
+
+log = structlog.get_logger(__name__)
+
+WORK: Final = (AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate)
+"""Updates that show that an agent did something about a prompt; commands and figures come anyway."""
+
+
+class Incoming:
+    """The connection's `Handler`, for every incarnation of a conversation's agent."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        translator: Translator,
+        turns: Turns,
+        keeper: Keeper,
+        permission_requests: PermissionRequests,
+        silence: SilenceWatch,
+        held: HoldTimer,
+    ) -> None:
+        self._recorder = recorder
+        self._record = recorder.record
+        self._translator = translator
+        self._turns = turns
+        self._keeper = keeper
+        self._permission_requests = permission_requests
+        self._silence = silence
+        self._held = held
+        self.replaying = False
+        """Whether updates repeat now what the journal already holds."""
+
+    def notification(self, method: str, params: Any) -> None:
+        """An update, in arrival order. Other notifications are the agents' own and mean nothing here.
+
+        Raises JournalError.
+        """
+        if method != "session/update":
+            return
+        try:
+            self._take_update(params)
+        except JournalError:
+            raise
+        except Exception as error:
+            # A fault of ours over one update ends the turn truthfully, not the connection by surprise.
+            log.exception("an update could not be taken in", conversation=self._record.id)
+            if self._turns.current is not None:
+                self._turns.break_down(error)
+            if self._keeper.current is not None:
+                self._keeper.drop(self._keeper.current)
+
+    def _take_update(self, params: Any) -> None:
+        session_id, update = parse_update(params)
+        agent = self._keeper.run
+        if agent is not None and agent.session is not None and session_id != agent.session.session_id:
+            return  # a child session of the agent's own
+        self._silence.touch()
+        if self.replaying:
+            return  # what the journal already holds
+        turn = self._turns.current
+        if turn is not None and isinstance(update, WORK):
+            turn.updates += 1
+            if not self._record.session_used:
+                self._record.session_used = True
+                self._recorder.save()
+        self._recorder.emit(self._translator.update(update))
+        if self._translator.holding or turn is None:
+            self._held.note()
+
+    def request(self, method: str, params: Any) -> Awaitable[Any]:
+        """A request of the agent's: looked at in its place among the updates, answered by a task of its own.
+
+        Raises RpcError for what is not offered, JournalError.
+        """
+        if method == "session/request_permission":
+            return self._permission_requests.ask(params)
+        run = self._keeper.current
+        if run is not None and run.services.serves(method):
+            return run.services.handle(method, params)
+        raise RpcError.method_not_found(method)
+
+    def noise(self, line: bytes) -> None:
+        """A line that is no message: survived, and shown in the log."""
+        log.info("agent wrote a line that is no message", conversation=self._record.id, line=line[:200])
+
+    def oversize(self, frame: Oversize) -> None:
+        """A message over the size cap was thrown away: its conversation is told, and goes on.
+
+        Raises JournalError.
+        """
+        log.warning("agent sent a message over the size cap", conversation=self._record.id, size=frame.size)
+        value = {"kind": "oversize_frame", "size": frame.size, "method": frame.method}
+        self._recorder.emit(self._translator.state("acp_dropped", value))
+
+    async def backpressure(self) -> None:
+        """Stop reading while the journal is behind: the pipe then holds the agent back.
+
+        Raises JournalError. Cancelling it changes nothing.
+        """
+        await self._recorder.log.room()
