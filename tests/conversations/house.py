@@ -158,6 +158,16 @@ async def until(check: Any, what: str = "it") -> Any:
     raise AssertionError(f"{what} did not happen within {PATIENCE_SECONDS} s")
 
 
+async def speaking(conversation: Conversation) -> None:
+    """The agent has begun to say something that is no event yet."""
+    await until(lambda: conversation.runner._translator._segment, "a word of the agent")
+
+
+async def calling(conversation: Conversation) -> None:
+    """A tool call of the agent's is open."""
+    await until(lambda: conversation.runner._translator._cards, "a tool call")
+
+
 async def settled(conversation: Conversation) -> str:
     """The status once the run is over."""
     await until(

@@ -12,7 +12,7 @@ import trio.testing
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from house import answer, events, kinds, one, open_house, say, settled, states, turn, until
+from house import answer, events, kinds, one, open_house, say, settled, speaking, states, turn, until
 from support.processes import alive
 
 from supervisor.conversations.errors import AlreadyRunning, UnknownConversation
@@ -240,7 +240,7 @@ async def test_late_words_are_not_the_beginning_of_the_next_answer(tmp_path: Pat
     async with open_house(tmp_path) as house:
         conversation = await house.start()
         await turn(conversation, "!text answer\n!after 2")
-        await until(lambda: conversation.runner._translator._segment)
+        await speaking(conversation)
         found = await turn(conversation, "next")
         assert answer(found) == "echo: next "
         late = one(await events(conversation), "MessageEvent", source="agent")

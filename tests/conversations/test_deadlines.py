@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from house import answer, events, kinds, one, open_house, say, settled, states, turn, until
+from house import answer, events, kinds, one, open_house, say, settled, speaking, states, turn, until
 
 from supervisor.agents import load_catalog
 from supervisor.conversations.deadlines import Deadlines
@@ -120,7 +120,7 @@ async def test_silence_within_a_turn(tmp_path: Path, mock_clock: MockClock) -> N
         conversation = await house.start()
         silence = conversation.record.agent.acp_prompt_timeout
         await conversation.send(say("!text a\n!hang"), run=True)
-        await until(lambda: conversation.runner._translator._segment)
+        await speaking(conversation)
         mock_clock.jump(silence - 1)
         await trio.testing.wait_all_tasks_blocked()
         assert conversation.runner.busy
@@ -140,7 +140,7 @@ async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace
     async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
         conversation = await house.start("cancel=ignore", "without=close")
         await conversation.send(say("!text a\n!hang"), run=True)
-        await until(lambda: conversation.runner._translator._segment)
+        await speaking(conversation)
         pid = conversation.runner.pid
         answered = trio.Event()
 

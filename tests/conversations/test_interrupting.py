@@ -10,7 +10,7 @@ import trio.testing
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from house import answer, events, kinds, open_house, say, settled, states, turn, until
+from house import answer, events, kinds, open_house, say, settled, speaking, states, turn, until
 
 from supervisor.conversations.agent import AgentRun
 from supervisor.conversations.deadlines import Deadlines
@@ -23,7 +23,7 @@ async def test_a_clean_interrupt_keeps_process_session_and_words(tmp_path: Path)
         await turn(conversation, "warm up")
         pid = conversation.runner.pid
         await conversation.send(say("!slow 500 20"), run=True)
-        await until(lambda: conversation.runner._translator._segment)
+        await speaking(conversation)
         await conversation.interrupt()
         assert conversation.record.execution_status == "paused"
         found = (await events(conversation))[-10:]
@@ -53,7 +53,7 @@ async def test_an_agent_that_ignores_a_cancel_loses_its_process_and_nothing_else
         await turn(conversation, "remember me")
         pid = conversation.runner.pid
         await conversation.send(say("!slow 2000 20"), run=True)
-        await until(lambda: conversation.runner._translator._segment)
+        await speaking(conversation)
         await conversation.interrupt()  # control returns though nothing has settled
         assert conversation.record.execution_status == "paused"
         await until(lambda: conversation.runner.pid != pid, "the end of the process")
@@ -71,7 +71,7 @@ async def test_an_agent_that_ignores_a_cancel_but_closes_its_session_keeps_its_p
         await turn(conversation, "remember me")
         pid = conversation.runner.pid
         await conversation.send(say("!slow 2000 20"), run=True)
-        await until(lambda: conversation.runner._translator._segment)
+        await speaking(conversation)
         await conversation.interrupt()
         await until(lambda: not conversation.runner.busy, "the end of the turn")
         assert house.log.received("session/close")
@@ -93,7 +93,7 @@ async def test_a_message_waits_until_a_closed_session_is_open_again(tmp_path: Pa
 
         keeper.reopen = reopen_later  # type: ignore[method-assign]
         await conversation.send(say("!slow 2000 20"), run=True)
-        await until(lambda: conversation.runner._translator._segment)
+        await speaking(conversation)
         await conversation.interrupt()
         await until(lambda: not conversation.runner.busy, "the end of the turn")
         before = conversation.log.last_seq
@@ -139,7 +139,7 @@ async def test_run_after_an_interrupt_goes_on_and_repeats_nothing(tmp_path: Path
     async with open_house(tmp_path) as house:
         conversation = await house.start()
         await conversation.send(say("!slow 500 20"), run=True)
-        await until(lambda: conversation.runner._translator._segment)
+        await speaking(conversation)
         await conversation.interrupt()
         await conversation.run()
         assert await settled(conversation) == "finished"

@@ -12,7 +12,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from house import QUICK, answer, events, one, open_house, say, settled, states, turn, until
+from house import QUICK, answer, events, one, open_house, say, settled, speaking, states, turn, until
 
 from supervisor.agents import RestartPolicy
 from supervisor.conversations.admission import Limits, memory_budget
@@ -77,7 +77,7 @@ async def test_an_operator_restarts_a_busy_agent_and_the_session_goes_on(tmp_pat
         await turn(conversation, "the word is tulip")
         pid = conversation.runner.pid
         await conversation.send(say("!slow 500 20"), run=True)
-        await until(lambda: conversation.runner._translator._segment)
+        await speaking(conversation)
         await house.supervisor.restart_agent(conversation.id)
         assert conversation.record.execution_status == "paused"
         assert conversation.runner.pid not in (None, pid)

@@ -11,7 +11,21 @@ import trio.testing
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from house import PATIENCE_SECONDS, answer, events, kinds, one, open_house, say, settled, states, turn, until
+from house import (
+    PATIENCE_SECONDS,
+    answer,
+    calling,
+    events,
+    kinds,
+    one,
+    open_house,
+    say,
+    settled,
+    speaking,
+    states,
+    turn,
+    until,
+)
 
 from supervisor.conversations.admission import Limits
 
@@ -34,7 +48,7 @@ async def test_a_turn_that_was_cut_off_is_told_and_what_was_queued_is_prompted_o
         await conversation.send(say("!opentool\n!hang"), run=True)
         await conversation.send(say("!remember"), run=False)
         await conversation.send(say("third"), run=True)
-        await until(lambda: conversation.runner._translator._cards)
+        await calling(conversation)
         await conversation.log.flushed()
         root = killed_now(tmp_path)
     before = len(house.log.prompts())
@@ -88,7 +102,7 @@ async def test_a_turn_that_a_pause_let_go_on_is_told_too_and_the_queue_stays_pau
     async with open_house(tmp_path) as house:
         conversation = await house.start()
         await conversation.send(say("!opentool\n!hang"), run=True)
-        await until(lambda: conversation.runner._translator._cards)
+        await calling(conversation)
         await conversation.send(say("queued"), run=False)
         await conversation.pause()
         root = killed_now(tmp_path)
@@ -108,7 +122,7 @@ async def test_an_orderly_end_pauses_what_runs(tmp_path: Path) -> None:
     async with open_house(tmp_path) as house:
         conversation = await house.start()
         await conversation.send(say("!slow 500 20"), run=True)
-        await until(lambda: conversation.runner._translator._segment)
+        await speaking(conversation)
         conversation_id = conversation.id
     async with open_house(tmp_path) as house:
         conversation = await house.supervisor.get(conversation_id)
