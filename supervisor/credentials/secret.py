@@ -16,6 +16,10 @@ SECRET_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 REDACTED: Final = "**********"
 
 
+#: Linux takes no string longer than 32 pages of 4 KiB in an environment, ``NAME=`` and a NUL included.
+MAX_VALUE_BYTES: Final = 32 * 4096 - 64 - 2
+
+
 @attrs.frozen(repr=False)
 class Secret:
     """A secret string. ``reveal()`` is the only way to its value; repr, str and format hide it."""
@@ -55,7 +59,20 @@ def check_value(value: str) -> str:
         raise InvalidSecretValue("a secret value must not be blank")
     if value.strip() == REDACTED:
         raise InvalidSecretValue("the redacted placeholder is not a secret value")
+    return check_exportable(value)
+
+
+def check_exportable(value: str) -> str:
+    """Return ``value`` or raise InvalidSecretValue where no environment variable can hold it.
+
+    Otherwise exec would fail for the agent, far from here.
+    """
     if "\0" in value:
-        # No environment variable can hold it: exec would fail for the agent, far from here.
         raise InvalidSecretValue("a secret value must not contain a NUL character")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidSecretValue("a secret value must be text that UTF-8 can encode") from None
+    if size > MAX_VALUE_BYTES:
+        raise InvalidSecretValue(f"a secret value must have at most {MAX_VALUE_BYTES} bytes")
     return value

@@ -8,8 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from supervisor.credentials.errors import CredentialsFailure
-from supervisor.credentials.secret import REDACTED, SECRET_NAME, Secret
+from supervisor.credentials.errors import CredentialsFailure, InvalidSecretValue
+from supervisor.credentials.secret import REDACTED, SECRET_NAME, Secret, check_exportable
 from supervisor.events import ErrorDetail
 
 Location = tuple[str | int, ...]
@@ -68,14 +68,14 @@ def decode_secret_source(
     ignored. Raises SecretSourceError; ``loc`` is where ``obj`` stands in the request.
     """
     if isinstance(obj, str):
-        return StaticSecret(_present(obj))
+        return StaticSecret(_present(obj, loc))
     if not isinstance(obj, Mapping):
         raise _error(loc, "Input should be a string or an object", "dict_type")
     kind = obj.get("kind", "LookupSecret" if "url" in obj else "StaticSecret")
     description = _optional_string(obj, "description", loc)
     if kind == "StaticSecret":
         value = _optional_string(obj, "value", loc)
-        return StaticSecret(None if value is None else _present(value), description)
+        return StaticSecret(None if value is None else _present(value, (*loc, "value")), description)
     if kind == "LookupSecret":
         return _decode_lookup(obj, description, loc, own_origins)
     raise _error((*loc, "kind"), "Input should be 'StaticSecret' or 'LookupSecret'", "union_tag_invalid")
@@ -119,8 +119,13 @@ def _store_name(url: str, own_origins: Collection[str]) -> str | None:
     return name
 
 
-def _present(value: str) -> Secret | None:
-    return None if value in ("", REDACTED) else Secret(value)
+def _present(value: str, loc: Location) -> Secret | None:
+    if value in ("", REDACTED):
+        return None
+    try:
+        return Secret(check_exportable(value))
+    except InvalidSecretValue as error:
+        raise _error(loc, f"Value error, {error}", "value_error") from None
 
 
 def _optional_string(obj: Mapping[str, Any], key: str, loc: Location) -> str | None:

@@ -16,6 +16,7 @@ from supervisor.credentials import (
     StoreReference,
     decode_secret_source,
 )
+from supervisor.credentials.secret import MAX_VALUE_BYTES
 
 OWN = "http://127.0.0.1:8000"
 OTHER = "https://vault.example/v1/key?token=sk-in-url"
@@ -72,6 +73,10 @@ def test_accepted(obj: Any, expected: SecretSource | None) -> None:
         ({"url": "//vault.example/key"}, ("url",), "value_error"),
         ({"url": "http://"}, ("url",), "value_error"),
         ({"url": "http://[bad/"}, ("url",), "value_error"),
+        ("sk-a\0b", (), "value_error"),
+        ({"value": "sk-a\0b"}, ("value",), "value_error"),
+        ({"kind": "StaticSecret", "value": "x" * MAX_VALUE_BYTES + "x"}, ("value",), "value_error"),
+        ("sk-\ud800", (), "value_error"),
     ],
 )
 def test_refused(obj: Any, loc: tuple[str, ...], kind: str) -> None:
@@ -88,4 +93,7 @@ def test_nothing_secret_shows() -> None:
     assert "sk-" not in repr(static) + repr(lookup)
     with pytest.raises(SecretSourceError) as caught:
         decode_secret_source({"url": "ftp://x/?sk-value"})
+    assert "sk-" not in str(caught.value)
+    with pytest.raises(SecretSourceError) as caught:
+        decode_secret_source("sk-a\0b")
     assert "sk-" not in str(caught.value)
