@@ -102,6 +102,6 @@ def size(count: int | None) -> str:
     return f"{value:.1f}{unit}" if value < 10 and unit != "B" else f"{value:.0f}{unit}"
 
 
-def number(value: float | None) -> str:
-    """A count; `-` for None."""
-    return "-" if value is None else f"{value:g}"
+def number(value: int | None) -> str:
+    """A count or an id, to its last figure; `-` for None."""
+    return "-" if value is None else str(value)

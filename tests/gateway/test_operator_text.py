@@ -69,6 +69,11 @@ def test_sizes(count, shown):
     assert text.size(count) == shown
 
 
+@pytest.mark.parametrize(("count", "shown"), [(None, "-"), (0, "0"), (4711, "4711"), (1234567, "1234567")])
+def test_numbers_are_shown_to_the_last_figure(count, shown):
+    assert text.number(count) == shown
+
+
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
