@@ -1,0 +1,197 @@
+"""Keeping known secret values out of what an agent says, in every form that they are likely to take. Pure.
+
+A value is looked for as it is, as it stands in JSON, in a URL, and in base64, at any alignment. Of values
+that are JSON documents or several lines, the parts that are secrets by themselves count too.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import re
+import urllib.parse
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import orjson
+
+HIDDEN: Final = "<secret-hidden>"
+"""What stands for a secret; the word of the wire's servers."""
+
+SHORTEST: Final = 8
+"""Forms below so many characters are not looked for: they would be found in ordinary words."""
+
+SHORTEST_PART: Final = 20
+"""Parts of a document, and lines, count from so many characters on: shorter ones are names and words."""
+
+_ODD_ESCAPES: Final = re.compile(rb"\\[u/]")
+"""JSON escapes that need not be: they can stand for any character of a secret."""
+
+
+class Masker:
+    """Finds the secrets that it was made with. One compiled expression; safe to share."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        values = {part for secret in secrets for part in _parts(secret)}
+        self._forms = sorted({form for value in values for form in _forms(value) if len(form) >= SHORTEST})
+        self._longest = max(map(len, self._forms), default=0)
+        self._text: re.Pattern[str] | None = None
+        if self._forms:
+            self._text = re.compile(_expression(self._forms))
+            self._bytes = re.compile(_expression(self._forms).encode("utf-8", "surrogatepass"))
+            self._first = re.compile("[" + "".join(re.escape(c) for c in {f[0] for f in self._forms}) + "]")
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to look for."""
+        return self._text is not None
+
+    def text(self, text: str) -> str:
+        """`text` with every form of a secret replaced."""
+        return text if self._text is None else self._text.sub(HIDDEN, text)
+
+    def beginning(self, text: str) -> str:
+        """The same for a text that is cut off: a secret that its end may be a part of goes, too."""
+        return self.text(text[: self._safe(text)])
+
+    def value(self, value: Any) -> Any:
+        """A JSON value with every string in it masked, keys too; a number that is a secret becomes text."""
+        kind = type(value)
+        if kind is str:
+            return self.text(value)
+        if kind is dict:
+            return {self.text(key): self.value(item) for key, item in value.items()}
+        if kind is list:
+            return [self.value(item) for item in value]
+        if kind is int or kind is float:
+            return value if self.text(repr(value)) == repr(value) else HIDDEN
+        return value
+
+    def suspects(self, document: bytes) -> bool:
+        """Whether a JSON text may hold a secret. Quick, since almost none does."""
+        if self._text is None:
+            return False
+        return self._bytes.search(document) is not None or _ODD_ESCAPES.search(document) is not None
+
+    def document(self, document: bytes) -> bytes:
+        """A JSON text, masked."""
+        return orjson.dumps(self.value(orjson.loads(document))) if self.suspects(document) else document
+
+    def content(self, content: bytes) -> bytes:
+        """Any bytes, masked where they are text."""
+        if self._text is None or self._bytes.search(content) is None:
+            return content
+        return self._bytes.sub(HIDDEN.encode(), content)
+
+    def stream(self) -> StreamMask:
+        """A mask for a text that comes in pieces."""
+        return StreamMask(self)
+
+    def _safe(self, text: str) -> int:
+        """How much of `text` can be shown whatever follows: its end may be the beginning of a secret."""
+        if self._text is None:
+            return len(text)
+        begin = max(0, len(text) - self._longest + 1)
+        for found in self._first.finditer(text, begin):
+            if self._begins_a_form(text[found.start() :]):
+                break
+        else:
+            return len(text)
+        for match in self._text.finditer(text):
+            if match.start() < found.start() < match.end():
+                return match.start()
+        return found.start()
+
+    def _begins_a_form(self, text: str) -> bool:
+        at = bisect_left(self._forms, text)
+        if at < len(self._forms) and self._forms[at] == text:
+            at += 1
+        return at < len(self._forms) and self._forms[at].startswith(text)
+
+
+class StreamMask:
+    """Masks a text that comes in pieces: what may be the beginning of a secret waits for the next piece."""
+
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """What can be shown now, masked; possibly nothing."""
+        text = self._held + piece
+        safe = self._masker._safe(text)
+        self._held = text[safe:]
+        return self._masker.text(text[:safe])
+
+    def flush(self) -> str:
+        """What was held back: nothing follows that would make a secret of it."""
+        held, self._held = self._held, ""
+        return self._masker.text(held)
+
+
+NOTHING: Final = Masker(())
+"""Masks nothing."""
+
+
+def _parts(secret: str) -> Iterator[str]:
+    """What of a secret is a secret by itself: it, the strings of a JSON document, the lines of a text."""
+    yield secret
+    if secret.lstrip().startswith(("{", "[")):
+        try:
+            document = orjson.loads(secret)
+        except orjson.JSONDecodeError:
+            document = None
+        for text in _strings(document):
+            if len(text) >= SHORTEST_PART and not text.startswith(("http://", "https://")):
+                yield text
+                yield from _lines(text)
+    else:
+        yield from _lines(secret)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from itertools.chain.from_iterable(map(_strings, value.values()))
+    elif isinstance(value, list):
+        yield from itertools.chain.from_iterable(map(_strings, value))
+
+
+def _lines(text: str) -> Iterator[str]:
+    lines = text.split("\n")
+    if len(lines) > 1:
+        yield from (line.strip() for line in lines if len(line.strip()) >= SHORTEST_PART)
+
+
+def _forms(value: str) -> Iterator[str]:
+    yield value
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    raw = value.encode("utf-8", "surrogatepass")
+    for safe in ("", "/", "-_.!~*'()"):  # the last is what JavaScript leaves as it is
+        quoted = urllib.parse.quote(raw, safe=safe)
+        yield quoted
+        yield re.sub("%..", lambda match: match[0].lower(), quoted)
+    yield urllib.parse.quote_plus(raw)
+    for alphabet in (base64.b64encode, base64.urlsafe_b64encode):
+        for before in range(3):
+            # Of what is encoded, only the groups of three bytes that hold nothing but the value are sure.
+            whole = (before + len(raw)) // 3
+            first = -(-before // 3)
+            encoded = alphabet(b"\0" * before + raw).decode()
+            yield encoded[first * 4 : whole * 4]
+
+
+def _expression(words: Sequence[str]) -> str:
+    """An expression for the longest of `words` (sorted, each once). What they begin with is tried once."""
+    common = os.path.commonprefix([words[0], words[-1]])
+    rest = [word[len(common) :] for word in words]
+    branches = [
+        _expression(list(group)) for first, group in itertools.groupby(rest, lambda word: word[:1]) if first
+    ]
+    if not branches:
+        return re.escape(common)
+    return f"{re.escape(common)}(?:{'|'.join(branches)}){'' if rest[0] else '?'}"

@@ -1,0 +1,154 @@
+"""Masking: every form of a secret, split anywhere, and nothing else."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import urllib.parse
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.credentials.masking import HIDDEN, Masker
+
+KEY = "sk-Ab9/+x \"q\"\\\té-0123456789"
+OTHER = "sk-Ab9-another-one"
+
+FORMS = {
+    "as it is": KEY,
+    "in JSON": json.dumps(KEY)[1:-1],
+    "in JSON with letters kept": json.dumps(KEY, ensure_ascii=False)[1:-1],
+    "in a URL": urllib.parse.quote(KEY, safe=""),
+    "in a path": urllib.parse.quote(KEY),
+    "in a form": urllib.parse.quote_plus(KEY),
+    "in a URL, lower case": re.sub("%..", lambda m: m[0].lower(), urllib.parse.quote(KEY, safe="")),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_form_is_replaced_wherever_it_stands(form):
+    mask = Masker([OTHER, KEY])
+    assert mask.text(f"a{form}b{form}") == f"a{HIDDEN}b{HIDDEN}"
+    assert mask.value({f"k{form}": [form, {"x": f"-{form}"}]}) == {
+        f"k{HIDDEN}": [HIDDEN, {"x": f"-{HIDDEN}"}]
+    }
+    body = json.dumps({"x": form}).encode()
+    assert mask.suspects(body)
+    assert json.loads(mask.document(body)) == {"x": HIDDEN}
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+@pytest.mark.parametrize("before", ["", "x", "xy", "xyz", "user:"])
+@pytest.mark.parametrize("after", ["", "z", "zz"])
+def test_base64_of_what_holds_it(encode, before, after):
+    encoded = encode(f"{before}{KEY}{after}".encode()).decode()
+    shown = Masker([KEY]).text(encoded)
+    assert HIDDEN in shown
+    rest = shown.replace(HIDDEN, "")
+    # What is left of it stands for two bytes of the key at either end, at the most.
+    assert len(rest) <= len(encode(f"{before}{after}".encode())) + 12
+
+
+def test_escapes_that_need_not_be():
+    mask = Masker(["plain-secret/value"])
+    escaped = b'{"x": "\\u0070lain-secret\\/value"}'
+    assert mask.suspects(escaped)
+    assert json.loads(mask.document(escaped)) == {"x": HIDDEN}
+    assert not mask.suspects(b'{"x": "plain"}')
+
+
+@pytest.mark.parametrize(
+    ("secrets", "text", "masked"),
+    [
+        ([], "sk-abc", "sk-abc"),
+        (["short"], "short", "short"),
+        (["sk-12345678", "sk-12345678-more"], "a sk-12345678-more b", f"a {HIDDEN} b"),
+        (["sk-12345678", "sk-12345678-more"], "a sk-12345678-mor b", f"a {HIDDEN}-mor b"),
+        (["12345678"], "n 1234567 12345678", f"n 1234567 {HIDDEN}"),
+        (["a.c*e[g]h"], "abcdefgh a.c*e[g]h", f"abcdefgh {HIDDEN}"),
+    ],
+)
+def test_which_is_found(secrets, text, masked):
+    assert Masker(secrets).text(text) == masked
+
+
+def test_numbers():
+    assert Masker(["12345678"]).value([12345678, 912345678, 1234567, 1.5, None, True]) == [
+        HIDDEN,
+        HIDDEN,
+        1234567,
+        1.5,
+        None,
+        True,
+    ]
+
+
+def test_parts_of_documents_and_lines():
+    token = "eyJ-a-token-that-stands-alone"
+    line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"
+    document = json.dumps(
+        {
+            "type": "service_account",
+            "uri": "https://accounts.example/o/oauth2/auth",
+            "tokens": {"access": token},
+            "private_key": f"-----BEGIN PRIVATE KEY-----\n{line}\nxyz\n",
+        }
+    )
+    mask = Masker([document])
+    assert mask.text(f"it is {token}.") == f"it is {HIDDEN}."
+    assert mask.text(f"  12  {line}") == f"  12  {HIDDEN}"
+    assert mask.text("a service_account at https://accounts.example/o/oauth2/auth") == (
+        "a service_account at https://accounts.example/o/oauth2/auth"
+    )
+
+
+def test_the_end_of_a_text_that_is_cut_off():
+    mask = Masker([KEY])
+    assert mask.beginning(f"x {KEY[:10]}") == "x "
+    assert mask.beginning(f"x {KEY} y") == f"x {HIDDEN} y"
+
+
+def test_bytes_that_are_no_text():
+    assert Masker(["plain-secret"]).content(b"\xff\xfeplain-secret\xff") == b"\xff\xfe<secret-hidden>\xff"
+
+
+SECRETS = st.lists(st.text("ab", min_size=8, max_size=12), min_size=1, max_size=4)
+
+
+@given(SECRETS, st.text("abc", max_size=60), st.data())
+def test_however_it_is_cut_nothing_comes_through(secrets, text, data):
+    mask = Masker(secrets)
+    stream = mask.stream()
+    shown, rest = "", text
+    while rest:
+        size = data.draw(st.integers(1, len(rest)))
+        shown += stream.feed(rest[:size])
+        rest = rest[size:]
+    shown += stream.flush()
+    assert not any(secret in shown for secret in secrets)
+    # Nothing else is lost: what is left are pieces of the text, in their order.
+    at = 0
+    for piece in shown.split(HIDDEN):
+        at = text.index(piece, at) + len(piece)
+
+
+@given(st.text(max_size=80), st.lists(st.integers(1, 10), max_size=40))
+def test_a_stream_without_secrets_is_what_it_was(text, sizes):
+    stream = Masker([KEY, OTHER]).stream()
+    shown = ""
+    for size in [*sizes, 100]:
+        shown += stream.feed(text[:size])
+        text = text[size:]
+    assert (shown + stream.flush()).startswith(shown)
+    assert stream.flush() == ""
+
+
+def test_only_what_may_be_a_secret_waits():
+    stream = Masker([KEY]).stream()
+    assert stream.feed("Hello, s") == "Hello, "
+    assert stream.feed("k") == ""
+    assert stream.feed("ying, ") == "skying, "
+    assert stream.feed(f"{KEY[:9]}") == ""
+    assert stream.feed(f"{KEY[9:]}!") == f"{HIDDEN}!"
