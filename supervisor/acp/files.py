@@ -1,15 +1,21 @@
 """Reading and writing files below one directory, and nowhere else. Blocking: for worker threads.
 
 Paths come from the agent. They are resolved first, so that a link within the workspace works, and then opened
-step by step without following any link, so that one put there in between leads nowhere either.
+step by step without following any link, so that one put there in between leads nowhere either. The root
+itself is resolved once, when the jail is made: an agent that exchanges its workspace for a link does not move
+its walls.
+
+What this cannot see: another name of an outside file (a hard link) within the root is that file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import stat
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -18,60 +24,91 @@ from .errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RpcError
 MAX_READ_BYTES: Final = 10 * 1024 * 1024
 """Most text given out by one read, bytes. Larger files are read in pieces, with `line` and `limit`."""
 
-_PIECE: Final = 64 * 1024  # bytes of a skipped line held at once
+MAX_SKIP_BYTES: Final = 1024 * 1024 * 1024
+"""Most that is passed over to find the first line of a read, bytes: seconds of work. A sparse file may claim
+to be larger than any disk and hold no line end at all."""
 
-_DIRECTORY: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A named pipe must not block the opening.
-_FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+MAX_PATH_BYTES: Final = 4096
+"""Linux's own limit of a path (PATH_MAX), bytes. Longer ones lead nowhere, and resolving looks at every step."""
+
+_PIECE: Final = 64 * 1024  # bytes of a file held at once while line ends are counted
+
+_STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A named pipe must not block the opening, and no terminal may become the server's.
+_FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+_PROC_MAGIC: Final = 0x9FA0  # f_type of procfs, from linux/magic.h
 
 
 class Jail:
-    """A directory that paths of the agent must not lead out of."""
+    """A directory that paths of the agent must not lead out of. Resolves `root`, for good."""
 
     def __init__(self, root: Path) -> None:
-        self._given = root
+        self._root = Path(os.path.realpath(root))
 
-    def locate(self, path: str) -> tuple[Path, tuple[str, ...]]:
-        """The resolved root, and the steps below it that `path` leads to (which need not exist).
+    def locate(self, path: str) -> tuple[str, ...]:
+        """The steps below the root that `path` leads to (which need not exist).
 
-        Raises RpcError (-32602) for a path that is relative or leads out of the root.
+        Raises RpcError: -32602 for a path that is relative, too long, or leads out of the root, -32603 for
+        one that changes meanwhile.
         """
         if not path.startswith("/") or "\0" in path:
             raise RpcError.invalid_params("The path must be absolute", {"path": path})
-        root = self._given.resolve()
-        # realpath goes through `..` after links, as the system does, and stops at links to themselves.
-        target = Path(os.path.realpath(path))
-        if not target.is_relative_to(root):
+        try:
+            length = len(os.fsencode(path))
+        except UnicodeEncodeError:
+            raise RpcError.invalid_params("The path is no text that a file can be named with") from None
+        if length > MAX_PATH_BYTES:
+            raise RpcError.invalid_params("The path is too long", {"maxBytes": MAX_PATH_BYTES})
+        try:
+            # It goes through `..` after links, as the system does, and stops at links to themselves.
+            target = Path(os.path.realpath(path))
+        except OSError:  # A link that became something else meanwhile.
+            raise RpcError(INTERNAL_ERROR, "The path changed while it was resolved", {"path": path}) from None
+        if not target.is_relative_to(self._root):
             raise RpcError.invalid_params("The path is outside the workspace", {"path": path})
-        return root, target.relative_to(root).parts
+        return target.relative_to(self._root).parts
 
-    def directory(self, path: str) -> Path:
-        """A directory within the root. Raises RpcError as `locate`, and -32002 when there is none."""
-        root, steps = self.locate(path)
-        target = root.joinpath(*steps)
-        if not target.is_dir():
-            raise RpcError(RESOURCE_NOT_FOUND, "No such directory", {"path": path})
-        return target
+    def open_directory(self, path: str | None) -> int:
+        """A descriptor (O_PATH) of a directory within the root, of the root itself for None; the caller's.
 
-    def read_text(self, path: str, first_line: int = 1, line_count: int | None = None) -> str:
+        Raises RpcError as `locate`, and -32002 when there is none.
+        """
+        steps = () if path is None else self.locate(path)
+        try:
+            return self._walk(steps)
+        except OSError:
+            raise RpcError(RESOURCE_NOT_FOUND, "No such directory", {"path": path}) from None
+
+    def read_text(
+        self,
+        path: str,
+        first_line: int = 1,
+        line_count: int | None = None,
+        *,
+        check: Callable[[], object] = lambda: None,
+    ) -> str:
         """The text of a file, or `line_count` of its lines beginning with `first_line` (from 1).
 
-        Bytes that are not UTF-8 are shown as replacement characters. Raises RpcError: -32002 when there is
-        no such file, -32602 outside the root, for what is no file, and for more than MAX_READ_BYTES.
+        Bytes that are not UTF-8 are shown as replacement characters. `check` is called between pieces and may
+        raise to end a long search. Raises RpcError: -32002 when there is no such file, -32602 outside the
+        root, for what is no file, for more than MAX_READ_BYTES, and for a first line behind MAX_SKIP_BYTES.
         """
         with _errors(path), os.fdopen(self._open(path, os.O_RDONLY), "rb") as file:
-            for _ in range(first_line - 1):
-                if not _skip_line(file):
-                    return ""
-            if line_count is None:
-                data = file.read(MAX_READ_BYTES + 1)
-            else:
-                lines: list[bytes] = []
-                room = MAX_READ_BYTES + 1
-                while len(lines) < line_count and room > 0 and (line := file.readline(room)):
-                    lines.append(line)
-                    room -= len(line)
-                data = b"".join(lines)
+            start, missing = _measure(file, first_line - 1, MAX_SKIP_BYTES, check)
+            if start > MAX_SKIP_BYTES:
+                raise RpcError.invalid_params(
+                    f"The line is more than {MAX_SKIP_BYTES} bytes into the file",
+                    {"path": path, "maxBytes": MAX_SKIP_BYTES},
+                )
+            if missing:
+                return ""
+            room = MAX_READ_BYTES + 1
+            if line_count is not None:
+                file.seek(start)
+                room = min(room, _measure(file, line_count, MAX_READ_BYTES, check)[0])
+            file.seek(start)
+            data = file.read(room)
         if len(data) > MAX_READ_BYTES:
             raise RpcError.invalid_params(
                 f"More than {MAX_READ_BYTES} bytes; read it in pieces with line and limit",
@@ -89,32 +126,79 @@ class Jail:
 
     def _open(self, path: str, flags: int, *, make_parents: bool = False) -> int:
         """Open a regular file below the root; the descriptor is the caller's."""
-        root, steps = self.locate(path)
+        steps = self.locate(path)
         if not steps:
             raise IsADirectoryError
-        here = os.open(root, _DIRECTORY)
+        above = self._walk(steps[:-1], make=make_parents)
         try:
-            for step in steps[:-1]:
-                if make_parents:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(step, dir_fd=here)
-                below = os.open(step, _DIRECTORY, dir_fd=here)
-                os.close(here)
-                here = below
-            descriptor = os.open(steps[-1], flags | _FILE, 0o666, dir_fd=here)
+            descriptor = os.open(steps[-1], flags | _FILE, 0o666, dir_fd=above)
         finally:
-            os.close(here)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(above)
+        reason = _obstacle(descriptor)
+        if reason is not None:
             os.close(descriptor)
-            raise RpcError.invalid_params("Not a regular file", {"path": path})
+            raise RpcError.invalid_params(reason, {"path": path})
         return descriptor
 
+    def _walk(self, steps: Sequence[str], *, make: bool = False) -> int:
+        """The directory that the steps below the root lead to; no link is followed, from `/` on."""
+        here = os.open("/", _STEP)
+        try:
+            for step in self._root.parts[1:]:
+                here = _into(here, step)
+            for step in steps:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(step, dir_fd=here)
+                here = _into(here, step)
+        except BaseException:
+            os.close(here)
+            raise
+        return here
 
-def _skip_line(file: BinaryIO) -> bool:
-    while piece := file.readline(_PIECE):
-        if piece.endswith(b"\n"):
-            return True
-    return False
+
+def _into(here: int, step: str) -> int:
+    """One step down. Takes over `here`, unless it raises OSError."""
+    below = os.open(step, _STEP, dir_fd=here)
+    os.close(here)
+    return below
+
+
+def _obstacle(descriptor: int) -> str | None:
+    """Why an open file is not to be used; None for a plain one."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return "Not a regular file"
+    if sys.platform == "linux":
+        # `struct statfs` begins with the kind of the file system, a long, and is shorter than this.
+        found = (ctypes.c_long * 64)()
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.fstatfs(descriptor, ctypes.byref(found)) != 0 or found[0] == _PROC_MAGIC:
+            # They look like files, and tell and change the process that opens them: the server.
+            return "The files of processes are not served"
+    return None
+
+
+def _measure(file: BinaryIO, lines: int, most: int, check: Callable[[], object]) -> tuple[int, int]:
+    """The bytes of the next `lines` lines, and how many lines are missing at the end of the file.
+
+    Gives up once there are more than `most` bytes. Counts in pieces, since a loop over short lines would keep
+    the interpreter busy for a long time.
+    """
+    length = 0
+    while lines and length <= most:
+        check()
+        piece = file.read(_PIECE)
+        if not piece:
+            break
+        found = piece.count(b"\n")
+        if found >= lines:
+            end = 0
+            for _ in range(lines):
+                end = piece.index(b"\n", end) + 1
+            return length + end, 0
+        lines -= found
+        length += len(piece)
+    return length, lines
 
 
 @contextlib.contextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -21,6 +22,12 @@ process table."""
 
 FILE_THREADS: Final = 4
 """How many reads and writes of one agent go on at once."""
+
+FILE_SECONDS: Final = 10.0
+"""How long one read or write may take, seconds. A disk needs far less for what one message can carry; a file
+system that the agent itself serves may never answer. An ending conversation waits that long for a write."""
+
+T = TypeVar("T")
 
 Server = Callable[[Json], Awaitable[Any]]
 
@@ -46,7 +53,6 @@ class Services:
         kill_tree: Callable[[int], None] | None = None,
         spawning: Spawning = plain_spawning,
     ) -> None:
-        self._workspace = workspace
         self._jail = Jail(workspace)
         self._nursery = nursery
         self._environment = dict(environment or {})
@@ -79,7 +85,7 @@ class Services:
     async def handle(self, method: str, params: Any) -> Any:
         """Answer a request of the agent. Raises RpcError, with -32601 for what is not served.
 
-        May be cancelled at any time; a write under way is finished first.
+        May be cancelled at any time; a write under way is finished first, for at most FILE_SECONDS.
         """
         server = self._servers.get(method)
         if server is None:
@@ -110,13 +116,25 @@ class Services:
             _required(params, "path"),
             max(1, 1 if first is None else first),
             None if count is None else max(0, count),
+            check=trio.from_thread.check_cancelled,
         )
-        return {"content": await trio.to_thread.run_sync(read, limiter=self._limiter)}
+        return {"content": await self._in_thread(read)}
 
     async def _write(self, params: Json) -> Json:
         write = partial(self._jail.write_text, _required(params, "path"), _required(params, "content"))
-        await trio.to_thread.run_sync(write, limiter=self._limiter)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        await self._in_thread(write, shield=True)
         return {}
+
+    async def _in_thread(self, work: Callable[[], T], *, shield: bool = False) -> T:
+        """What `work` returns. Raises RpcError when it takes longer than FILE_SECONDS.
+
+        Its thread is left behind then, and counts against FILE_THREADS until it ends. `shield` keeps a
+        cancellation from doing the same.
+        """
+        with trio.move_on_after(FILE_SECONDS, shield=shield):
+            return await trio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
+        raise RpcError(INTERNAL_ERROR, f"The file system did not answer within {FILE_SECONDS:g} s")
 
     # -- terminals -----------------------------------------------------------------------------------------
 
@@ -124,28 +142,28 @@ class Services:
         command = _required(params, "command")
         args = params.get("args")
         limit = integer(params, "outputByteLimit")
-        cwd = await self._directory(text(params, "cwd"))
-        if len(self._terminals) >= MAX_TERMINALS:
-            raise RpcError(INTERNAL_ERROR, f"No more than {MAX_TERMINALS} terminals; release some")
+        open_directory = partial(self._jail.open_directory, text(params, "cwd"))
+        directory = await trio.to_thread.run_sync(open_directory, limiter=self._limiter)
         # No checkpoint from here to the task that owns the process.
-        terminal = Terminal(
-            _argv(command, args if isinstance(args, list) else []),
-            cwd=cwd,
-            env=self._environment | _variables(params),
-            output_limit=min(MAX_OUTPUT_BYTES, DEFAULT_OUTPUT_BYTES if limit is None else max(0, limit)),
-            kill_tree=self._kill_tree,
-            spawning=self._spawning,
-        )
+        try:
+            if len(self._terminals) >= MAX_TERMINALS:
+                raise RpcError(INTERNAL_ERROR, f"No more than {MAX_TERMINALS} terminals; release some")
+            terminal = Terminal(
+                _argv(command, args if isinstance(args, list) else []),
+                # By its descriptor: its name may lead elsewhere by now.
+                cwd=Path(f"/proc/self/fd/{directory}"),
+                env=self._environment | _variables(params),
+                output_limit=min(MAX_OUTPUT_BYTES, DEFAULT_OUTPUT_BYTES if limit is None else max(0, limit)),
+                kill_tree=self._kill_tree,
+                spawning=self._spawning,
+            )
+        finally:
+            os.close(directory)
         self._last_terminal += 1
         terminal_id = f"term_{self._last_terminal}"
         self._terminals[terminal_id] = terminal
         self._nursery.start_soon(terminal.run, name=f"terminal {terminal_id}")
         return {"terminalId": terminal_id}
-
-    async def _directory(self, path: str | None) -> Path:
-        if path is None:
-            return self._workspace
-        return await trio.to_thread.run_sync(self._jail.directory, path, limiter=self._limiter)
 
     async def _show(self, params: Json) -> Json:
         return self._terminal(params).output()

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import socket
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -191,15 +196,187 @@ async def test_a_link_put_there_after_the_check_is_not_followed(
     (workspace / "d" / "f").write_text("fine")
     jail = files.Jail(workspace)
     found = jail.locate(str(workspace / "d" / "f"))
-    monkeypatch.setattr(jail, "locate", lambda _path: found)
-    assert jail.read_text("checked before") == "fine"
+    monkeypatch.setattr(jail, "locate", lambda path: found[: path.count("/")])
+    assert jail.read_text("d/f/") == "fine"
     (workspace / "d").rename(workspace / "moved")
     (workspace / "d").symlink_to(tmp_path / "outside")
     with pytest.raises(RpcError):
-        jail.read_text("checked before")
+        jail.read_text("d/f/")
     with pytest.raises(RpcError):
-        jail.write_text("checked before", "!")
+        jail.write_text("d/f/", "!")
+    with pytest.raises(RpcError):
+        jail.open_directory("d/")
     assert (tmp_path / "outside" / "f").read_text() == "secret"
+
+
+@pytest.mark.parametrize("moved", ["workspace", "above"])
+async def test_a_workspace_exchanged_for_a_link_moves_no_walls(tmp_path: Path, moved: str) -> None:
+    workspace = tmp_path / "above" / "workspace"
+    workspace.mkdir(parents=True)
+    (workspace / "f").write_text("fine")
+    (tmp_path / "outside" / "workspace").mkdir(parents=True)
+    for path in (tmp_path / "outside" / "f", tmp_path / "outside" / "workspace" / "f"):
+        path.write_text("secret")
+    async with serving(workspace) as services:
+        params = {"path": str(workspace / "f")}
+        assert await services.handle("fs/read_text_file", params) == {"content": "fine"}
+        swapped = workspace if moved == "workspace" else workspace.parent
+        swapped.rename(tmp_path / "kept")
+        swapped.symlink_to(tmp_path / "outside")
+        for path in (workspace / "f", tmp_path / "outside" / "f"):
+            await refused(services, "fs/read_text_file", path=str(path))
+            await refused(services, "fs/write_text_file", path=str(path), content="!")
+        await refused(services, "terminal/create", command="ls")
+        await refused(services, "terminal/create", command="ls", cwd=str(workspace))
+    assert (tmp_path / "outside" / "f").read_text() == "secret"
+
+
+async def test_links_exchanged_all_the_time_lead_nowhere(workspace: Path, tmp_path: Path) -> None:
+    """A race for real: a directory and a link to the outside swap places while files are read and written."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "f").write_text("secret")
+    (workspace / "real").mkdir()
+    (workspace / "real" / "f").write_text("fine")
+    (workspace / "link").symlink_to(tmp_path / "outside")
+    over = threading.Event()
+
+    def swap() -> None:
+        while not over.is_set():
+            for old, new in (("real", "d"), ("d", "real"), ("link", "d"), ("d", "link")):
+                try:
+                    (workspace / old).rename(workspace / new)
+                except OSError:  # A write has made the directory that was missing.
+                    if (workspace / "real").exists():
+                        shutil.rmtree(workspace / "d", ignore_errors=True)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    jail, reads = files.Jail(workspace), []
+    try:
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            with contextlib.suppress(RpcError):
+                reads.append(jail.read_text(f"{workspace}/d/f"))
+            with contextlib.suppress(RpcError):
+                jail.write_text(f"{workspace}/d/f", "fine")
+            with contextlib.suppress(RpcError):
+                descriptor = jail.open_directory(f"{workspace}/d")
+                reads.append("secret" if "outside" in os.readlink(f"/proc/self/fd/{descriptor}") else "fine")
+                os.close(descriptor)
+    finally:
+        over.set()
+        thread.join()
+    assert set(reads) <= {"fine", ""}
+    assert "fine" in reads
+    assert (tmp_path / "outside" / "f").read_text() == "secret"
+
+
+async def test_what_tells_of_the_server_is_not_served() -> None:
+    """Even where the workspace is the whole machine: these files answer for the process that opens them."""
+    async with serving(Path("/")) as services:
+        for path in (
+            "/proc/self/environ",
+            "/proc/self/mem",
+            "/proc/thread-self/environ",
+            f"/proc/{os.getpid()}/environ",
+            "/proc/self/root/proc/self/environ",
+        ):
+            assert (await refused(services, "fs/read_text_file", path=path)).code in (-32602, -32002), path
+            assert (await refused(services, "fs/write_text_file", path=path, content="")).code in (
+                -32602,
+                -32002,
+                -32603,
+            ), path
+        for path in ("/dev/zero", "/dev/tty", "/dev/fd/0", "/proc/self/fd/0", "/dev/stdin"):
+            with trio.fail_after(2):
+                assert isinstance(await refused(services, "fs/read_text_file", path=path), RpcError), path
+
+
+async def test_paths_that_no_file_can_have(workspace: Path) -> None:
+    async with serving(workspace) as services:
+        for name in ("x" * 300, "x/" * 3000, "../" * 5000 + "etc/passwd", "\ud800", "a\0/../../secret"):
+            path = f"{workspace}/{name}"
+            for method in ("fs/read_text_file", "fs/write_text_file"):
+                assert (await refused(services, method, path=path, content="")).code in (-32602, -32603)
+            assert (await refused(services, "terminal/create", command="ls", cwd=path)).code in (
+                -32602,
+                -32002,
+            )
+        assert list(workspace.iterdir()) == []
+
+
+async def test_nothing_that_hangs_is_opened(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(workspace / "pipe")
+    monkeypatch.chdir(workspace)  # the name of a socket must be short
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+        reader = os.open(workspace / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+        async with serving(workspace) as services:
+            for name in ("pipe", "socket"):
+                with trio.fail_after(2):
+                    path = str(workspace / name)
+                    await refused(services, "fs/read_text_file", path=path)
+                    await refused(services, "fs/write_text_file", path=path, content="x")
+                    await refused(services, "terminal/create", command="ls", cwd=path)
+        os.close(reader)
+
+
+async def test_a_file_larger_than_any_disk(workspace: Path) -> None:
+    path = workspace / "sparse"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    async with serving(workspace) as services:
+        with trio.fail_after(8):
+            assert (await refused(services, "fs/read_text_file", path=str(path))).code == -32602
+            assert (await refused(services, "fs/read_text_file", path=str(path), limit=1)).code == -32602
+            error = await refused(services, "fs/read_text_file", path=str(path), line=2, limit=1)
+            assert (error.code, error.data["maxBytes"]) == (-32602, files.MAX_SKIP_BYTES)
+
+
+async def test_a_long_search_ends_when_nobody_waits_any_more(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_SKIP_BYTES", 1 << 40)
+    path = workspace / "sparse"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    async with serving(workspace) as services:
+        with trio.move_on_after(0.05) as scope:
+            await services.handle("fs/read_text_file", {"path": str(path), "line": 2})
+        assert scope.cancelled_caught
+        with trio.fail_after(2):
+            while services._limiter.borrowed_tokens:
+                await trio.sleep(0.01)
+
+
+async def test_a_file_system_that_does_not_answer(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.acp.services.FILE_SECONDS", 0.05)
+    answers = threading.Event()
+
+    def hang(*_args: Any, **_kwargs: Any) -> str:
+        answers.wait(PATIENCE)
+        return ""
+
+    async with serving(workspace) as services:
+        monkeypatch.setattr(services._jail, "read_text", hang)
+        monkeypatch.setattr(services._jail, "write_text", hang)
+        path = str(workspace / "f")
+        assert (await refused(services, "fs/read_text_file", path=path)).code == -32603
+        assert (await refused(services, "fs/write_text_file", path=path, content="")).code == -32603
+        with trio.fail_after(2), trio.CancelScope() as scope:
+            scope.cancel()
+            await services.handle("fs/write_text_file", {"path": path, "content": ""})
+        answers.set()
+
+
+async def test_many_short_lines(workspace: Path) -> None:
+    (workspace / "f").write_text("\n" * 200_000 + "a\n\nb\nc")
+    async with serving(workspace) as services:
+        for line, limit, content in ((200_001, 3, "a\n\nb\n"), (200_004, None, "c"), (200_005, 1, "")):
+            params = {"path": str(workspace / "f"), "line": line, "limit": limit}
+            assert await services.handle("fs/read_text_file", params) == {"content": content}
+        params = {"path": str(workspace / "f"), "line": 10**30, "limit": 10**30}
+        assert await services.handle("fs/read_text_file", params) == {"content": ""}
 
 
 async def test_what_is_not_offered_is_not_served(workspace: Path) -> None:
