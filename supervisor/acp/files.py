@@ -29,7 +29,7 @@ MAX_SKIP_BYTES: Final = 1024 * 1024 * 1024
 to be larger than any disk and hold no line end at all."""
 
 MAX_PATH_BYTES: Final = 4096
-"""Linux's own limit of a path (PATH_MAX), bytes. Longer ones lead nowhere, and resolving looks at every step."""
+"""Linux's own limit of a path (PATH_MAX), bytes. Longer ones lead nowhere, and every step costs a look."""
 
 _PIECE: Final = 64 * 1024  # bytes of a file held at once while line ends are counted
 
