@@ -7,8 +7,11 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.routing import UUID_PARAMETERS, Route
-from gateway.schemas import COMPONENTS, ref
+from gateway.address import KEY_HEADER
+from gateway.agent_schemas import agent_components
+from gateway.routes.agents import METRICS
+from gateway.routing import UUID_PARAMETERS, Param, Route
+from gateway.schemas import COMPONENTS, STRING, UUID, Schema, ref
 from supervisor.events import json_schema
 
 INTERFACE_VERSION: Final = "0.1.0"
@@ -21,6 +24,13 @@ DESCRIPTION: Final = (
 )
 
 
+SECURITY_SCHEMES: Final = {
+    "SessionKey": {"type": "apiKey", "in": "header", "name": KEY_HEADER},
+    "Bearer": {"type": "http", "scheme": "bearer"},
+}
+"""How a session key is presented; needed where the server has any. The second is for scrapers of figures."""
+
+
 def describe(routes: Iterable[Route]) -> bytes:
     """An OpenAPI 3.1 document, as JSON."""
     paths: dict[str, dict[str, Any]] = {}
@@ -30,8 +40,10 @@ def describe(routes: Iterable[Route]) -> bytes:
         "openapi": "3.1.0",
         "info": {"title": "Ostler", "version": INTERFACE_VERSION, "description": DESCRIPTION},
         "paths": paths,
-        "components": {"schemas": {**json_schema(), **COMPONENTS}},
-        "security": [],
+        "components": {
+            "schemas": {**json_schema(), **COMPONENTS, **agent_components()},
+            "securitySchemes": SECURITY_SCHEMES,
+        },
     }
     return orjson.dumps(document)
 
@@ -42,26 +54,20 @@ def _operation(route: Route) -> dict[str, Any]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": {"type": "string", **({"format": "uuid"} if name in UUID_PARAMETERS else {})},
+            "schema": _path_schema(route, name),
         }
         for name in route.path_parameters
     ]
-    for param in route.query:
-        parameter = {
-            "name": param.name,
-            "in": "query",
-            "required": param.required,
-            "schema": dict(param.schema),
-        }
-        if param.description:
-            parameter["description"] = param.description
-        parameters.append(parameter)
+    parameters += [_parameter(param, "query") for param in route.query]
+    parameters += [_parameter(param, "header") for param in route.headers]
     operation: dict[str, Any] = {
         "operationId": f"{route.method.lower()}{route.path.translate(_TO_NAME)}",
         "summary": route.summary,
         "tags": [route.tag],
         "responses": _responses(route),
     }
+    if schemes := _key_schemes(route):
+        operation["security"] = [{name: []} for name in schemes]
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
@@ -72,6 +78,31 @@ def _operation(route: Route) -> dict[str, Any]:
     return operation
 
 
+def _key_schemes(route: Route) -> tuple[str, ...]:
+    """How a request to the route may present its key; none where no key is asked for."""
+    if route.path == METRICS:
+        return ("SessionKey", "Bearer")
+    return ("SessionKey",) if route.path.startswith("/api/") else ()
+
+
+def _path_schema(route: Route, name: str) -> Schema:
+    if name in UUID_PARAMETERS:
+        return UUID
+    return dict(route.path_schemas.get(name, STRING))
+
+
+def _parameter(param: Param, place: str) -> dict[str, Any]:
+    parameter: dict[str, Any] = {
+        "name": param.name,
+        "in": place,
+        "required": param.required,
+        "schema": dict(param.schema),
+    }
+    if param.description:
+        parameter["description"] = param.description
+    return parameter
+
+
 _TO_NAME = str.maketrans({"/": "_", "<": "", ">": "", ".": "_"})
 
 
@@ -80,6 +111,8 @@ def _responses(route: Route) -> dict[str, Any]:
     for status, reason in sorted(route.errors.items()):
         schema = route.result if status < 300 else ref("Error")
         responses[str(status)] = _response(reason, route, schema)
+    if _key_schemes(route):
+        responses["401"] = _response("A session key is asked for", route, ref("Error"))
     if route.path.startswith("/api/") and (route.body is not None or route.path_parameters or route.query):
         responses["422"] = {
             "description": "The request does not fit its schema",

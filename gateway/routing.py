@@ -19,7 +19,7 @@ UUID_PARAMETERS = frozenset({"conversation_id", "profile_id"})
 
 @attrs.frozen
 class Param:
-    """A query parameter."""
+    """A parameter in the query or in the headers."""
 
     name: str
     schema: Schema
@@ -29,7 +29,10 @@ class Param:
 
 @attrs.frozen(kw_only=True)
 class Route:
-    """One operation. `path` is in the application's form (`<name>`); `body` and `result` are JSON schemas."""
+    """One operation. `path` is in the application's form (`<name>`); `body` and `result` are JSON schemas.
+
+    `path_schemas` are those of path parameters that are more than strings, and no UUIDs.
+    """
 
     method: str
     path: str
@@ -37,6 +40,8 @@ class Route:
     summary: str
     tag: str
     query: tuple[Param, ...] = ()
+    headers: tuple[Param, ...] = ()
+    path_schemas: Mapping[str, Schema] = attrs.field(factory=dict)
     body: Schema | None = None
     body_required: bool = True
     result: Schema | None = None

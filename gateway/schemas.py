@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from gateway.bodies import MAX_TITLE_CHARACTERS, POLICIES, ROLES, THRESHOLDS
+from gateway.bodies import MAX_TITLE_CHARACTERS, POLICIES, THRESHOLDS
 from gateway.reading import MAX_TAG_CHARACTERS
 from supervisor.conversations.admission import FULL_POLICIES
 from supervisor.conversations.start import MAX_ITERATIONS_DEFAULT
+from supervisor.credentials import REDACTED
+from supervisor.credentials.secret import SECRET_NAME
 from supervisor.events import Vocabulary
+from supervisor.settings import names
+from supervisor.settings.document import DIFFS, POINTERS
 
 Schema = dict[str, Any]
+
+NOT_BLANK: Final = "[^\\s\\u0000-\\u001f\\u0085]"
+"""A pattern: some character that is neither white space nor, as Python has it, as good as that."""
+
+PLACEHOLDER: Final = f"^\\s*{re.escape(REDACTED)}\\s*$"
+"""A pattern: what clients are shown in place of a secret."""
 
 
 def ref(name: str) -> Schema:
@@ -47,11 +58,21 @@ def obj(properties: Mapping[str, Schema], *required: str, **more: Any) -> Schema
     return {**schema, **more}
 
 
+def given(properties: Mapping[str, Schema], *required: str, **more: Any) -> Schema:
+    """An object that a request brings: a property that is null counts as one that is not there."""
+    return obj(
+        {name: each if name in required else nullable(each) for name, each in properties.items()},
+        *required,
+        **more,
+    )
+
+
 STRING: Final[Schema] = {"type": "string"}
 BOOLEAN: Final[Schema] = {"type": "boolean"}
 NUMBER: Final[Schema] = {"type": "number"}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
+NO_NUL: Final[Schema] = {"type": "string", "pattern": "^[^\\u0000]*$"}
 MOMENT: Final[Schema] = {"type": "string", "format": "date-time"}
 FREE: Final[Schema] = {"type": "object", "additionalProperties": True}
 TAGS: Final[Schema] = {
@@ -59,12 +80,23 @@ TAGS: Final[Schema] = {
     "additionalProperties": {"type": "string", "maxLength": MAX_TAG_CHARACTERS},
     "propertyNames": {"pattern": "^[a-z0-9]+$"},
 }
-TITLE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_TITLE_CHARACTERS}
+TITLE: Final[Schema] = {"type": "string", "pattern": NOT_BLANK, "maxLength": MAX_TITLE_CHARACTERS}
+PROFILE_NAME: Final[Schema] = {"type": "string", "pattern": f"^{names.PROFILE_NAME.pattern}$"}
 
 
 def page(item: Schema) -> Schema:
     """A page of items with the id of the first one of the next page."""
     return obj({"items": array(item), "next_page_id": nullable(STRING)}, "items")
+
+
+SECRETS: Final[Schema] = {
+    "type": "object",
+    "propertyNames": {"pattern": f"^{SECRET_NAME.pattern}$"},
+    "additionalProperties": ref("SecretSource"),
+}
+NEVER: Final[Schema] = {"not": {}}
+STATIC_SECRET: Final[dict[str, Any]] = {"value": nullable(NO_NUL), "description": nullable(STRING)}
+RISKY: Final = "ConfirmRisky"
 
 
 COMPONENTS: Final[dict[str, Schema]] = {
@@ -102,64 +134,70 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "version",
         additionalProperties=True,
     ),
-    "Workspace": obj({"working_dir": STRING, "kind": {"const": "LocalWorkspace"}}, "working_dir"),
+    "Workspace": obj(
+        {"working_dir": {**NO_NUL, "minLength": 1}, "kind": {"const": "LocalWorkspace"}}, "working_dir"
+    ),
     "SecretSource": {
         "anyOf": [
-            STRING,
-            obj(
-                {
-                    "kind": {"const": "StaticSecret"},
-                    "value": nullable(STRING),
-                    "description": nullable(STRING),
-                }
-            ),
+            NO_NUL,
+            obj({"kind": {"const": "StaticSecret"}, **STATIC_SECRET}, "kind"),
+            obj({"kind": {"const": "StaticSecret"}, **STATIC_SECRET, "url": NEVER}),
             obj(
                 {
                     "kind": {"const": "LookupSecret"},
                     "url": {**STRING, "description": "/api/settings/secrets/<name> of this server"},
-                    "headers": {"type": "object", "additionalProperties": STRING},
+                    "headers": nullable({"type": "object", "additionalProperties": STRING}),
                     "description": nullable(STRING),
                 },
                 "url",
             ),
         ]
     },
-    "ConfirmationPolicy": obj(
+    "ConfirmationPolicy": {
+        "anyOf": [
+            obj({"kind": choice(kind for kind in POLICIES if kind != RISKY)}, "kind"),
+            given(
+                {
+                    "kind": {"const": RISKY},
+                    "threshold": choice(THRESHOLDS, default="HIGH"),
+                    "confirm_unknown": {"type": "boolean", "default": True},
+                },
+                "kind",
+            ),
+        ]
+    },
+    "SendMessageRequest": given(
         {
-            "kind": choice(POLICIES),
-            "threshold": choice(THRESHOLDS, default="HIGH"),
-            "confirm_unknown": {"type": "boolean", "default": True},
-        },
-        "kind",
-    ),
-    "SendMessageRequest": obj(
-        {
-            "role": choice(ROLES, default="user"),
+            "role": choice(["user"], default="user"),
             "content": array({"anyOf": [ref("TextContent"), ref("ImageContent")]}),
             "run": {"type": "boolean", "default": False},
         }
     ),
-    "StartConversationRequest": obj(
+    "StartConversationRequest": given(
         {
             "workspace": ref("Workspace"),
-            "conversation_id": nullable(UUID),
-            "agent": nullable({**FREE, "description": "An agent object with kind ACPAgent"}),
-            "agent_settings": nullable({**FREE, "description": "ACP agent settings"}),
-            "agent_profile_id": nullable(UUID),
-            "event_vocabulary": nullable(choice(Vocabulary)),
-            "initial_message": nullable(ref("SendMessageRequest")),
+            "conversation_id": UUID,
+            "agent": ref("ACPAgent"),
+            "agent_settings": ref("ACPAgentSettings"),
+            "agent_profile_id": UUID,
+            "event_vocabulary": choice(Vocabulary),
+            "initial_message": ref("SendMessageRequest"),
             "confirmation_policy": ref("ConfirmationPolicy"),
-            "security_analyzer": nullable(FREE),
+            "security_analyzer": ref("SecurityAnalyzer"),
             "max_iterations": {"type": "integer", "minimum": 1, "default": MAX_ITERATIONS_DEFAULT},
             "stuck_detection": {"type": "boolean", "default": True},
             "tags": TAGS,
-            "secrets": {"type": "object", "additionalProperties": ref("SecretSource")},
-            "title": nullable(TITLE),
+            "secrets": SECRETS,
+            "title": TITLE,
             "autotitle": {"type": "boolean", "default": True},
-            "parent_conversation_id": nullable(UUID),
+            "parent_conversation_id": UUID,
         },
         "workspace",
         additionalProperties=True,
+        anyOf=[
+            {"properties": {"agent_profile_id": {"type": "null"}}},
+            {"properties": {"agent": {"type": "null"}, "agent_settings": {"type": "null"}}},
+        ],
         description="The agent is named by one of agent, agent_settings and agent_profile_id, "
         "or left to the server's settings when none is given.",
     ),
@@ -180,13 +218,14 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "ConversationPage": page(ref("ConversationInfo")),
     "EventPage": page(ref("Event")),
-    "UpdateConversationRequest": obj({"title": nullable(TITLE), "tags": nullable(TAGS)}),
-    "ConfirmationResponseRequest": obj({"accept": BOOLEAN, "reason": STRING}, "accept"),
+    "UpdateConversationRequest": given({"title": TITLE, "tags": TAGS}),
+    "ConfirmationResponseRequest": given({"accept": BOOLEAN, "reason": STRING}, "accept"),
     "SetConfirmationPolicyRequest": obj({"policy": ref("ConfirmationPolicy")}, "policy"),
-    "SetSecurityAnalyzerRequest": obj({"security_analyzer": nullable(FREE)}, "security_analyzer"),
-    "UpdateSecretsRequest": obj(
-        {"secrets": {"type": "object", "additionalProperties": ref("SecretSource")}}, "secrets"
+    "SetSecurityAnalyzerRequest": obj(
+        {"security_analyzer": nullable(ref("SecurityAnalyzer"))}, "security_analyzer"
     ),
+    "SecurityAnalyzer": obj({"kind": STRING}, "kind", description="Any kind; kept for clients to read"),
+    "UpdateSecretsRequest": obj({"secrets": SECRETS}, "secrets"),
     "AgentResponseResult": obj({"response": STRING}, "response"),
     "Agent": obj(
         {
@@ -230,7 +269,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "state",
     ),
     "AgentList": obj({"agents": array(ref("Agent"))}, "agents"),
-    "RestartAgentRequest": obj({"force": {"type": "boolean", "default": False}}),
+    "RestartAgentRequest": given({"force": {"type": "boolean", "default": False}}),
     "AgentStderr": obj({"lines": array(STRING)}, "lines"),
     "AgentTrace": obj(
         {
@@ -316,15 +355,25 @@ COMPONENTS: Final[dict[str, Schema]] = {
             ),
             "conversation_settings_diff": nullable(FREE),
             "misc_settings_diff": nullable(FREE),
+            "active_profile": nullable(PROFILE_NAME),
             "active_agent_profile_id": nullable(UUID),
+            "active_meta_profile": nullable(PROFILE_NAME),
         },
-        minProperties=1,
+        anyOf=[
+            *({"properties": {name: {"type": "object"}}, "required": [name]} for name in DIFFS),
+            *({"required": [name]} for name in POINTERS),
+        ],
     ),
     "SettingsSchema": obj({"model_name": STRING, "sections": array(FREE)}, "model_name", "sections"),
     "SecretCreateRequest": obj(
         {
-            "name": {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,63}$"},
-            "value": {"type": "string", "format": "password", "writeOnly": True},
+            "name": {"type": "string", "pattern": f"^{SECRET_NAME.pattern}$"},
+            "value": {
+                **NO_NUL,
+                "format": "password",
+                "writeOnly": True,
+                "allOf": [{"pattern": NOT_BLANK}, {"not": {"pattern": PLACEHOLDER}}],
+            },
             "description": nullable(STRING),
         },
         "name",
@@ -332,7 +381,6 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "SecretItem": obj({"name": STRING, "description": nullable(STRING)}, "name"),
     "SecretList": obj({"secrets": array(ref("SecretItem"))}, "secrets"),
-    "AgentProfile": {**FREE, "description": "An ACP agent profile"},
     "AgentProfileList": obj(
         {"profiles": array(FREE), "active_agent_profile_id": nullable(STRING)}, "profiles"
     ),

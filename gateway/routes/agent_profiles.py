@@ -68,6 +68,7 @@ class AgentProfileRoutes:
         base = "/api/agent-profiles"
         unknown = {404: "No such profile"}
         mutation = schemas.ref("AgentProfileMutation")
+        named = {"name": schemas.PROFILE_NAME}
         return (
             Route(
                 method="GET",
@@ -92,6 +93,7 @@ class AgentProfileRoutes:
                 handler=self.save,
                 summary="Save an agent profile",
                 tag=TAG,
+                path_schemas=named,
                 body=schemas.ref("AgentProfile"),
                 result=mutation,
                 status=201,
@@ -111,7 +113,8 @@ class AgentProfileRoutes:
                 handler=self.rename,
                 summary="Rename an agent profile",
                 tag=TAG,
-                body=schemas.obj({"new_name": schemas.STRING}, "new_name"),
+                path_schemas=named,
+                body=schemas.obj({"new_name": schemas.PROFILE_NAME}, "new_name"),
                 result=mutation,
                 errors={**unknown, 409: "The name is taken"},
             ),

@@ -173,7 +173,7 @@ class AgentRoutes:
                 path=f"{one}/restart",
                 handler=self.restart,
                 summary="Restart the agent and go on with its session; earlier crashes are forgiven",
-                body=schemas.ref("RestartAgentRequest"),
+                body=schemas.nullable(schemas.ref("RestartAgentRequest")),
                 body_required=False,
                 result=schemas.ref("Success"),
             ),

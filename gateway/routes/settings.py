@@ -12,7 +12,7 @@ from gateway import schemas
 from gateway.bodies import json_body
 from gateway.errors import ApiError
 from gateway.responses import json_response
-from gateway.routing import Route
+from gateway.routing import Param, Route
 from gateway.services import Services
 from supervisor.credentials import Cipher, CredentialsFailure
 from supervisor.settings import (
@@ -82,6 +82,7 @@ class SettingsRoutes:
                 handler=self.get,
                 summary="Get the settings",
                 tag=TAG,
+                headers=(Param(EXPOSE, schemas.choice(value for value in EXPOSE_HEADER if value)),),
                 result=settings,
                 errors={400: "Unknown value of X-Expose-Secrets", 503: "No key to encrypt with"},
             ),

@@ -1,0 +1,39 @@
+"""Loaded by Schemathesis: keeps what the generated requests do on this machine below one directory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import schemathesis
+
+WORKSPACE_VARIABLE = "ATTACK_WORKSPACE"
+COMMAND = [sys.executable, "-m", "supervisor.agents.demo"]
+
+
+@schemathesis.hook
+def map_body(context: Any, body: Any) -> Any:
+    """Paths that are made and commands that are run become the test's own; what does not fit stays."""
+    for found in objects(body):
+        path = found.get("working_dir")
+        if isinstance(path, str) and path and "\0" not in path:
+            found["working_dir"] = os.environ[WORKSPACE_VARIABLE]
+        command = found.get("acp_command")
+        if isinstance(command, str):
+            found["acp_command"] = " ".join(COMMAND)
+        elif isinstance(command, list) and command and all(isinstance(word, str) for word in command):
+            found["acp_command"] = list(COMMAND)
+    return body
+
+
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object in a body, the outermost first."""
+    if isinstance(value, dict):
+        yield value
+        for each in list(value.values()):
+            yield from objects(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from objects(each)
