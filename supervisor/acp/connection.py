@@ -27,7 +27,7 @@ from .errors import (
     RpcError,
 )
 from .framing import MAX_FRAME_BYTES, FrameSplitter, Oversize
-from .handler import Handler, Result
+from .handler import Handler, Mask, Result
 from .jsonrpc import CANCEL_REQUEST
 from .trace import Trace
 
@@ -78,6 +78,7 @@ class Connection:
         trace: Trace,
         max_frame: int,
         explain: Callable[[], Awaitable[str]] | None,
+        mask: Mask | None,
         nursery: trio.Nursery,
     ) -> None:
         self.trace = trace
@@ -90,6 +91,7 @@ class Connection:
         self._handler = handler
         self._splitter = FrameSplitter(max_frame)
         self._explain = explain
+        self._mask = mask
         self._nursery = nursery
         self._calls: jsonrpc.RequestTable[_Call] = jsonrpc.RequestTable()
         self._serving: dict[jsonrpc.Id, trio.CancelScope] = {}
@@ -263,19 +265,24 @@ class Connection:
     def _dispatch(self, frame: bytes) -> None:
         self.trace.record("<", self._now, frame)
         message = jsonrpc.parse(frame)
+        mask = self._mask if self._mask is not None and self._mask.suspects(frame) else None
         if isinstance(message, jsonrpc.Notification):
             if message.method == CANCEL_REQUEST:
                 self._take_back(message.params)
             else:
-                self._handler.notification(message.method, message.params)
+                params = message.params if mask is None else mask.value(message.params)
+                self._handler.notification(message.method, params)
         elif isinstance(message, jsonrpc.Response):
-            self._answered(message.id, Result(message.result, message.error))
+            result = Result(message.result, message.error)
+            self._answered(message.id, result if mask is None else result.masked(mask))
         elif isinstance(message, jsonrpc.Request):
             self._serve(message)
         elif isinstance(message, jsonrpc.Invalid):
             self._refuse(message.id, RpcError(INVALID_REQUEST, f"Invalid request: {message.reason}"))
         else:
             line = message.line[:NOISE_BYTES]
+            if self._mask is not None:
+                line = self._mask.beginning(line.decode("utf-8", "replace")).encode()
             self.noise_lines.append(line)
             self._handler.noise(line)
 
@@ -357,8 +364,13 @@ async def open_connection(
     trace: Trace | None = None,
     max_frame: int = MAX_FRAME_BYTES,
     explain: Callable[[], Awaitable[str]] | None = None,
+    mask: Mask | None = None,
 ) -> AsyncIterator[Connection]:
     """Run a connection over two byte streams for as long as the block.
+
+    `mask` is applied to what the agent tells: notifications, answers, and lines that are no messages. What it
+    asks for comes as it is, since a file that it writes must hold what it wrote; the trace keeps frames as
+    they came until it is rendered.
 
     `explain` is asked, for at most half a second, why the agent's output ended; what it says becomes the
     reason of ConnectionLost. The streams stay the caller's: they are not closed here. Leaving the block
@@ -370,7 +382,14 @@ async def open_connection(
     try:
         async with trio.open_nursery() as nursery:
             connection = Connection(
-                receive, send, handler, trace if trace is not None else Trace(), max_frame, explain, nursery
+                receive,
+                send,
+                handler,
+                trace if trace is not None else Trace(),
+                max_frame,
+                explain,
+                mask,
+                nursery,
             )
             nursery.start_soon(connection._read_all, name="agent reader")
             nursery.start_soon(connection._write_all, name="agent writer")

@@ -11,12 +11,35 @@ from .errors import RpcError
 from .framing import Oversize
 
 
+class Mask(Protocol):
+    """Replaces what must not be shown of what an agent says."""
+
+    def suspects(self, document: bytes) -> bool:
+        """Whether a JSON text may hold something of it; asked for every frame."""
+
+    def value(self, value: Any) -> Any:
+        """A JSON value without it."""
+
+    def text(self, text: str) -> str:
+        """A text without it."""
+
+    def beginning(self, text: str) -> str:
+        """A text that is cut off, without it."""
+
+
 @attrs.frozen
 class Result:
     """The agent's answer to a request: `error` None means success, with any `value`, null included."""
 
     value: Any
     error: RpcError | None = None
+
+    def masked(self, mask: Mask) -> Result:
+        """The same, with nothing in it that must not be shown."""
+        if self.error is None:
+            return Result(mask.value(self.value))
+        error = self.error
+        return Result(None, RpcError(error.code, mask.text(error.message), mask.value(error.data)))
 
 
 class Handler(Protocol):

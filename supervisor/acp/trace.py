@@ -44,7 +44,7 @@ class Trace:
         """The remembered frames, oldest first.
 
         Session ids are cut to their last 8 characters: they are bearer tokens. `mask` is
-        applied to each text, for secrets that only the caller knows.
+        applied to each text, which may be cut off, for secrets that only the caller knows.
         """
         texts = [head.decode("utf-8", "replace").rstrip("\n") for *_, head in self._ring]
         texts = mask_session_ids(texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -12,6 +12,7 @@ import trio
 
 from supervisor.acp import Connection, Handler, InitializeResult, Services, open_connection
 from supervisor.agents import AgentProcess, SpawnError, StopPolicy, base_environment, spawn
+from supervisor.credentials.masking import Masker
 
 from .errors import AgentFailure
 from .launcher import Plan
@@ -54,13 +55,13 @@ class AgentRun:
         )
 
 
-async def last_words(process: AgentProcess, mask: Callable[[str], str]) -> str:
+async def last_words(process: AgentProcess, mask: Masker) -> str:
     """Why an agent ended, once it has: exit status or signal, uptime, last stderr lines."""
     status = await process.wait()
     log.info("agent exited", pid=process.pid, code=status.code, signal=status.signal)
     tail = "\n".join(process.stderr_tail()[-STDERR_LINES:])
     how = f"was {status}" if status.signal is not None else str(status)
-    return mask(f"The agent {how}. Its last words:\n{tail}" if tail else f"The agent {how}.")
+    return mask.text(f"The agent {how}. Its last words:\n{tail}" if tail else f"The agent {how}.")
 
 
 @asynccontextmanager
@@ -76,7 +77,11 @@ async def run_agent(plan: Plan, handler: Handler, stop: StopPolicy) -> AsyncIter
             spawn(plan.argv, cwd=plan.cwd, env=plan.environment, stop=stop) as process,
             trio.open_nursery() as nursery,
             open_connection(
-                process.stdout, process.stdin, handler, explain=lambda: last_words(process, plan.mask)
+                process.stdout,
+                process.stdin,
+                handler,
+                explain=lambda: last_words(process, plan.mask),
+                mask=plan.mask,
             ) as connection,
         ):
             services = Services(

@@ -239,7 +239,7 @@ class Keeper:
         self.run = self.current = None
         self.last_exit = str(status)
         if run.asked is None and not ours:
-            words = [run.plan.mask(line) for line in run.process.stderr_tail()[-STDERR_LINES:]]
+            words = [run.plan.mask.text(line) for line in run.process.stderr_tail()[-STDERR_LINES:]]
             self._host.exited(status, words)
         self.rss_bytes = self.processes = 0
         run.gone.set()
@@ -371,11 +371,13 @@ class Keeper:
         """The last lines of the agent's standard error, masked; of the one before where there is none."""
         if self._last is None:
             return []
-        return [self._last.plan.mask(line) for line in self._last.process.stderr_tail()]
+        return [self._last.plan.mask.text(line) for line in self._last.process.stderr_tail()]
 
     def trace(self) -> list[TraceLine]:
         """The last frames, masked; of the incarnation before where there is none."""
-        return [] if self._last is None else self._last.connection.trace.render(self._last.plan.mask)
+        return (
+            [] if self._last is None else self._last.connection.trace.render(self._last.plan.mask.beginning)
+        )
 
     def forgive(self) -> None:
         """An operator restarts it: crashes so far do not count, and no pause is kept."""

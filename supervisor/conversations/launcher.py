@@ -21,10 +21,10 @@ from supervisor.agents import (
     resolve_launch,
     usable_auth_method,
 )
+from supervisor.credentials.masking import Masker
 from supervisor.settings import agent_settings_to_dict, secrets_of
 
 from .errors import AgentFailure
-from .masking import masker
 from .record import ConversationRecord
 from .vault import Vault
 
@@ -46,7 +46,7 @@ class Plan:
     environment: Mapping[str, str] = attrs.field(repr=False)
     cwd: Path
     mcp_config: Mapping[str, Any] = attrs.field(repr=False)
-    mask: Callable[[str], str] = attrs.field(repr=False)
+    mask: Masker = attrs.field(repr=False)
     version: str | None
     login: Login
 
@@ -115,13 +115,15 @@ class Launcher:
         opened = await self.vault.open_settings(settings)
         cwd = Path(record.working_dir)
         await trio.to_thread.run_sync(_make_workspace, cwd)
+        # In a thread: some milliseconds for every ten secrets.
+        mask = await trio.to_thread.run_sync(_masker, given, agent_settings_to_dict(opened))
         return Plan(
             descriptor=descriptor,
             argv=launch.argv,
             environment=environment,
             cwd=cwd,
             mcp_config=opened.mcp_config,
-            mask=masker([*given.values(), *secrets_of(agent_settings_to_dict(opened))]),
+            mask=mask,
             version=launch.version,
             login=partial(choose_login, descriptor, environment),
         )
@@ -129,6 +131,17 @@ class Launcher:
 
 def _make_workspace(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
+
+
+def _masker(secrets: Mapping[str, str], settings: Mapping[str, Any]) -> Masker:
+    """Knows what the agent is given, and what it is not: as a process of the user it may find that, too."""
+    hidden = [value for name, value in secrets.items() if not _is_plain_url(name, value)]
+    return Masker([*hidden, *secrets_of(settings)])
+
+
+def _is_plain_url(name: str, value: str) -> bool:
+    """Whether it is kept among the secrets only so that it reaches the agent: an address is no secret."""
+    return name.endswith("_BASE_URL") and "@" not in value and "?" not in value
 
 
 async def choose_login(

@@ -13,6 +13,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
+from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (
     ConversationStateUpdateEvent,
     Event,
@@ -53,6 +54,8 @@ class Recorder:
     log: Log
     record: ConversationRecord
     last_timestamp: str = ""
+    mask: Masker = NOTHING
+    """Keeps the agent's secrets out of every event but what a person says."""
 
     @property
     def extended(self) -> bool:
@@ -77,7 +80,7 @@ class Recorder:
         for item in events:
             if isinstance(item, Recorded):
                 blobs.extend(
-                    Blob(id=spill.blob_id, data=spill.body, media_type=spill.media_type)
+                    Blob(id=spill.blob_id, data=self.mask.content(spill.body), media_type=spill.media_type)
                     for spill in item.spills
                 )
                 item = item.event
@@ -104,12 +107,13 @@ class Recorder:
         event = attrs.evolve(event, timestamp=self.last_timestamp, parent_id=parent)
         if not isinstance(event, ConversationStateUpdateEvent):
             self.record.leaf_event_id = event.id
+        body = dump_event(event, self.record.vocabulary)
         return Row(
             id=event.id,
             kind=event.kind,
             source=event.source,
             timestamp=event.timestamp,
-            body=dump_event(event, self.record.vocabulary),
+            body=body if event.source == "user" else self.mask.document(body),
         )
 
     def state(self, key: str, value: Any) -> ConversationStateUpdateEvent:

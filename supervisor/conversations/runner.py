@@ -289,6 +289,7 @@ class Runner:
 
     async def opened(self, run: AgentRun, started: Started) -> None:
         """A session is open: keep its facts, and make up for a memory that was lost."""
+        self._recorder.mask = self._translator.mask = run.plan.mask
         note_session(self._record, run, started)
         self._translator.new_session(self._record.sessions - 1)
         self._reports.session(started)

@@ -20,6 +20,7 @@ import attrs
 import orjson
 
 from supervisor.acp import schema
+from supervisor.credentials.masking import NOTHING, Masker, StreamMask
 from supervisor.events import (
     ActionEvent,
     ConversationStateUpdateEvent,
@@ -34,7 +35,7 @@ from supervisor.events import (
 )
 
 from .cards import Card, Ending, Form, Recorded, action_event, end_events, start_event
-from .clip import PAYLOAD_BYTES, clip_payload, clip_text
+from .clip import PAYLOAD_BYTES, Clipped, clip_payload, clip_text
 
 OPEN_CARDS_MAX: Final = 2_000
 """Tool calls open at once, per turn. An agent that opens more without closing any gets the oldest closed
@@ -44,12 +45,15 @@ USED_IDS_MAX: Final = 50_000
 """Tool call ids remembered per session to tell a reused one; beyond it the oldest are forgotten."""
 
 
+Kind = Literal["text", "reasoning"]
+
+
 @attrs.frozen
 class Delta:
     """A piece of a segment, streamed and not journalled."""
 
     item_id: str
-    kind: Literal["text", "reasoning"]
+    kind: Kind
     content: str
     order: int
 
@@ -90,9 +94,9 @@ class Close(enum.Enum):
 @attrs.define
 class _Segment:
     item_id: str
+    masks: dict[Kind, StreamMask]
+    said: dict[Kind, list[str]] = attrs.field(factory=lambda: {"text": [], "reasoning": []})
     message_id: str | None = None
-    text: list[str] = attrs.field(factory=list)
-    thoughts: list[str] = attrs.field(factory=list)
     deltas: int = 0
 
 
@@ -101,13 +105,16 @@ class Translator:
     """Translates for one conversation. Feed it updates in arrival order; it keeps no I/O and no clock.
 
     `core` chooses the vocabulary of tool calls, `confirming` whether calls may wait for a person, and
-    `session` counts the agent sessions of the conversation, so that call ids stay unique across them.
+    `session` counts the agent sessions of the conversation, so that call ids stay unique across them. `mask`
+    keeps secrets out of streamed text, also where they are split: the end of a piece that may be the
+    beginning of one waits for the next piece.
     """
 
     core: bool
     confirming: bool = False
     session: int = 0
     mint: Callable[[], str] = new_event_id
+    mask: Masker = NOTHING
     _segment: _Segment | None = None
     _cards: dict[str, Card] = attrs.field(factory=dict)
     _held: list[Card] = attrs.field(factory=list)
@@ -170,21 +177,14 @@ class Translator:
             return
         self._release()
         segment = self._segment
-        if (
-            segment is not None
-            and segment.text
-            and message_id
-            and segment.message_id not in (None, message_id)
-        ):
+        if segment is not None and message_id and segment.message_id not in (None, message_id):
             self._close_segment()
             segment = None
         if segment is None:
             segment = self._open_segment()
         if message_id:
             segment.message_id = message_id
-        segment.text.append(text)
-        self._outs.append(Delta(segment.item_id, "text", text, segment.deltas))
-        segment.deltas += 1
+        self._say(segment, "text", segment.masks["text"].feed(text))
 
     def _thought(self, text: str | None) -> None:
         if not text:
@@ -193,13 +193,19 @@ class Translator:
         segment = self._segment
         if segment is None:
             segment = self._open_segment()
-        segment.thoughts.append(text)
-        self._outs.append(Delta(segment.item_id, "reasoning", text, segment.deltas))
-        segment.deltas += 1
+        self._say(segment, "reasoning", segment.masks["reasoning"].feed(text))
+
+    def _say(self, segment: _Segment, kind: Kind, text: str) -> None:
+        if text:
+            segment.said[kind].append(text)
+            self._outs.append(Delta(segment.item_id, kind, text, segment.deltas))
+            segment.deltas += 1
+
+    def _new_segment(self) -> _Segment:
+        return _Segment(self.mint(), {"text": self.mask.stream(), "reasoning": self.mask.stream()})
 
     def _open_segment(self) -> _Segment:
-        segment = _Segment(self.mint())
-        self._segment = segment
+        segment = self._segment = self._new_segment()
         self._outs.append(Opened(segment.item_id))
         return segment
 
@@ -208,8 +214,7 @@ class Translator:
         if segment is None:
             return
         self._segment = None
-        text = clip_text("".join(segment.text), f"{segment.item_id}-text")
-        thoughts = clip_text("".join(segment.thoughts), f"{segment.item_id}-thoughts")
+        text, thoughts = self._all_said(segment)
         self._outs.append(
             Recorded(
                 MessageEvent(
@@ -224,6 +229,15 @@ class Translator:
                 ),
                 tuple(spill for spill in (text.spill, thoughts.spill) if spill is not None),
             )
+        )
+
+    def _all_said(self, segment: _Segment) -> tuple[Clipped, Clipped]:
+        """Its text and its thoughts, with what was still held back."""
+        for kind, mask in segment.masks.items():
+            self._say(segment, kind, mask.flush())
+        return (
+            clip_text("".join(segment.said["text"]), f"{segment.item_id}-text"),
+            clip_text("".join(segment.said["reasoning"]), f"{segment.item_id}-thoughts"),
         )
 
     # -- tool calls ---------------------------------------------------------------------------------
@@ -295,6 +309,7 @@ class Translator:
         if card.started_id is None:
             self._start(card)
         del self._cards[card.agent_call_id]
+        card.output = self.mask.text(card.output)  # it came in pieces
         if card.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
         self._outs.extend(end_events(card, ending, iter(self.mint, None)))
@@ -365,10 +380,9 @@ class Translator:
         self._response_id = None
 
     def _finish(self, note: str | None) -> None:
-        segment = self._segment or _Segment(self.mint())
+        segment = self._segment or self._new_segment()
         self._segment = None
-        text = clip_text("".join(segment.text), f"{segment.item_id}-text")
-        thoughts = clip_text("".join(segment.thoughts), f"{segment.item_id}-thoughts")
+        text, thoughts = self._all_said(segment)
         call_id = self.mint()
         self._outs.append(
             Recorded(

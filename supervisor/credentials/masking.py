@@ -187,7 +187,7 @@ def _forms(value: str) -> Iterator[str]:
 
 def _expression(words: Sequence[str]) -> str:
     """An expression for the longest of `words` (sorted, each once). What they begin with is tried once."""
-    common = os.path.commonprefix([words[0], words[-1]])
+    common = os.path.commonprefix([words[0], words[-1]])  # noqa: RUF071 - of characters, not of directories
     rest = [word[len(common) :] for word in words]
     branches = [
         _expression(list(group)) for first, group in itertools.groupby(rest, lambda word: word[:1]) if first

@@ -476,6 +476,53 @@ async def test_noise_is_kept_and_told() -> None:
         assert list(connection.noise_lines) == lines
 
 
+class NoTulips:
+    """A mask that knows one word."""
+
+    def suspects(self, document: bytes) -> bool:
+        return b"tulip" in document
+
+    def text(self, text: str) -> str:
+        return text.replace("tulip", "***")
+
+    def beginning(self, text: str) -> str:
+        return self.text(text).removesuffix("tul")
+
+    def value(self, value: Any) -> Any:
+        return orjson.loads(self.text(orjson.dumps(value).decode()))
+
+
+async def test_what_the_agent_tells_is_masked_and_what_it_asks_for_is_not() -> None:
+    async with connected(mask=NoTulips()) as (connection, peer, handler), trio.open_nursery() as nursery:
+        asked: list[Any] = []
+
+        async def serve(method: str, params: Any) -> Any:
+            asked.append(params)
+            return {}
+
+        handler.serve = serve
+
+        async def agent() -> None:
+            await peer.write(
+                {"method": "session/update", "params": {"tulip": ["a tulip"]}},
+                b"a tulip, a tul\n",
+                {"id": 7, "method": "fs/write_text_file", "params": {"content": "tulip"}},
+            )
+            assert (await peer.read())["method"] == "session/new"
+            await peer.write({"id": 1, "result": {"title": "tulip"}})
+            await peer.read()
+            assert (await peer.read())["method"] == "session/prompt"
+            await peer.write({"id": 2, "error": {"code": -1, "message": "no tulip", "data": ["tulip"]}})
+
+        nursery.start_soon(agent)
+        assert await connection.request("session/new", {}, timeout=60) == {"title": "***"}
+        with pytest.raises(RpcError) as refused:
+            await connection.request("session/prompt", {}, timeout=60)
+        assert (refused.value.message, refused.value.data) == ("no ***", ["***"])
+        assert handler.seen == [("session/update", {"***": ["a ***"]}), b"a ***, a "]
+        assert asked == [{"content": "tulip"}]
+
+
 async def test_backpressure_stops_the_reading() -> None:
     out_read, out_write = os.pipe()
     in_read, in_write = os.pipe()

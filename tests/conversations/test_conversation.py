@@ -16,7 +16,6 @@ from house import answer, events, kinds, one, open_house, say, settled, speaking
 from support.processes import alive
 
 from supervisor.conversations.errors import AlreadyRunning, UnknownConversation
-from supervisor.conversations.masking import masker
 from supervisor.conversations.start import StartRequest
 from supervisor.conversations.translate import Translator
 from supervisor.events import Vocabulary
@@ -256,17 +255,3 @@ async def test_what_operators_and_clients_read_of_an_agent_holds_no_secret(tmp_p
         assert "<secret-hidden>" in frames
         for secret in ("d-t0ken", "mcp-s3cret"):
             assert secret not in frames
-
-
-@pytest.mark.parametrize(
-    ("secrets", "text", "masked"),
-    [
-        (["longsecret"], "a longsecret b longsecret", "a <secret-hidden> b <secret-hidden>"),
-        (['with"quote'], 'x with\\"quote y', "x <secret-hidden> y"),
-        (["short"], "short", "short"),
-        (["longsecret", "longsecretlonger"], "longsecretlonger", "<secret-hidden>"),
-        ([], "anything", "anything"),
-    ],
-)
-def test_masking(secrets: list[str], text: str, masked: str) -> None:
-    assert masker(secrets)(text) == masked

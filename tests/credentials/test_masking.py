@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from supervisor.credentials.masking import HIDDEN, Masker
 
-KEY = "sk-Ab9/+x \"q\"\\\té-0123456789"
+KEY = 'sk-Ab9/+x "q"\\\té-0123456789'
 OTHER = "sk-Ab9-another-one"
 
 FORMS = {
@@ -64,6 +64,9 @@ def test_escapes_that_need_not_be():
     [
         ([], "sk-abc", "sk-abc"),
         (["short"], "short", "short"),
+        (["longsecret"], "a longsecret b longsecret", f"a {HIDDEN} b {HIDDEN}"),
+        (['with"quote'], 'x with\\"quote y', f"x {HIDDEN} y"),
+        (["longsecret", "longsecretlonger"], "longsecretlonger", HIDDEN),
         (["sk-12345678", "sk-12345678-more"], "a sk-12345678-more b", f"a {HIDDEN} b"),
         (["sk-12345678", "sk-12345678-more"], "a sk-12345678-mor b", f"a {HIDDEN}-mor b"),
         (["12345678"], "n 1234567 12345678", f"n 1234567 {HIDDEN}"),

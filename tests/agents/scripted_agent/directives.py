@@ -138,6 +138,15 @@ def _bigtool(turn: Turn, rest: str) -> None:
     turn.update_tool(call, "completed", "head" + "o" * int(rest) + "tail")
 
 
+@directive("streamtool", "TEXT TEXT... a tool call whose output comes in these pieces")
+def _streamtool(turn: Turn, rest: str) -> None:
+    call = turn.start_tool("execute", "stream", {"command": "stream"})
+    for piece in rest.split():
+        meta = {"terminal_output_delta": {"terminal_id": "t1", "data": piece}}
+        turn.update({"sessionUpdate": "tool_call_update", "toolCallId": call, "_meta": meta})
+    turn.update_tool(call, "completed")
+
+
 @directive("opentool", "a tool call that is never closed")
 def _opentool(turn: Turn, rest: str) -> None:
     turn.update_tool(turn.start_tool("execute", "sleep 60", {"command": "sleep 60"}), "in_progress")

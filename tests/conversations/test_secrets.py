@@ -1,0 +1,99 @@
+"""What an agent says of the secrets it was given, and what of that anybody can read."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from house import answer, open_house, turn
+
+from supervisor.conversations.conversation import Conversation
+from supervisor.credentials.masking import HIDDEN
+from supervisor.journal import Frame, Stored
+
+WORD = "tulip"
+SECRET = f'sk-demo-"{WORD}"-value/1'
+HALVES = (SECRET[:9], SECRET[9:])
+
+
+async def follow(conversation: Conversation, into: list[str]) -> None:
+    """Note every frame that clients are sent, streamed ones too, but what the user said."""
+    cursor = conversation.log.subscribe(-1)
+    while True:
+        for item in await cursor.next():
+            if isinstance(item, Stored):
+                if item.source != "user":
+                    into.append(item.body.decode())
+            elif isinstance(item, Frame):
+                into += [(item.legacy or b"").decode(), (item.session or b"").decode()]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "!env DEMO_TOKEN",
+        f"!text a {SECRET} b",
+        f"!text {HALVES[0]}\n!usage 1 2 3\n!text {HALVES[1]}",
+        f"!text {HALVES[0]}\n!think thinking\n!text {HALVES[1]}",
+        f"!think {SECRET}",
+        f"!tool execute {SECRET}",
+        f"!title {SECRET}",
+        f"!notice {SECRET}",
+        f"!error -32603 {SECRET}",
+        f"!raw {SECRET}",
+    ],
+)
+async def test_no_event_and_no_frame_holds_it(tmp_path: Path, prompt: str) -> None:
+    async with open_house(tmp_path, secrets={"DEMO_TOKEN": SECRET}) as house:
+        conversation = await house.start()
+        await turn(conversation, "hello")  # its words are the title
+        seen: list[str] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow, conversation, seen)
+            await turn(conversation, prompt)
+            nursery.cancel_scope.cancel()
+        shown = "\n".join([*seen, str(conversation.info()), conversation.full_state().decode()])
+        assert WORD not in shown
+        if not prompt.startswith("!raw"):  # a line that is no message is nowhere but in the log
+            assert HIDDEN in shown
+
+
+async def test_output_that_comes_in_pieces(tmp_path: Path) -> None:
+    async with open_house(tmp_path, secrets={"DEMO_TOKEN": SECRET}) as house:
+        conversation = await house.start()
+        found = await turn(conversation, f"!streamtool {HALVES[0]} {HALVES[1]}")
+        assert WORD not in str([e for e in found if e["source"] != "user"])
+        assert HIDDEN in str(found)
+
+
+async def test_what_is_set_aside_whole_holds_none_either(tmp_path: Path) -> None:
+    secret = "o" * 5000
+    async with open_house(tmp_path, secrets={"DEMO_TOKEN": secret}) as house:
+        conversation = await house.start()
+        found = await turn(conversation, "!bigtool 300000")  # its output is this letter again and again
+        assert HIDDEN in str(found)
+        with contextlib.closing(sqlite3.connect(tmp_path / "journal.sqlite3")) as journal:
+            stored = [
+                row[0] for row in journal.execute("SELECT data FROM blobs UNION SELECT body FROM events")
+            ]
+        assert not [body for body in stored if secret.encode() in body]
+
+
+async def test_a_file_that_the_agent_writes_holds_what_it_wrote(tmp_path: Path) -> None:
+    async with open_house(tmp_path, secrets={"DEMO_TOKEN": SECRET}) as house:
+        conversation = await house.start()
+        await turn(conversation, f"!fswrite key.txt {SECRET}")
+        assert (tmp_path / "workspace" / "key.txt").read_text().strip() == SECRET
+
+
+async def test_a_secret_of_the_conversation_counts_too(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start(secrets={"OWN_TOKEN": SECRET})
+        assert answer(await turn(conversation, "!env OWN_TOKEN")).strip() == f"OWN_TOKEN={HIDDEN}"
