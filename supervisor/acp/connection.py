@@ -325,6 +325,9 @@ class Connection:
         except RpcError as error:
             self._refuse(request.id, error)
             return
+        except Exception:  # noqa: BLE001 - logged by _fault
+            self._refuse(request.id, _fault(request))
+            return
         scope = self._serving[request.id] = trio.CancelScope()
         self._nursery.start_soon(
             self._answer, request, answer, scope, name=f"{request.method} {request.id!r}"
@@ -340,10 +343,8 @@ class Connection:
                 frame = jsonrpc.encode_result(request.id, await answer)
             except RpcError as error:
                 frame = jsonrpc.encode_error(request.id, error)
-            except Exception:  # noqa: BLE001
-                # A fault of ours in one request is told to the agent and to the log, and ends nothing else.
-                _log.exception("request of the agent failed", method=request.method)
-                frame = jsonrpc.encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
+            except Exception:  # noqa: BLE001 - logged by _fault
+                frame = jsonrpc.encode_error(request.id, _fault(request))
         del self._serving[request.id]
         if scope.cancelled_caught:
             frame = jsonrpc.encode_error(request.id, RpcError(REQUEST_CANCELLED, "Request cancelled"))
@@ -353,6 +354,12 @@ class Connection:
         request_id = params.get("requestId") if isinstance(params, dict) else None
         if isinstance(request_id, int | float | str) and request_id in self._serving:
             self._serving[request_id].cancel()
+
+
+def _fault(request: jsonrpc.Request) -> RpcError:
+    """A fault of ours over one request is told to the agent and to the log, and ends nothing else."""
+    _log.exception("request of the agent failed", method=request.method)
+    return RpcError(INTERNAL_ERROR, "Internal error")
 
 
 @asynccontextmanager

@@ -147,16 +147,20 @@ class Runner:
         elif not self._work.interrupted:
             self._work.interrupted = True
             self._work.called_off.set()
-            run = self._keeper.run
-            if self._turns.current is not None and run is not None and run.session is not None:
+            run, turn = self._keeper.run, self._turns.current
+            if turn is None:
+                if self._start_scope is not None:
+                    self._start_scope.cancel()
+            elif run is not None and run.session is not None:
                 assert self._nursery is not None
-                self._ladder.begin(self._turns.current, run, self._nursery)
-            elif self._start_scope is not None:
-                self._start_scope.cancel()
+                self._ladder.begin(turn, run, self._nursery)
+            else:
+                turn.cancel()  # its agent is gone while it waited to be prompted again
         with trio.move_on_after(self._deadlines.interrupt_answer):
             while self._work.active and self._work.settled is settled:
                 await settled.wait()
-        if self._record.execution_status != "paused":
+        going_on = self._work.active and self._work.settled is settled
+        if going_on and self._record.execution_status != "paused":
             # Not settled in time: control returns all the same, and the state tells what still goes on.
             self._record.agent_state["phase"] = "cancelling"
             self._reports.interrupted()
@@ -170,6 +174,7 @@ class Runner:
         if force and self._turns.current is not None:
             self._work.wanted = False
             self._work.interrupted = True
+            self._work.called_off.set()
             self._turns.current.cancel()
         await self._keeper.stop()
 

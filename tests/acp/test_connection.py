@@ -523,6 +523,26 @@ async def test_what_the_agent_tells_is_masked_and_what_it_asks_for_is_not() -> N
         assert asked == [{"content": "tulip"}]
 
 
+async def test_a_fault_over_a_request_is_answered_and_ends_nothing() -> None:
+    class Faulty(Recorder):
+        def request(self, method: str, params: Any) -> Any:
+            if method == "at once":
+                raise ZeroDivisionError("ours")
+            return self._later()
+
+        async def _later(self) -> Any:
+            raise ZeroDivisionError("ours")
+
+    ours, theirs = trio.testing.memory_stream_pair()
+    peer = Peer(theirs)
+    async with open_connection(ours, ours, Faulty()) as connection:
+        for number, method in enumerate(("at once", "later", "at once")):
+            await peer.write({"id": number, "method": method})
+            answer = await peer.read()
+            assert (answer["id"], answer["error"]["code"]) == (number, -32603)
+        assert connection.reason is None
+
+
 async def test_backpressure_stops_the_reading() -> None:
     out_read, out_write = os.pipe()
     in_read, in_write = os.pipe()

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import trio
 import trio.testing
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from house import answer, events, kinds, open_house, say, settled, speaking, states, turn, until
+from house import (
+    PATIENCE_SECONDS,
+    answer,
+    events,
+    kinds,
+    open_house,
+    say,
+    settled,
+    speaking,
+    states,
+    turn,
+    until,
+)
 
+from supervisor.agents import RestartPolicy
 from supervisor.conversations.agent import AgentRun
+from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.deadlines import Deadlines
 from supervisor.events import Vocabulary
 
@@ -147,3 +164,53 @@ async def test_run_after_an_interrupt_goes_on_and_repeats_nothing(tmp_path: Path
         assert prompts[0] == "!slow 500 20"
         assert "Continue where you left off" in prompts[1]
         assert len(prompts) == 2
+
+
+async def test_a_cancelled_turn_that_ends_another_way_is_told_as_that(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start("cancel=ignore")
+        await conversation.send(say("!text a\n!sleep 0.1\n!stop refusal"), run=True)
+        await speaking(conversation)
+        await conversation.interrupt()
+        assert not conversation.runner.busy
+        found = await events(conversation)
+        assert conversation.record.execution_status == "error"
+        assert kinds(found)[-1] == "ConversationErrorEvent"
+        assert states(found, "agent_state")[-1].get("phase") != "cancelling"
+
+
+PATIENT = Deadlines(retry=(60.0,), interrupt_answer=0.5)
+
+
+async def waiting_to_try_again(conversation: Conversation) -> None:
+    await conversation.send(say("!flaky 9 -32603 overloaded 529"), run=True)
+
+    async def retries() -> list[Any]:
+        return states(await events(conversation), "agent_retry")
+
+    with trio.fail_after(PATIENCE_SECONDS):
+        while not await retries():
+            await trio.sleep(0.01)
+
+
+async def test_an_interrupt_between_two_tries_needs_no_agent(tmp_path: Path) -> None:
+    async with open_house(tmp_path, deadlines=PATIENT, restart=RestartPolicy(first_pause=60.0)) as house:
+        conversation = await house.start()
+        await waiting_to_try_again(conversation)
+        pid = conversation.runner.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: conversation.runner.pid is None)
+        await conversation.interrupt()
+        assert not conversation.runner.busy
+        assert conversation.record.execution_status == "paused"
+        assert "ConversationErrorEvent" not in kinds(await events(conversation))
+
+
+async def test_a_forced_stop_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
+    async with open_house(tmp_path, deadlines=PATIENT) as house:
+        conversation = await house.start()
+        await waiting_to_try_again(conversation)
+        await conversation.runner.stop_agent(force=True)
+        await until(lambda: not conversation.runner.busy, "the end of the turn")
+        assert conversation.record.execution_status == "paused"
