@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from supervisor.agents.tree import read_file
 if sys.platform != "win32":
     import resource
 
-__all__ = ["Brand", "brand_of", "branded", "branding", "house_of", "usable"]
+__all__ = ["Brand", "brand_of", "branding", "house_of", "usable"]
 
 RLIMIT_LOCKS: Final = 10
 """The number of the limit on every Linux; the standard library has no name for it."""
@@ -86,8 +86,3 @@ def read_brand(pid: int) -> Brand:
             soft = line.split()[3]
             return int(soft) if soft.isdigit() else 0
     return 0
-
-
-def branded(brand: Brand, pids: Iterable[int]) -> set[int]:
-    """Those of `pids` that carry this brand."""
-    return {pid for pid in pids if read_brand(pid) == brand}

@@ -12,6 +12,7 @@ import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,17 @@ from supervisor.agents.levels import Level
 from supervisor.agents.sweep import marker_prefix, sweep
 from supervisor.agents.tree import ProcessEntry, ProcessId
 
-__all__ = ["PID_FILE", "SCANNING", "Containment", "Mark", "containment_level", "new_mark", "open_containment"]
+__all__ = [
+    "PID_FILE",
+    "SCANNING",
+    "Containment",
+    "Mark",
+    "Snapshot",
+    "containment_level",
+    "new_mark",
+    "open_containment",
+    "take_snapshot",
+]
 
 log = structlog.get_logger("supervisor")
 
@@ -81,11 +92,35 @@ class Mark:
             return levels.in_cgroup(argv, self.group)
         return levels.in_namespace(argv) if self.level is Level.PIDNS else list(argv)
 
-    def of(self, table: Mapping[int, ProcessEntry]) -> set[int]:
-        """The pids in the table that carry it."""
+    def of(self, seen: Snapshot) -> set[int]:
+        """The pids of the processes seen that carry it."""
         if self.brand:
-            return brand.branded(self.brand, table)
-        return tree.marked(MARKER, self.variable, table)
+            return {pid for pid, number in seen.brands.items() if number == self.brand}
+        return tree.marked(MARKER, self.variable, seen.table)
+
+
+class Snapshot:
+    """The processes of the machine at one moment: a hundred agents are looked for in one of these, not in a
+    hundred. Made in a thread: it reads all of /proc."""
+
+    def __init__(self) -> None:
+        self.table: Mapping[int, ProcessEntry] = tree.process_table()
+
+    @cached_property
+    def brands(self) -> Mapping[int, Brand]:
+        """The brands of those that have one, by pid. Reads /proc when first asked for."""
+        return {pid: number for pid in self.table if (number := brand.read_brand(pid))}
+
+
+async def take_snapshot() -> Snapshot:
+    """Look at all processes, in a thread, which cancelling waits for (tens of microseconds per process)."""
+
+    def take() -> Snapshot:
+        seen = Snapshot()
+        _ = seen.brands  # read now, with the rest
+        return seen
+
+    return await trio.to_thread.run_sync(take, limiter=SCANNING)
 
 
 class Containment:

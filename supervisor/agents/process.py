@@ -21,7 +21,7 @@ from pathlib import Path
 import trio
 
 from supervisor.agents import cgroup
-from supervisor.agents.containment import SCANNING, Mark, new_mark
+from supervisor.agents.containment import SCANNING, Mark, Snapshot, new_mark
 from supervisor.agents.endings import ExitStatus, StopPolicy, StopReport, StopStep, TreeUsage
 from supervisor.agents.environment import MARKER
 from supervisor.agents.levels import Level
@@ -103,12 +103,13 @@ class AgentProcess:
         """For starting a process on the agent's behalf, to be ended with it (see `Mark.spawning`)."""
         return self._mark.spawning()
 
-    async def usage(self) -> TreeUsage:
+    async def usage(self, seen: Snapshot | None = None) -> TreeUsage:
         """Memory and CPU time of the tree now; also remembers the processes seen, for the sweep at the end.
 
-        Reads /proc in a thread, which cancellation waits for (milliseconds).
+        ``seen`` is a look that others share; without it, one is taken in a thread, which cancellation waits
+        for (milliseconds).
         """
-        entries = (await self._look()).values()
+        entries = (await self._look(seen)).values()
         return TreeUsage(
             processes=len(entries),
             rss_bytes=sum(entry.rss_bytes for entry in entries),
@@ -172,11 +173,15 @@ class AgentProcess:
                     break
         return tree
 
-    async def _look(self) -> Mapping[int, ProcessEntry]:
+    async def _look(self, seen: Snapshot | None = None) -> Mapping[int, ProcessEntry]:
         """The living processes of its tree, also remembered."""
-        tree = await trio.to_thread.run_sync(
-            belonging, self._leader, tuple(self._known), self._mark.of, limiter=SCANNING
-        )
+        known = tuple(self._known)
+
+        def find() -> Mapping[int, ProcessEntry]:
+            found = Snapshot() if seen is None else seen
+            return belonging(self._leader, known, self._mark.of(found), found.table)
+
+        tree = await trio.to_thread.run_sync(find, limiter=SCANNING)
         for entry in tree.values():
             self._known.setdefault(entry.id, entry)
         return tree

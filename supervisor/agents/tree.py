@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -151,23 +151,23 @@ def marked(variable: str, value: str, table: Mapping[int, ProcessEntry]) -> set[
 def belonging(
     leader: ProcessId,
     known: Iterable[ProcessId],
-    marks: Callable[[Mapping[int, ProcessEntry]], Collection[int]],
+    marked: Iterable[int],
+    table: Mapping[int, ProcessEntry],
 ) -> dict[int, ProcessEntry]:
-    """The living processes of the agent that ``leader`` is or was, by pid, the leader included.
+    """The living processes in the table of the agent that ``leader`` is or was, by pid, the leader included.
 
     ``known`` are processes seen in earlier looks: they count while they live, and so does what is below them.
-    ``marks`` picks out of the table those that carry the agent's mark.
+    ``marked`` are the pids of those in the table that carry the agent's mark.
     The leader must not have been reaped: a zombie keeps its number, so that its session and group can be told
     from those of strangers.
     """
-    table = process_table()
     roots = {
         process.pid
         for process in (leader, *known)
         if (entry := table.get(process.pid)) is not None and entry.id == process
     }
     roots |= {pid for pid, entry in table.items() if leader.pid in (entry.session, entry.group)}
-    roots.update(marks(table))
+    roots.update(marked)
     pids = roots | descendants(roots, table)
     pids.discard(os.getpid())
     return {pid: table[pid] for pid in pids if table[pid].alive}

@@ -16,6 +16,8 @@ import attrs
 import structlog
 import trio
 
+from supervisor.agents.containment import Snapshot, take_snapshot
+
 from .errors import AtCapacity
 
 log = structlog.get_logger(__name__)
@@ -49,7 +51,7 @@ class Lodger(Protocol):
     def rss_bytes(self) -> int:
         """Memory of its tree when it was looked at last."""
 
-    async def measure(self) -> None:
+    async def measure(self, seen: Snapshot | None = None) -> None:
         """Look at its tree."""
 
     async def hibernate(self) -> None:
@@ -174,8 +176,10 @@ class Admission:
         """Measure all agents and hibernate those idle for too long, for ever. The supervisor's task."""
         while True:
             await trio.sleep(SAMPLE_SECONDS)
-            for lodger in list(self._lodgers):
-                await lodger.measure()
+            if self._lodgers:
+                seen = await take_snapshot()
+                for lodger in list(self._lodgers):
+                    await lodger.measure(seen)
             await self._hibernate_idle()
 
     async def _hibernate_idle(self) -> None:

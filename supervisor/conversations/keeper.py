@@ -15,6 +15,7 @@ import trio
 
 from supervisor.acp import AcpError, ConnectionLost, Handler, TraceLine, method_offered
 from supervisor.agents import ExitStatus, Parked, RestartBudget, StopPolicy
+from supervisor.agents.containment import Snapshot
 
 from .agent import STDERR_LINES, AgentRun, run_agent
 from .errors import AgentFailure
@@ -111,11 +112,11 @@ class Keeper:
         """It is of use now."""
         self._used_at = trio.current_time()
 
-    async def measure(self) -> None:
-        """Look at memory and CPU time of the tree."""
+    async def measure(self, seen: Snapshot | None = None) -> None:
+        """Look at memory and CPU time of the tree, in `seen` or, without it, in a look of its own."""
         run = self.current
         if run is not None and not run.process.exited.is_set():
-            usage = await run.process.usage()
+            usage = await run.process.usage(seen)
             self.rss_bytes, self.cpu_seconds, self.processes = (
                 usage.rss_bytes,
                 usage.cpu_seconds,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
+from supervisor.agents.containment import Snapshot
+
 if TYPE_CHECKING:
     from .admission import Admission
     from .conversation import Conversation
@@ -83,10 +85,11 @@ def agent_state(conversation: Conversation) -> str:
     return "running" if runner.busy else "ready"
 
 
-async def view(conversation: Conversation, containment: str) -> AgentView:
-    """An agent as it is now; its tree is measured, in a thread, which cancelling waits for."""
+async def view(conversation: Conversation, containment: str, seen: Snapshot | None = None) -> AgentView:
+    """An agent as it is now; its tree is measured, in `seen` or a look of its own, in a thread, which
+    cancelling waits for."""
     keeper, record = conversation.runner.keeper, conversation.record
-    await keeper.measure()
+    await keeper.measure(seen)
     now = trio.current_time()
     live = keeper.current is not None
     idle_since = keeper.idle_since

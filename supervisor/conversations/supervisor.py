@@ -16,6 +16,7 @@ import trio
 
 from supervisor.acp import TraceLine
 from supervisor.agents import RestartPolicy, containment_level
+from supervisor.agents.containment import take_snapshot
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.journal import AlreadyExists, Journal, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal
@@ -224,8 +225,9 @@ class Supervisor:
     async def agents(self) -> list[AgentView]:
         """Every agent that lives, waits to, or is given up; measured now."""
         known = [found for found in self._loaded.values() if found.runner.keeper.phase not in NOT_LISTED]
-        level = containment_level()
-        return [await view(found, level) for found in sorted(known, key=lambda each: each.record.created_at)]
+        level, seen = containment_level(), await take_snapshot()
+        known.sort(key=lambda each: each.record.created_at)
+        return [await view(found, level, seen) for found in known]
 
     async def agent(self, conversation_id: str) -> AgentView:
         """The agent of one conversation, in whatever state. Raises UnknownConversation."""

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from house import QUICK, answer, events, one, open_house, say, settled, speaking, states, turn, until
 
-from supervisor.agents import RestartPolicy
+from supervisor.agents import RestartPolicy, tree
 from supervisor.conversations.admission import Limits, memory_budget
 from supervisor.conversations.errors import AtCapacity
 
@@ -166,6 +166,24 @@ async def test_memory_is_a_limit_too(tmp_path: Path) -> None:
         await first.runner.keeper.measure()
         await turn(second, "hello")
         assert first.runner.keeper.phase == "hibernated"
+
+
+async def test_all_agents_are_measured_in_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    table = tree.process_table
+
+    def counted() -> dict[int, tree.ProcessEntry]:
+        looks.append(1)
+        return table()
+
+    async with open_house(tmp_path) as house:
+        for _ in range(3):
+            await turn(await house.start(), "hello")
+        monkeypatch.setattr(tree, "process_table", counted)
+        views = await house.supervisor.agents()
+        assert len(looks) == 1
+        assert all(view.rss_bytes and view.processes for view in views)
+        assert len(views) == 3
 
 
 async def test_idle_agents_go_to_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import trio
 from support.processes import alive, command_line, environment, info, kill, wait_until
 
 from supervisor.agents import brand, cgroup, levels, prctl, tree
-from supervisor.agents.containment import PID_FILE, containment_level, open_containment
+from supervisor.agents.containment import PID_FILE, Snapshot, containment_level, open_containment
 from supervisor.agents.levels import Level, LevelUnavailable
 from supervisor.agents.process import SpawnError, StopPolicy, StopStep, spawn
 from supervisor.agents.sweep import members, sweep
@@ -105,7 +105,8 @@ def test_a_brand_outlasts_session_environment_and_exec_and_goes_back():
             return {pid for pid in below if command_line(pid).startswith(f"{sys.executable} -I")}
 
         assert wait_until(lambda: len(hidden()) == 1, WAIT_S)
-        assert brand.branded(number, tree.process_table()) == {child.pid} | hidden()
+        found = {pid for pid, carried in Snapshot().brands.items() if carried == number}
+        assert found == {child.pid} | hidden()
     finally:
         child.communicate(b"\n")
 
