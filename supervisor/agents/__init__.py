@@ -6,14 +6,23 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .catalog import CUSTOM, CatalogError, Descriptor, detect, identify, load_catalog, presets
+    from .catalog import CUSTOM, CatalogError, Descriptor, Kind, detect, identify, load_catalog, presets
     from .containment import containment_level, open_containment
-    from .datadir import prepare_data_dir, usable_auth_method
+    from .credential import (
+        Choice,
+        Credential,
+        auth_params,
+        choose_credential,
+        helpful_names,
+        in_file_secrets,
+    )
+    from .datadir import prepare_data_dir
     from .environment import MARKER, base_environment, compose_environment, needs_data_dir
     from .errors import InstallError, NodeMissing
     from .install import Launch, ensure_installed, resolve_launch, starts_pinned
     from .levels import Level, LevelUnavailable
     from .lifeline import Lifeline
+    from .logins import Logins, find_logins
     from .process import (
         AgentProcess,
         ExitStatus,
@@ -25,10 +34,11 @@ if TYPE_CHECKING:
         spawn,
     )
     from .restart import Parked, RestartBudget, RestartPolicy, Retry
+    from .shared import Loan, Rotated, SharedLogins
 else:
     HOMES = (
-        "catalog", "containment", "datadir", "environment", "errors", "install", "levels", "lifeline",
-        "process", "restart",
+        "catalog", "containment", "credential", "datadir", "environment", "errors", "install", "levels",
+        "lifeline", "logins", "process", "restart", "shared",
     )  # fmt: skip
 
     def __getattr__(name):
@@ -46,29 +56,41 @@ __all__ = [
     "MARKER",
     "AgentProcess",
     "CatalogError",
+    "Choice",
+    "Credential",
     "Descriptor",
     "ExitStatus",
     "InstallError",
+    "Kind",
     "Launch",
     "Level",
     "LevelUnavailable",
     "Lifeline",
+    "Loan",
+    "Logins",
     "NodeMissing",
     "Parked",
     "RestartBudget",
     "RestartPolicy",
     "Retry",
+    "Rotated",
+    "SharedLogins",
     "SpawnError",
     "StopPolicy",
     "StopReport",
     "StopStep",
     "TreeUsage",
+    "auth_params",
     "base_environment",
+    "choose_credential",
     "compose_environment",
     "containment_level",
     "detect",
     "ensure_installed",
+    "find_logins",
+    "helpful_names",
     "identify",
+    "in_file_secrets",
     "load_catalog",
     "needs_data_dir",
     "open_containment",
@@ -77,5 +99,4 @@ __all__ = [
     "resolve_launch",
     "spawn",
     "starts_pinned",
-    "usable_auth_method",
 ]

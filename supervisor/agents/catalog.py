@@ -7,6 +7,7 @@ written down.
 
 from __future__ import annotations
 
+import enum
 import functools
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,15 @@ from supervisor.agents.table import CatalogError, Table
 
 __all__ = [
     "CUSTOM",
-    "AuthMethod",
     "BaseUrlConfig",
     "CatalogError",
+    "CredentialSource",
     "DefaultFile",
     "Descriptor",
-    "EnvConflict",
     "FileSecret",
+    "Kind",
     "NpmPackage",
+    "Selected",
     "decode_descriptor",
     "detect",
     "identify",
@@ -86,14 +88,6 @@ class DefaultFile:
 
 
 @attrs.frozen(kw_only=True)
-class EnvConflict:
-    """Variables that an agent must not see together: with ``when`` set, those of ``drop`` are withheld."""
-
-    when: str
-    drop: tuple[str, ...]
-
-
-@attrs.frozen(kw_only=True)
 class BaseUrlConfig:
     """A base URL that counts only inside a JSON document carried by another variable."""
 
@@ -103,14 +97,54 @@ class BaseUrlConfig:
     unless_env: tuple[str, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
-class AuthMethod:
-    """An ACP authentication method that works unattended once one of its variables or files is there."""
+class Kind(enum.StrEnum):
+    """What a credential is."""
 
-    id: str
-    env: tuple[str, ...] = ()
+    LOGIN = "login"
+    """A subscription login: a token, or a file that the provider's own tool left."""
+    API_KEY = "api_key"
+    FILE = "file"
+    """A file that is given as a secret."""
+    NONE = "none"
+    UNKNOWN = "unknown"
+    """Nobody can know what an agent reads that is known by its command alone."""
+
+
+@attrs.frozen(kw_only=True)
+class CredentialSource:
+    """A place where an agent finds a credential. Exactly one of ``env``, ``secret`` and ``files`` is set."""
+
+    kind: Kind
+    env: str | None = None
+    """A variable that holds it."""
+    secret: str | None = None
+    """One of the agent's ``file_secrets`` that holds it."""
     files: tuple[str, ...] = ()
-    """Paths in which a leading ``$NAME`` stands for a variable of the agent's environment."""
+    """Paths in which a leading ``$NAME`` stands for a variable of the agent's environment. The first whose
+    variable is set is where the agent looks; it does not go on to the next."""
+    holds: tuple[str, ...] = ()
+    """Members of the file (``a.b``) of which one has to be filled; without them any content will do."""
+    when: str | None = None
+    """It counts only with this variable set."""
+    selected: Selected | None = None
+    provider: str = ""
+    """Whose credential it is, for an agent that speaks to several: one credential is used for each."""
+    auth_methods: tuple[str, ...] = ()
+    """ACP authentication methods that work with it unattended, the best first."""
+
+    @property
+    def name(self) -> str:
+        """The variable, the secret, or the file as the descriptor spells it (the usual place last)."""
+        return self.env or self.secret or self.files[-1]
+
+
+@attrs.frozen(kw_only=True)
+class Selected:
+    """A choice in the agent's own settings: ``member`` of the JSON ``file`` is ``value``, or not filled."""
+
+    file: str
+    member: str
+    value: str
 
 
 @attrs.frozen(kw_only=True)
@@ -130,8 +164,6 @@ class Descriptor:
     """What its command's words start with and what its ``agentInfo.name`` contains, in lower case."""
     binaries: tuple[str, ...] = ()
     """Names of its executable, matched as a whole."""
-    key_env: tuple[str, ...] = ()
-    """Variables that hold its key, the usual one first."""
     base_url_env: str | None = None
     base_url_alias: str | None = None
     """The variable that the agent itself reads its base URL from, when that is another one."""
@@ -148,13 +180,14 @@ class Descriptor:
     """Session modes that let it work unattended, the most able first."""
     model_meta_key: str | None = None
     """Key below ``_meta`` of session/new under which it takes a model."""
-    auth_methods: tuple[AuthMethod, ...] = ()
-    """In order of preference."""
+    credentials: tuple[CredentialSource, ...] = ()
+    """Where it finds credentials. The first that is there is the one of a start, the others are withheld."""
+    keeps_key: bool = False
+    """Whether it writes a key that it is given into its home, so that it needs a home of ours."""
     secret_env: tuple[str, ...] = ()
     """Credential variables it reads; agents that do not list them too are not given them."""
     all_secrets: bool = False
     """Whether it is given other agents' credentials as well, as nobody can know what it reads."""
-    env_conflicts: tuple[EnvConflict, ...] = ()
     file_secrets: tuple[FileSecret, ...] = ()
     default_files: tuple[DefaultFile, ...] = ()
     sessions_by_minute: bool = False
@@ -186,7 +219,6 @@ def decode_descriptor(text: str, source: str) -> Descriptor:
             module=table.text_or_none("module"),
             name_patterns=tuple(pattern.lower() for pattern in table.texts("name_patterns", ())),
             binaries=table.texts("binaries", ()),
-            key_env=table.texts("key_env", ()),
             base_url_env=table.text_or_none("base_url_env"),
             base_url_alias=table.text_or_none("base_url_alias"),
             base_url_config=_base_url_config(table),
@@ -199,16 +231,20 @@ def decode_descriptor(text: str, source: str) -> Descriptor:
             default_mode=table.text_or_none("default_mode"),
             modes=table.texts("modes", ()),
             model_meta_key=table.text_or_none("model_meta_key"),
-            auth_methods=tuple(_auth_method(item) for item in table.tables("auth_methods")),
+            credentials=tuple(_credential(item) for item in table.tables("credentials")),
+            keeps_key=table.flag("keeps_key"),
             secret_env=table.texts("secret_env", ()),
             all_secrets=table.flag("all_secrets"),
-            env_conflicts=tuple(_env_conflict(item) for item in table.tables("env_conflicts")),
             file_secrets=tuple(_file_secret(item) for item in table.tables("file_secrets")),
             default_files=tuple(_default_file(item) for item in table.tables("default_files")),
             sessions_by_minute=table.flag("sessions_by_minute"),
             fs=table.flag("fs"),
             terminal=table.flag("terminal"),
         )
+    files = {spec.name for spec in descriptor.file_secrets}
+    for credential in descriptor.credentials:
+        if credential.secret is not None and credential.secret not in files:
+            raise CatalogError(f"{source}: {credential.secret} is not among the file secrets")
     if descriptor.npm is not None and descriptor.module is not None:
         raise CatalogError(f"{source}: an agent is either an npm package or a bundled module, not both")
     return descriptor
@@ -247,14 +283,34 @@ def _base_url_config(table: Table) -> BaseUrlConfig | None:
         )
 
 
-def _auth_method(table: Table) -> AuthMethod:
+def _credential(table: Table) -> CredentialSource:
     with table:
-        return AuthMethod(id=table.text("id"), env=table.texts("env", ()), files=table.texts("files", ()))
+        try:
+            kind = Kind(table.text("kind"))
+        except ValueError as error:
+            raise CatalogError(f"{table.where}: {error}") from error
+        source = CredentialSource(
+            kind=kind,
+            env=table.text_or_none("env"),
+            secret=table.text_or_none("secret"),
+            files=table.texts("files", ()),
+            holds=table.texts("holds", ()),
+            when=table.text_or_none("when"),
+            selected=_selected(table),
+            provider=table.text_or_none("provider") or "",
+            auth_methods=table.texts("auth_methods", ()),
+        )
+    if sum(map(bool, (source.env, source.secret, source.files))) != 1:
+        raise CatalogError(f"{table.where}: exactly one of env, secret and files is needed")
+    return source
 
 
-def _env_conflict(table: Table) -> EnvConflict:
-    with table:
-        return EnvConflict(when=table.text("when"), drop=table.texts("drop"))
+def _selected(table: Table) -> Selected | None:
+    inner = table.table("selected")
+    if inner is None:
+        return None
+    with inner:
+        return Selected(file=inner.text("file"), member=inner.text("member"), value=inner.text("value"))
 
 
 def _file_secret(table: Table) -> FileSecret:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import trio
 
 from supervisor.agents.catalog import Descriptor
 
-__all__ = ["prepare_data_dir", "usable_auth_method"]
+__all__ = ["DIRECTORY_MODE", "make_directory", "prepare_data_dir", "write_private"]
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -33,21 +33,18 @@ async def prepare_data_dir(
 ) -> None:
     """Make ``directory`` (0700) and put the descriptor's files into it (0600) unless they are there.
 
-    ``secrets`` are the agent's resolved secrets: they fill its credential files and decide which default
-    files apply. A credential file that exists is kept, as agents rotate tokens in place. ``home`` is the real
-    home, from which a relocated one takes the git identity. The directory belongs to the caller. Cancellation
-    waits for the (short) writing to end. Raises OSError.
+    ``secrets`` are those that the agent is given: they decide which default files apply. A file that exists
+    is kept. ``home`` is the real home, from which a relocated one takes the git identity. The directory
+    belongs to the caller; credentials are put into it by ``SharedLogins``. Cancellation waits for the (short)
+    writing to end. Raises OSError.
     """
     await trio.to_thread.run_sync(_prepare, descriptor, directory, secrets or {}, home, limiter=SEEDING)
 
 
 def _prepare(descriptor: Descriptor, directory: Path, secrets: Mapping[str, str], home: Path | None) -> None:
-    _make_directory(directory)
+    make_directory(directory)
     for folder in descriptor.data_dir_env.values():
-        _make_directory(directory / folder)
-    for secret in descriptor.file_secrets:
-        if value := secrets.get(secret.name):
-            _write_if_absent(directory, secret.path, value)
+        make_directory(directory / folder)
     for file in descriptor.default_files:
         if not file.when_env or any(secrets.get(name) for name in file.when_env):
             _write_if_absent(directory, file.path, file.content)
@@ -56,7 +53,8 @@ def _prepare(descriptor: Descriptor, directory: Path, secrets: Mapping[str, str]
             _link_if_absent(directory / descriptor.data_dir_env["HOME"] / name, home / name)
 
 
-def _make_directory(directory: Path) -> None:
+def make_directory(directory: Path) -> None:
+    """Make a private directory. Blocks; raises OSError."""
     directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     directory.chmod(DIRECTORY_MODE)
 
@@ -67,7 +65,12 @@ def _write_if_absent(directory: Path, path: str, content: str) -> None:
         if target.stat().st_size > 0:
             return
     for parent in reversed(target.relative_to(directory).parents[:-1]):
-        _make_directory(directory / parent)
+        make_directory(directory / parent)
+    write_private(target, content)
+
+
+def write_private(target: Path, content: str) -> None:
+    """Put a file there (0600), whole or not at all. Blocks; raises OSError."""
     # Written beside and renamed: an agent that starts meanwhile never reads half a credential.
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # created with mode 0600
     try:
@@ -84,35 +87,3 @@ def _link_if_absent(link: Path, target: Path) -> None:
     if target.exists() and not os.path.lexists(link):
         link.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         link.symlink_to(target)
-
-
-async def usable_auth_method(
-    descriptor: Descriptor, offered: Collection[str], env: Mapping[str, str]
-) -> str | None:
-    """The first of the descriptor's methods that is offered and works unattended, or None.
-
-    ``env`` is the agent's composed environment. Looks at files in a thread; cancellation waits for that.
-    """
-
-    def first() -> str | None:
-        for method in descriptor.auth_methods:
-            if method.id in offered and (
-                any(env.get(name) for name in method.env)
-                or any(
-                    path is not None and path.is_file()
-                    for path in (_expand(file, env) for file in method.files)
-                )
-            ):
-                return method.id
-        return None
-
-    return await trio.to_thread.run_sync(first, limiter=SEEDING)
-
-
-def _expand(file: str, env: Mapping[str, str]) -> Path | None:
-    """The path with its leading ``$NAME`` replaced; None when that variable is not set."""
-    if not file.startswith("$"):
-        return Path(file)
-    name, slash, rest = file[1:].partition("/")
-    value = env.get(name)
-    return Path(value + slash + rest) if value else None

@@ -11,7 +11,8 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from supervisor.agents.catalog import Descriptor, load_catalog
+from supervisor.agents.catalog import Descriptor, Kind, load_catalog
+from supervisor.agents.credential import Choice, choose_credential, file_secret_names, in_file_secrets
 
 __all__ = ["MARKER", "base_environment", "compose_environment", "needs_data_dir"]
 
@@ -51,10 +52,15 @@ def base_environment(server_env: Mapping[str, str], *, isolated: bool) -> dict[s
     }
 
 
-def needs_data_dir(descriptor: Descriptor, secrets: Mapping[str, str]) -> bool:
-    """Whether the agent is given a credential that it reads from a file, so that it must have a data
-    directory."""
-    return any(secrets.get(spec.name) for spec in descriptor.file_secrets)
+def needs_data_dir(descriptor: Descriptor, choice: Choice) -> bool:
+    """Whether the agent uses a credential that belongs into a data directory: one that it reads from a file,
+    or a key that it would write into the home of the person whose machine this is."""
+    files = {spec.name for spec in descriptor.file_secrets}
+    return any(
+        credential.name in files
+        or (descriptor.keeps_key and credential.kind is Kind.API_KEY and credential.name is not None)
+        for credential in choice.credentials
+    )
 
 
 def compose_environment(
@@ -66,34 +72,41 @@ def compose_environment(
     extra: Mapping[str, str],
     path: Sequence[str] = (),
     catalog: Mapping[str, Descriptor] | None = None,
+    choice: Choice | None = None,
+    files: Collection[str] = (),
 ) -> dict[str, str]:
     """The complete environment of an agent.
 
     Later wins: what the server passes on, the descriptor's fixed variables, ``secrets`` (resolved values;
-    empty ones count as absent), the data directory, ``extra`` (the caller's own, e.g. from the start
-    request). Then variables that contradict each other are dropped and a base URL is put where the agent
-    looks for it. ``path`` are directories to search before the server's PATH (see ``Launch.path``).
-    ``catalog`` tells which credentials belong to other agents; the bundled one by default.
+    empty ones count as absent), the data directory, ``extra`` (the caller's own). Of the credentials only
+    those of ``choice`` are there; without it they are chosen as on a machine that holds no login. A base URL
+    is put where the agent looks for it. ``path`` are directories to search before the server's PATH (see
+    ``Launch.path``). ``catalog`` tells which credentials belong to other agents; the bundled one by default.
+    ``files`` are secrets that the caller hands over as files, besides the descriptor's.
     """
+    given = {name: value for name, value in secrets.items() if value}
+    if choice is None:
+        choice = choose_credential(descriptor, dict.fromkeys(given, ""), in_file_secrets(descriptor, given))
     env = base_environment(server_env, isolated=data_dir is not None)
+    if data_dir is None:
+        # Who keeps an agent's home elsewhere keeps the login there, too.
+        homes = (name for name in descriptor.data_dir_env if server_env.get(name))
+        env.update({name: server_env[name] for name in homes if not _is_reserved(name)})
     env.update(descriptor.env)
     if server_env.get(SANDBOX_DECLARATION) == "1":
         env.update(descriptor.sandbox_env)
-    withheld = _withheld(descriptor, load_catalog() if catalog is None else catalog)
-    env.update({name: value for name, value in secrets.items() if value and name not in withheld})
+    withheld = {*_withheld(descriptor, load_catalog() if catalog is None else catalog), *files}
+    withheld |= choice.withheld_names
+    env.update({name: value for name, value in given.items() if name not in withheld})
     if data_dir is not None:
         for name, folder in descriptor.data_dir_env.items():
             env[name] = str(data_dir / folder)
         for spec in descriptor.file_secrets:
-            if spec.env is not None and secrets.get(spec.name):
+            if spec.env is not None and spec.name in choice.names:
                 env[spec.env] = str(data_dir / spec.path)
     env.update(extra)
     owned = {*descriptor.data_dir_env, MARKER}
     env = {name: value for name, value in env.items() if name in owned or not _is_reserved(name)}
-    for conflict in descriptor.env_conflicts:
-        if env.get(conflict.when):
-            for name in conflict.drop:
-                env.pop(name, None)
     _place_base_url(env, descriptor)
     if path:
         env["PATH"] = os.pathsep.join([*path, *filter(None, [env.get("PATH")])])
@@ -106,7 +119,7 @@ def _is_reserved(name: str) -> bool:
 
 def _withheld(descriptor: Descriptor, catalog: Mapping[str, Descriptor]) -> Collection[str]:
     """Secrets that are not this agent's: read from files, or read by other agents only."""
-    withheld = {spec.name for other in (*catalog.values(), descriptor) for spec in other.file_secrets}
+    withheld = set(file_secret_names({**catalog, descriptor.key: descriptor}))
     if not descriptor.all_secrets:
         for other in catalog.values():
             withheld.update(other.secret_env)

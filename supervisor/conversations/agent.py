@@ -65,6 +65,15 @@ async def last_words(process: AgentProcess, mask: Masker) -> str:
 
 
 @asynccontextmanager
+async def _told_of_the_end(plan: Plan) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await plan.ended()  # short: it looks at a file or two
+
+
+@asynccontextmanager
 async def run_agent(plan: Plan, handler: Handler, stop: StopPolicy) -> AsyncIterator[AgentRun]:
     """Start the agent's process and connect to it; `stop` bounds the steps of ending it.
 
@@ -74,6 +83,7 @@ async def run_agent(plan: Plan, handler: Handler, stop: StopPolicy) -> AsyncIter
     """
     try:
         async with (
+            _told_of_the_end(plan),
             spawn(plan.argv, cwd=plan.cwd, env=plan.environment, stop=stop) as process,
             trio.open_nursery() as nursery,
             open_connection(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from supervisor.events.parts import FailureKind, UserAction
 
 
@@ -41,7 +44,8 @@ class AgentFailure(ConversationError):
 
     `code` is the code of the ConversationErrorEvent that reports it (reference: the codes that clients
     of the agent-server wire know), `kind`, `retryable` and `user_action` are its classification: the code
-    ACPAuthRequired (missing or refused credentials) and the kind `rate_limit` are no crashes.
+    ACPAuthRequired (missing or refused credentials) and the kind `rate_limit` are no crashes. `choices` is
+    what a person can do about missing credentials, as JSON (see `Login.needed`).
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class AgentFailure(ConversationError):
         kind: FailureKind = "internal",
         retryable: bool = False,
         user_action: UserAction = "none",
+        choices: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(detail)
         self.code = code
@@ -59,3 +64,4 @@ class AgentFailure(ConversationError):
         self.kind = kind
         self.retryable = retryable
         self.user_action = user_action
+        self.choices = choices

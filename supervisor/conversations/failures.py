@@ -31,11 +31,17 @@ def from_rpc(error: RpcError, code: str) -> AgentFailure:
     return AgentFailure(own or code, error_text(error), kind=kind, retryable=retryable, user_action=action)
 
 
-def auth_required(detail: str, methods: list[Mapping[str, Any]]) -> AgentFailure:
-    """The agent wants credentials. The detail names the ways that it offers, so that a person can choose."""
-    ways = ", ".join(str(method.get("name") or method.get("id")) for method in methods)
-    text = f"{detail} (the agent offers: {ways})" if ways else detail
-    return AgentFailure("ACPAuthRequired", text, kind="auth", retryable=False, user_action="settings")
+def auth_required(detail: str, choices: Mapping[str, Any]) -> AgentFailure:
+    """The agent wants credentials. `choices` (see `Login.needed`) are the ways that it offers; the detail
+    names them too, so that a person can choose."""
+    ways = ", ".join(method["name"] for method in choices["methods"])
+    told = [f"the agent offers: {ways}"] if ways else []
+    if choices["secrets"]:
+        told.append(f"secrets that would help: {', '.join(choices['secrets'])}")
+    text = f"{detail} ({'; '.join(told)})" if told else detail
+    return AgentFailure(
+        "ACPAuthRequired", text, kind="auth", retryable=False, user_action="settings", choices=choices
+    )
 
 
 def error_event(failure: AgentFailure) -> ConversationErrorEvent:

@@ -3,38 +3,94 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
+import structlog
 import trio
 
 from supervisor.agents import (
+    Choice,
     Descriptor,
     InstallError,
+    Kind,
+    Loan,
+    Logins,
+    Rotated,
+    SharedLogins,
+    auth_params,
+    choose_credential,
     compose_environment,
     detect,
+    find_logins,
+    helpful_names,
+    in_file_secrets,
     needs_data_dir,
     prepare_data_dir,
     resolve_launch,
-    usable_auth_method,
 )
+from supervisor.credentials import CredentialsFailure
 from supervisor.credentials.masking import Masker
-from supervisor.settings import agent_settings_to_dict, secrets_of
+from supervisor.settings import AgentSettings, FileSecret, agent_settings_to_dict, secrets_of
+from supervisor.settings.agent import DEFAULT_FILE_SECRETS
 
 from .errors import AgentFailure
 from .record import ConversationRecord
 from .vault import Vault
 
+log = structlog.get_logger(__name__)
+
 CUSTOM: Final = "custom"
 """The key of an agent that is only known by its command."""
 
+CONVERSATION: Final = "conversation"
+STORE: Final = "store"
+"""Where a secret was given: for the conversation, or for all. `Launcher.origins` may say more precisely."""
 
-Login = Callable[[Sequence[Mapping[str, Any]]], Awaitable[dict[str, Any] | None]]
-"""Chooses among the authentication methods that an agent advertises: the parameters of `authenticate`, or
-None where no credential fits."""
+LOGINS_DIR: Final = "logins"
+"""In the directory of data: what is shared by conversations, whose directories have their ids as names."""
+
+FILES_DIR: Final = "files"
+"""In a conversation's directory: the files that its settings ask for."""
+
+
+@attrs.frozen(kw_only=True)
+class Login:
+    """How an agent can be logged in: with what credentials, out of the methods that it advertises."""
+
+    descriptor: Descriptor
+    choice: Choice
+    environment: Mapping[str, str] = attrs.field(repr=False)
+
+    def params(self, methods: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """The parameters of `authenticate`, or None where no credential fits. A method that wants a terminal
+        never does."""
+        offered = [str(method.get("id")) for method in methods if method.get("type") != "terminal"]
+        return auth_params(self.descriptor, self.choice, offered, self.environment)
+
+    def needed(self, methods: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """What a person can do about missing credentials, as JSON: the methods that the agent offers, and the
+        names of the secrets that would help. Of an agent known by its command alone these are not known."""
+        return {
+            "agent": self.descriptor.key,
+            "methods": [
+                {
+                    "id": str(method.get("id")),
+                    "name": str(method.get("name") or method.get("id")),
+                    "type": str(method.get("type") or "agent"),
+                }
+                for method in methods
+            ],
+            "secrets": list(helpful_names(self.descriptor)),
+            "used": self.choice.credential.name or self.choice.credential.file,
+        }
+
+
+async def _nothing() -> None:
+    await trio.lowlevel.checkpoint()
 
 
 @attrs.frozen(kw_only=True)
@@ -49,11 +105,19 @@ class Plan:
     mask: Masker = attrs.field(repr=False)
     version: str | None
     login: Login
+    ended: Callable[[], Awaitable[None]] = _nothing
+    """To be awaited when the agent's processes are gone: takes over the tokens that it rotated. Does not
+    raise; cancelling it waits for what is written, and may leave the rest to the next start."""
 
 
 @attrs.frozen(kw_only=True)
 class Launcher:
-    """Plans starts for one server. Owns nothing; `secrets` answers with the global secrets by name."""
+    """Plans starts for one server. Owns nothing but files; `secrets` answers with the global secrets by name.
+
+    `origins` says of global secrets, by name, where they were given; those that it does not name are from the
+    store. `keep_secret` puts a new value (a token that an agent rotated) into the store; without it such a
+    value is kept in the data directory alone.
+    """
 
     catalog: Mapping[str, Descriptor]
     prefix: Path
@@ -61,6 +125,12 @@ class Launcher:
     server_environment: Mapping[str, str] = attrs.field(repr=False)
     secrets: Callable[[], Awaitable[Mapping[str, str]]]
     vault: Vault
+    origins: Callable[[], Awaitable[Mapping[str, str]]] | None = None
+    keep_secret: Callable[[str, str], Awaitable[None]] | None = None
+    _logins: SharedLogins = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: SharedLogins(self.data / LOGINS_DIR, self._keep), takes_self=True),
+    )
 
     def descriptor(self, record: ConversationRecord) -> Descriptor:
         """The descriptor of a conversation's agent: by its key, else by its command, else custom."""
@@ -71,7 +141,11 @@ class Launcher:
         return self.catalog[key]
 
     async def forget(self, conversation_id: str) -> None:
-        """Remove what agents kept for a conversation. In a thread, which cancelling waits for."""
+        """Remove what agents kept for a conversation. In threads, which cancelling waits for."""
+        try:
+            await self._logins.forget(conversation_id)
+        except OSError as error:
+            log.warning("a login could not be forgotten", conversation=conversation_id, error=str(error))
         remove = partial(shutil.rmtree, self.data / conversation_id, ignore_errors=True)
         await trio.to_thread.run_sync(remove)
 
@@ -96,66 +170,189 @@ class Launcher:
             )
         except InstallError as error:
             raise AgentFailure("ACPSpawnError", str(error), kind="config", user_action="settings") from error
-        given = {**await self.secrets(), **await self.vault.open(record.secrets)}
-        data_dir: Path | None = None
-        wanted = settings.acp_isolate_data_dir and bool(descriptor.data_dir_env)
+        own = await self.vault.open(record.secrets)
+        given = {**await self.secrets(), **own}
+        origins = {**await self._origins(), **dict.fromkeys(own, CONVERSATION)}
+        try:
+            prepared = await self._prepare(record, descriptor, given, origins, launch.path)
+        except OSError as error:
+            reason = f"The agent's data directory could not be prepared: {error.strerror or error}"
+            raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
+        opened = await self.vault.open_settings(settings)
+        cwd = Path(record.working_dir)
+        await trio.to_thread.run_sync(_make_workspace, cwd)
+        # In a thread: some milliseconds for every ten secrets.
+        mask = await trio.to_thread.run_sync(_masker, given, prepared.tokens, agent_settings_to_dict(opened))
+        return Plan(
+            descriptor=descriptor,
+            argv=launch.argv,
+            environment=prepared.environment,
+            cwd=cwd,
+            mcp_config=opened.mcp_config,
+            mask=mask,
+            version=launch.version,
+            login=Login(descriptor=descriptor, choice=prepared.choice, environment=prepared.environment),
+            ended=partial(self._give_back, prepared.loans),
+        )
+
+    async def credentials(self, key: str) -> Choice:
+        """What the agent of that key would use now in a conversation without settings or secrets of its own.
+
+        Raises KeyError for an unknown agent, and what `secrets` raises. Looks at files in a thread.
+        """
+        descriptor = self.catalog[key]
+        choice, _ = await self._choose(descriptor, await self.secrets(), await self._origins(), None)
+        return choice
+
+    async def _origins(self) -> Mapping[str, str]:
+        return {} if self.origins is None else await self.origins()
+
+    async def _choose(
+        self,
+        descriptor: Descriptor,
+        secrets: Mapping[str, str],
+        origins: Mapping[str, str],
+        data_dir: Path | None,
+    ) -> tuple[Choice, Logins]:
+        places = compose_environment(
+            server_env=self.server_environment,
+            descriptor=descriptor,
+            secrets=secrets,
+            data_dir=data_dir,
+            extra={},
+            catalog=self.catalog,
+        )
+        logins = await find_logins(descriptor, places)
+        given = {name: origins.get(name, STORE) for name, value in secrets.items() if value}
+        found = (*logins.found, *in_file_secrets(descriptor, secrets))
+        return choose_credential(descriptor, given, found), logins
+
+    async def _prepare(
+        self,
+        record: ConversationRecord,
+        descriptor: Descriptor,
+        given: Mapping[str, str],
+        origins: Mapping[str, str],
+        path: Sequence[str],
+    ) -> _Prepared:
+        """Choose the credential, write the files, compose the environment. Raises OSError."""
+        settings, home = record.agent, self.server_environment.get("HOME")
+        private = self.data / record.id / descriptor.key
         # What is bundled has no home of its own: what it keeps belongs to the server's state.
-        if wanted or descriptor.module is not None or needs_data_dir(descriptor, given):
-            data_dir = self.data / record.id / descriptor.key
-            home = self.server_environment.get("HOME")
-            await prepare_data_dir(descriptor, data_dir, secrets=given, home=Path(home) if home else None)
+        isolated = descriptor.module is not None or (
+            settings.acp_isolate_data_dir and bool(descriptor.data_dir_env)
+        )
+        for spec in descriptor.file_secrets:
+            if not given.get(spec.name):
+                # Before it could be taken for a login that the agent made by itself.
+                await self._lend(record.id, spec.name, None, private / spec.path)
+        choice, logins = await self._choose(descriptor, given, origins, private if isolated else None)
+        data_dir = private if isolated or needs_data_dir(descriptor, choice) else None
+        if data_dir is not None:
+            handed = {name: value for name, value in given.items() if name not in choice.withheld_names}
+            await prepare_data_dir(descriptor, data_dir, secrets=handed, home=Path(home) if home else None)
+        declared = declared_files(settings)
+        files = self.data / record.id / FILES_DIR
+        extra: dict[str, str] = {}
+        loans: list[Loan] = []
+        for spec in descriptor.file_secrets:
+            used = spec.name in choice.names and spec.name not in declared
+            target = private / spec.path
+            loans += await self._lend(record.id, spec.name, given[spec.name] if used else None, target)
+        for name, wanted in declared.items():
+            target = files / wanted.subdir / wanted.filename
+            value = None if name in choice.withheld_names else given.get(name)
+            loans += await self._lend(record.id, name, value, target)
+            if value:
+                extra[wanted.env_var] = str(target if wanted.env_points_to == "file" else target.parent)
         environment = compose_environment(
             server_env=self.server_environment,
             descriptor=descriptor,
             secrets=given,
             data_dir=data_dir,
-            extra={},
-            path=launch.path,
+            extra=extra,
+            path=path,
+            catalog=self.catalog,
+            choice=choice,
+            files=declared,
         )
-        opened = await self.vault.open_settings(settings)
-        cwd = Path(record.working_dir)
-        await trio.to_thread.run_sync(_make_workspace, cwd)
-        # In a thread: some milliseconds for every ten secrets.
-        mask = await trio.to_thread.run_sync(_masker, given, agent_settings_to_dict(opened))
-        return Plan(
-            descriptor=descriptor,
-            argv=launch.argv,
-            environment=environment,
-            cwd=cwd,
-            mcp_config=opened.mcp_config,
-            mask=mask,
-            version=launch.version,
-            login=partial(choose_login, descriptor, environment),
-        )
+        if data_dir is not None and descriptor.keeps_key:
+            await _remove_kept_key(descriptor, choice, environment)
+        _warn(settings, [loan.name for loan in loans], environment)
+        tokens = logins.tokens.union(*(loan.tokens for loan in loans))
+        return _Prepared(environment, choice, tuple(loans), tokens)
+
+    async def _lend(self, user: str, name: str, value: str | None, target: Path) -> list[Loan]:
+        if value:
+            return [await self._logins.lend(name, value, user=user, target=target)]
+        await self._logins.withdraw(name, user=user, target=target)
+        return []
+
+    async def _give_back(self, loans: Sequence[Loan]) -> None:
+        for loan in loans:
+            try:
+                await self._logins.give_back(loan)
+            except OSError as error:
+                log.warning("a login could not be looked at", secret=loan.name, error=str(error))
+
+    async def _keep(self, rotated: Rotated) -> None:
+        """Put the newest value of a login into the store, if an earlier one of it stands there."""
+        if self.keep_secret is None:
+            return
+        try:
+            stored = (await self.secrets()).get(rotated.name)
+            if stored is None or stored == rotated.value or not rotated.known(stored):
+                return
+            if (await self._origins()).get(rotated.name, STORE) == STORE:
+                await self.keep_secret(rotated.name, rotated.value)
+                log.info("an agent rotated a login; the store has the new one", secret=rotated.name)
+        except (CredentialsFailure, OSError) as error:
+            # The value is not lost: it stays in its file, and is offered again at the next start.
+            log.warning("a rotated login could not be stored", secret=rotated.name, error=str(error))
+
+
+@attrs.frozen
+class _Prepared:
+    environment: Mapping[str, str] = attrs.field(repr=False)
+    choice: Choice
+    loans: tuple[Loan, ...]
+    tokens: frozenset[str] = attrs.field(repr=False)
+
+
+def declared_files(settings: AgentSettings) -> dict[str, FileSecret]:
+    """The file secrets that the settings ask for, by name. Those that every settings have do not count: they
+    are what the catalogue's agents read, and a custom agent is not given another agent's login."""
+    return {spec.secret_name: spec for spec in settings.acp_file_secrets if spec not in DEFAULT_FILE_SECRETS}
+
+
+def _warn(settings: AgentSettings, names: Sequence[str], environment: Mapping[str, str]) -> None:
+    for spec in settings.acp_file_secrets:
+        missing = [name for name in spec.warn_if_unset if not environment.get(name)]
+        if spec.secret_name in names and missing:
+            log.warning("a credential file wants variables besides", secret=spec.secret_name, missing=missing)
+
+
+async def _remove_kept_key(descriptor: Descriptor, choice: Choice, environment: Mapping[str, str]) -> None:
+    """Remove the key that the agent wrote into its data directory: it would use that one, and not the one
+    that it is given now."""
+    if choice.credential.kind is not Kind.API_KEY or choice.credential.name is None:
+        return
+    kept = choose_credential(descriptor, {}, (await find_logins(descriptor, environment)).found)
+    if kept.credential.kind is Kind.API_KEY and kept.credential.file is not None:
+        file = Path(kept.credential.file)
+        await trio.to_thread.run_sync(partial(file.unlink, missing_ok=True))
 
 
 def _make_workspace(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
 
 
-def _masker(secrets: Mapping[str, str], settings: Mapping[str, Any]) -> Masker:
+def _masker(secrets: Mapping[str, str], tokens: Iterable[str], settings: Mapping[str, Any]) -> Masker:
     """Knows what the agent is given, and what it is not: as a process of the user it may find that, too."""
     hidden = [value for name, value in secrets.items() if not _is_plain_url(name, value)]
-    return Masker([*hidden, *secrets_of(settings)])
+    return Masker([*hidden, *tokens, *secrets_of(settings)])
 
 
 def _is_plain_url(name: str, value: str) -> bool:
     """Whether it is kept among the secrets only so that it reaches the agent: an address is no secret."""
     return name.endswith("_BASE_URL") and "@" not in value and "?" not in value
-
-
-async def choose_login(
-    descriptor: Descriptor, environment: Mapping[str, str], methods: Sequence[Mapping[str, Any]]
-) -> dict[str, Any] | None:
-    """The parameters of `authenticate`: the first of the descriptor's methods that the agent advertises and
-    for which a credential is there. None where there is none; a method that wants a terminal never fits."""
-    offered = {str(method.get("id")) for method in methods if method.get("type") != "terminal"}
-    chosen = await usable_auth_method(descriptor, offered, environment)
-    if chosen is None:
-        return None
-    params: dict[str, Any] = {"methodId": chosen}
-    url = environment.get(descriptor.base_url_env or "")
-    if url and descriptor.base_url_alias is not None:
-        # An agent whose own name for it differs takes the URL as a parameter, too.
-        params["_meta"] = {"gateway": {"baseUrl": url}}
-    return params

@@ -170,7 +170,7 @@ async def _with_login(
         return await connection.request(method, params, timeout=timeout)
     except RpcError as error:
         if error.code == AUTH_REQUIRED:
-            raise auth_required(str(error.message), _methods(initialized)) from error
+            raise auth_required(str(error.message), wanted.login.needed(_methods(initialized))) from error
         raise
 
 
@@ -185,17 +185,18 @@ async def authenticate(
 
     Raises AgentFailure (ACPAuthRequired) where none fits or the agent refuses it.
     """
-    params = await login(_methods(initialized))
+    methods = _methods(initialized)
+    params = login.params(methods)
     if params is None:
-        raise auth_required(complaint, _methods(initialized))
+        raise auth_required(complaint, login.needed(methods))
     try:
         await connection.request("authenticate", params, timeout=deadlines.authenticate)
     except RpcError as error:
-        raise auth_required(f"{complaint}: {error.message}", _methods(initialized)) from error
+        raise auth_required(f"{complaint}: {error.message}", login.needed(methods)) from error
     except RequestTimeout as error:
         raise auth_required(
             f"{complaint}: no answer to authenticate within {deadlines.authenticate:g} s",
-            _methods(initialized),
+            login.needed(methods),
         ) from error
 
 

@@ -156,6 +156,9 @@ class Turns:
     def run_failed(self, failure: AgentFailure) -> None:
         """Nothing more is taken up; the state is `error`."""
         self._work.wanted = False
+        self._record.agent_state.pop("needs_credentials", None)
+        if failure.choices is not None:
+            self._record.agent_state["needs_credentials"] = dict(failure.choices)
         log.warning("turn failed", conversation=self._record.id, code=failure.code)
         self._close_run("error", [error_event(failure)])
 

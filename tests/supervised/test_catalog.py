@@ -9,6 +9,7 @@ import pytest
 from supervisor.agents.catalog import (
     CATALOG_DIR,
     CatalogError,
+    Kind,
     decode_descriptor,
     detect,
     identify,
@@ -51,7 +52,8 @@ def test_facts(key, package, version, key_env, base_url_env, mode, data_dir_env)
     assert (descriptor.npm and (descriptor.npm.package, descriptor.npm.version)) == (
         package and (package, version)
     )
-    assert (descriptor.key_env[0] if descriptor.key_env else None) == key_env
+    keys = [source.env for source in descriptor.credentials if source.kind is Kind.API_KEY]
+    assert key_env is None or key_env in keys
     assert descriptor.base_url_env == base_url_env
     assert descriptor.default_mode == mode
     assert set(descriptor.data_dir_env) == data_dir_env
@@ -176,7 +178,14 @@ def test_minimal_descriptor():
         (MINIMAL + '[[file_secrets]]\nname = "n"\npath = "../x"', "not a path inside"),
         (MINIMAL + '[[default_files]]\npath = "/etc/x"\ncontent = ""', "not a path inside"),
         (MINIMAL + '[data_dir_env]\nA = ".."', "not a path inside"),
-        (MINIMAL + '[[auth_methods]]\nid = "a"\nurl = "b"', r"auth_methods\[0\]: unknown properties url"),
+        (
+            MINIMAL + '[[credentials]]\nkind = "login"\nenv = "A"\nurl = "b"',
+            r"credentials\[0\]: unknown properties url",
+        ),
+        (MINIMAL + '[[credentials]]\nkind = "key"\nenv = "A"', "'key' is not a valid Kind"),
+        (MINIMAL + '[[credentials]]\nkind = "login"\nenv = "A"\nfiles = ["b"]', "exactly one of env, secret"),
+        (MINIMAL + '[[credentials]]\nkind = "login"', "exactly one of env, secret"),
+        (MINIMAL + '[[credentials]]\nkind = "file"\nsecret = "A"', "A is not among the file secrets"),
         (
             MINIMAL + 'module = "m"\n[npm]\npackage = "p"\nversion = "1"\nentry = "e"',
             "either an npm package or a bundled module",
@@ -191,3 +200,19 @@ def test_descriptor_is_read_strictly(text, message):
 
 def test_every_bundled_file_is_loaded():
     assert {path.stem for path in CATALOG_DIR.glob("*.toml")} == set(CATALOG)
+
+
+@pytest.mark.parametrize("key", sorted(CATALOG))
+def test_a_credential_is_its_agents_own_so_that_others_do_not_get_it(key):
+    descriptor = CATALOG[key]
+    read = {source.env for source in descriptor.credentials if source.env is not None}
+    assert read <= set(descriptor.secret_env)
+
+
+@pytest.mark.parametrize("key", sorted(CATALOG))
+def test_logins_come_before_the_keys_of_their_provider(key):
+    seen = set()
+    for source in CATALOG[key].credentials:
+        if source.kind is Kind.API_KEY and source.when is None:
+            seen.add(source.provider)
+        assert source.kind is not Kind.LOGIN or source.provider not in seen, source

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.agents.catalog import load_catalog
-from supervisor.agents.datadir import prepare_data_dir, usable_auth_method
+from supervisor.agents.credential import choose_credential, in_file_secrets
+from supervisor.agents.datadir import prepare_data_dir
 from supervisor.agents.environment import compose_environment, needs_data_dir
 
 CATALOG = load_catalog()
@@ -71,11 +72,18 @@ def test_only_the_allow_list_and_the_descriptor_reach_an_agent(key):
          {"ANTHROPIC_API_KEY": "a"}, {"CODEX_CONFIG"}),
         # a login wins over a key, for Claude Code alone
         ("claude-code", {"CLAUDE_CODE_OAUTH_TOKEN": "t", "ANTHROPIC_API_KEY": "a", "ANTHROPIC_BASE_URL": "u"},
-         {"CLAUDE_CODE_OAUTH_TOKEN": "t"}, {"ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"}),
+         {"CLAUDE_CODE_OAUTH_TOKEN": "t", "ANTHROPIC_BASE_URL": "u"}, {"ANTHROPIC_API_KEY"}),
         ("claude-code", {"CLAUDE_CODE_OAUTH_TOKEN": "", "ANTHROPIC_API_KEY": "a"},
          {"ANTHROPIC_API_KEY": "a"}, {"CLAUDE_CODE_OAUTH_TOKEN"}),
         ("pi", {"CLAUDE_CODE_OAUTH_TOKEN": "t", "ANTHROPIC_API_KEY": "a"},
          {"ANTHROPIC_API_KEY": "a"}, {"CLAUDE_CODE_OAUTH_TOKEN"}),
+        # one key, not two
+        ("claude-code", {"ANTHROPIC_AUTH_TOKEN": "t", "ANTHROPIC_API_KEY": "a"},
+         {"ANTHROPIC_AUTH_TOKEN": "t"}, {"ANTHROPIC_API_KEY"}),
+        ("codex", {"CODEX_API_KEY": "c", "OPENAI_API_KEY": "o"}, {"CODEX_API_KEY": "c"}, {"OPENAI_API_KEY"}),
+        # one for each provider
+        ("opencode", {"ANTHROPIC_API_KEY": "a", "GEMINI_API_KEY": "g", "GOOGLE_API_KEY": "h"},
+         {"ANTHROPIC_API_KEY": "a", "GEMINI_API_KEY": "g"}, {"GOOGLE_API_KEY"}),
         # files, not variables
         ("codex", {"CODEX_AUTH_JSON": "{}"}, {}, {"CODEX_AUTH_JSON"}),
         ("custom", {"CODEX_AUTH_JSON": "{}"}, {}, {"CODEX_AUTH_JSON"}),
@@ -186,30 +194,58 @@ async def test_gemini_settings_select_the_key_only_with_a_key(tmp_path, secrets,
 
 
 async def test_files_that_are_there_are_kept(tmp_path):
-    codex = CATALOG["codex"]
-    secrets = {"CODEX_AUTH_JSON": '{"tokens": 1}'}
-    assert needs_data_dir(codex, secrets)
-    assert not needs_data_dir(codex, {"CODEX_AUTH_JSON": ""})
-    await prepare_data_dir(codex, tmp_path / "d", secrets=secrets)
-    file = tmp_path / "d" / "auth.json"
-    assert file.read_text() == '{"tokens": 1}'
-    assert mode(file) == 0o600
-    file.write_text("rotated")
-    await prepare_data_dir(codex, tmp_path / "d", secrets=secrets)
-    assert file.read_text() == "rotated"
-    file.write_text("")
-    await prepare_data_dir(codex, tmp_path / "d", secrets=secrets)
-    assert file.read_text() == '{"tokens": 1}'
-    assert os.listdir(tmp_path / "d") == ["auth.json"]
+    file = tmp_path / "d" / ".gemini" / "settings.json"
+    await prepare_data_dir(CATALOG["gemini-cli"], tmp_path / "d")
+    file.write_text("mine")
+    await prepare_data_dir(CATALOG["gemini-cli"], tmp_path / "d")
+    assert file.read_text() == "mine"
+    assert os.listdir(file.parent) == ["settings.json"]
 
 
-async def test_credential_file_is_pointed_to(tmp_path):
-    gemini = CATALOG["gemini-cli"]
-    secrets = {"GOOGLE_APPLICATION_CREDENTIALS_JSON": "{}"}
-    await prepare_data_dir(gemini, tmp_path, secrets=secrets)
+def choice_of(key, secrets):
+    descriptor = CATALOG[key]
+    return choose_credential(
+        descriptor, dict.fromkeys(secrets, "store"), in_file_secrets(descriptor, secrets)
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "secrets", "needed"),
+    [
+        ("codex", {"CODEX_AUTH_JSON": '{"tokens": {"refresh_token": "r"}}'}, True),
+        ("codex", {"CODEX_AUTH_JSON": "{}"}, False),
+        # it would write the key into the home of whoever runs the server
+        ("codex", {"OPENAI_API_KEY": "k"}, True),
+        ("codex", {}, False),
+        ("claude-code", {"ANTHROPIC_API_KEY": "k"}, False),
+        ("gemini-cli", {"GOOGLE_APPLICATION_CREDENTIALS_JSON": '{"type": "service_account"}'}, True),
+        ("gemini-cli", {"GEMINI_API_KEY": "k"}, False),
+        ("kimi-code", {"KIMI_CODE_CONFIG_TOML": "default_model = 'x'"}, True),
+        ("pi", {"PI_AUTH_JSON": '{"anthropic": {"key": "k"}}'}, True),
+    ],
+)
+def test_which_credentials_want_a_data_directory(key, secrets, needed):
+    assert needs_data_dir(CATALOG[key], choice_of(key, secrets)) is needed
+
+
+def test_credential_file_is_pointed_to(tmp_path):
+    secrets = {"GOOGLE_APPLICATION_CREDENTIALS_JSON": '{"private_key": "k"}', "GEMINI_API_KEY": "g"}
     env = compose("gemini-cli", secrets=secrets, data_dir=tmp_path)
-    assert Path(env["GOOGLE_APPLICATION_CREDENTIALS"]).read_text() == "{}"
-    assert "GOOGLE_APPLICATION_CREDENTIALS_JSON" not in env
+    assert env["GOOGLE_APPLICATION_CREDENTIALS"] == str(tmp_path / "gcloud-credentials.json")
+    assert not {"GOOGLE_APPLICATION_CREDENTIALS_JSON", "GEMINI_API_KEY"} & set(env)
+
+
+def test_files_that_the_caller_hands_over_are_no_variables():
+    env = compose("custom", secrets={"CERT": "c", "OTHER": "o"}, extra={"CERT_FILE": "/f"}, files={"CERT"})
+    assert (env["CERT_FILE"], env["OTHER"]) == ("/f", "o")
+    assert "CERT" not in env
+
+
+def test_a_home_that_the_operator_moved_is_passed_on_unless_the_agent_gets_its_own():
+    server = {**SERVER, "CODEX_HOME": "/elsewhere", "CLAUDE_CONFIG_DIR": "/other"}
+    assert compose("codex", server=server)["CODEX_HOME"] == "/elsewhere"
+    assert "CLAUDE_CONFIG_DIR" not in compose("codex", server=server)
+    assert compose("codex", server=server, data_dir=Path("/d"))["CODEX_HOME"] == "/d"
 
 
 async def test_relocated_home_keeps_the_git_identity(tmp_path):
@@ -221,29 +257,3 @@ async def test_relocated_home_keeps_the_git_identity(tmp_path):
     assert not (tmp_path / "g" / ".config").exists()
     await prepare_data_dir(CATALOG["claude-code"], tmp_path / "c", home=home)
     assert os.listdir(tmp_path / "c") == []
-
-
-@pytest.mark.parametrize(
-    ("key", "env", "files", "offered", "method"),
-    [
-        ("codex", {"OPENAI_API_KEY": "k"}, [], {"api-key", "chat-gpt"}, "api-key"),
-        ("codex", {"OPENAI_API_KEY": "k"}, ["auth.json"], {"api-key", "chat-gpt"}, "chat-gpt"),
-        ("codex", {"OPENAI_API_KEY": "k"}, ["auth.json"], {"api-key"}, "api-key"),
-        ("codex", {}, [], {"api-key", "chat-gpt"}, None),
-        ("gemini-cli", {"GEMINI_API_KEY": "k"}, [], {"oauth-personal", "gemini-api-key"}, "gemini-api-key"),
-        (
-            "gemini-cli",
-            {},
-            [".gemini/oauth_creds.json"],
-            {"oauth-personal", "gemini-api-key"},
-            "oauth-personal",
-        ),
-        ("claude-code", {"ANTHROPIC_API_KEY": "k"}, [], {"gateway"}, None),
-    ],
-)
-async def test_auth_method(tmp_path, key, env, files, offered, method):
-    for file in files:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_text("{}")
-    env = {**env, "CODEX_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    assert await usable_auth_method(CATALOG[key], offered, env) == method

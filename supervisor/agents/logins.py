@@ -1,0 +1,93 @@
+"""The logins that providers' own tools left on this machine. All of it blocks, except what is async."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import attrs
+import trio
+
+from supervisor.agents.catalog import Descriptor, Selected
+from supervisor.agents.credential import Found, held_in, member_of, members, tokens_in
+
+__all__ = ["Logins", "find_logins"]
+
+MAX_FILE_BYTES: Final = 1 << 20
+"""Of a file that is looked into: logins take a few kilobytes."""
+
+LOOKING: Final = trio.CapacityLimiter(4)
+"""Threads that look into files at a time; they must not use up those of others."""
+
+
+@attrs.frozen(kw_only=True)
+class Logins:
+    """What was found, and the values inside that must show nowhere."""
+
+    found: tuple[Found, ...] = ()
+    tokens: frozenset[str] = attrs.field(default=frozenset(), repr=False)
+
+
+async def find_logins(descriptor: Descriptor, env: Mapping[str, str]) -> Logins:
+    """Look where the agent would with ``env``, its composed environment.
+
+    A file that cannot be read holds nothing. In a thread, which cancelling waits for.
+    """
+    return await trio.to_thread.run_sync(_find, descriptor, env, limiter=LOOKING)
+
+
+def _find(descriptor: Descriptor, env: Mapping[str, str]) -> Logins:
+    found: dict[str, Found] = {}
+    tokens: set[str] = set()
+    for source in descriptor.credentials:
+        path = _place(source.files, env)
+        if path is None or source.name in found:
+            continue
+        if source.selected is not None and not _is_selected(source.selected, env):
+            continue
+        text = _read(path)
+        if text is not None:
+            holds = held_in(text, members(descriptor, source.name))
+            found[source.name] = Found(place=source.name, path=path, holds=holds)
+            tokens |= tokens_in(text)
+    return Logins(found=tuple(found.values()), tokens=frozenset(tokens))
+
+
+def _place(files: tuple[str, ...], env: Mapping[str, str]) -> Path | None:
+    """The first whose variable is set: an agent whose home was moved does not look into the other one."""
+    for file in files:
+        path = _expand(file, env)
+        if path is not None:
+            return path
+    return None
+
+
+def _expand(file: str, env: Mapping[str, str]) -> Path | None:
+    """The path with its leading ``$NAME`` replaced; None when that variable is not set."""
+    if not file.startswith("$"):
+        return Path(file)
+    name, slash, rest = file[1:].partition("/")
+    value = env.get(name)
+    return Path(value + slash + rest) if value else None
+
+
+def _is_selected(selected: Selected, env: Mapping[str, str]) -> bool:
+    path = _expand(selected.file, env)
+    text = None if path is None else _read(path)
+    try:
+        value = member_of(json.loads(text or "{}"), selected.member)
+    except (ValueError, RecursionError):
+        return True  # settings that nobody can read choose nothing
+    return not value or value == selected.value
+
+
+def _read(path: Path) -> str | None:
+    try:
+        if not path.is_file():  # a pipe would keep us waiting
+            return None
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES).decode()
+    except (OSError, ValueError):
+        return None

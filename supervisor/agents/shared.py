@@ -1,0 +1,303 @@
+"""Credential files that several agents use and rotate, without destroying each other's login.
+
+A refresh token counts once: whoever uses it gets the next one, and a copy of the old one that is used later
+may cost the login. So agents with one login share one file: every data directory has a hard link to it, and
+what one agent writes in place all others see. The file stands for a *lineage*: the value that was given, and
+all that it became. A value of the same lineage, wherever it is given, leads to that file; a value that is not
+is a new login, with a file of its own.
+
+What an agent left is looked at when it has ended, and at every start (so that a killed server loses
+nothing): a file that was replaced instead of written in place is merged, the later rotation wins, and the
+newest value is offered to whoever keeps the secret, with the lineage, so that a value that somebody else
+put there meanwhile stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import attrs
+import trio
+
+from supervisor.agents.credential import held_in, tokens_in
+from supervisor.agents.datadir import make_directory, write_private
+
+__all__ = ["Keep", "Loan", "Rotated", "SharedLogins"]
+
+T = TypeVar("T")
+
+VALUE: Final = "value"
+NEWEST: Final = "newest"
+"""A copy of the newest value: an agent may write an older one over it, or none."""
+
+LINEAGE: Final = "lineage.json"
+"""Digests of the values, the newest last, and the users of the file."""
+
+MAX_VALUE_BYTES: Final = 1 << 20
+"""Of a credential file: they take a few kilobytes, a service account's too."""
+
+LINEAGE_LENGTH: Final = 200
+"""Values that are remembered. A token rotates a few times a day."""
+
+WRITING: Final = trio.CapacityLimiter(4)
+"""Threads for credential files at a time; they must not use up those of others."""
+
+
+@attrs.frozen(kw_only=True)
+class Rotated:
+    """The newest value of a login; ``known`` tells whether a value is an earlier (or this) one of it."""
+
+    name: str
+    value: str = attrs.field(repr=False)
+    lineage: frozenset[str] = attrs.field(repr=False)
+
+    def known(self, value: str) -> bool:
+        """Whether ``value`` may be replaced by the newest one."""
+        return _digest(value) in self.lineage
+
+
+Keep = Callable[[Rotated], Awaitable[None]]
+"""Puts the newest value where the secret is kept, if an earlier one of its lineage stands there."""
+
+
+@attrs.frozen(kw_only=True)
+class Loan:
+    """A credential file that an agent has. ``handed`` is the digest of what it got."""
+
+    name: str
+    user: str
+    target: Path
+    generation: Path
+    handed: str = attrs.field(repr=False)
+    tokens: frozenset[str] = attrs.field(repr=False)
+    """The values inside that must show nowhere."""
+
+
+@attrs.define(eq=False)
+class SharedLogins:
+    """The credential files of one server, below ``root``. Owns no task and nothing that is open.
+
+    One lock for each secret's name: what is looked at and changed under it belongs together. Work on files is
+    done in threads, which cancelling waits for; a change is then finished. Methods raise OSError.
+    """
+
+    root: Path
+    keep: Keep
+    _locks: dict[str, trio.Lock] = attrs.field(factory=dict, init=False)
+
+    async def lend(self, name: str, value: str, *, user: str, target: Path) -> Loan:
+        """Put the login that ``value`` belongs to at ``target`` (0600) for an agent of ``user``.
+
+        The file has the newest value of the login, which may be a later one than ``value``. A file of another
+        login that is there is replaced.
+        """
+        async with self._lock(name):
+            loan, rotated = await _in_thread(partial(self._lend, name, value, user, target))
+            await self._offer(rotated)
+        return loan
+
+    async def give_back(self, loan: Loan) -> None:
+        """The agent has ended: take over what it rotated."""
+        async with self._lock(loan.name):
+            await self._offer(await _in_thread(partial(_take_over, loan)))
+
+    async def withdraw(self, name: str, *, user: str, target: Path) -> None:
+        """The credential is not used (any more): a file of it that ``user`` got is removed."""
+        async with self._lock(name):
+            await _in_thread(partial(self._withdraw, name, user, target, None))
+
+    async def forget(self, user: str) -> None:
+        """``user`` will never start an agent again. A login that nobody else uses is offered for keeping a
+        last time, then its file is removed."""
+        for name in await _in_thread(self._names):
+            async with self._lock(name):
+                for generation in await _in_thread(partial(self._without_users, name, user)):
+                    await self._offer(await _in_thread(partial(_settle, name, generation)))
+                    await _in_thread(partial(shutil.rmtree, generation, ignore_errors=True))
+
+    def _lock(self, name: str) -> trio.Lock:
+        return self._locks.setdefault(name, trio.Lock())
+
+    async def _offer(self, rotated: Rotated | None) -> None:
+        if rotated is not None:
+            await self.keep(rotated)
+
+    # -- in a thread, under the lock --------------------------------------------------------------------
+
+    def _names(self) -> list[str]:
+        with suppress(FileNotFoundError):
+            return sorted(path.name for path in self.root.iterdir())
+        return []
+
+    def _generations(self, name: str) -> list[Path]:
+        with suppress(FileNotFoundError):
+            return sorted(path for path in (self.root / name).iterdir() if (path / LINEAGE).exists())
+        return []
+
+    def _lend(self, name: str, value: str, user: str, target: Path) -> tuple[Loan, Rotated | None]:
+        given = _digest(value)
+        generation = next(
+            (path for path in self._generations(name) if given in _Lineage.read(path).digests), None
+        )
+        if generation is None:
+            generation = self.root / name / given[:32]
+            make_directory(self.root)
+            make_directory(self.root / name)
+            make_directory(generation)
+            write_private(generation / VALUE, value)
+            write_private(generation / NEWEST, value)
+            _Lineage([given], []).write(generation)
+        self._withdraw(name, user, target, generation)
+        rotated = _settle(name, generation)
+        file = generation / VALUE
+        lineage = _Lineage.read(generation)
+        if user not in lineage.users:
+            lineage.users.append(user)
+            lineage.write(generation)
+        _link(file, target)
+        content = file.read_text(encoding="utf-8")
+        loan = Loan(
+            name=name,
+            user=user,
+            target=target,
+            generation=generation,
+            handed=_digest(content),
+            tokens=tokens_in(content),
+        )
+        return loan, rotated
+
+    def _withdraw(self, name: str, user: str, target: Path, but: Path | None) -> None:
+        for generation in self._generations(name):
+            lineage = _Lineage.read(generation)
+            if generation != but and user in lineage.users:
+                target.unlink(missing_ok=True)
+                lineage.users.remove(user)
+                lineage.write(generation)
+
+    def _without_users(self, name: str, user: str) -> list[Path]:
+        left = []
+        for generation in self._generations(name):
+            lineage = _Lineage.read(generation)
+            if user in lineage.users:
+                lineage.users.remove(user)
+                lineage.write(generation)
+            if not lineage.users:
+                left.append(generation)
+        return left
+
+
+@attrs.define
+class _Lineage:
+    digests: list[str]
+    users: list[str]
+
+    @classmethod
+    def read(cls, generation: Path) -> _Lineage:
+        try:
+            document = json.loads((generation / LINEAGE).read_text())
+            return cls([str(each) for each in document["values"]], [str(each) for each in document["users"]])
+        except (OSError, ValueError, LookupError, TypeError):
+            return cls([], [])  # of no use to anyone any more
+
+    def write(self, generation: Path) -> None:
+        document = {"values": self.digests[-LINEAGE_LENGTH:], "users": self.users}
+        write_private(generation / LINEAGE, json.dumps(document) + "\n")
+
+    def add(self, digest: str) -> bool:
+        """Note the newest value. False when it was known."""
+        if digest in self.digests:
+            return False
+        self.digests.append(digest)
+        return True
+
+
+def _take_over(loan: Loan) -> Rotated | None:
+    """Merge what the agent left with what others did meanwhile."""
+    file = loan.generation / VALUE
+    own = _sound(loan.target)
+    if own is None or not file.exists() or loan.target.samefile(file):
+        return _settle(loan.name, loan.generation)
+    # The agent put a file of its own in the place of the shared one.
+    lineage = _Lineage.read(loan.generation)
+    digest = _digest(own)
+    if digest not in lineage.digests:
+        shared = _sound(file)
+        alone = shared is None or _digest(shared) == loan.handed
+        written = loan.target.stat().st_mtime_ns
+        if alone or written > file.stat().st_mtime_ns:
+            _overwrite(file, own)
+            os.utime(file, ns=(written, written))  # when it was rotated, for the next comparison
+        else:
+            lineage.digests.insert(0, digest)  # a rotation of this login, though an older one
+            lineage.write(loan.generation)
+    return _settle(loan.name, loan.generation)
+
+
+def _settle(name: str, generation: Path) -> Rotated | None:
+    """The newest value, noted in the lineage; None when there is none at all.
+
+    A file that an agent emptied (it logged out, or died over writing), or put an older value into, gets the
+    newest one again.
+    """
+    lineage = _Lineage.read(generation)
+    value = _sound(generation / VALUE)
+    if value is not None and lineage.add(_digest(value)):
+        write_private(generation / NEWEST, value)
+        lineage.write(generation)
+    newest = _sound(generation / NEWEST)
+    if newest is None:
+        return None
+    if newest != value:
+        _overwrite(generation / VALUE, newest)
+    return Rotated(name=name, value=newest, lineage=frozenset(lineage.digests))
+
+
+def _sound(path: Path) -> str | None:
+    """The content of a credential file; None when it is not there, has none, or is only half written."""
+    try:
+        data = path.read_bytes()
+        text = data.decode()
+    except (OSError, ValueError):
+        return None
+    if len(data) > MAX_VALUE_BYTES or not held_in(text, ()):
+        return None
+    if text.lstrip().startswith("{"):
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+    return text
+
+
+def _overwrite(file: Path, value: str) -> None:
+    """In place: those who have a link to the file have to see it."""
+    if file.exists():
+        file.write_text(value, encoding="utf-8")
+    else:
+        write_private(file, value)
+
+
+def _link(file: Path, target: Path) -> None:
+    with suppress(FileNotFoundError):
+        if target.samefile(file):
+            return
+    make_directory(target.parent)
+    target.unlink(missing_ok=True)
+    # A link, not a symbolic one: there are agents that refuse to read a credential through those.
+    os.link(file, target)
+
+
+def _digest(value: str) -> str:
+    return hashlib.sha256(value.encode()).hexdigest()
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await trio.to_thread.run_sync(work, limiter=WRITING)
