@@ -5,6 +5,7 @@ The standard library alone, so that commands are quick.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Mapping
@@ -50,6 +51,32 @@ def local_url(env: Mapping[str, str]) -> str:
 def http_url(host: str, port: int) -> str:
     """The URL of a server; an IPv6 address is put into brackets."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def ip_address(text: str) -> IPAddress | None:
+    """An IP address, None for a name. IPv4 addresses written as IPv6 ones are IPv4 addresses."""
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def is_loopback(text: str) -> bool:
+    """Whether this is an IP address that only this machine reaches. False for names."""
+    address = ip_address(text)
+    return address is not None and address.is_loopback
+
+
+def open_refusal(host: str) -> str:
+    """Why a server without session keys does not listen on this address: one line for the terminal."""
+    return (
+        f"{host} is reached from other machines, and without a session key anybody there could run agents: "
+        "set OSTLER_SESSION_API_KEY, or allow an open server with OSTLER_ALLOW_OPEN=1"
+    )
 
 
 def listed(text: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from quart import Response, request
+from quart import Request, Response, request
 from quart_trio import QuartTrio
 
 from gateway import errors
@@ -12,6 +12,8 @@ from gateway.address import KEY_HEADER
 from gateway.auth import from_authorization, from_header, is_known
 from gateway.cors import Cors
 from gateway.errors import ApiError
+from gateway.hosts import Hosts
+from gateway.listener import current
 from gateway.openapi import describe
 from gateway.routes.agent_profiles import AgentProfileRoutes
 from gateway.routes.agents import METRICS, AgentRoutes
@@ -28,11 +30,18 @@ from gateway.sockets.session import SessionDialect
 
 API = "/api/"
 
+PROBES = frozenset({"/alive", "/health", "/ready"})
+"""Asked by address, by whatever watches containers. Their answers hold nothing worth stealing."""
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
+
 
 def create_app(services: Services) -> QuartTrio:
     """An ASGI application for Trio. The caller owns the services and closes them when serving has ended."""
     app = QuartTrio("gateway", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = services.config.max_body_bytes
+    app.config["BODY_TIMEOUT"] = services.config.body_seconds
     # A redirect would answer an unknown path in HTML; such a path is unknown and nothing else.
     app.url_map.merge_slashes = False
     errors.install(app)
@@ -65,8 +74,9 @@ def create_app(services: Services) -> QuartTrio:
 
 
 def _guard(app: QuartTrio, services: Services) -> None:
-    """What happens to every request before and after its route: preflights, keys, CORS headers."""
+    """What happens to every request before and after its route: preflights, keys, names, CORS headers."""
     cors = Cors(services.config)
+    hosts = Hosts(services.config)
     keys = services.config.session_api_keys
 
     async def before() -> Response | None:
@@ -75,15 +85,18 @@ def _guard(app: QuartTrio, services: Services) -> None:
             return preflight
         # By the route, not by the path: other spellings of a path may lead to the same route.
         rule = API if request.url_rule is None else request.url_rule.rule
-        presented = from_header(request.headers.get(KEY_HEADER))
+        if rule not in PROBES and not hosts.allows(request.headers.get("Host")):
+            raise ApiError(421, "This server is not known by that name; OSTLER_ALLOWED_HOSTS may add it")
+        if not keys and request.method not in SAFE and not cors.may_act(request.headers):
+            raise ApiError(403, "Pages of that origin may change nothing; OSTLER_CORS_ORIGINS may add it")
         if rule.startswith(API):
             services.activity.touch()
-        elif rule == METRICS:
-            presented = presented or from_authorization(request.headers.get("Authorization"))
-        else:
+        elif rule != METRICS:
             return None
-        if keys and not is_known(presented, keys):
+        if keys and not is_known(_presented(request, rule), keys):
             raise ApiError(401, "Unauthorized")
+        if (connection := current.get(None)) is not None:
+            connection.welcome = True
         return None
 
     async def after(response: Response) -> Response:
@@ -92,3 +105,11 @@ def _guard(app: QuartTrio, services: Services) -> None:
 
     app.before_request(before)
     app.after_request(after)
+
+
+def _presented(request: Request, rule: str) -> str | None:
+    """The key that a request to this route presents."""
+    key = from_header(request.headers.get(KEY_HEADER))
+    if rule == METRICS:
+        return key or from_authorization(request.headers.get("Authorization"))
+    return key

@@ -12,12 +12,18 @@ def is_known(presented: str | None, keys: Sequence[str]) -> bool:
     """Whether one of the keys was presented. Takes as long for a near miss as for a far one."""
     if presented is None:
         return False
-    candidate = presented.encode("utf-8", "surrogatepass")
+    candidate = _bytes(presented)
     # Every key is compared, so that the answer's time does not tell which one came close.
-    return sum(hmac.compare_digest(candidate, key.encode()) for key in keys) > 0
+    return sum(hmac.compare_digest(candidate, _bytes(key)) for key in keys) > 0
+
+
+def _bytes(text: str) -> bytes:
+    # JSON and the environment may hold what is no text.
+    return text.encode("utf-8", "surrogatepass")
 
 
 BEARER = "bearer "
+"""The scheme of RFC 6750, in lower case."""
 
 
 def from_authorization(value: str | None) -> str | None:

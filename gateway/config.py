@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import re
+import resource
+import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import attrs
 
-from gateway.address import DEFAULT_HOST, DEFAULT_PORT, listed, read_host, read_port, session_keys
-from gateway.parsing import ConfigError, directory, pick, positive_float, positive_int
+from gateway.address import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    ip_address,
+    is_loopback,
+    listed,
+    open_refusal,
+    read_host,
+    read_port,
+    session_keys,
+)
+from gateway.parsing import ConfigError, directory, flag, pick, positive_float, positive_int
 from gateway.supervision import Supervision, load_supervision
 from supervisor.agents.levels import Level
 from supervisor.agents.levels import parse as parse_level
@@ -19,6 +32,17 @@ DEFAULT_STATE = "~/.ostler"
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Largest request body. Images travel as data URLs inside messages, so a few pictures must fit."""
+
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+"""Largest message on a WebSocket, from a client that has shown its key. What a body may be, for the same
+reason."""
+
+MAX_CONVERSATIONS = 100_000
+"""Conversations that are kept. Far more than people make, so that a client that runs wild is stopped before
+lists get slow and the disk is full."""
+
+MOST_CONNECTIONS: Final = 4096
+"""Connections at the same time, however many files the process may open. Each costs some 50 KB."""
 
 MAX_SUBSCRIBERS = 50
 """WebSockets per conversation; the limit that clients of the wire know (close code 1013)."""
@@ -33,32 +57,52 @@ PING_SECONDS = 20.0
 AUTH_SECONDS = 10.0
 """How long a WebSocket may wait with its first-message authentication (the wire's own limit)."""
 
+BODY_SECONDS = 60.0
+"""How long a client may take to send a request's body. The largest one needs half of it at 1 MB/s."""
+
 GRACE_SECONDS = 3.0
 """How long requests under way may go on after SIGTERM before their connections are cut."""
+
+
+HOST_PATTERN: Final = re.compile(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
+
+
+def max_connections() -> int:
+    """Half of the files that this process may open: journal, agents and their pipes need the others."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))
 
 
 @attrs.frozen(kw_only=True)
 class Config:
     """Everything that the gateway is told from outside. Sizes in bytes, times in seconds.
 
-    `event_vocabulary` forces one on every new conversation, whatever its start request asks for.
-    `containment` is the level that is demanded, None for the best that costs nothing.
+    `allow_open` permits to listen without session keys where other machines reach us. `allowed_hosts` are
+    further names under which an open server may be spoken to (hosts.py). `event_vocabulary` forces one on
+    every new conversation, whatever its start request asks for. `containment` is the level that is demanded,
+    None for the best that costs nothing.
     """
 
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     state: Path = attrs.field(factory=lambda: Path(DEFAULT_STATE).expanduser())
     session_api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
+    allow_open: bool = False
+    allowed_hosts: tuple[str, ...] = ()
     event_vocabulary: Vocabulary | None = None
     containment: Level | None = None
     supervision: Supervision = attrs.field(factory=lambda: load_supervision({}))
     cors_origins: tuple[str, ...] = ()
     cors_origin_regex: str | None = None
     max_body_bytes: int = MAX_BODY_BYTES
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    max_conversations: int = MAX_CONVERSATIONS
+    max_connections: int = attrs.field(factory=max_connections)
     max_subscribers: int = MAX_SUBSCRIBERS
     stall_seconds: float = STALL_SECONDS
     ping_seconds: float = PING_SECONDS
     auth_seconds: float = AUTH_SECONDS
+    body_seconds: float = BODY_SECONDS
     grace_seconds: float = GRACE_SECONDS
 
 
@@ -70,7 +114,11 @@ def load_config(
     state: str | None = None,
     containment: str | None = None,
 ) -> Config:
-    """Merge arguments and environment. Raises ConfigError, naming the argument or the variable."""
+    """Merge arguments and environment. Raises ConfigError, naming the argument or the variable.
+
+    Blocks while a host name is resolved, which is done only where it decides whether an open server may
+    listen there.
+    """
     try:
         keys = session_keys(env)
     except ValueError as error:
@@ -81,13 +129,19 @@ def load_config(
             re.compile(regex)
         except re.error as error:
             raise ConfigError(f"OSTLER_CORS_ORIGIN_REGEX is no regular expression: {error}") from None
+    address = pick(env, "OSTLER_HOST", read_host, DEFAULT_HOST, argument=host, option="--host")
+    allow_open = pick(env, "OSTLER_ALLOW_OPEN", flag, False)
+    if not keys and not allow_open and not _for_this_machine(address):
+        raise ConfigError(f"{'OSTLER_HOST' if host is None else '--host'}: {open_refusal(address)}")
     return Config(
-        host=pick(env, "OSTLER_HOST", read_host, DEFAULT_HOST, argument=host, option="--host"),
+        host=address,
         port=pick(env, "OSTLER_PORT", read_port, DEFAULT_PORT, argument=port, option="--port"),
         state=pick(
             env, "OSTLER_STATE", directory, directory(DEFAULT_STATE), argument=state, option="--state"
         ),
         session_api_keys=keys,
+        allow_open=allow_open,
+        allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", _hosts, ()),
         event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
         containment=pick(
             env, "OSTLER_CONTAINMENT", parse_level, None, argument=containment, option="--containment"
@@ -96,10 +150,14 @@ def load_config(
         cors_origins=tuple(listed(env.get("OSTLER_CORS_ORIGINS", ""))),
         cors_origin_regex=regex,
         max_body_bytes=pick(env, "OSTLER_MAX_BODY_BYTES", positive_int, MAX_BODY_BYTES),
+        max_message_bytes=pick(env, "OSTLER_MAX_MESSAGE_BYTES", positive_int, MAX_MESSAGE_BYTES),
+        max_conversations=pick(env, "OSTLER_MAX_CONVERSATIONS", positive_int, MAX_CONVERSATIONS),
+        max_connections=pick(env, "OSTLER_MAX_CONNECTIONS", positive_int, max_connections()),
         max_subscribers=pick(env, "OSTLER_MAX_SUBSCRIBERS", positive_int, MAX_SUBSCRIBERS),
         stall_seconds=pick(env, "OSTLER_STALL_SECONDS", positive_float, STALL_SECONDS),
         ping_seconds=pick(env, "OSTLER_PING_SECONDS", positive_float, PING_SECONDS),
         auth_seconds=pick(env, "OSTLER_AUTH_SECONDS", positive_float, AUTH_SECONDS),
+        body_seconds=pick(env, "OSTLER_BODY_SECONDS", positive_float, BODY_SECONDS),
         grace_seconds=pick(env, "OSTLER_GRACE_SECONDS", positive_float, GRACE_SECONDS),
     )
 
@@ -109,3 +167,25 @@ def _vocabulary(text: str) -> Vocabulary | None:
         return Vocabulary(text)
     except ValueError:
         raise ValueError(f"{text!r} is neither core nor extended") from None
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    names = tuple(listed(text))
+    for name in names:
+        if not HOST_PATTERN.fullmatch(name) and ip_address(name) is None:
+            raise ValueError(f"{name!r} is neither name.example nor *.example nor *; without scheme and port")
+    return names
+
+
+def _for_this_machine(host: str) -> bool:
+    """Whether only this machine reaches the address. A name must resolve to nothing else.
+
+    One that cannot be resolved counts as such: listening fails on it, with a better message.
+    """
+    if ip_address(host) is not None:
+        return is_loopback(host)
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        return True
+    return all(is_loopback(str(entry[4][0])) for entry in found)

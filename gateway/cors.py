@@ -1,6 +1,9 @@
 """Which web pages may call the server from a browser (CORS).
 
-Pages served from this machine may, on any port, with credentials; others when the operator names them.
+Pages served from this machine may, on any port, with credentials; others when the operator names them. CORS
+only keeps a page from reading answers, and from requests that a form could not send. What a page can send
+without asking - a POST without a body, a WebSocket - is refused by its Origin, where no key stands in its way
+(`may_act`).
 """
 
 from __future__ import annotations
@@ -34,6 +37,19 @@ class Cors:
             or LOCAL_ORIGIN.fullmatch(origin) is not None
             or (self.pattern is not None and self.pattern.fullmatch(origin) is not None)
         )
+
+    def may_act(self, headers: Headers) -> bool:
+        """Whether a request may change something, or open a WebSocket, as far as its Origin goes.
+
+        Browsers always send one with these; other clients send none. A page that we serve may act, under
+        whatever name it was asked for: that name is a matter of `Hosts`.
+        """
+        origin = headers.get("Origin")
+        if origin is None or self.allows(origin):
+            return True
+        host = headers.get("Host")
+        # The scheme may differ: a proxy may speak TLS for us.
+        return bool(host) and origin.lower() in (f"http://{host}".lower(), f"https://{host}".lower())
 
     def preflight(self, request: Request) -> Response | None:
         """The answer to a preflight, None if the request is not one."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, cast
@@ -22,12 +23,14 @@ import trio
 from hypercorn.config import Config as HypercornConfig
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.protocol.ws_stream import FrameTooLargeError, WebsocketBuffer, WSStream
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
 from hypercorn.utils import wrap_app
+from wsproto.events import Message
 
-from gateway.address import http_url
+from gateway.address import http_url, is_loopback, open_refusal
 from gateway.config import Config
 
 log = structlog.get_logger("gateway")
@@ -37,7 +40,8 @@ BACKLOG: Final = 256
 
 KEEP_ALIVE_SECONDS: Final = 75.0
 """How long an idle connection is kept. Longer than the polling intervals of clients, so that they rarely
-meet a connection that is just being closed."""
+meet a connection that is just being closed. A request's head must have come within this time, too, however
+slowly a client sends it."""
 
 REQUESTS_PER_CONNECTION: Final = 1_000_000
 """Practically no limit: a client that polls should not have to reconnect."""
@@ -47,6 +51,16 @@ GATHER_BYTES: Final = 64 * 1024
 """Written at once at the most while gathering: what a socket's buffer takes without waiting."""
 
 
+REFUSAL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 33\r\n"
+    b'Retry-After: 1\r\nConnection: close\r\n\r\n{"detail":"Too many connections"}'
+)
+"""What a client is told for which there is no room."""
+
+REFUSAL_SECONDS: Final = 0.2
+"""How long it may take to read that."""
+
+
 class BindError(Exception):
     """The address cannot be listened on. The message is one line for the terminal."""
 
@@ -54,13 +68,18 @@ class BindError(Exception):
 async def bind(config: Config) -> list[socket.socket]:
     """Listening sockets for `config.host` and `config.port`; port 0 becomes the same free port on all.
 
-    The caller owns the sockets. Raises BindError. Cancellation leaves none open.
+    The caller owns the sockets. Raises BindError, also where an open server may not listen. Cancellation
+    leaves none open.
     """
     host, port = config.host, config.port
     try:
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
         raise BindError(f"{host!r} is no address of this machine: {error}") from None
+    guarded = config.session_api_keys or config.allow_open
+    # Asked once more: a name may have changed its meaning since the arguments were read.
+    if not guarded and not all(is_loopback(str(entry[4][0])) for entry in found):
+        raise BindError(open_refusal(host))
     sockets: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
@@ -108,14 +127,73 @@ def hypercorn_config(config: Config) -> HypercornConfig:
     settings.keep_alive_timeout = KEEP_ALIVE_SECONDS
     settings.keep_alive_max_requests = REQUESTS_PER_CONNECTION
     settings.websocket_ping_interval = config.ping_seconds
-    settings.websocket_max_message_size = config.max_body_bytes
+    settings.websocket_max_message_size = config.max_message_bytes
     return settings
+
+
+class Inbox(WebsocketBuffer):
+    """The message that a WebSocket is receiving; `first` and `then` are limits in bytes.
+
+    Hypercorn's own keeps what is over its limit, and adds to it for as long as the client sends. Here it is
+    dropped, and so is all that follows; `too_large` tells it.
+    """
+
+    def __init__(self, first: int, then: int) -> None:
+        super().__init__(first)
+        self._then = then
+        self.too_large = trio.Event()
+
+    def extend(self, event: Message[Any]) -> None:
+        """Take the next piece of the message. Raises FrameTooLargeError; Hypercorn answers with 1009."""
+        data = event.data
+        size = len(data) if isinstance(data, bytes | bytearray) or data.isascii() else len(data.encode())
+        if self.too_large.is_set() or self.length + size > self.max_length:
+            super().clear()
+            self.too_large.set()
+            raise FrameTooLargeError
+        before = self.length
+        super().extend(event)
+        self.length = before + size  # Hypercorn counts characters.
+
+    def clear(self) -> None:
+        """Begin the next message."""
+        super().clear()
+        self.max_length = self._then
+
+    def stop(self) -> None:
+        """Take nothing more: the client is on its way out."""
+        self.max_length = self._then = 0
 
 
 class Connection(TCPServer):
     """Hypercorn's connection, with its ends tied: an idle one times out, one without a client is gone."""
 
+    welcome = False
+    """Whether a request on it was let in. Others have to go first when there are too many connections."""
+
+    busy = False
+    """Whether a request is under way."""
+
+    since = 0.0
+    """Since when it has been idle, or busy; Trio's clock."""
+
     _gathered: bytearray | None = None
+
+    def inbox(self, scope: object, *, first: int, then: int, compressed: bool) -> Inbox:
+        """Limit the messages of a WebSocket that is not accepted yet: the first one, and later ones.
+
+        Without `compressed` the client may not compress: a few bytes of its could become a thousand times as
+        many here.
+        """
+        protocol = self.protocol.protocol
+        streams = [protocol.stream] if isinstance(protocol, H11Protocol) else list(protocol.streams.values())
+        inbox = Inbox(first, then)
+        for stream in streams:
+            if isinstance(stream, WSStream) and stream.scope is scope:
+                stream.buffer = inbox
+                if not compressed:
+                    stream.handshake.extensions = None
+        return inbox
 
     async def protocol_send(self, event: Event) -> None:
         """Do what the protocol wants: being idle or closed it tells in a task that is being cancelled."""
@@ -124,6 +202,8 @@ class Connection(TCPServer):
             if len(self._gathered) < GATHER_BYTES:
                 return None
             event, self._gathered = RawData(bytes(self._gathered)), bytearray()
+        if isinstance(event, Updated):
+            self.busy, self.since = not event.idle, trio.current_time()
         if isinstance(event, Closed | Updated):
             with trio.CancelScope(shield=True):
                 if isinstance(event, Updated):
@@ -172,18 +252,29 @@ async def serve_connections(
     """Serve until `stop` is set: then accept no more, let requests under way finish, cut what is left.
 
     Takes `config.grace_seconds` at most for that. Cancellation cuts every connection at once. The sockets
-    are closed in both cases.
+    are closed in both cases. Beyond `config.max_connections` a new connection takes the place of one that
+    does nothing, or is refused.
     """
     settings = hypercorn_config(config)
     context = WorkerContext(None)
     wrapped = wrap_app(app, settings.wsgi_max_body_size, "asgi")
-    open_streams: set[trio.SocketStream] = set()
+    open_streams: dict[trio.SocketStream, Connection] = {}
+    staying: set[Connection] = set()
     none_left = trio.Event()
 
     async def handle(stream: trio.SocketStream) -> None:
-        open_streams.add(stream)
+        if len(staying) >= config.max_connections:
+            dispensable = least_needed(staying)
+            if dispensable is None:
+                await _refuse(stream)
+                return
+            staying.discard(dispensable)
+            _cut(cast(Any, dispensable.stream))
+        connection = Connection(wrapped, settings, context, ConnectionState({}), cast(Any, stream))
+        connection.since = trio.current_time()
+        open_streams[stream] = connection
+        staying.add(connection)
         try:
-            connection = Connection(wrapped, settings, context, ConnectionState({}), cast(Any, stream))
             current.set(connection)
             await connection.run()
         except Exception:
@@ -191,7 +282,8 @@ async def serve_connections(
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
         finally:
-            open_streams.discard(stream)
+            del open_streams[stream]
+            staying.discard(connection)
             if stop.is_set() and not open_streams:
                 none_left.set()
 
@@ -213,6 +305,31 @@ async def serve_connections(
             for stream in open_streams:
                 _cut(stream)
             connections.cancel_scope.cancel()
+
+
+def least_needed(connections: Iterable[Connection]) -> Connection | None:
+    """The one to end when there are too many: of those without a welcome the oldest, else the longest idle.
+
+    None when each of them is at work for a client that was let in.
+    """
+    return min(
+        (each for each in connections if not (each.welcome and each.busy)),
+        key=lambda each: (each.welcome, each.since),
+        default=None,
+    )
+
+
+async def _refuse(stream: trio.SocketStream) -> None:
+    """Tell a client that there is no room, and close. Waits for REFUSAL_SECONDS at the most."""
+    with contextlib.suppress(OSError):
+        os.write(stream.socket.fileno(), REFUSAL)  # It does not block: it is the first thing that is sent.
+        stream.socket.shutdown(socket.SHUT_WR)
+    # Closing with its request unread would make the kernel reset the connection, and the answer be lost.
+    with trio.move_on_after(REFUSAL_SECONDS), contextlib.suppress(trio.BrokenResourceError):
+        while await stream.receive_some():
+            pass
+    with trio.CancelScope(shield=True):
+        await trio.aclose_forcefully(stream)
 
 
 def _cut(stream: trio.SocketStream) -> None:

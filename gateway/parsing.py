@@ -59,3 +59,16 @@ def positive_float(text: str) -> float:
     if not 0.0 < value < float("inf"):
         raise ValueError(f"{text!r} is no positive number of seconds")
     return value
+
+
+TRUE = frozenset({"1", "true", "yes", "on"})
+FALSE = frozenset({"0", "false", "no", "off"})
+
+
+def flag(text: str) -> bool:
+    """Yes or no. Raises ValueError."""
+    if text.lower() in TRUE:
+        return True
+    if text.lower() in FALSE:
+        return False
+    raise ValueError(f"{text!r} is neither 1 nor 0")

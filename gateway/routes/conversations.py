@@ -17,6 +17,7 @@ from gateway.bodies import (
     secrets_body,
 )
 from gateway.final_response import final_response
+from gateway.limits import admit
 from gateway.reading import Query, dashed_uuid, path_uuid
 from gateway.responses import json_response, success
 from gateway.routing import Param, Route
@@ -73,6 +74,7 @@ class ConversationRoutes:
         """201 for a new conversation, 200 for one that is there already under the given id."""
         body = await json_body(request)
         start = await read_start_request(body, self.services, own_origins())
+        await admit(self.services, start.conversation_id)
         conversation, created = await self.services.supervisor.create(start)
         return json_response(conversation.info(), 201 if created else 200)
 
@@ -200,6 +202,7 @@ class ConversationRoutes:
                 errors={
                     200: "A conversation with that id is there already",
                     404: "No such profile",
+                    429: "There are as many as there may be",
                     503: AT_CAPACITY,
                 },
             ),

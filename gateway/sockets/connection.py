@@ -11,10 +11,14 @@ from quart import Response, websocket
 from gateway.address import KEY_HEADER
 from gateway.auth import KEY_PARAMETER, from_header, is_known
 from gateway.config import Config
+from gateway.cors import Cors
+from gateway.hosts import Hosts
+from gateway.listener import current
 from gateway.reading import Query
 
 POLICY_UNAUTHENTICATED: Final = 4001
 UNKNOWN_CONVERSATION: Final = 4004
+TOO_LARGE: Final = 1009
 TRY_LATER: Final = 1013
 GOING_AWAY: Final = 1001
 INTERNAL_ERROR: Final = 1011
@@ -22,6 +26,10 @@ INTERNAL_ERROR: Final = 1011
 CLOSE_SECONDS: Final = 2.0
 """How long we wait for the client's answer to our close. Ending the connection sooner, with its frames
 unread, would make the kernel reset it and the client lose the close code."""
+
+
+AUTH_BYTES: Final = 16 * 1024
+"""Largest message of a client that has not shown its key yet: any key fits."""
 
 
 class Refused(Exception):
@@ -42,27 +50,56 @@ def refusal() -> Response:
     return Response(b"", status=403)
 
 
-async def accept(config: Config, query: Query) -> None:
+async def accept(config: Config, query: Query) -> trio.Event:
     """Authenticate and accept the current WebSocket, whose handshake had this query.
 
     A key in the query or in the header is checked before the handshake is answered (Refused). Without
     one, and with keys configured, the first text frame must be `{"type": "auth", "session_api_key": ...}`
-    within `config.auth_seconds` (Closed, 4001).
+    within `config.auth_seconds` (Closed, 4001). Without keys, Host and Origin must be right (Refused).
+    Returns an event that is set when the client has sent a message of more than `config.max_message_bytes`.
     """
     keys = config.session_api_keys
+    if not Hosts(config).allows(websocket.headers.get("Host")):
+        raise Refused
+    if not keys and not Cors(config).may_act(websocket.headers):
+        raise Refused
     presented = query.text(KEY_PARAMETER)
     if presented is None:
         presented = from_header(websocket.headers.get(KEY_HEADER))
     if keys and presented is not None and not is_known(presented, keys):
         raise Refused
+    known = not keys or presented is not None
+    connection = current.get()
+    most = config.max_message_bytes
+    inbox = connection.inbox(
+        websocket.scope, first=most if known else AUTH_BYTES, then=most, compressed=known
+    )
     await websocket.accept()
-    if not keys or presented is not None:
-        return
-    frame: str | bytes | None = None
-    with trio.move_on_after(config.auth_seconds):
-        frame = await websocket.receive()
-    if not is_known(_key_of(frame), keys):
-        raise Closed(POLICY_UNAUTHENTICATED, "Authentication failed")
+    if not known:
+        frame: str | bytes | None = None
+        with trio.move_on_after(config.auth_seconds):
+            frame = await _first(inbox.too_large)
+        if not is_known(_key_of(frame), keys):
+            inbox.stop()
+            raise Closed(POLICY_UNAUTHENTICATED, "Authentication failed")
+    connection.welcome = True
+    return inbox.too_large
+
+
+async def _first(too_large: trio.Event) -> str | bytes | None:
+    """The first message, None if it was too large."""
+    found: str | bytes | None = None
+
+    async def receive() -> None:
+        nonlocal found
+        found = await websocket.receive()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        await too_large.wait()
+        nursery.cancel_scope.cancel()
+    return found
 
 
 async def close(code: int, reason: str) -> None:

@@ -15,6 +15,7 @@ from gateway.services import Services
 from gateway.sockets.connection import (
     GOING_AWAY,
     INTERNAL_ERROR,
+    TOO_LARGE,
     TRY_LATER,
     UNKNOWN_CONVERSATION,
     Closed,
@@ -67,14 +68,14 @@ async def serve(
         conversation_id = path_uuid(conversation_id, "conversation_id")
         query = Query(websocket.args)
         dialect = dialect_of(query)
-        await accept(services.config, query)
+        too_large = await accept(services.config, query)
     except (Invalid, ValueError, Refused):
         return refusal()
     except Closed as error:
         await close(error.code, error.reason)
         return None
     try:
-        await _converse(services, conversation_id, dialect)
+        await _converse(services, conversation_id, dialect, too_large)
     except Closed as error:
         await close(error.code, error.reason)
     except (UnknownConversation, LogDeleted):
@@ -85,7 +86,9 @@ async def serve(
     return None
 
 
-async def _converse(services: Services, conversation_id: str, dialect: Dialect) -> None:
+async def _converse(
+    services: Services, conversation_id: str, dialect: Dialect, too_large: trio.Event
+) -> None:
     conversation = await services.supervisor.get(conversation_id)
     with services.subscribers.joined(conversation_id) as joined:
         if not joined:
@@ -94,7 +97,8 @@ async def _converse(services: Services, conversation_id: str, dialect: Dialect) 
         await _together(
             lambda: _write(dialect, cursor, opening),
             lambda: _read(services, conversation, dialect),
-            lambda: _leave(services.closing),
+            lambda: _leave(services.closing, GOING_AWAY, "The server is shutting down"),
+            lambda: _leave(too_large, TOO_LARGE, "Message too large"),
         )
 
 
@@ -120,9 +124,9 @@ async def _read(services: Services, conversation: Conversation, dialect: Dialect
             await send_text(dialect.error(error.code, error.detail))
 
 
-async def _leave(closing: trio.Event) -> None:
-    await closing.wait()
-    raise Closed(GOING_AWAY, "The server is shutting down")
+async def _leave(reason: trio.Event, code: int, text: str) -> None:
+    await reason.wait()
+    raise Closed(code, text)
 
 
 async def _together(*parts: Callable[[], Awaitable[None]]) -> None:

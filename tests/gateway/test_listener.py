@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 import trio
@@ -53,10 +54,14 @@ async def test_addresses_of_others(tmp_path, host):
     assert "\n" not in str(info.value)
 
 
+def address(server):
+    host, port = server.url.removeprefix("http://").split(":")
+    return host, int(port)
+
+
 async def exchange(server, data, seconds=5, until_closed=False):
     """What comes back for raw bytes until a response is whole or the server closes."""
-    host, port = server.url.removeprefix("http://").split(":")
-    stream = await trio.open_tcp_stream(host, int(port))
+    stream = await trio.open_tcp_stream(*address(server))
     received = b""
     async with stream:
         with trio.move_on_after(seconds) as scope:
@@ -72,7 +77,7 @@ async def exchange(server, data, seconds=5, until_closed=False):
 
 async def test_odd_paths_are_json_404(server):
     for path in (b"/api//settings", b"/api/settings/", b"/%ff", b"/%00", b"/..%2f..%2fetc/passwd", b"*"):
-        received = await exchange(server, b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+        received = await exchange(server, b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
         assert received.startswith(b"HTTP/1.1 404"), (path, received)
         assert json.loads(received.partition(b"\r\n\r\n")[2]) == {"detail": "Not Found"}
 
@@ -80,13 +85,13 @@ async def test_odd_paths_are_json_404(server):
 async def test_no_spelling_of_a_path_gets_around_the_key(server_with):
     async with server_with(session_api_keys=("k",)) as server:
         for path in (b"//api/settings", b"///api/settings", b"/%61pi/settings", b"http://x/api/settings"):
-            received = await exchange(server, b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+            received = await exchange(server, b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
             assert received.startswith(b"HTTP/1.1 401"), (path, received)
 
 
 async def test_a_body_that_grows_too_large_is_413(server_with):
     async with server_with(max_body_bytes=10_000) as server:
-        head = b"POST /api/conversations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = b"POST /api/conversations HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         chunked = head + b"Transfer-Encoding: chunked\r\n\r\n" + b"1000\r\n" + b"x" * 0x1000 + b"\r\n"
         received = await exchange(server, chunked + (b"1000\r\n" + b"x" * 0x1000 + b"\r\n") * 5)
         assert received.startswith(b"HTTP/1.1 413")
@@ -163,3 +168,129 @@ async def test_idle_connections_do_not_delay_the_end(server_with, http):
         await http.get(f"{server.url}/alive")
         started = time.monotonic()
     assert time.monotonic() - started < 2
+
+
+async def test_a_body_that_does_not_come_is_408(server_with):
+    async with server_with(body_seconds=0.2) as server:
+        head = b"PATCH /api/settings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        received = await exchange(server, head + b"Content-Length: 100\r\n\r\n{", until_closed=True)
+        assert received.startswith(b"HTTP/1.1 408")
+        assert json.loads(received.partition(b"\r\n\r\n")[2]) == {"detail": "Request Timeout"}
+
+
+async def dribble(server, data, pause=0.02):
+    """Send a byte at a time until the server closes; the seconds that it took."""
+    stream = await trio.open_tcp_stream(*address(server))
+    started = time.monotonic()
+    async with stream, trio.open_nursery() as nursery:
+
+        async def send():
+            with suppress(trio.BrokenResourceError):
+                for byte in data:
+                    await stream.send_all(bytes([byte]))
+                    await trio.sleep(pause)
+
+        nursery.start_soon(send)
+        with trio.fail_after(10), suppress(trio.BrokenResourceError):
+            while await stream.receive_some():
+                pass
+        nursery.cancel_scope.cancel()
+    return time.monotonic() - started
+
+
+async def test_a_head_that_comes_slowly_is_cut_off(server_with, http, monkeypatch):
+    monkeypatch.setattr("gateway.listener.KEEP_ALIVE_SECONDS", 0.3)
+    async with server_with() as server:
+        assert await dribble(server, b"GET /alive HTTP/1.1\r\n" + b"X-A: b\r\n" * 100) < 2
+        assert (await http.get(f"{server.url}/alive")).status_code == 200
+
+
+async def test_a_body_that_comes_slowly_is_cut_off(server_with):
+    async with server_with(body_seconds=0.3) as server:
+        head = b"PATCH /api/settings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        assert await dribble(server, head + b"Content-Length: 1000\r\n\r\n" + b" " * 1000, pause=0.002) < 3
+
+
+async def test_a_refused_body_is_not_waited_for(server_with):
+    async with server_with(session_api_keys=("k",)) as server:
+        head = b"PATCH /api/settings HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"
+        received = await exchange(server, head, until_closed=True)
+        assert received.startswith(b"HTTP/1.1 401")
+
+
+async def test_idle_connections_keep_nobody_out(server_with):
+    """More of them than there is room for: who asks for something gets in, the longest idle has to go."""
+    async with server_with(max_connections=10) as server:
+        held = [await trio.open_tcp_stream(*address(server)) for _ in range(50)]
+        await trio.sleep(0.05)
+        received = await exchange(server, b"GET /alive HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert received.startswith(b"HTTP/1.1 200")
+        for stream in held:
+            await trio.aclose_forcefully(stream)
+
+
+async def test_strangers_go_before_those_who_were_let_in(server_with):
+    async with server_with(max_connections=3, session_api_keys=("k",)) as server:
+        ask = b"GET /api/settings HTTP/1.1\r\nHost: localhost\r\nX-Session-API-Key: %b\r\n\r\n"
+        async with AsyncExitStack() as open_ones:
+
+            async def connect(key):
+                stream = await open_ones.enter_async_context(await trio.open_tcp_stream(*address(server)))
+                await answered(stream, key)
+                return stream
+
+            async def answered(stream, key):
+                await stream.send_all(ask % key)
+                received = b""
+                while not received.endswith(b"}"):
+                    received += await stream.receive_some()
+                assert received.startswith(b"HTTP/1.1 200" if key == b"k" else b"HTTP/1.1 401")
+
+            known = await connect(b"k")
+            for _ in range(10):
+                await connect(b"wrong")
+            await answered(known, b"k")
+
+
+async def test_no_room_is_said(server_with):
+    """Each connection is at work for somebody who was let in."""
+    async with server_with(max_connections=2) as server:
+        conversation = await server.conversation()
+        release = trio.Event()
+
+        async def slow():
+            await release.wait()
+
+        conversation.interrupt = slow
+        ask = f"POST /api/conversations/{conversation.id}/interrupt HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        async with (
+            await trio.open_tcp_stream(*address(server)) as first,
+            await trio.open_tcp_stream(*address(server)) as second,
+        ):
+            for stream in (first, second):
+                await stream.send_all(ask.encode())
+            await trio.sleep(0.1)
+            received = await exchange(server, b"GET /alive HTTP/1.1\r\nHost: x\r\n\r\n", until_closed=True)
+            assert received.startswith(b"HTTP/1.1 503")
+            assert json.loads(received.partition(b"\r\n\r\n")[2]) == {"detail": "Too many connections"}
+            release.set()
+            for stream in (first, second):
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+        received = await exchange(server, b"GET /alive HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert received.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "localhost"])
+async def test_an_open_server_listens_on_this_machine_alone(tmp_path, monkeypatch, host):
+    """Also when the name has changed its meaning since the arguments were read."""
+    elsewhere = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("0.0.0.0", 0))]
+
+    async def resolve(*_args, **_kwargs):
+        return elsewhere
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", resolve)
+    with pytest.raises(BindError, match="OSTLER_ALLOW_OPEN=1"):
+        await bind(Config(host=host, port=0, state=tmp_path))
+    for more in ({"allow_open": True}, {"session_api_keys": ("k",)}):
+        for sock in await bind(Config(host=host, port=0, state=tmp_path, **more)):
+            sock.close()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import time
+import tracemalloc
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -64,14 +65,14 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(gateway, path, headers=None) -> AsyncIterator[Client]:
+async def connected(gateway, path, headers=None, host="localhost") -> AsyncIterator[Client]:
     stream = await trio.open_tcp_stream(*address(gateway))
     # Closed here: what the server ended, and a refused handshake, the library leaves open.
     async with stream, trio.open_nursery() as nursery:
         websocket = await wrap_client_stream(
             nursery,
             stream,
-            "localhost",
+            host,
             path,
             extra_headers=headers or [],
             message_queue_size=1000,
@@ -83,10 +84,10 @@ async def connected(gateway, path, headers=None) -> AsyncIterator[Client]:
         nursery.cancel_scope.cancel()
 
 
-async def refused(gateway, path, headers=None):
+async def refused(gateway, path, headers=None, host="localhost"):
     """Status and body of a handshake that is not accepted."""
     try:
-        async with connected(gateway, path, headers):
+        async with connected(gateway, path, headers, host):
             raise AssertionError("accepted")
     except* ConnectionRejected as group:
         error = group
@@ -462,7 +463,7 @@ async def stalled_client(server, conversation):
     stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     await stalled.connect(address(server))
     await stalled.send(
-        f"GET {events(conversation, '?resend_mode=all')} HTTP/1.1\r\nHost: x\r\n"
+        f"GET {events(conversation, '?resend_mode=all')} HTTP/1.1\r\nHost: localhost\r\n"
         "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
         "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
     )
@@ -515,3 +516,140 @@ async def test_a_stalled_client_does_not_hold_up_the_shutdown(server_with):
         started = time.monotonic()
     assert time.monotonic() - started < 3
     stalled.close()
+
+
+# Pages that should not be here.
+
+
+@pytest.mark.parametrize("kind", ["events", "session"])
+async def test_foreign_pages_open_no_socket_on_an_open_server(server, kind):
+    conversation = await server.conversation()
+    path = f"/sockets/{kind}/{conversation.id}"
+    for origin in ("http://evil.example", "null", "http://localhost.evil.example"):
+        assert await refused(server, path, [("Origin", origin)]) == (403, b"")
+    # Its name leads here by now.
+    rebound = [("Origin", "http://evil.example")]
+    assert await refused(server, path, rebound, host="evil.example") == (403, b"")
+    assert await refused(server, path, host="evil.example") == (403, b"")
+    for headers in ([], [("Origin", "http://localhost:3000")], [("Origin", "http://127.0.0.1:18732")]):
+        async with connected(server, path, headers) as client:
+            await client.next()
+
+
+async def test_with_a_key_a_socket_opens_from_anywhere(server_with):
+    async with server_with(session_api_keys=(KEY,)) as server:
+        conversation = await server.conversation()
+        origin = [("Origin", "https://ui.example")]
+        path = events(conversation, f"?session_api_key={KEY}")
+        async with connected(server, path, origin, host="ostler.example") as client:
+            await client.next()
+        async with connected(server, events(conversation), origin, host="ostler.example") as client:
+            await client.send({"type": "auth", "session_api_key": KEY})
+            await client.next()
+        assert await refused(server, events(conversation, "?session_api_key=no"), origin) == (403, b"")
+
+
+# Messages that are too large.
+
+
+async def test_a_message_too_large_closes_the_socket(server_with):
+    async with server_with(max_message_bytes=1000) as server:
+        conversation = await server.conversation()
+        for text in ("x" * 901, "ü" * 451):
+            async with connected(server, events(conversation)) as client:
+                await client.next()
+                content = [{"type": "text", "text": "x" * 900}]
+                await client.send({"role": "user", "content": content})
+                assert text_of(await client.next()) == "x" * 900
+                await client.send('{"role":"user","content":[{"type":"text","text":"' + text + '"' + " " * 60)
+                assert (await client.closed())[0] == 1009
+        assert len(conversation.calls) == 2
+
+
+async def test_who_has_shown_no_key_sends_little(server_with):
+    async with server_with(session_api_keys=(KEY,)) as server:
+        conversation = await server.conversation()
+        async with connected(server, events(conversation)) as client:
+            await client.send({"type": "auth", "session_api_key": KEY, "padding": "x" * 20_000})
+            assert (await client.closed())[0] == 1009
+        # What follows the key at once is judged as a message of a client that has shown it.
+        async with connected(server, events(conversation)) as client:
+            await client.send({"type": "auth", "session_api_key": KEY})
+            content = [{"type": "text", "text": "y" * 20_000}]
+            await client.send({"role": "user", "content": content})
+            await client.next()
+            assert text_of(await client.next()) == "y" * 20_000
+        async with connected(server, events(conversation)) as client:
+            await client.send({"type": "auth", "session_api_key": "no"})
+            await client.send("y" * 20_000)
+            assert await client.closed() == (4001, "Authentication failed")
+
+
+def fragment(payload, opcode):
+    """A masked frame of a message that goes on; the mask is zero."""
+    assert len(payload) > 0xFFFF
+    return bytes([opcode, 0x80 | 127]) + len(payload).to_bytes(8, "big") + bytes(4) + payload
+
+
+async def handshake(stream, path, headers=""):
+    await stream.send_all(
+        f"GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n{headers}\r\n".encode()
+    )
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += await stream.receive_some()
+    return received.partition(b"\r\n\r\n")[0]
+
+
+async def test_a_message_without_end_fills_no_memory(server_with):
+    """The client ignores that its message is too large, and goes on sending it."""
+    async with server_with(max_message_bytes=100_000) as server:
+        conversation = await server.conversation()
+        stream = await trio.open_tcp_stream(*address(server))
+        async with stream:
+            await handshake(stream, events(conversation))
+            sent, ended = 0, trio.Event()
+
+            async def send():
+                nonlocal sent
+                opcode = 1
+                with suppress(trio.BrokenResourceError):
+                    while True:
+                        await stream.send_all(fragment(b"x" * 70_000, opcode))
+                        sent, opcode = sent + 70_000, 0
+                        await trio.sleep(0.001)
+
+            async def read():
+                with suppress(trio.BrokenResourceError):
+                    while await stream.receive_some():
+                        pass
+                ended.set()
+
+            tracemalloc.start()
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(read)
+                    nursery.start_soon(send)
+                    with trio.fail_after(10):
+                        await ended.wait()
+                    nursery.cancel_scope.cancel()
+                assert sent > 10_000_000
+                assert tracemalloc.get_traced_memory()[1] < 5_000_000
+            finally:
+                tracemalloc.stop()
+        with trio.fail_after(5):
+            while server.services.subscribers._count:
+                await trio.sleep(0.01)
+
+
+async def test_who_has_shown_no_key_may_not_compress(server_with):
+    offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n"
+    async with server_with(session_api_keys=(KEY,)) as server:
+        conversation = await server.conversation()
+        for headers, expected in (("", False), (f"X-Session-API-Key: {KEY}\r\n", True)):
+            stream = await trio.open_tcp_stream(*address(server))
+            async with stream:
+                head = await handshake(stream, events(conversation), offer + headers)
+                assert head.startswith(b"HTTP/1.1 101")
+                assert (b"permessage-deflate" in head) is expected

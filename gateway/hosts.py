@@ -1,0 +1,57 @@
+"""Under which names the server may be spoken to while it is open: against DNS rebinding.
+
+A foreign web page can have its own name resolve to this machine. Its requests then look to the browser like
+requests to the page's own server: no CORS rule holds them back, and reads carry no Origin. What gives them
+away is the Host header, which still has the page's name.
+
+A server with session keys need not look: such a page has no key, and there is no cookie that a browser would
+add by itself. So reverse proxies may speak to it under whatever name they have. When the operator lists the
+names, they count there too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gateway.address import ip_address, is_loopback
+from gateway.config import Config
+
+HOST_HEADER: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/?#\s]+))(?::\d{1,5})?")
+"""The parts of `name:port`, of `[address]:port`, and of either without a port."""
+
+
+class Hosts:
+    """The names of one server."""
+
+    def __init__(self, config: Config) -> None:
+        names = {name.lower().rstrip(".") for name in config.allowed_hosts}
+        self._any = "*" in names or (bool(config.session_api_keys) and not names)
+        self._exact = {name for name in names if not name.startswith("*.")} | {config.host.lower()}
+        self._suffixes = tuple(name[1:] for name in names if name.startswith("*."))
+        # An address cannot be rebound. But one of a network does not lead to a server that listens on the
+        # loopback address alone, so whoever claims so lies.
+        host = config.host.lower()
+        self._addresses = not (is_loopback(host) or host == "localhost" or host.endswith(".localhost"))
+
+    def allows(self, header: str | None) -> bool:
+        """Whether a request with this Host header is meant for this server. None: it had none."""
+        if self._any:
+            return True
+        name = host_name(header or "")
+        if name is None:
+            return False
+        if name in self._exact or name.endswith(self._suffixes):
+            return True
+        address = ip_address(name)
+        if address is not None:
+            return address.is_loopback or self._addresses
+        return name == "localhost" or name.endswith(".localhost")
+
+
+def host_name(header: str) -> str | None:
+    """The name or address in a Host header, in lower case and without brackets; None if there is none."""
+    found = HOST_HEADER.fullmatch(header)
+    if found is None:
+        return None
+    return (found["six"] or found["name"].rstrip(".")).lower() or None
