@@ -76,10 +76,11 @@ async def bind(config: Config) -> list[socket.socket]:
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
         raise BindError(f"{host!r} is no address of this machine: {error}") from None
-    guarded = config.session_api_keys or config.allow_open
-    # Asked once more: a name may have changed its meaning since the arguments were read.
-    if not guarded and not all(is_loopback(str(entry[4][0])) for entry in found):
-        raise BindError(open_refusal(host))
+    if not config.session_api_keys and not all(is_loopback(str(entry[4][0])) for entry in found):
+        # Asked once more: a name may have changed its meaning since the arguments were read.
+        if not config.allow_open:
+            raise BindError(open_refusal(host))
+        log.warning("open to whoever reaches the address: no session key is set", host=host)
     sockets: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
