@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from supervisor.credentials.cipher import Cipher
 from supervisor.credentials.errors import (
+    CannotRotate,
     CredentialsFailure,
     InvalidSecretName,
     InvalidSecretValue,
+    MasterKeyUnavailable,
     NotDecryptable,
     SecretsCorrupt,
     WrongMasterKey,
 )
 from supervisor.credentials.master import MasterKey
+from supervisor.credentials.os_keyring import OsKeyring
+from supervisor.credentials.outside import FoundSecret, is_private, take_private
 from supervisor.credentials.secret import REDACTED, Secret, SecretInfo
 from supervisor.credentials.source import (
     LookupSecret,
@@ -21,17 +25,22 @@ from supervisor.credentials.source import (
     StoreReference,
     decode_secret_source,
 )
-from supervisor.credentials.store import SecretStore
+from supervisor.credentials.store import Rotation, SecretStore
 
 __all__ = [
     "REDACTED",
+    "CannotRotate",
     "Cipher",
     "CredentialsFailure",
+    "FoundSecret",
     "InvalidSecretName",
     "InvalidSecretValue",
     "LookupSecret",
     "MasterKey",
+    "MasterKeyUnavailable",
     "NotDecryptable",
+    "OsKeyring",
+    "Rotation",
     "Secret",
     "SecretInfo",
     "SecretSource",
@@ -42,4 +51,6 @@ __all__ = [
     "StoreReference",
     "WrongMasterKey",
     "decode_secret_source",
+    "is_private",
+    "take_private",
 ]

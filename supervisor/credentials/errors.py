@@ -36,5 +36,20 @@ class WrongMasterKey(CredentialsFailure):
         self.source = source
 
 
+class MasterKeyUnavailable(CredentialsFailure):
+    """The master key is in the OS keyring, which cannot be read. Nothing was changed."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"the master key of secret file {path} is in the OS keyring: {reason}; "
+            "make the keyring readable and start Ostler again"
+        )
+        self.path = path
+
+
+class CannotRotate(CredentialsFailure):
+    """There is no new key to go over to. Nothing was changed."""
+
+
 class NotDecryptable(CredentialsFailure):
     """A token was not made with this key, or was damaged."""

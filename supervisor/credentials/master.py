@@ -1,61 +1,294 @@
-"""The master key: where it comes from, and its own file when nobody gave one."""
+"""The master key: where it is kept, which of several fits, and a new one in its place."""
 
 from __future__ import annotations
 
 import base64
+import enum
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import attrs
+import structlog
+import trio
 
 from supervisor.credentials.cipher import Cipher
-from supervisor.credentials.errors import SecretsCorrupt, WrongMasterKey
-from supervisor.credentials.files import create_private
+from supervisor.credentials.document import Document
+from supervisor.credentials.errors import (
+    CannotRotate,
+    CredentialsFailure,
+    MasterKeyUnavailable,
+    SecretsCorrupt,
+    WrongMasterKey,
+)
+from supervisor.credentials.files import create_private, replace_private
+from supervisor.credentials.os_keyring import KeyringUnavailable, OsKeyring
+
+log = structlog.get_logger("supervisor")
 
 #: Looked at in this order. The second is the name that peers of this wire use.
 KEY_VARIABLES: Final = ("OSTLER_MASTER_KEY", "OH_SECRET_KEY")
 
-#: Beside the secrets, when no variable is set.
+#: Keys of before, separated by commas: what was encrypted under them is still opened.
+PREVIOUS_VARIABLES: Final = ("OSTLER_PREVIOUS_MASTER_KEYS", "OH_PREVIOUS_SECRET_KEYS")
+
+#: Beside the secrets, where neither a variable nor a keyring holds the key.
 KEY_FILE: Final = "master.key"
+
+#: The next key, from before the secrets are encrypted under it until it has become KEY_FILE.
+NEW_KEY_FILE: Final = "master.key.new"
 
 #: Random bytes of a created key: as many as SHA-256 keeps.
 KEY_BYTES: Final = 32
 
+#: Random bytes in the name of a keyring entry, so that no two state directories share one.
+ENTRY_BYTES: Final = 8
+
+
+class Place(enum.Enum):
+    """Where a master key is kept."""
+
+    VARIABLE = "variable"
+    PREVIOUS = "previous"
+    FILE = "file"
+    NEW_FILE = "new file"
+    KEYRING = "keyring"
+
 
 @attrs.frozen
 class MasterKey:
-    """A key at hand. ``source`` names the variable or the file; ``created`` says that the file is new."""
+    """A key at hand. ``source`` names the variable, the file or the keyring; ``created``: made just now.
+
+    ``cipher`` also opens what the other keys at hand made. ``entry`` is the keyring's name for the key.
+    """
 
     cipher: Cipher
     source: str
     created: bool = False
+    place: Place = Place.VARIABLE
+    entry: str | None = None
 
 
-def find_master_key(state: Path, environ: Mapping[str, str], *, needed_by: Path) -> MasterKey:
-    """The master key by ``KEY_VARIABLES``, else from ``<state>/master.key``, which is created once.
+class KeyPlaces:
+    """The places in which the master key of one state directory may be.
 
-    A file that is created holds a phrase, so its content may later move into a variable.
-    ``needed_by`` is the file with the secrets: while it exists, a missing key is not replaced by a
-    fresh one, under which nothing could be read; that raises WrongMasterKey. An empty key file
-    raises SecretsCorrupt. Blocks on the disk: call it in a thread.
+    ``environ`` holds KEY_VARIABLES and PREVIOUS_VARIABLES; ``keyring`` None: there is none to be used.
     """
-    for variable in KEY_VARIABLES:
-        if phrase := environ.get(variable, "").strip():
-            return MasterKey(Cipher(phrase), variable)
-    path = state / KEY_FILE
-    created = False
-    if not path.exists():
-        if needed_by.exists():
-            raise WrongMasterKey(needed_by, f"{path}, which is missing")
-        phrase = base64.urlsafe_b64encode(os.urandom(KEY_BYTES)).decode("ascii")
-        created = create_private(path, phrase.encode() + b"\n")
-    # Read back even after creating: when two servers start at once, the file decides.
+
+    def __init__(self, state: Path, environ: Mapping[str, str], keyring: OsKeyring | None) -> None:
+        self._state = state
+        self._phrases = {
+            name: environ[name].strip() for name in KEY_VARIABLES if environ.get(name, "").strip()
+        }
+        self._previous = [
+            (phrase.strip(), name)
+            for name in PREVIOUS_VARIABLES
+            for phrase in environ.get(name, "").split(",")
+            if phrase.strip()
+        ]
+        self._keyring = keyring
+
+    async def find(self, secrets: Path, document: Document | None) -> MasterKey:
+        """The key that the secret file was written with; where there is no such file, the key to begin with.
+
+        ``document`` is the content of the file ``secrets``, None where there is none or it is not readable.
+        Whatever fits it is taken, wherever it is. To begin with: KEY_VARIABLES, a key file that is there
+        already, the keyring, a new key file.
+
+        Raises WrongMasterKey when no key fits, MasterKeyUnavailable when it is in a keyring that cannot be
+        read, SecretsCorrupt for a key file that cannot be used. No key is made while ``secrets`` exists:
+        under a fresh one nothing could be read.
+        """
+        keys, problem = await trio.to_thread.run_sync(self._at_hand)
+        if document is not None:
+            return await self._fitting(secrets, document, keys, problem)
+        for key in keys:
+            if key.place is not Place.PREVIOUS:
+                return _with_others(key, keys)
+        if problem is not None:
+            raise problem
+        if await trio.to_thread.run_sync(secrets.exists):
+            raise WrongMasterKey(secrets, f"{self._state / KEY_FILE}, which is missing")
+        return _with_others(await self._create(), keys)
+
+    async def renew(self, current: MasterKey) -> MasterKey:
+        """A key to go over to, kept at its place but in use by nobody yet.
+
+        That of a variable, if it is another one than the one in use; else a new key, in the keyring if
+        there is one, else in NEW_KEY_FILE. Its cipher opens all that ``current`` opens. Raises CannotRotate
+        when the variable holds the current key, or where a key would move out of the keyring;
+        NotDecryptable when a key of before is damaged; OSError. Cancelling leaves at most a key behind
+        that nobody uses.
+        """
+        for name, phrase in self._phrases.items():
+            if not current.cipher.same_key(Cipher(phrase)):
+                return await _renewed(current, MasterKey(Cipher(phrase), name))
+            raise CannotRotate(
+                f"the master key is the one in {name}: start Ostler with a new one there and this one in "
+                f"{PREVIOUS_VARIABLES[0]}, then rotate"
+            )
+        phrase = _fresh_phrase()
+        stored = await self._into_keyring(phrase)
+        if stored is not None:
+            return await _renewed(current, stored)
+        if current.place is Place.KEYRING:
+            raise CannotRotate("the keyring that holds the master key cannot be written; nothing was changed")
+        if current.place is Place.NEW_FILE:
+            await trio.to_thread.run_sync(self._promote)  # it is the only copy of the key in use
+        path = self._state / NEW_KEY_FILE
+        await trio.to_thread.run_sync(replace_private, path, phrase.encode() + b"\n")
+        return await _renewed(current, MasterKey(Cipher(phrase), str(path), place=Place.NEW_FILE))
+
+    async def settle(self, current: MasterKey, before: MasterKey) -> MasterKey:
+        """Tidy up once the secret file is encrypted under ``current``: the key of before leaves its place.
+
+        It is kept, encrypted, in the secret file. What cannot be tidied up is logged and stays. The result is
+        ``current`` at its lasting place.
+        """
+        if current.place is not Place.NEW_FILE:
+            await trio.to_thread.run_sync(self._remove_files, current)
+        if self._keyring is not None and before.entry not in (None, current.entry):
+            await self.discard(before)
+        return await self._settled(current)
+
+    async def discard(self, key: MasterKey) -> None:
+        """Remove a key from the keyring. One that cannot be removed is logged."""
+        if key.entry is not None and self._keyring is not None:
+            try:
+                await self._keyring.delete(key.entry)
+            except KeyringUnavailable as error:
+                log.warning("an old key stays in the keyring", entry=key.entry, reason=str(error))
+
+    async def _fitting(
+        self, secrets: Path, document: Document, keys: list[MasterKey], problem: CredentialsFailure | None
+    ) -> MasterKey:
+        fitting = next((key for key in keys if key.cipher.made(document.check)), None)
+        if fitting is None and document.keyring_entry is not None:
+            # Asked last, since it takes time.
+            fitting = await self._from_keyring(secrets, document.keyring_entry)
+            if not fitting.cipher.made(document.check):
+                raise WrongMasterKey(secrets, fitting.source)
+        if fitting is None:
+            if problem is not None:
+                raise problem
+            tried = " or ".join(dict.fromkeys(key.source for key in keys))
+            raise WrongMasterKey(secrets, tried or f"{self._state / KEY_FILE}, which is missing")
+        wanted = next(iter(self._phrases), fitting.source)
+        if wanted != fitting.source:
+            log.warning(
+                "secrets are still encrypted under another key; `ostler secrets rotate` changes that",
+                in_use=fitting.source,
+                wanted=wanted,
+            )
+        return await self._settled(_with_others(fitting, keys, document.retired))
+
+    async def _settled(self, key: MasterKey) -> MasterKey:
+        """The key, in KEY_FILE if it was in NEW_KEY_FILE."""
+        if key.place is not Place.NEW_FILE:
+            return key
+        try:
+            await trio.to_thread.run_sync(self._promote)
+        except OSError as error:
+            log.warning("the new key file could not be renamed", reason=error.strerror)
+            return key
+        return attrs.evolve(key, source=str(self._state / KEY_FILE), place=Place.FILE)
+
+    async def _from_keyring(self, secrets: Path, entry: str) -> MasterKey:
+        if self._keyring is None:
+            raise MasterKeyUnavailable(secrets, "its use is turned off")
+        try:
+            phrase = await self._keyring.get(entry)
+        except KeyringUnavailable as error:
+            raise MasterKeyUnavailable(secrets, str(error)) from error
+        if phrase is None:
+            raise MasterKeyUnavailable(secrets, f"it has no entry {entry}")
+        return MasterKey(Cipher(phrase), self._keyring.name, place=Place.KEYRING, entry=entry)
+
+    async def _create(self) -> MasterKey:
+        phrase = _fresh_phrase()
+        stored = await self._into_keyring(phrase)
+        if stored is not None:
+            return stored
+        path = self._state / KEY_FILE
+        created = await trio.to_thread.run_sync(create_private, path, phrase.encode() + b"\n")
+        # Read back even after creating: when two servers start at once, the file decides.
+        phrase = await trio.to_thread.run_sync(_read_phrase, path)
+        if created:
+            log.info("made a master key for secrets", file=str(path))
+        return MasterKey(Cipher(phrase), str(path), created, Place.FILE)
+
+    async def _into_keyring(self, phrase: str) -> MasterKey | None:
+        """The key, stored in a new entry of the keyring; None where there is no keyring."""
+        if self._keyring is None or not await self._keyring.plausible():
+            return None
+        entry = f"master-key-{os.urandom(ENTRY_BYTES).hex()}"
+        try:
+            await self._keyring.set(entry, phrase)
+        except KeyringUnavailable as error:
+            log.info("the OS keyring is not used", reason=str(error))
+            return None
+        log.info("made a master key for secrets", keyring=self._keyring.name, entry=entry)
+        return MasterKey(Cipher(phrase), self._keyring.name, True, Place.KEYRING, entry)
+
+    def _at_hand(self) -> tuple[list[MasterKey], CredentialsFailure | None]:
+        """The keys that need no asking, by preference; and what is wrong with a key file. Blocks."""
+        problem: CredentialsFailure | None = None
+        keys = [MasterKey(Cipher(phrase), name) for name, phrase in self._phrases.items()]
+        for file, place in ((KEY_FILE, Place.FILE), (NEW_KEY_FILE, Place.NEW_FILE)):
+            path = self._state / file
+            try:
+                if path.exists():
+                    keys.append(MasterKey(Cipher(_read_phrase(path)), str(path), place=place))
+            except SecretsCorrupt as error:
+                problem = problem or error
+        for phrase, name in self._previous:
+            keys.append(MasterKey(Cipher(phrase), name, place=Place.PREVIOUS))
+        return keys, problem
+
+    def _promote(self) -> None:
+        """Put the new key file into its place. One that is gone was put there by whoever saw it first."""
+        with suppress(FileNotFoundError):
+            (self._state / NEW_KEY_FILE).replace(self._state / KEY_FILE)
+
+    def _remove_files(self, current: MasterKey) -> None:
+        """Remove key files, if all that they open is opened by ``current``, too."""
+        for path in (self._state / KEY_FILE, self._state / NEW_KEY_FILE):
+            try:
+                if path.exists() and current.cipher.knows(Cipher(_read_phrase(path))):
+                    path.unlink()
+            except (OSError, SecretsCorrupt) as error:
+                log.warning("the key file of before stays", reason=str(error))
+
+
+async def _renewed(current: MasterKey, key: MasterKey) -> MasterKey:
+    """The key with a cipher that opens all that ``current`` opens."""
+    wrapped = await trio.to_thread.run_sync(key.cipher.wrap, current.cipher)
+    return attrs.evolve(key, created=True, cipher=key.cipher.opening(wrapped=wrapped))
+
+
+def _with_others(key: MasterKey, keys: Iterable[MasterKey], wrapped: Iterable[str] = ()) -> MasterKey:
+    """The key with a cipher that also opens what the others made, and the keys of before."""
+    # A new key that is not in use has made nothing: it is what an interrupted rotation left.
+    others = [
+        each.cipher
+        for each in keys
+        if each.place is not Place.NEW_FILE and not each.cipher.same_key(key.cipher)
+    ]
+    return attrs.evolve(key, cipher=key.cipher.opening(others, wrapped))
+
+
+def _fresh_phrase() -> str:
+    """A phrase, so that the content of a key file may later move into a variable."""
+    return base64.urlsafe_b64encode(os.urandom(KEY_BYTES)).decode("ascii")
+
+
+def _read_phrase(path: Path) -> str:
     try:
         phrase = path.read_text("ascii").strip()
     except (OSError, UnicodeError) as error:
         raise SecretsCorrupt(path, "the key file cannot be read") from error
     if not phrase:
         raise SecretsCorrupt(path, "the key file is empty")
-    return MasterKey(Cipher(phrase), str(path), created)
+    return phrase

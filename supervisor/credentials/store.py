@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import attrs
+import structlog
 import trio
 
 from supervisor.credentials.cipher import Cipher
+from supervisor.credentials.document import PROBE, Document, Sealed, dump_document, parse_document
 from supervisor.credentials.errors import CredentialsFailure, NotDecryptable, SecretsCorrupt, WrongMasterKey
-from supervisor.credentials.files import replace_private
-from supervisor.credentials.master import MasterKey, find_master_key
+from supervisor.credentials.files import create_private, replace_private
+from supervisor.credentials.master import KeyPlaces, MasterKey, Place
+from supervisor.credentials.os_keyring import OsKeyring
+from supervisor.credentials.outside import FoundSecret, Outside, merge
 from supervisor.credentials.secret import Secret, SecretInfo, check_name, check_value
+
+log = structlog.get_logger("supervisor")
 
 #: In the state directory.
 SECRETS_FILE: Final = "secrets.json"
 
-#: Of the file's layout.
-FORMAT_VERSION: Final = 1
-
-#: A text encrypted with the master key in every file, so that a wrong key shows before it does harm.
-PROBE: Final = b"ostler"
-
 #: Named here, since the store's own ``list`` hides the type inside the class.
 SecretInfos = list[SecretInfo]
+FoundSecrets = list[FoundSecret]
 
 #: Threads for this room's disk work. One file, changed by one caller at a time, needs one.
 DISK_THREADS: Final = 1
@@ -39,40 +39,57 @@ class _Entry:
     description: str | None
 
 
-class SecretStore:
-    """Global secrets in ``<state>/secrets.json``, decrypted once and then kept in memory.
+@attrs.frozen
+class Rotation:
+    """What a rotation did: where the new key is, where the one of before was, how much was encrypted anew."""
 
-    Open it with :meth:`open`; there is nothing to close. One process owns the file: what
-    others write into it meanwhile is not seen. Every method may raise SecretsCorrupt or
-    WrongMasterKey on first use; the file is then left alone and asked again next time.
+    source: str
+    before: str
+    secrets: int
+
+
+class SecretStore:
+    """Global secrets: those in ``<state>/secrets.json``, and those that are given from outside.
+
+    The file is decrypted once and then kept in memory; what is given from outside is read each time. Open it
+    with :meth:`open`; there is nothing to close. One process owns the file: what others write into it
+    meanwhile is not seen. Every method may raise SecretsCorrupt, WrongMasterKey or MasterKeyUnavailable; the
+    file is then left alone, and one that is corrupt is asked again next time.
 
     Cancellation: a change that has reached the disk is finished and then visible; one that has
     not yet begun has no effect.
     """
 
-    def __init__(self, path: Path, key: MasterKey | CredentialsFailure) -> None:
+    def __init__(
+        self, path: Path, key: MasterKey | CredentialsFailure, places: KeyPlaces, outside: Outside
+    ) -> None:
         self._path = path
         self._key = key
+        self._places = places
+        self._outside = outside
         self._lock = trio.Lock()
         self._limiter = trio.CapacityLimiter(DISK_THREADS)
         self._entries: dict[str, _Entry] | None = None
+        self._problems: tuple[str, ...] = ()
 
     @classmethod
-    async def open(cls, state: Path, environ: Mapping[str, str]) -> SecretStore:
-        """Find or create the master key of ``state`` (see ``find_master_key``).
+    async def open(
+        cls, state: Path, environ: Mapping[str, str], *, keyring: OsKeyring | None = None
+    ) -> SecretStore:
+        """Find or create the master key of ``state`` (``KeyPlaces.find``), and note what ``environ`` gives.
 
         A key that cannot be had does not stop a server from starting: every use of the store
-        then raises that error.
+        then raises that error. ``keyring`` None: none is asked.
         """
         path = state / SECRETS_FILE
-
-        def find() -> MasterKey | CredentialsFailure:
-            try:
-                return find_master_key(state, environ, needed_by=path)
-            except CredentialsFailure as error:
-                return error
-
-        return cls(path, await trio.to_thread.run_sync(find))
+        places = KeyPlaces(state, environ, keyring)
+        try:
+            key: MasterKey | CredentialsFailure = await _find(path, places)
+        except CredentialsFailure as error:
+            key = error
+        store = cls(path, key, places, Outside.of(environ))
+        await store._read_outside()
+        return store
 
     @property
     def master(self) -> MasterKey:
@@ -83,27 +100,41 @@ class SecretStore:
 
     @property
     def key_source(self) -> str:
-        """The variable or file that the master key came from."""
+        """The variable, file or keyring that the master key came from."""
         return self.master.source
 
     @property
     def cipher(self) -> Cipher:
-        """For whatever else is to be kept encrypted under the same key."""
+        """For whatever else is to be kept encrypted under the same key. Ask for it at each use."""
         return self.master.cipher
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What was wrong, when it was last read, with what is given from outside: lines without values."""
+        return self._problems
+
     async def list(self) -> SecretInfos:
-        """Names and descriptions, sorted by name."""
+        """Names and descriptions of what is stored, sorted by name."""
         entries = await self._loaded()
         return [SecretInfo(name, entries[name].description) for name in sorted(entries)]
 
     async def get(self, name: str) -> str | None:
-        """The value of one secret."""
+        """The value of one stored secret."""
         entry = (await self._loaded()).get(name)
         return None if entry is None else entry.value.reveal()
 
+    async def found(self) -> dict[str, FoundSecret]:
+        """Every global secret by name, sorted: the store goes before directories, these before variables."""
+        stored = [
+            FoundSecret(name, entry.value, "store", description=entry.description)
+            for name, entry in (await self._loaded()).items()
+        ]
+        merged = merge([*stored, *await self._read_outside()])
+        return dict(sorted(merged.items()))
+
     async def values(self) -> dict[str, str]:
-        """All values by name, as an agent's environment wants them."""
-        return {name: entry.value.reveal() for name, entry in (await self._loaded()).items()}
+        """The values that count, by name, as an agent's environment wants them."""
+        return {name: secret.value.reveal() for name, secret in (await self.found()).items()}
 
     async def set(self, name: str, value: str, description: str | None = None) -> None:
         """Store a secret durably, replacing its value and description.
@@ -117,21 +148,58 @@ class SecretStore:
 
             def write() -> _Entry:
                 entry = _Entry(self.cipher.encrypt(value.encode()), Secret(value), description)
-                self._write({**entries, name: entry})
+                self._write({**entries, name: entry}, self.master)
                 return entry
 
             entry = await trio.to_thread.run_sync(write, limiter=self._limiter)
             self._entries = {**entries, name: entry}
 
     async def delete(self, name: str) -> bool:
-        """Remove a secret durably; whether there was one."""
+        """Remove a stored secret durably; whether there was one."""
         async with self._lock:
             entries = dict(await self._load())
             if entries.pop(name, None) is None:
                 return False
-            await trio.to_thread.run_sync(self._write, entries, limiter=self._limiter)
+            await trio.to_thread.run_sync(self._write, entries, self.master, limiter=self._limiter)
             self._entries = entries
             return True
+
+    async def rotate(self) -> Rotation:
+        """Encrypt every stored secret under another master key (see ``KeyPlaces.renew``).
+
+        What else was encrypted under this store's cipher stays as it is and can still be opened: the keys of
+        before are kept in the secret file, encrypted under the new one.
+
+        At every moment, also after a crash or a cancellation, the file and the key that fits it are both
+        there: the new key is put beside the old one, then the file is replaced as a whole, then the old key
+        is removed. Raises CannotRotate, with everything as before, and OSError.
+        """
+        async with self._lock:
+            entries = await self._load()
+            before = self.master
+            try:
+                fresh = await self._places.renew(before)
+            except NotDecryptable as error:
+                raise SecretsCorrupt(self._path, "a key of before is damaged") from error
+
+            def write() -> None:
+                renewed = {
+                    name: attrs.evolve(entry, token=fresh.cipher.encrypt(entry.value.reveal().encode()))
+                    for name, entry in entries.items()
+                }
+                try:
+                    self._write(renewed, fresh)
+                finally:
+                    # The file counts, even where it was replaced and only then something failed.
+                    document = _read_document(self._path)
+                    if document is not None and fresh.cipher.made(document.check):
+                        self._entries, self._key = renewed, fresh
+
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(write, limiter=self._limiter)
+                settled = self._key = await self._places.settle(fresh, before)
+            log.info("the master key was changed", source=settled.source, before=before.source)
+            return Rotation(settled.source, before.source, len(entries))
 
     async def _loaded(self) -> dict[str, _Entry]:
         async with self._lock:
@@ -143,50 +211,75 @@ class SecretStore:
             self._entries = await trio.to_thread.run_sync(self._read, limiter=self._limiter)
         return self._entries
 
+    async def _read_outside(self) -> FoundSecrets:
+        if not self._outside.directories and not self._outside.variables:
+            return []
+        found, problems = await trio.to_thread.run_sync(self._outside.read, limiter=self._limiter)
+        for problem in problems:
+            if problem not in self._problems:
+                log.warning("a secret from outside is not used", problem=problem)
+        self._problems = problems
+        return found
+
     def _read(self) -> dict[str, _Entry]:
         master = self.master
-        try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
+        document = _read_document(self._path)
+        if document is None:
             return {}
-        except OSError as error:
-            raise SecretsCorrupt(self._path, error.strerror or "it cannot be read") from error
-        probe, tokens = self._parse(data)
-        try:
-            if master.cipher.decrypt(probe) != PROBE:
-                raise WrongMasterKey(self._path, master.source)
-        except NotDecryptable as error:
-            raise WrongMasterKey(self._path, master.source) from error
+        if not master.cipher.made(document.check):
+            raise WrongMasterKey(self._path, master.source)
         entries = {}
-        for name, (token, description) in tokens.items():
+        for name, sealed in document.secrets.items():
             try:
-                value = master.cipher.decrypt(token).decode()
+                value = master.cipher.decrypt(sealed.token).decode()
             except (NotDecryptable, UnicodeError) as error:
                 raise SecretsCorrupt(self._path, f"the value of {name} is damaged") from error
-            entries[name] = _Entry(token, Secret(value), description)
+            entries[name] = _Entry(sealed.token, Secret(value), sealed.description)
         return entries
 
-    def _parse(self, data: bytes) -> tuple[str, dict[str, tuple[str, str | None]]]:
-        """The file's probe, and token and description by name. Raises SecretsCorrupt."""
-        try:
-            document = json.loads(data)
-            if document["version"] != FORMAT_VERSION:
-                raise SecretsCorrupt(self._path, "it was written by another version of Ostler")
-            secrets = {
-                name: (str(entry["value"]), entry["description"])
-                for name, entry in document["secrets"].items()
-            }
-            return str(document["check"]), secrets
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise SecretsCorrupt(self._path, "it is not the JSON that Ostler writes") from error
+    def _write(self, entries: Mapping[str, _Entry], master: MasterKey) -> None:
+        secrets = {name: Sealed(entry.token, entry.description) for name, entry in entries.items()}
+        replace_private(self._path, _document(master, secrets))
 
-    def _write(self, entries: Mapping[str, _Entry]) -> None:
-        document = {
-            "version": FORMAT_VERSION,
-            "check": self.cipher.encrypt(PROBE),
-            "secrets": {
-                name: {"value": entry.token, "description": entry.description}
-                for name, entry in sorted(entries.items())
-            },
-        }
-        replace_private(self._path, json.dumps(document, indent=1).encode() + b"\n")
+
+async def _find(path: Path, places: KeyPlaces) -> MasterKey:
+    """The master key. One that was made in the keyring is noted in the secret file, made for that."""
+
+    def read() -> Document | None:
+        try:
+            return _read_document(path)
+        except SecretsCorrupt:
+            return None  # whoever uses the store is told
+
+    document = await trio.to_thread.run_sync(read)
+    try:
+        key = await places.find(path, document)
+    except WrongMasterKey:
+        if document is not None:
+            raise
+        # Perhaps another server that starts at the same time has made the file since we looked.
+        document = await trio.to_thread.run_sync(read)
+        if document is None:
+            raise
+        return await places.find(path, document)
+    if key.place is Place.KEYRING and key.created:
+        made = await trio.to_thread.run_sync(lambda: create_private(path, _document(key, {})))
+        if not made:  # but by another server
+            await places.discard(key)
+            return await places.find(path, await trio.to_thread.run_sync(read))
+    return key
+
+
+def _read_document(path: Path) -> Document | None:
+    """The content of the secret file, None where there is none. Raises SecretsCorrupt."""
+    try:
+        return parse_document(path.read_bytes(), path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SecretsCorrupt(path, error.strerror or "it cannot be read") from error
+
+
+def _document(master: MasterKey, secrets: Mapping[str, Sealed]) -> bytes:
+    cipher = master.cipher
+    return dump_document(Document(cipher.encrypt(PROBE), secrets, cipher.wrapped, master.entry))

@@ -33,3 +33,37 @@ def test_phrase_is_not_in_repr() -> None:
 def test_importing_the_room_does_not_import_cryptography() -> None:
     check = "import sys, supervisor.credentials; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0
+
+
+def test_it_is_told_without_the_library_whose_token_it_is() -> None:
+    token = Cipher("phrase").encrypt(b"data")
+    assert Cipher("phrase").made(token)
+    assert not Cipher("phrase").made(token[:-8] + "AAAAAAA=")
+    for other in ("", "gAAAA", "é", "x" * 200, Cipher("other").encrypt(b"data")):
+        assert not Cipher("phrase").made(other)
+    check = f"import sys; from supervisor.credentials import Cipher; assert Cipher('phrase').made({token!r})"
+    check += "; sys.exit('cryptography' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check]).returncode == 0
+
+
+def test_what_other_keys_made_is_opened_and_nothing_is_made_with_them() -> None:
+    first, second, third = Cipher("first"), Cipher("second"), Cipher("third")
+    tokens = [cipher.encrypt(b"data") for cipher in (first, second, third)]
+    both = second.opening([first])
+    ring = third.opening(wrapped=third.wrap(both))
+    assert [ring.decrypt(token) for token in tokens] == [b"data"] * 3
+    assert third.made(ring.encrypt(b"x"))
+    assert ring.knows(first)
+    assert not third.knows(first)
+    with pytest.raises(NotDecryptable):
+        third.decrypt(tokens[0])
+    with pytest.raises(NotDecryptable):
+        ring.decrypt(Cipher("fourth").encrypt(b"data"))
+
+
+def test_a_damaged_key_spoils_nothing_else_and_is_not_wrapped_away() -> None:
+    first, second = Cipher("first"), Cipher("second")
+    ring = second.opening(wrapped=("gAAAA-damaged", *second.wrap(first)))
+    assert ring.decrypt(first.encrypt(b"data")) == b"data"
+    with pytest.raises(NotDecryptable):
+        Cipher("third").wrap(ring)

@@ -160,7 +160,8 @@ async def test_empty_key_file_is_an_error_not_a_key(tmp_path: Path) -> None:
         b"{}",
         b'{"version":1,"check":"x","secrets":[]}',
         b'{"version":1,"check":"x","secrets":{"A":"b"}}',
-        b'{"version":2,"check":"x","secrets":{}}',
+        b'{"version":3,"check":"x","secrets":{}}',
+        b'{"version":2,"check":"x","secrets":{},"retired":1}',
         b"[" * 100_000,
     ],
 )

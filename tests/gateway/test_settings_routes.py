@@ -156,6 +156,7 @@ async def test_bad_secrets(gateway, body, loc):
 async def test_a_wrong_master_key_is_told_and_destroys_nothing(gateway, tmp_path):
     await gateway.call("PUT", SECRETS, {"name": "A", "value": "x"})
     stored = (tmp_path / "secrets.json").read_bytes()
+    (tmp_path / "master.key").unlink()  # a key that fits would win
     other = await SecretStore.open(tmp_path, {"OSTLER_MASTER_KEY": "another"})
     object.__setattr__(gateway.services, "secrets", other)
     status, body = await gateway.call("GET", SECRETS)
