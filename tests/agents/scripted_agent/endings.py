@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
@@ -106,6 +107,11 @@ def _junk(turn: Turn, rest: str) -> None:
 @directive("raw", "TEXT this line as it is")
 def _raw(turn: Turn, rest: str) -> None:
     turn.agent.wire.write(rest.encode() + b"\n")
+
+
+@directive("bytes", "BASE64 these bytes as they are, and a line feed")
+def _bytes(turn: Turn, rest: str) -> None:
+    turn.agent.wire.write(base64.b64decode(rest) + b"\n")
 
 
 @directive("stderr", "N lines on stderr")

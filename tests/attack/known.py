@@ -1,0 +1,28 @@
+"""Faults that were found, reported, and not mended yet. Whoever mends one takes its line out of here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+FAILURES: Final[Mapping[str, re.Pattern[str]]] = {
+    # A content block's `type` or a tool call's `status` that is an array or an object: no set can be asked.
+    "updates": re.compile(r"TypeError: unhashable type.*translate\.py:\d+ (_describe|_opens_again)"),
+    # A request target without a slash at its beginning: 500 by Quart, before any route of ours.
+    "http-bytes": re.compile(r"AssertionError: b'HTTP/1\.1 500 "),
+}
+"""By target: what the failure says."""
+
+LOGGED: Final[tuple[re.Pattern[str], ...]] = (
+    re.compile(r"IndexError: string index out of range"),  # a target without a slash
+    re.compile(r"UnicodeError: .*(label empty or too long|idna)"),  # a Host of many dots
+    # Bytes behind the request for a WebSocket, before it is accepted.
+    re.compile(r"LocalProtocolError: Can't send data when our state is ERROR"),
+    re.compile(r"LocalProtocolError: Received server _SWITCH_UPGRADE event without a pending proposal"),
+    # A chunked body by HTTP/1.0, or bytes behind a request that is answered already.
+    re.compile(r"BusyResourceError: another task is currently sending data"),
+    re.compile(r"LocalProtocolError: can't handle event type Response when role=SERVER"),
+    re.compile(r"RemoteProtocolError: illegal chunk header"),
+)
+"""Exceptions in the server's log, all of them of malformed requests."""

@@ -1,0 +1,240 @@
+"""What takes no process and no socket to attack: decoders, and a connection over streams in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from random import Random
+from typing import Any
+
+import orjson
+import trio
+import trio.testing
+from attack import seeds
+from attack.mutate import Mutator
+
+from supervisor.acp import jsonrpc, parse_update, schema
+from supervisor.acp.connection import open_connection
+from supervisor.acp.errors import RpcError, UnsupportedProtocolVersion
+from supervisor.acp.framing import HEAD_BYTES, FrameSplitter, Oversize
+from supervisor.conversations.cards import Recorded
+from supervisor.conversations.translate import Close, Translator
+from supervisor.events import (
+    EventValidationError,
+    Vocabulary,
+    decode_event,
+    decode_message,
+    dump_event,
+    with_nulls,
+)
+from supervisor.mcp import server_errors
+from supervisor.settings import Expose, Rules, SettingsError, apply_change, first_document, public
+from supervisor.settings.document import from_stored, to_stored
+from supervisor.settings.errors import SettingsEmpty
+
+CAPS = (16, 64, 4096, 1 << 20)  # bytes; the small ones make most frames too long
+ANSWER_SECONDS = 5.0  # for the answer behind the garbage
+RULES = Rules({"demo": ("demo-agent",), "claude-code": ("npx", "-y", "claude-agent")}, server_errors)
+MOST_STEPS = 8  # updates of a turn, changes of a document
+
+
+async def framing(random: Random) -> None:
+    """However a stream is cut into pieces, the same frames come of it, and none over the cap."""
+    mutator = Mutator(random)
+    ends = (b"\n", b"\n", b"\r\n", b"\n\n", b" \n")
+    data = b"".join(mutator.bytes(seeds.FRAMES) + random.choice(ends) for _ in range(random.randint(1, 6)))
+    cap = random.choice(CAPS)
+    whole = FrameSplitter(cap)
+    expected = [*whole.feed(data), *whole.finish()]
+    splitter = FrameSplitter(cap)
+    frames: list[bytes | Oversize] = []
+    position = 0
+    while position < len(data):
+        size = random.choice((1, 2, 7, 100, 5000))
+        frames += splitter.feed(data[position : position + size])
+        assert splitter.buffered <= max(cap + 1, HEAD_BYTES)
+        position += size
+    frames += splitter.finish()
+    # White space around a frame means nothing.
+    assert list(map(_bare, frames)) == list(map(_bare, expected))
+    for frame in frames:
+        if isinstance(frame, Oversize):
+            assert frame.size > cap
+        else:
+            assert 0 < len(frame) <= cap + 1
+            assert b"\n" not in frame
+
+
+def _bare(frame: bytes | Oversize) -> Any:
+    return frame.strip(b" \t\r") if isinstance(frame, bytes) else frame
+
+
+async def json_rpc(random: Random) -> None:
+    """Every frame is some message, and what was read of it can be written."""
+    mutator = Mutator(random)
+    frame = mutator.bytes(seeds.FRAMES) if random.random() < 0.5 else mutator.text(seeds.MESSAGES)
+    message = jsonrpc.parse(frame)
+    match message:
+        case jsonrpc.Request():
+            orjson.loads(jsonrpc.encode_result(message.id, message.params))
+        case jsonrpc.Notification():
+            orjson.loads(jsonrpc.encode_notification(message.method, message.params))
+        case jsonrpc.Response():
+            orjson.dumps([message.id, message.result])
+            if message.error is not None:
+                orjson.loads(jsonrpc.encode_error(message.id, message.error))
+                assert isinstance(str(message.error), str)
+        case jsonrpc.Invalid():
+            orjson.loads(jsonrpc.encode_error(message.id, RpcError(-32600, message.reason)))
+        case jsonrpc.Noise():
+            assert message.line == frame
+
+
+async def updates(random: Random) -> None:
+    """Whatever an agent tells of a turn, every event that comes of it is one that our own decoder takes."""
+    mutator = Mutator(random)
+    count = itertools.count()
+    core = random.random() < 0.5
+    vocabulary = Vocabulary.CORE if core else Vocabulary.EXTENDED
+    translator = Translator(core=core, confirming=random.random() < 0.5, mint=lambda: f"id-{next(count)}")
+    outs: list[Any] = []
+    for _ in range(random.randint(1, MOST_STEPS)):
+        # As it would arrive: through the parser, which repairs what is no JSON.
+        message = jsonrpc.parse(mutator.text([seeds.session_update(update) for update in seeds.UPDATES]))
+        if not isinstance(message, jsonrpc.Notification):
+            continue
+        _, update = parse_update(message.params)
+        outs += translator.update(update)
+        if random.random() < 0.2:
+            outs += translator.release()
+        if random.random() < 0.1:
+            with contextlib.suppress(RpcError):
+                request = schema.parse_permission(_read(mutator.text([seeds.PERMISSION])))
+                outs += translator.ask(request.tool_call.raw)[1]
+    outs += translator.end_turn(random.choice(list(Close)), random.choice((None, "a note")))
+    for out in outs:
+        if isinstance(out, Recorded):
+            body = dump_event(out.event, vocabulary)
+            decode_event(orjson.loads(body))
+
+
+async def answers(random: Random) -> None:
+    """Answers of an agent to what we ask of it."""
+    found = _read(Mutator(random).text([*seeds.RESULTS, seeds.PERMISSION]))
+    with contextlib.suppress(UnsupportedProtocolVersion):
+        schema.parse_initialize(found)
+    session = schema.parse_session(found)
+    schema.find_option(session.config_options or (), "model")
+    schema.parse_prompt_result(found)
+    with contextlib.suppress(RpcError):
+        schema.parse_permission(found)
+
+
+def _read(data: bytes) -> Any:
+    message = jsonrpc.parse(b'{"method":"m","params":' + data.replace(b"\n", b" ") + b"}")
+    return message.params if isinstance(message, jsonrpc.Notification) else None
+
+
+async def events(random: Random) -> None:
+    """An event is refused with a list of what is wrong, or it is taken, written, read again as written."""
+    try:
+        given = orjson.loads(Mutator(random).text(seeds.EVENTS))
+    except orjson.JSONDecodeError:
+        return
+    with contextlib.suppress(EventValidationError):
+        decode_message(given)
+    try:
+        event = decode_event(given)
+    except EventValidationError as refused:
+        told = [[*each.loc, each.msg, each.type] for each in refused.errors]
+        if not orjson.loads(orjson.dumps(told)):
+            raise
+        return
+    body = dump_event(event)
+    assert b"\n" not in body
+    # By what is written: values that are nested too deep are cut there.
+    assert dump_event(decode_event(orjson.loads(body))) == body
+    assert dump_event(decode_event(with_nulls(orjson.loads(body)))) == body
+
+
+async def settings(random: Random) -> None:
+    """A document of settings after any changes can be stored, read again, and shown."""
+    mutator = Mutator(random)
+    document = first_document(RULES.presets)
+    for _ in range(random.randint(1, MOST_STEPS)):
+        try:
+            body = orjson.loads(mutator.text(seeds.SETTINGS))
+        except orjson.JSONDecodeError:
+            continue
+        try:
+            document = apply_change(document, body, RULES)
+        except SettingsEmpty:
+            continue
+        except SettingsError as refused:
+            if not refused.errors:
+                raise
+            continue
+        stored = orjson.loads(orjson.dumps(to_stored(document, RULES.presets)))
+        assert from_stored(stored, RULES.presets) == document
+        orjson.dumps(public(document, Expose.REDACTED))
+
+
+class _Handler:
+    def notification(self, method: str, params: Any) -> None:
+        if method == "session/update":
+            parse_update(params)
+
+    async def request(self, method: str, params: Any) -> Any:
+        if method != "session/request_permission":
+            raise RpcError.method_not_found(method)
+        schema.parse_permission(params)
+        await trio.lowlevel.checkpoint()
+        return {"outcome": {"outcome": "cancelled"}}
+
+    def noise(self, line: bytes) -> None:
+        pass
+
+    def oversize(self, frame: Oversize) -> None:
+        pass
+
+    async def backpressure(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def connection(random: Random) -> None:
+    """Behind any garbage an answer is still an answer; it may have been given before, never lost."""
+    mutator = Mutator(random)
+    garbage = b"\n".join(mutator.bytes(seeds.FRAMES) for _ in range(random.randint(1, 10)))
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    async def agent() -> None:
+        asked = orjson.loads(await theirs.receive_some())
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"stopReason": "end_turn"}}
+        said = garbage + b"\n" + orjson.dumps(answer) + b"\n"
+        size = random.choice((1 << 20, 1000, 17))
+        # It is hung up on where the garbage was the answer.
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            for start in range(0, len(said), size):
+                await theirs.send_all(said[start : start + size])
+            while await theirs.receive_some():
+                pass
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(agent)
+        async with open_connection(ours, ours, _Handler(), max_frame=random.choice(CAPS[2:])) as opened:
+            with contextlib.suppress(RpcError):
+                await opened.request("session/prompt", {}, timeout=ANSWER_SECONDS)
+            assert opened.reason is None, opened.reason
+        await ours.aclose()
+        nursery.cancel_scope.cancel()
+
+
+TARGETS = {
+    "framing": framing,
+    "json-rpc": json_rpc,
+    "connection": connection,
+    "updates": updates,
+    "answers": answers,
+    "events": events,
+    "settings": settings,
+}
