@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
+import trio
 
 from gateway.auth import is_known
 from gateway.config import Config
@@ -259,3 +262,31 @@ def test_keys_that_are_no_text():
     assert is_known("a\udcff", ("b", "a\udcff"))
     assert not is_known("\ud800", ("a\udcff", "b"))
     assert not is_known("", ("a",))
+
+
+@pytest.mark.parametrize(
+    "form", ["http://127.0.0.1:{}/", "http://[::ffff:127.0.0.1]:{}/x", "http://localhost.:{}/"]
+)
+async def test_no_request_makes_the_server_fetch_anything(gateway, form):
+    """Neither the looking up of a secret elsewhere nor an MCP server is a way to another address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        url = form.format(listening.getsockname()[1])
+        body = {
+            "workspace": {"working_dir": "/w"},
+            "secrets": {"A": {"kind": "LookupSecret", "url": url, "headers": {"X-Session-API-Key": "k"}}},
+        }
+        status, answer = await gateway.call("POST", "/api/conversations", body)
+        assert status == 422
+        assert answer["detail"][0]["loc"] == ["body", "secrets", "A", "url"]
+        conversation = await gateway.conversation()
+        path = f"/api/conversations/{conversation.id}/secrets"
+        assert (await gateway.call("POST", path, {"secrets": body["secrets"]}))[0] == 422
+        servers = {"agent_settings_diff": {"mcp_config": {"far": {"url": url, "transport": "http"}}}}
+        assert (await gateway.call("PATCH", "/api/settings", servers))[0] == 200
+        assert (await gateway.call("POST", "/api/conversations", {"workspace": {"working_dir": "/w"}}))[
+            0
+        ] == 201
+        await trio.sleep(0.05)
+        with pytest.raises(BlockingIOError):
+            listening.accept()
