@@ -73,6 +73,10 @@ def max_connections() -> int:
     return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))
 
 
+KEYRING_CHOICES = {"auto": True, "off": False}
+"""Whether the OS keyring is used where there is one."""
+
+
 @attrs.frozen(kw_only=True)
 class Config:
     """Everything that the gateway is told from outside. Sizes in bytes, times in seconds.
@@ -89,6 +93,7 @@ class Config:
     session_api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
     allow_open: bool = False
     allowed_hosts: tuple[str, ...] = ()
+    keyring: bool = True
     event_vocabulary: Vocabulary | None = None
     containment: Level | None = None
     supervision: Supervision = attrs.field(factory=lambda: load_supervision({}))
@@ -142,6 +147,7 @@ def load_config(
         session_api_keys=keys,
         allow_open=allow_open,
         allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", _hosts, ()),
+        keyring=pick(env, "OSTLER_KEYRING", _keyring, True),
         event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
         containment=pick(
             env, "OSTLER_CONTAINMENT", parse_level, None, argument=containment, option="--containment"
@@ -189,3 +195,9 @@ def _for_this_machine(host: str) -> bool:
     except (OSError, UnicodeError):
         return True
     return all(is_loopback(str(entry[4][0])) for entry in found)
+
+
+def _keyring(text: str) -> bool:
+    if text not in KEYRING_CHOICES:
+        raise ValueError(f"{text!r} is neither {' nor '.join(KEYRING_CHOICES)}")
+    return KEYRING_CHOICES[text]

@@ -21,7 +21,7 @@ from supervisor.events import ErrorDetail
 async def resolve_secrets(
     secrets: Mapping[str, Any], store: SecretStore, own_origins: Collection[str]
 ) -> dict[str, str]:
-    """Plain values of secrets given as values or as references to this server's own store.
+    """Plain values of secrets given as values or as references to this server's own.
 
     A source without a value (what a client that knows only the redacted form sends) is left out. Raises
     Invalid for wrong names and shapes, for a reference to a secret that does not exist, and for a reference
@@ -52,9 +52,9 @@ async def _value(
         msg = "Value error, only secrets of this server can be looked up"
         raise SecretSourceError((ErrorDetail((*loc, "url"), msg, "value_error"),))
     if isinstance(source, StoreReference):
-        found = await store.get(source.name)
+        found = (await store.found()).get(source.name)
         if found is None:
-            msg = f"Value error, no secret {source.name} is stored"
+            msg = f"Value error, there is no secret {source.name}"
             raise SecretSourceError((ErrorDetail((*loc, "url"), msg, "value_error"),))
-        return found
+        return found.value.reveal()
     return None if source.value is None else source.value.reveal()

@@ -27,7 +27,7 @@ from supervisor.conversations.errors import InvalidStart
 from supervisor.conversations.launcher import Launcher
 from supervisor.conversations.supervisor import open_supervisor
 from supervisor.conversations.vault import Vault
-from supervisor.credentials import CredentialsFailure, SecretStore
+from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore, is_private, take_private
 from supervisor.journal import JournalError, open_journal
 from supervisor.mcp import server_errors
 from supervisor.settings import (
@@ -98,12 +98,13 @@ async def serve(
 
     Prints the address on stdout once the server accepts connections. Everything that is opened here is
     closed here: sockets first, then the agents, then the journal. With a warden the sockets are those of the
-    server before, if there was one.
+    server before, if there was one. Variables with secrets are taken out of this process's environment.
     """
     notifier = Notifier.take(os.environ)
+    environ = {**os.environ, **take_private(os.environ)}
     sockets = (lifeline.listening() if lifeline is not None else []) or await bind(config)
     try:
-        async with open_services(config, os.environ) as services, trio.open_nursery() as root:
+        async with open_services(config, environ) as services, trio.open_nursery() as root:
             await root.start(_obey_signals, services.closing, root.cancel_scope)
             root.start_soon(notifier.keep_alive)
             async with trio.open_nursery() as serving:
@@ -154,7 +155,9 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     """
     await trio.to_thread.run_sync(_make_private, config.state)
     catalog = await trio.to_thread.run_sync(load_catalog)
-    secrets = await SecretStore.open(config.state, environ)
+    secrets = await SecretStore.open(
+        config.state, environ, keyring=OsKeyring(environ) if config.keyring else None
+    )
     settings = SettingsStore(config.state, presets(catalog), server_errors)
     vault = Vault(StoreCipher(secrets))
     supervision = config.supervision
@@ -162,7 +165,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
         catalog=catalog,
         prefix=supervision.agents or config.state / AGENTS_DIR,
         data=config.state / DATA_DIR,
-        server_environment=dict(environ),
+        server_environment={name: value for name, value in environ.items() if not is_private(name)},
         secrets=secrets.values,
         vault=vault,
     )

@@ -14,10 +14,33 @@ from gateway.reading import NOT_A_UUID, Invalid, Query, dashed_uuid
 from gateway.responses import json_response
 from gateway.routing import Param, Route
 from gateway.services import Services
-from supervisor.credentials import InvalidSecretName, InvalidSecretValue
+from supervisor.credentials import CannotRotate, InvalidSecretName, InvalidSecretValue
 from supervisor.events import ErrorDetail
 
 TAG: Final = "Secrets"
+
+SOURCE: Final = schemas.obj(
+    {
+        "name": schemas.STRING,
+        "description": schemas.nullable(schemas.STRING),
+        "source": schemas.choice(("store", "directory", "variable")),
+        "where": {**schemas.nullable(schemas.STRING), "description": "Path of the file, or the variable"},
+        "hides": {
+            **schemas.array(schemas.STRING),
+            "description": "Where else there is a secret of this name, which does not count",
+        },
+    },
+    "name",
+    "description",
+    "source",
+    "where",
+    "hides",
+)
+UNUSABLE: Final = {
+    409: "What is stored cannot be read: another master key, or a damaged file",
+    503: "The OS keyring with the master key cannot be read",
+}
+KEY: Final = {**schemas.STRING, "description": "Where the master key is: a variable, a file, the OS keyring"}
 NOT_FOUND: Final = "Secret not found"
 
 
@@ -70,6 +93,29 @@ class SecretRoutes:
             raise ApiError(404, NOT_FOUND)
         return json_response({"deleted": True})
 
+    async def sources(self) -> Response:
+        """Every global secret with the place that it comes from; no values."""
+        secrets = self.services.secrets
+        found = [
+            {
+                "name": secret.name,
+                "description": secret.description,
+                "source": secret.source,
+                "where": secret.where,
+                "hides": list(secret.hides),
+            }
+            for secret in (await secrets.found()).values()
+        ]
+        return json_response({"secrets": found, "problems": secrets.problems, "key": secrets.key_source})
+
+    async def rotate(self) -> Response:
+        """Encrypt what is stored under a new master key."""
+        try:
+            done = await self.services.secrets.rotate()
+        except CannotRotate as error:
+            raise ApiError(409, str(error)) from None
+        return json_response({"key": done.source, "before": done.before, "secrets": done.secrets})
+
     def routes(self) -> tuple[Route, ...]:
         """All operations of this class."""
         base = "/api/settings/secrets"
@@ -112,5 +158,44 @@ class SecretRoutes:
                 tag=TAG,
                 result=schemas.obj({"deleted": schemas.BOOLEAN}, "deleted"),
                 errors=missing,
+            ),
+            Route(
+                method="GET",
+                path="/api/secrets",
+                handler=self.sources,
+                summary="List where secrets come from",
+                tag=TAG,
+                result=schemas.obj(
+                    {
+                        "secrets": schemas.array(SOURCE),
+                        "problems": {
+                            **schemas.array(schemas.STRING),
+                            "description": "What is wrong with files and variables that are not used",
+                        },
+                        "key": KEY,
+                    },
+                    "secrets",
+                    "problems",
+                    "key",
+                ),
+                errors=UNUSABLE,
+            ),
+            Route(
+                method="POST",
+                path="/api/secrets/rotate",
+                handler=self.rotate,
+                summary="Change the master key",
+                tag=TAG,
+                result=schemas.obj(
+                    {
+                        "key": KEY,
+                        "before": {**KEY, "description": "Where it was"},
+                        "secrets": {**schemas.COUNT, "description": "How many were encrypted anew"},
+                    },
+                    "key",
+                    "before",
+                    "secrets",
+                ),
+                errors={**UNUSABLE, 409: "The key cannot be changed here, or does not fit what is stored"},
             ),
         )
