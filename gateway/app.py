@@ -18,6 +18,7 @@ from gateway.openapi import describe
 from gateway.routes.agent_profiles import AgentProfileRoutes
 from gateway.routes.agents import METRICS, AgentRoutes
 from gateway.routes.conversations import ConversationRoutes
+from gateway.routes.credentials import CredentialRoutes
 from gateway.routes.events import EventRoutes
 from gateway.routes.secrets import SecretRoutes
 from gateway.routes.server import ServerRoutes
@@ -59,6 +60,7 @@ def create_app(services: Services) -> QuartTrio:
         *SecretRoutes(services).routes(),
         *AgentProfileRoutes(services).routes(),
         *AgentRoutes(services).routes(),
+        *CredentialRoutes(services).routes(),
     )
     register(app, routes)
 

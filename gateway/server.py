@@ -161,12 +161,22 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     settings = SettingsStore(config.state, presets(catalog), server_errors)
     vault = Vault(StoreCipher(secrets))
     supervision = config.supervision
+
+    async def origins() -> dict[str, str]:
+        return {name: secret.source for name, secret in (await secrets.found()).items()}
+
+    async def keep_secret(name: str, value: str) -> None:
+        described = {info.name: info.description for info in await secrets.list()}
+        await secrets.set(name, value, described.get(name))
+
     launcher = Launcher(
         catalog=catalog,
         prefix=supervision.agents or config.state / AGENTS_DIR,
         data=config.state / DATA_DIR,
         server_environment={name: value for name, value in environ.items() if not is_private(name)},
         secrets=secrets.values,
+        origins=origins,
+        keep_secret=keep_secret,
         vault=vault,
     )
 
@@ -195,6 +205,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
         yield Services(
             config=config,
             supervisor=supervisor,
+            launcher=launcher,
             settings=settings,
             profiles=AgentProfileStore(settings),
             secrets=secrets,

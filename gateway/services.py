@@ -14,6 +14,7 @@ import trio
 from gateway.config import Config
 
 if TYPE_CHECKING:
+    from supervisor.conversations.launcher import Launcher
     from supervisor.conversations.supervisor import Supervisor
     from supervisor.credentials import SecretStore
     from supervisor.settings import AgentProfileStore, SettingsStore
@@ -71,6 +72,7 @@ class Services:
 
     config: Config
     supervisor: Supervisor
+    launcher: Launcher
     settings: SettingsStore
     profiles: AgentProfileStore
     secrets: SecretStore

@@ -169,8 +169,8 @@ def auth_params(
 
 
 def helpful_names(descriptor: Descriptor) -> tuple[str, ...]:
-    """The secrets that would serve the agent as a credential, the first choice first."""
-    given = (source.env or source.secret for source in descriptor.credentials)
+    """The secrets that would serve the agent as a credential by themselves, the first choice first."""
+    given = (source.env or source.secret for source in descriptor.credentials if source.when is None)
     return tuple(dict.fromkeys(name for name in given if name is not None))
 
 

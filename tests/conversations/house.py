@@ -104,6 +104,9 @@ async def open_house(
     async def current() -> Mapping[str, str]:
         return dict(given)
 
+    async def keep(name: str, value: str) -> None:
+        given[name] = value
+
     async def no_default() -> AgentSettings:
         raise AssertionError("tests name their agent")
 
@@ -113,6 +116,7 @@ async def open_house(
         data=root / "data",
         server_environment={"PATH": path, "HOME": str(root), "SECRET_OF_THE_SERVER": "x"},
         secrets=current,
+        keep_secret=keep,
         vault=vault,
     )
     async with (

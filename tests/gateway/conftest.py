@@ -19,11 +19,15 @@ from gateway import logs
 from gateway.app import create_app
 from gateway.config import Config
 from gateway.listener import bind, serve_connections, url_of
+from gateway.server import StoreCipher
 from gateway.services import Services
 from supervisor.acp import TraceLine
+from supervisor.agents import load_catalog
 from supervisor.conversations.errors import AlreadyRunning, AtCapacity, InvalidStart, UnknownConversation
+from supervisor.conversations.launcher import Launcher
 from supervisor.conversations.operators import AgentView, Figures
 from supervisor.conversations.start import StartRequest, choose_vocabulary
+from supervisor.conversations.vault import Vault
 from supervisor.credentials import SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
 from supervisor.journal import Journal, Log, Row, open_journal
@@ -270,12 +274,21 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
     config = Config(state=state, **settings)
     async with open_journal(state / "journal.sqlite3") as journal:
         store = SettingsStore(state, PRESETS, server_errors)
+        secrets = await SecretStore.open(state, {})
         services = Services(
             config=config,
             supervisor=FakeSupervisor(journal),  # type: ignore[arg-type]
+            launcher=Launcher(
+                catalog=load_catalog(),
+                prefix=state / "agents",
+                data=state / "data",
+                server_environment={"HOME": str(state)},
+                secrets=secrets.values,
+                vault=Vault(StoreCipher(secrets)),
+            ),
             settings=store,
             profiles=AgentProfileStore(store),
-            secrets=await SecretStore.open(state, {}),
+            secrets=secrets,
         )
         yield Gateway(services, create_app(services))
 
