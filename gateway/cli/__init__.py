@@ -51,7 +51,13 @@ def build_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status: 0 done, 1 failed, 2 bad input, 3 no server."""
-    arguments = build_parser().parse_args(argv)
+    parser = build_parser()
+    arguments, more = parser.parse_known_args(argv)
+    if more:
+        hidden = arguments.command == commands.SECRETS
+        parser.error(
+            "values are not given as arguments" if hidden else f"unrecognized arguments: {' '.join(more)}"
+        )
     if arguments.command != "serve":
         return commands.run(arguments)
     # Imported here, so that --version and --help stay quick.

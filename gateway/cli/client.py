@@ -40,6 +40,10 @@ class BadInput(Failure):
     status = 2
 
 
+class Missing(Failure):
+    """What the command is about does not exist."""
+
+
 class Unreachable(Failure):
     """There is no server to talk to, or it does not answer."""
 
@@ -90,7 +94,10 @@ class Server:
         return self.call("POST", path, body, seconds=ACTION_SECONDS)
 
     def call(self, method: str, path: str, body: Any = None, *, seconds: float = ANSWER_SECONDS) -> Any:
-        """One request on a connection of its own. Raises Unreachable, or Failure with the server's reason."""
+        """One request on a connection of its own. Raises Unreachable, or Failure with the server's reason.
+
+        That is Missing for status 404, and BadInput for 422.
+        """
         headers = {**self.headers(), "Accept": "application/json"}
         data = None
         if body is not None:
@@ -117,7 +124,8 @@ class Server:
         except ValueError:
             raise Failure(f"what answers at {self.url} is no Ostler server (status {status})") from None
         if status >= 300:
-            raise Failure(self._reason(status, answer, retry_after))
+            kind = {404: Missing, 422: BadInput}.get(status, Failure)
+            raise kind(self._reason(status, answer, retry_after))
         return answer
 
     def absent(self, error: OSError) -> str:
@@ -138,7 +146,11 @@ class Server:
             return f"the server at {self.url} wants a key; set OSTLER_API_KEY"
         detail = answer.get("detail") if isinstance(answer, dict) else None
         if isinstance(detail, list):
-            detail = "; ".join(str(problem.get("msg")) for problem in detail if isinstance(problem, dict))
+            detail = "; ".join(
+                str(problem.get("msg")).removeprefix("Value error, ")
+                for problem in detail
+                if isinstance(problem, dict)
+            )
         text = str(detail or f"the server answered with status {status}")
         return f"{text} (try again in {retry_after} s)" if retry_after else text
 

@@ -18,6 +18,9 @@ PIPE_CLOSED: Final = 141
 WATCH_SECONDS: Final = 2.0
 SHORTEST_WATCH_SECONDS: Final = 0.1
 
+SECRETS: Final = "secrets"
+"""The command whose arguments are not repeated in what is said about them: one may be a value."""
+
 EPILOG: Final = (
     "The server is the one at --url, else at OSTLER_URL, else at OSTLER_HOST and OSTLER_PORT; the key for it "
     "is OSTLER_API_KEY, else a session key of the server's own variables. "
@@ -31,7 +34,9 @@ def add_commands(
 ) -> None:
     """Add the commands; `add` is `add_parser` of the `ostler` command's subparsers."""
 
-    def command(name: str, summary: str) -> argparse.ArgumentParser:
+    def command(
+        name: str, summary: str, add: Callable[..., argparse.ArgumentParser] = add
+    ) -> argparse.ArgumentParser:
         parser = add(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", epilog=EPILOG)
         parser.add_argument("--url", help="of the server (OSTLER_URL; default http://127.0.0.1:8000)")
         parser.add_argument("--json", action="store_true", help="print JSON, for programs")
@@ -69,6 +74,17 @@ def add_commands(
     attach = command("attach", "print what happens in a conversation, as it happens")
     one(attach, nargs="?")
     attach.add_argument("--all", action="store_true", help="from the first event on")
+
+    summary = "store, list and remove what agents are given: keys and tokens, by the name of a variable"
+    secrets = add(SECRETS, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", epilog=EPILOG)
+    actions = secrets.add_subparsers(dest="action", metavar="ACTION", required=True).add_parser
+    setting = command("set", "store a secret; its value is asked for, or read from standard input", actions)
+    setting.add_argument("name", metavar="NAME", help="of the variable that the agent reads")
+    setting.add_argument("--description", metavar="TEXT", help="for people")
+    unset = command("unset", "remove a secret from the store", actions)
+    unset.add_argument("name", metavar="NAME", help="of the secret")
+    command("list", "list names and where each secret comes from", actions)
+    command("rotate", "encrypt everything that is stored under a new master key", actions)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,138 @@
+"""`ostler secrets`: what agents are given, by name. Values come in, and are never shown."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from gateway.cli.client import BadInput, Failure, Missing, Server
+from gateway.cli.present import print_json
+from gateway.cli.text import clean, table, terminal_width
+
+NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+"""As the server has it, which judges again: here so that nobody types a value for nothing."""
+
+BAD_NAME: Final = "a secret name starts with a letter and has at most 64 letters, digits and underscores"
+
+MOST_BYTES: Final = 1024 * 1024
+"""Read of standard input: more than any environment can hold, less than what the server takes in a body."""
+
+STORED: Final = "/api/settings/secrets"
+SOURCES: Final = "/api/secrets"
+
+COLUMNS: Final = ("NAME", "SOURCE", "WHERE", "DESCRIPTION")
+
+
+def run(server: Server, arguments: Namespace) -> None:
+    """Do what `arguments.action` says. Raises Failure."""
+    ACTIONS[arguments.action](server, arguments)
+
+
+def set_secret(server: Server, arguments: Namespace) -> None:
+    """Store a secret, or replace it and its description; the value is asked for, or read from stdin."""
+    name = _name(arguments)
+    body = {"name": name, "value": _value(name)}
+    if arguments.description is not None:
+        body["description"] = arguments.description
+    answer = server.call("PUT", STORED, body)
+    print_json(answer) if arguments.json else print(f"stored {name}")
+
+
+def unset(server: Server, arguments: Namespace) -> None:
+    """Remove a secret from the store."""
+    name = _name(arguments)
+    try:
+        answer = server.call("DELETE", f"{STORED}/{name}")
+    except Missing:
+        left = _left(server, name)
+        raise Failure(
+            f"{name} is not stored; it is given by {left}" if left else f"no secret {name}"
+        ) from None
+    print_json(answer) if arguments.json else print(f"removed {name}")
+    if not arguments.json and (left := _left(server, name)):
+        _tell(f"agents still get the {name} of {left}")
+
+
+def list_secrets(server: Server, arguments: Namespace) -> None:
+    """List the secrets, where each comes from, and on standard error what does not count."""
+    answer = server.get(SOURCES)
+    if arguments.json:
+        print_json(answer)
+        return
+    found = answer["secrets"]
+    print(
+        "\n".join(
+            table(COLUMNS, [_row(each) for each in found], terminal_width()) if found else ["no secrets"]
+        )
+    )
+    sys.stdout.flush()
+    for secret in found:
+        for hidden in secret["hides"]:
+            first = secret["where"] or "the store"
+            _tell(f"{secret['name']} of {hidden} does not count: {first} goes before it")
+    for problem in answer["problems"]:
+        _tell(problem)
+
+
+def rotate(server: Server, arguments: Namespace) -> None:
+    """Go over to another master key."""
+    answer = server.post(f"{SOURCES}/rotate")
+    if arguments.json:
+        print_json(answer)
+        return
+    count = answer["secrets"]
+    what = "1 secret is" if count == 1 else f"{count} secrets are"
+    print(f"{what} encrypted under a new key, which is in {clean(answer['key'])}")
+
+
+ACTIONS: Final[Mapping[str, Callable[[Server, Namespace], None]]] = {
+    "set": set_secret,
+    "unset": unset,
+    "list": list_secrets,
+    "rotate": rotate,
+}
+"""By the name on the command line; `commands.py` has their arguments."""
+
+
+def _name(arguments: Namespace) -> str:
+    name: str = arguments.name
+    if not NAME.fullmatch(name):
+        raise BadInput(BAD_NAME)  # not quoted: it may be NAME=VALUE
+    return name
+
+
+def _value(name: str) -> str:
+    """The value, typed without echo or read to the end without the end of its last line. Raises BadInput."""
+    if sys.stdin.isatty():
+        try:
+            value = getpass.getpass(f"Value of {name}: ")
+        except EOFError:
+            value = ""
+    else:
+        data = sys.stdin.buffer.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise BadInput("the value is too long")
+        try:
+            value = data.decode().removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError:
+            raise BadInput("the value is not UTF-8") from None
+    if not value.strip():
+        raise BadInput("the value is blank; `ostler secrets unset` removes a secret")
+    return value
+
+
+def _left(server: Server, name: str) -> str | None:
+    """Where else a secret of that name is given."""
+    return next((each["where"] for each in server.get(SOURCES)["secrets"] if each["name"] == name), None)
+
+
+def _row(secret: Mapping[str, Any]) -> tuple[str, ...]:
+    return (secret["name"], secret["source"], secret["where"] or "-", secret["description"] or "")
+
+
+def _tell(text: str) -> None:
+    print(f"ostler: {' '.join(clean(text).split())}", file=sys.stderr)
