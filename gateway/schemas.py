@@ -263,6 +263,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "processes": nullable(COUNT),
             "containment": STRING,
             "queue": {**COUNT, "description": "Messages that wait for the agent"},
+            "changed_secrets": {
+                **array(STRING),
+                "description": "Names of secrets that are others now than when it was started",
+            },
         },
         "conversation_id",
         "provider",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         in_file_secrets,
     )
     from .datadir import prepare_data_dir
-    from .environment import MARKER, base_environment, compose_environment, needs_data_dir
+    from .environment import MARKER, base_environment, compose_environment, concerning, needs_data_dir
     from .errors import InstallError, NodeMissing
     from .install import Launch, ensure_installed, resolve_launch, starts_pinned
     from .levels import Level, LevelUnavailable
@@ -84,6 +84,7 @@ __all__ = [
     "base_environment",
     "choose_credential",
     "compose_environment",
+    "concerning",
     "containment_level",
     "detect",
     "ensure_installed",

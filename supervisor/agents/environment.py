@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from supervisor.agents.catalog import Descriptor, Kind, load_catalog
 from supervisor.agents.credential import Choice, choose_credential, file_secret_names, in_file_secrets
 
-__all__ = ["MARKER", "base_environment", "compose_environment", "needs_data_dir"]
+__all__ = ["MARKER", "base_environment", "compose_environment", "concerning", "needs_data_dir"]
 
 MARKER = "OSTLER_AGENT"
 """Variable that marks every process of one agent incarnation, so that strays can be found by it."""
@@ -111,6 +111,17 @@ def compose_environment(
     if path:
         env["PATH"] = os.pathsep.join([*path, *filter(None, [env.get("PATH")])])
     return env
+
+
+def concerning(
+    descriptor: Descriptor, names: Iterable[str], catalog: Mapping[str, Descriptor] | None = None
+) -> frozenset[str]:
+    """Those of the secrets of these names that the agent could be given, as a variable or as a file."""
+    withheld = _withheld(descriptor, load_catalog() if catalog is None else catalog)
+    files = {spec.name for spec in descriptor.file_secrets}
+    return frozenset(
+        name for name in names if not _is_reserved(name) and (name in files or name not in withheld)
+    )
 
 
 def _is_reserved(name: str) -> bool:

@@ -146,7 +146,10 @@ class Keeper:
             self.touch()
             run = self.run
             if run is not None and run.usable:
-                return run
+                if not await self._outdated(run):
+                    return run
+                log.info("restarting agent for its changed secrets", conversation=self._record.id)
+                await self.stop("restarting")
             if self.current is not None:
                 # One process at a time holds a session: the old one is gone before the new one starts.
                 self.current.scope.cancel()
@@ -160,6 +163,23 @@ class Keeper:
                 self.set_phase("restarting")
                 await trio.sleep(wait)
             return await self._start()
+
+    async def changed_secrets(self) -> tuple[str, ...]:
+        """The names of the secrets that the live agent was started with, or without, and that are others now.
+        They count from its next start on: before the next turn where its session can be restored, else when
+        an operator restarts it."""
+        run = self.current
+        return () if run is None else await self._context.launcher.changed_secrets(self._record, run.plan)
+
+    async def _outdated(self, run: AgentRun) -> bool:
+        """Whether it has to be started again for its secrets, and can be without losing anything."""
+        assert run.initialized is not None
+        restorable = not self._record.session_used or any(
+            method_offered(run.initialized, method) for method in ("session/resume", "session/load")
+        )
+        if not restorable or run.services.terminals:
+            return False
+        return bool(await self.changed_secrets())
 
     async def _start(self) -> AgentRun:
         assert self._nursery is not None

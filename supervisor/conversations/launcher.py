@@ -24,6 +24,7 @@ from supervisor.agents import (
     auth_params,
     choose_credential,
     compose_environment,
+    concerning,
     detect,
     find_logins,
     helpful_names,
@@ -100,6 +101,8 @@ class Plan:
     descriptor: Descriptor
     argv: tuple[str, ...]
     environment: Mapping[str, str] = attrs.field(repr=False)
+    secrets: Mapping[str, str] = attrs.field(repr=False)
+    """All that there were, by name: given to the agent or not."""
     cwd: Path
     mcp_config: Mapping[str, Any] = attrs.field(repr=False)
     mask: Masker = attrs.field(repr=False)
@@ -187,6 +190,7 @@ class Launcher:
             descriptor=descriptor,
             argv=launch.argv,
             environment=prepared.environment,
+            secrets=given,
             cwd=cwd,
             mcp_config=opened.mcp_config,
             mask=mask,
@@ -194,6 +198,20 @@ class Launcher:
             login=Login(descriptor=descriptor, choice=prepared.choice, environment=prepared.environment),
             ended=partial(self._give_back, prepared.loans),
         )
+
+    async def changed_secrets(self, record: ConversationRecord, plan: Plan) -> tuple[str, ...]:
+        """The names of the secrets that are others now than when the agent was started with this plan, of
+        those that concern it. None while the secrets cannot be read."""
+        try:
+            now = {**await self.secrets(), **await self.vault.open(record.secrets)}
+        except CredentialsFailure:
+            return ()
+        names = {*now, *plan.secrets}
+        changed = {name for name in names if now.get(name) != plan.secrets.get(name)}
+        if not changed:
+            return ()
+        files = changed & declared_files(record.agent).keys()
+        return tuple(sorted(files | concerning(plan.descriptor, changed, self.catalog)))
 
     async def credentials(self, key: str) -> Choice:
         """What the agent of that key would use now in a conversation without settings or secrets of its own.

@@ -21,6 +21,7 @@ class AgentView:
 
     `state` is where the agent is: none, queued, installing, starting, ready, running, waiting, cancelling,
     restarting, parked, hibernated, stopped, exited. `memory` is what it remembers of the conversation.
+    `changed_secrets` are names of secrets that are others now than when it was started.
     """
 
     conversation_id: str
@@ -41,6 +42,7 @@ class AgentView:
     processes: int | None
     containment: str
     queue: int
+    changed_secrets: list[str] = attrs.field(factory=list)
 
 
 @attrs.frozen(kw_only=True)
@@ -90,6 +92,7 @@ async def view(conversation: Conversation, containment: str, seen: Snapshot | No
     cancelling waits for."""
     keeper, record = conversation.runner.keeper, conversation.record
     await keeper.measure(seen)
+    changed = await keeper.changed_secrets()
     now = trio.current_time()
     live = keeper.current is not None
     idle_since = keeper.idle_since
@@ -112,6 +115,7 @@ async def view(conversation: Conversation, containment: str, seen: Snapshot | No
         processes=keeper.processes if live else None,
         containment=containment,
         queue=len(conversation.inbox),
+        changed_secrets=list(changed),
     )
 
 

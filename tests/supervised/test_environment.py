@@ -12,7 +12,7 @@ import pytest
 from supervisor.agents.catalog import load_catalog
 from supervisor.agents.credential import choose_credential, in_file_secrets
 from supervisor.agents.datadir import prepare_data_dir
-from supervisor.agents.environment import compose_environment, needs_data_dir
+from supervisor.agents.environment import compose_environment, concerning, needs_data_dir
 
 CATALOG = load_catalog()
 
@@ -257,3 +257,9 @@ async def test_relocated_home_keeps_the_git_identity(tmp_path):
     assert not (tmp_path / "g" / ".config").exists()
     await prepare_data_dir(CATALOG["claude-code"], tmp_path / "c", home=home)
     assert os.listdir(tmp_path / "c") == []
+
+
+def test_which_secrets_concern_an_agent():
+    names = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "CODEX_AUTH_JSON", "OSTLER_KEY", "MY_OWN"]
+    assert concerning(CATALOG["codex"], names) == {"OPENAI_API_KEY", "CODEX_AUTH_JSON", "MY_OWN"}
+    assert concerning(CATALOG["claude-code"], names) == {"ANTHROPIC_API_KEY", "MY_OWN"}
