@@ -21,6 +21,7 @@ from supervisor.acp import (
     SessionResult,
     UnsupportedProtocolVersion,
     classify_error,
+    error_text,
     initialize_params,
     method_offered,
     mode_option,
@@ -163,7 +164,7 @@ async def _with_login(
     except RpcError as error:
         if error.code != AUTH_REQUIRED:
             if classify_error(error) == "auth":
-                raise from_rpc(error, "ACPAuthRequired") from error
+                raise auth_required(error_text(error), wanted.login.needed(_methods(initialized))) from error
             raise
         await authenticate(connection, initialized, wanted.login, deadlines, str(error.message))
     try:
@@ -198,6 +199,12 @@ async def authenticate(
             f"{complaint}: no answer to authenticate within {deadlines.authenticate:g} s",
             login.needed(methods),
         ) from error
+
+
+def add_choices(failure: AgentFailure, login: Login, initialized: InitializeResult) -> None:
+    """Say in a failure for want of credentials what can be done about it, unless it says so."""
+    if failure.code == "ACPAuthRequired" and failure.choices is None:
+        failure.choices = login.needed(_methods(initialized))
 
 
 def _methods(initialized: InitializeResult) -> list[Mapping[str, Any]]:

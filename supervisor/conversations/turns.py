@@ -18,6 +18,7 @@ from .failures import error_event
 from .keeper import Keeper
 from .recorder import Recorder
 from .reports import Reports
+from .session import add_choices
 from .translate import Close, Translator
 from .turn import Turn
 from .work import Queued, Work
@@ -130,8 +131,11 @@ class Turns:
         if failure.code == "ACPAuthRequired":
             if not turn.updates:
                 self._record.retry_seq = turn.prompt_seq
-            if self._keeper.run is not None:
-                self._keeper.drop(self._keeper.run)  # it comes back with what credentials there are then
+            run = self._keeper.run
+            if run is not None:
+                if run.initialized is not None:
+                    add_choices(failure, run.plan.login, run.initialized)
+                self._keeper.drop(run)  # it comes back with what credentials there are then
         self.run_failed(failure)
 
     def break_down(self, error: Exception) -> None:

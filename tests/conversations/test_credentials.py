@@ -183,6 +183,29 @@ async def test_missing_credentials_are_told_with_the_choices_and_are_no_crash(
             assert "needs_credentials" not in states(await events(conversation), "agent_state")[-1]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "prompt:-32000:Log in again",
+        "new:-32000:Log in again",
+        "new:-32603:401 Unauthorized",
+        "prompt:401:Login",
+    ],
+)
+async def test_credentials_that_the_agent_does_not_take_are_told_with_the_choices_too(
+    tmp_path: Path, error: str
+) -> None:
+    async with open_house(tmp_path, secrets={"OPENAI_API_KEY": "k"}) as house:
+        conversation = await start(house, "codex", f"error={error}", "auth=api-key")
+        found = await turn(conversation, "hello")
+        assert one(found, "ConversationErrorEvent")["code"] == "ACPAuthRequired"
+        needed = states(found, "agent_state")[-1]["needs_credentials"]
+        assert [method["id"] for method in needed["methods"]] == ["api-key"]
+        assert needed["used"] == "OPENAI_API_KEY"
+        assert len(house.log.received("authenticate")) <= 1
+        assert house.supervisor.figures().crashes_total == 0
+
+
 async def test_a_credential_file_is_there_before_the_start_and_what_was_rotated_is_stored(
     tmp_path: Path,
 ) -> None:
