@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-import structlog
 
 from supervisor.credentials.errors import InvalidSecretName, InvalidSecretValue
 from supervisor.credentials.master import KEY_VARIABLES, PREVIOUS_VARIABLES
 from supervisor.credentials.secret import MAX_VALUE_BYTES, Secret, check_name, check_value
-
-log = structlog.get_logger("supervisor")
 
 #: Directories of files named like their secrets, in the order in which they count: one that the operator
 #: names (mounted by Docker or Kubernetes), and that in which systemd puts credentials.

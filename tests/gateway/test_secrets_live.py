@@ -23,9 +23,12 @@ PATIENCE_SECONDS = 20.0
 
 
 def environment_of(pid):
-    return dict(
-        item.split("=", 1) for item in Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0") if item
-    )
+    """What /proc shows of a process to us; nothing where the process does not let us look."""
+    try:
+        shown = Path(f"/proc/{pid}/environ").read_bytes()
+    except PermissionError:
+        return {}
+    return dict(item.split("=", 1) for item in shown.decode().split("\0") if item)
 
 
 async def answering(server):
