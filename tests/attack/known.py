@@ -18,11 +18,12 @@ LOGGED: Final[tuple[re.Pattern[str], ...]] = (
     re.compile(r"IndexError: string index out of range"),  # a target without a slash
     re.compile(r"UnicodeError: .*(label empty or too long|idna)"),  # a Host of many dots
     # Bytes behind the request for a WebSocket, before it is accepted.
-    re.compile(r"LocalProtocolError: Can't send data when our state is ERROR"),
-    re.compile(r"LocalProtocolError: Received server _SWITCH_UPGRADE event without a pending proposal"),
-    # A chunked body by HTTP/1.0, or bytes behind a request that is answered already.
-    re.compile(r"BusyResourceError: another task is currently sending data"),
+    re.compile(
+        r"LocalProtocolError: (Can't send data when our state is ERROR|Received server _SWITCH_UPGRADE)"
+    ),
+    # A chunked body that is wrong or ends too early, or one by HTTP/1.0; bytes behind a request.
+    re.compile(r"h11\._util\.RemoteProtocolError"),
     re.compile(r"LocalProtocolError: can't handle event type Response when role=SERVER"),
-    re.compile(r"RemoteProtocolError: illegal chunk header"),
+    re.compile(r"BusyResourceError: another task is currently sending data"),
 )
 """Exceptions in the server's log, all of them of malformed requests."""
