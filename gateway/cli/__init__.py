@@ -70,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except WardenGone as error:
         print(f"ostler: {error}", file=sys.stderr)
         return FAILED
+    if argv is None:
+        _hide_from_peers()
 
     import attrs
 
@@ -108,6 +110,15 @@ def _wants_warden(arguments: argparse.Namespace) -> bool:
         return False
     containment = arguments.containment or os.environ.get("OSTLER_CONTAINMENT")
     return containment != "tree" and warden_possible()
+
+
+def _hide_from_peers() -> None:
+    """The keys are in this process's environment and memory, and agents are processes of the same user."""
+    from supervisor.agents.prctl import hide_from_peers
+    from supervisor.agents.warden import attachable
+
+    if not attachable():
+        hide_from_peers()
 
 
 def _become_warden() -> None:

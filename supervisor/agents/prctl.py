@@ -9,9 +9,10 @@ import ctypes
 import sys
 from typing import Final
 
-__all__ = ["be_subreaper", "is_subreaper", "signal_at_parents_death"]
+__all__ = ["be_subreaper", "hide_from_peers", "is_subreaper", "signal_at_parents_death"]
 
 PR_SET_PDEATHSIG: Final = 1
+PR_SET_DUMPABLE: Final = 4
 PR_SET_CHILD_SUBREAPER: Final = 36
 PR_GET_CHILD_SUBREAPER: Final = 37
 
@@ -36,6 +37,16 @@ def signal_at_parents_death(number: int) -> bool:
     Whoever calls it compares `os.getppid()` afterwards: the parent may have died before.
     """
     return _prctl(PR_SET_PDEATHSIG, number)
+
+
+def hide_from_peers() -> bool:
+    """Keep this process's environment and memory from other processes of the same user; says whether that
+    worked.
+
+    The files in /proc that tell of them are root's from then on, no debugger of the user attaches to it, and
+    it leaves no core dump. It ends with an exec: what is started from here is not hidden.
+    """
+    return _prctl(PR_SET_DUMPABLE, 0)
 
 
 def _prctl(option: int, argument: object) -> bool:

@@ -53,6 +53,9 @@ the ten seconds that service managers and container runtimes commonly grant."""
 END_SECONDS = 20.0
 """What it may take to end after that, several times what it should; then it is killed."""
 
+ATTACHABLE_VARIABLE = "OSTLER_ATTACHABLE"
+"""Set to 1: other processes of the user, agents too, can read memory and environment of warden and server."""
+
 KILL_SECONDS = 10.0
 """How long killing goes on. Only what hangs in the kernel, or is not ours to kill, is left by then."""
 
@@ -318,5 +321,22 @@ def _say(text: str) -> None:
         return
 
 
+def attachable() -> bool:
+    """Whether the operator wants debuggers to have the warden and the server."""
+    return os.environ.get(ATTACHABLE_VARIABLE) == "1"
+
+
+def _hide_from_peers() -> None:
+    """As prctl.hide_from_peers, which cannot be imported here. Our environment is the server's."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+    except (ImportError, AttributeError, OSError):
+        return
+
+
 if __name__ == "__main__":
+    if not attachable():
+        _hide_from_peers()
     sys.exit(Warden(sys.argv[1:], budget(), drain()).run())

@@ -25,6 +25,7 @@ from support.server import ServerProcess
 ENVIRONMENT = {
     "OSTLER_SERVER_RESTARTS": "100",  # the warden's pauses grow all the same; see Run._kills
     "OSTLER_GRACE_SECONDS": "1",  # turns of a server that is told to end
+    "OSTLER_ATTACHABLE": "1",  # its descriptors are counted
 }
 FOLLOWERS = 2  # per conversation
 KILLS_PER_WARDEN = 2  # its pauses are 0.1 s and 0.3 s then; the next would be longer

@@ -1,24 +1,27 @@
-"""The guarantees name the tests that show them: those tests have to be there."""
+"""The guarantees and the threat model name the tests that show them: those tests have to be there."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).resolve().parents[1]
-GUARANTEES = TESTS.parent / "docs" / "guarantees.md"
+ROOT = TESTS.parent
 
 REFERENCE = re.compile(r"`(?P<file>[\w/]*(?:\.py)?)::(?P<test>\w+)`")
 """`FILE::TEST`, or `::TEST` for another of the file named last."""
 
 
-def test_every_test_that_is_named_is_there() -> None:
+@pytest.mark.parametrize(("document", "at_least"), [("docs/guarantees.md", 40), ("SECURITY.md", 15)])
+def test_every_test_that_is_named_is_there(document: str, at_least: int) -> None:
     file, missing, found = "", [], 0
-    for match in REFERENCE.finditer(GUARANTEES.read_text()):
+    for match in REFERENCE.finditer((ROOT / document).read_text()):
         file = match["file"] or file
         found += 1
         path = TESTS / file
         if not path.is_file() or f"def {match['test']}(" not in path.read_text():
             missing.append(f"{file}::{match['test']}")
     assert missing == []
-    assert found > 40
+    assert found > at_least

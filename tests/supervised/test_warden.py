@@ -294,7 +294,7 @@ def test_a_server_whose_warden_is_gone_already_does_not_start(tmp_path):
 
 def test_it_is_small(tmp_path):
     code = "serve(); time.sleep(300)"
-    with started(tmp_path, code) as process:
+    with started(tmp_path, code, OSTLER_ATTACHABLE="1") as process:  # its memory is looked at
         process.stdout.readline()
         assert "-I -S" in command_line(process.pid)
         with open(f"/proc/{process.pid}/smaps_rollup") as file:
