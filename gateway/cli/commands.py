@@ -84,6 +84,8 @@ def add_commands(
     unset = command("unset", "remove a secret from the store", actions)
     unset.add_argument("name", metavar="NAME", help="of the secret")
     command("list", "list names and where each secret comes from", actions)
+    check = command("check", "tell which credential an agent would use, never its value", actions)
+    check.add_argument("agent", metavar="AGENT", nargs="?", help="its key, such as codex; all without it")
     command("rotate", "encrypt everything that is stored under a new master key", actions)
 
 

@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 from gateway.cli.client import BadInput, Failure, Missing, Server
 from gateway.cli.present import print_json
@@ -23,8 +24,15 @@ MOST_BYTES: Final = 1024 * 1024
 
 STORED: Final = "/api/settings/secrets"
 SOURCES: Final = "/api/secrets"
+CREDENTIALS: Final = "/api/agents/credentials"
 
 COLUMNS: Final = ("NAME", "SOURCE", "WHERE", "DESCRIPTION")
+
+
+CREDENTIAL_COLUMNS: Final = ("AGENT", "CREDENTIAL", "NAME", "SOURCE", "BASE URL")
+
+KINDS: Final[Mapping[str, str]] = {"api_key": "API key"}
+"""Words for people, where they are others than the interface's."""
 
 
 def run(server: Server, arguments: Namespace) -> None:
@@ -89,11 +97,36 @@ def rotate(server: Server, arguments: Namespace) -> None:
     print(f"{what} encrypted under a new key, which is in {clean(answer['key'])}")
 
 
+def check(server: Server, arguments: Namespace) -> None:
+    """Tell which credential an agent would use in a new conversation, and on standard error why no other."""
+    agent = arguments.agent
+    try:
+        answer = server.get(CREDENTIALS if agent is None else f"{CREDENTIALS}?agent={quote(agent, safe='')}")
+    except Missing:
+        raise Failure(f"no agent {agent}") from None
+    if arguments.json:
+        print_json(answer)
+        return
+    rows = [
+        _credential_row(each, credential)
+        for each in answer["agents"]
+        for credential in (each["credential"], *each["also"])
+    ]
+    print("\n".join(table(CREDENTIAL_COLUMNS, rows, terminal_width())))
+    sys.stdout.flush()
+    for each in answer["agents"]:
+        for withheld in each["withheld"]:
+            _tell(f"{each['agent']} is not given {withheld['name']}: {withheld['reason']}")
+        if agent is not None and each["credential"]["kind"] == "none" and each["would_help"]:
+            _tell(f"{each['agent']} would use one of the secrets {', '.join(each['would_help'])}")
+
+
 ACTIONS: Final[Mapping[str, Callable[[Server, Namespace], None]]] = {
     "set": set_secret,
     "unset": unset,
     "list": list_secrets,
     "rotate": rotate,
+    "check": check,
 }
 """By the name on the command line; `commands.py` has their arguments."""
 
@@ -132,6 +165,17 @@ def _left(server: Server, name: str) -> str | None:
 
 def _row(secret: Mapping[str, Any]) -> tuple[str, ...]:
     return (secret["name"], secret["source"], secret["where"] or "-", secret["description"] or "")
+
+
+def _credential_row(agent: Mapping[str, Any], credential: Mapping[str, Any]) -> tuple[str, ...]:
+    url = agent["base_url"]
+    return (
+        agent["agent"],
+        KINDS.get(credential["kind"], credential["kind"]),
+        credential["name"] or credential["file"] or "-",
+        credential["source"] or "-",
+        "-" if url is None else url["name"],
+    )
 
 
 def _tell(text: str) -> None:

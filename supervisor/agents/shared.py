@@ -114,6 +114,11 @@ class SharedLogins:
         async with self._lock(name):
             await _in_thread(partial(self._withdraw, name, user, target, None))
 
+    async def same(self, name: str, one: str, other: str) -> bool:
+        """Whether both values are of one login, so that an agent with the one has the other already."""
+        async with self._lock(name):
+            return await _in_thread(partial(self._same, name, {_digest(one), _digest(other)}))
+
     async def forget(self, user: str) -> None:
         """``user`` will never start an agent again. A login that nobody else uses is offered for keeping a
         last time, then its file is removed."""
@@ -141,6 +146,9 @@ class SharedLogins:
         with suppress(FileNotFoundError):
             return sorted(path for path in (self.root / name).iterdir() if (path / LINEAGE).exists())
         return []
+
+    def _same(self, name: str, digests: set[str]) -> bool:
+        return any(digests.issubset(_Lineage.read(path).digests) for path in self._generations(name))
 
     def _lend(self, name: str, value: str, user: str, target: Path) -> tuple[Loan, Rotated | None]:
         given = _digest(value)

@@ -108,6 +108,8 @@ class Plan:
     mask: Masker = attrs.field(repr=False)
     version: str | None
     login: Login
+    lent: frozenset[str] = frozenset()
+    """The secrets that it has as files, which it shares with other agents."""
     ended: Callable[[], Awaitable[None]] = _nothing
     """To be awaited when the agent's processes are gone: takes over the tokens that it rotated. Does not
     raise; cancelling it waits for what is written, and may leave the rest to the next start."""
@@ -196,18 +198,23 @@ class Launcher:
             mask=mask,
             version=launch.version,
             login=Login(descriptor=descriptor, choice=prepared.choice, environment=prepared.environment),
+            lent=frozenset(loan.name for loan in prepared.loans),
             ended=partial(self._give_back, prepared.loans),
         )
 
     async def changed_secrets(self, record: ConversationRecord, plan: Plan) -> tuple[str, ...]:
         """The names of the secrets that are others now than when the agent was started with this plan, of
-        those that concern it. None while the secrets cannot be read."""
+        those that concern it. None while the secrets cannot be read. A login that an agent rotated is not:
+        whoever uses it has the file."""
         try:
             now = {**await self.secrets(), **await self.vault.open(record.secrets)}
         except CredentialsFailure:
             return ()
         names = {*now, *plan.secrets}
         changed = {name for name in names if now.get(name) != plan.secrets.get(name)}
+        for name in changed & plan.lent:
+            if await self._logins.same(name, now.get(name, ""), plan.secrets[name]):
+                changed.remove(name)
         if not changed:
             return ()
         files = changed & declared_files(record.agent).keys()

@@ -238,6 +238,23 @@ async def test_a_credential_file_is_there_before_the_start_and_what_was_rotated_
         assert files[0].read_text() == newer
 
 
+async def test_a_rotated_login_is_no_changed_secret_for_those_who_share_its_file(tmp_path: Path) -> None:
+    value = json.dumps(CODEX_LOGIN)
+    async with open_house(tmp_path, secrets={"CODEX_AUTH_JSON": value}) as house:
+        first, second = await start(house, "codex"), await start(house, "codex")
+        await turn(first, "hello")
+        await turn(second, "hello")
+        pid = second.runner.pid
+        (Path(environment(first)["CODEX_HOME"]) / "auth.json").write_text(value.replace("rt", "rt2"))
+        await house.supervisor.stop_agent(first.id)
+        assert house.secrets["CODEX_AUTH_JSON"] == value.replace("rt", "rt2")
+        assert not (await house.supervisor.agent(second.id)).changed_secrets
+        await turn(second, "again")
+        assert second.runner.pid == pid
+        house.secrets["CODEX_AUTH_JSON"] = value.replace("rt", "of another person")
+        assert list((await house.supervisor.agent(second.id)).changed_secrets) == ["CODEX_AUTH_JSON"]
+
+
 async def test_a_credential_of_the_conversation_rotates_without_touching_the_stored_one(
     tmp_path: Path,
 ) -> None:

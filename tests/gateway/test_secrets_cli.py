@@ -56,6 +56,47 @@ def one_line(errors):
     return errors
 
 
+async def test_which_credential_an_agent_would_use(ostler, server, tmp_path):
+    store = server.services.secrets
+    await store.set("OPENAI_API_KEY", VALUE)
+    status, out, err = await ostler("check", "codex")
+    assert (status, out) == (
+        0,
+        "AGENT  CREDENTIAL  NAME            SOURCE  BASE URL\ncodex  API key     OPENAI_API_KEY  store   -\n",
+    )
+    assert err == ""
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex" / "auth.json").write_text('{"tokens": {"refresh_token": "r"}}')
+    await store.set("OPENAI_BASE_URL", "http://url.example")
+    status, out, err = await ostler("check", "codex")
+    assert out.splitlines()[1].split() == [
+        "codex", "login", str(tmp_path / ".codex" / "auth.json"), "machine", "OPENAI_BASE_URL",
+    ]  # fmt: skip
+    assert one_line(err).startswith("ostler: codex is not given OPENAI_API_KEY: a login takes priority")
+
+
+async def test_without_a_credential_it_is_said_what_would_help(ostler):
+    status, out, err = await ostler("check", "gemini-cli")
+    assert (status, out.splitlines()[1].split()) == (0, ["gemini-cli", "none", "-", "-", "-"])
+    assert "GEMINI_API_KEY" in one_line(err)
+
+
+async def test_the_credentials_of_all_agents(ostler, server):
+    await server.services.secrets.set("GROQ_API_KEY", VALUE)
+    status, out, _ = await ostler("check")
+    assert status == 0
+    assert {line.split()[0] for line in out.splitlines()[1:]} == set(server.services.launcher.catalog)
+    assert any(line.split()[:4] == ["opencode", "API", "key", "GROQ_API_KEY"] for line in out.splitlines())
+    status, out, _ = await ostler("check", "--json")
+    assert {each["agent"] for each in json.loads(out)["agents"]} == set(server.services.launcher.catalog)
+
+
+async def test_an_agent_that_nobody_knows(ostler):
+    status, out, err = await ostler("check", "nobody/../x?y")
+    assert (status, out) == (1, "")
+    assert "no agent" in one_line(err)
+
+
 @pytest.mark.parametrize(
     ("given", "value"), [(VALUE, VALUE), (f"{VALUE}\n", VALUE), ("a\nb\r\n", "a\nb"), ("é\n\n", "é\n")]
 )
