@@ -158,8 +158,9 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     secrets = await SecretStore.open(
         config.state, environ, keyring=OsKeyring(environ) if config.keyring else None
     )
-    settings = SettingsStore(config.state, presets(catalog), server_errors)
-    vault = Vault(StoreCipher(secrets))
+    cipher = StoreCipher(secrets)
+    settings = SettingsStore(config.state, presets(catalog), server_errors, cipher)
+    vault = Vault(cipher)
     supervision = config.supervision
 
     async def origins() -> dict[str, str]:

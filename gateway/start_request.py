@@ -15,6 +15,7 @@ from supervisor.conversations.start import MAX_ITERATIONS_DEFAULT, StartRequest
 from supervisor.credentials import Cipher, NotDecryptable
 from supervisor.events import ErrorDetail, Vocabulary
 from supervisor.settings import (
+    ENCRYPTED_START,
     AgentSettings,
     SettingsError,
     confirmation_policy,
@@ -29,9 +30,6 @@ NAMING: Final = ("agent", "agent_settings", "agent_profile_id")
 
 ECHOED: Final = ("agent_definitions", "client_tools", "hook_config", "plugins", "tool_module_qualnames")
 """What is kept only for clients to read again."""
-
-ENCRYPTED_START: Final = "gAAAA"
-"""How every encrypted value begins that we hand out."""
 
 
 async def read_start_request(body: Any, services: Services, own_origins: Collection[str]) -> StartRequest:

@@ -24,6 +24,7 @@ from supervisor.settings.errors import (
     UnknownProfile,
 )
 from supervisor.settings.exposure import (
+    ENCRYPTED_START,
     EXPOSE_HEADER,
     REDACTED,
     Expose,
@@ -38,6 +39,7 @@ from supervisor.settings.schema import agent_schema, conversation_schema
 from supervisor.settings.store import SettingsStore
 
 __all__ = [
+    "ENCRYPTED_START",
     "EXPOSE_HEADER",
     "MAX_DEPTH",
     "REDACTED",

@@ -24,7 +24,15 @@ from supervisor.settings.agent import (
 from supervisor.settings.conversation import DEFAULTS as CONVERSATION_DEFAULTS
 from supervisor.settings.conversation import decode_conversation_settings
 from supervisor.settings.errors import Location, SettingsEmpty, SettingsError, problem
-from supervisor.settings.exposure import Cipher, Expose, erase_placeholders, expose_secrets
+from supervisor.settings.exposure import (
+    Cipher,
+    Expose,
+    StorageCipher,
+    erase_placeholders,
+    expose_secrets,
+    seal,
+    unseal,
+)
 from supervisor.settings.fields import Check, ServerCheck
 from supervisor.settings.merge import MAX_DEPTH, merge_fields, merge_patch, too_deep
 from supervisor.settings.names import profile_name, uuid_string
@@ -172,8 +180,10 @@ def _check_openhands(merged: dict[str, Any], loc: Location, rules: Rules) -> dic
 FORMAT_VERSION: Final = 1
 
 
-def to_stored(document: SettingsDocument, presets: Presets) -> dict[str, Any]:
-    """The document for the disk.
+def to_stored(
+    document: SettingsDocument, presets: Presets, cipher: StorageCipher | None = None
+) -> dict[str, Any]:
+    """The document for the disk, its secrets encrypted where there is a cipher. Raises what that raises.
 
     A preset's command is left out: a later release pins a newer one, and the choice was the provider.
     """
@@ -185,16 +195,19 @@ def to_stored(document: SettingsDocument, presets: Presets) -> dict[str, Any]:
     return {
         **attrs.asdict(document, recurse=False),
         "version": FORMAT_VERSION,
-        "agent_settings": agent,
+        "agent_settings": agent if cipher is None else seal(agent, cipher),
     }
 
 
-def from_stored(obj: Any, presets: Presets) -> SettingsDocument:
-    """The document from the disk. Raises SettingsError or a ValueError naming what is wrong with it."""
+def from_stored(obj: Any, presets: Presets, cipher: StorageCipher | None = None) -> SettingsDocument:
+    """The document from the disk. Raises SettingsError or a ValueError naming what is wrong with it, and what
+    the cipher raises."""
     given = fields.read(obj, (), _STORED_CHECKS, required=_STORED_CHECKS)
     if given.pop("version") != FORMAT_VERSION:
         raise ValueError("it was written by another version of Ostler")
     agent = dict(given["agent_settings"])
+    if cipher is not None:
+        agent = unseal(agent, cipher)
     if agent.get("agent_kind") == ACP and not agent.get("acp_command"):
         agent["acp_command"] = list(presets.get(str(agent.get("acp_server")), ()))
     return SettingsDocument(**{**given, "agent_settings": agent})

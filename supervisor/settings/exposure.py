@@ -8,6 +8,9 @@ from typing import Any, Final, Protocol
 
 from supervisor.settings.errors import EncryptionUnavailable
 
+#: How every token of the cipher begins: what does not is a value in the clear, of a file from before.
+ENCRYPTED_START: Final = "gAAAA"
+
 #: What stands for a secret. Sent back by a client it means nothing, and erases.
 REDACTED: Final = "**********"
 
@@ -17,6 +20,14 @@ class Cipher(Protocol):
 
     def encrypt(self, data: bytes) -> str:
         """A token."""
+        ...
+
+
+class StorageCipher(Cipher, Protocol):
+    """What encrypts secrets for the disk, and opens them again. Both raise errors of their own."""
+
+    def decrypt(self, token: str) -> bytes:
+        """What the token was made of."""
         ...
 
 
@@ -107,6 +118,20 @@ def secrets_of(settings: Mapping[str, Any]) -> list[str]:
 
     replace_secrets(settings, note)
     return found
+
+
+def seal(settings: Mapping[str, Any], cipher: StorageCipher) -> dict[str, Any]:
+    """Agent settings for the disk: every secret is a token. Raises what the cipher raises."""
+    return replace_secrets(settings, lambda value: cipher.encrypt(value.encode()))
+
+
+def unseal(settings: Mapping[str, Any], cipher: StorageCipher) -> dict[str, Any]:
+    """Agent settings from the disk. Raises what the cipher raises."""
+
+    def opened(value: str) -> str:
+        return cipher.decrypt(value).decode() if value.startswith(ENCRYPTED_START) else value
+
+    return replace_secrets(settings, opened)
 
 
 def erase_placeholders(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from supervisor.settings.document import (
     to_stored,
 )
 from supervisor.settings.errors import UnknownProfile
+from supervisor.settings.exposure import StorageCipher
 from supervisor.settings.fields import ServerCheck
 from supervisor.settings.files import JsonFile
 from supervisor.settings.profile import profile_ids
@@ -34,11 +35,16 @@ class SettingsStore:
     One process owns the file: what others write into it meanwhile is not seen. A file that cannot be
     used raises SettingsCorrupt from every method, is left alone, and is tried again the next time.
 
-    ``presets`` are the providers' commands, ``check_server`` is how the mcp room checks an entry.
+    ``presets`` are the providers' commands, ``check_server`` is how the mcp room checks an entry. Credentials
+    inside of the settings are encrypted on the disk with ``cipher``, whose errors come out of every method
+    that needs it; without one they are in the clear.
     """
 
-    def __init__(self, state: Path, presets: Presets, check_server: ServerCheck) -> None:
+    def __init__(
+        self, state: Path, presets: Presets, check_server: ServerCheck, cipher: StorageCipher | None = None
+    ) -> None:
         self.rules = Rules(presets, check_server)
+        self._cipher = cipher
         self.profiles_file = JsonFile(state / PROFILES_FILE)
         self._file = JsonFile(state / SETTINGS_FILE)
         self._lock = trio.Lock()
@@ -73,11 +79,14 @@ class SettingsStore:
 
     async def _load(self) -> SettingsDocument:
         if self._document is None:
-            stored = await self._file.load(partial(from_stored, presets=self.rules.presets))
+            parse = partial(from_stored, presets=self.rules.presets, cipher=self._cipher)
+            stored = await self._file.load(parse)
             self._document = first_document(self.rules.presets) if stored is None else stored
         return self._document
 
     async def _store(self, document: SettingsDocument) -> SettingsDocument:
-        await self._file.replace(to_stored(document, self.rules.presets))
+        # In a thread: the first encryption loads a large library.
+        stored = await trio.to_thread.run_sync(to_stored, document, self.rules.presets, self._cipher)
+        await self._file.replace(stored)
         self._document = document
         return document

@@ -145,3 +145,42 @@ async def test_failed_write_leaves_the_old_settings(tmp_path: Path, monkeypatch:
     for reader in (store, open_store(tmp_path)):
         assert (await reader.get()).misc_settings == {"a": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]
+
+
+class Reversed:
+    """A cipher that anybody can break, and that knows one key."""
+
+    def __init__(self, key: str = "k") -> None:
+        self.key = key
+
+    def encrypt(self, data: bytes) -> str:
+        return f"gAAAA{self.key}{data.decode()[::-1]}"
+
+    def decrypt(self, token: str) -> bytes:
+        if not token.startswith(f"gAAAA{self.key}"):
+            raise RuntimeError("another key")
+        return token.removeprefix(f"gAAAA{self.key}")[::-1].encode()
+
+
+MCP = {"files": {"command": "x", "env": {"TOKEN": "mcp-secret"}, "args": ["plain"]}}
+
+
+async def test_credentials_are_encrypted_on_the_disk(tmp_path: Path) -> None:
+    def sealed(key: str = "k") -> SettingsStore:
+        return SettingsStore(tmp_path, PRESETS, server_errors, Reversed(key))
+
+    # A file from before, in the clear, is read as it is and encrypted with the next change.
+    await open_store(tmp_path).patch({"agent_settings_diff": {"mcp_config": MCP}})
+    assert (await sealed().get()).agent(PRESETS).mcp_config == MCP
+    await sealed().patch({"misc_settings_diff": {"a": 1}})
+    content = (tmp_path / "settings.json").read_text()
+    assert "mcp-secret" not in content
+    assert json.loads(content)["agent_settings"]["mcp_config"]["files"] == {
+        **MCP["files"],
+        "env": {"TOKEN": "gAAAAkterces-pcm"},
+    }
+    assert (await sealed().get()).agent(PRESETS).mcp_config == MCP
+    # Another key opens nothing, and destroys nothing.
+    with pytest.raises(RuntimeError, match="another key"):
+        await sealed("other").patch({"misc_settings_diff": {"a": 2}})
+    assert (tmp_path / "settings.json").read_text() == content
