@@ -166,10 +166,6 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     async def origins() -> dict[str, str]:
         return {name: secret.source for name, secret in (await secrets.found()).items()}
 
-    async def keep_secret(name: str, value: str) -> None:
-        described = {info.name: info.description for info in await secrets.list()}
-        await secrets.set(name, value, described.get(name))
-
     launcher = Launcher(
         catalog=catalog,
         prefix=supervision.agents or config.state / AGENTS_DIR,
@@ -177,7 +173,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
         server_environment={name: value for name, value in environ.items() if not is_private(name)},
         secrets=secrets.values,
         origins=origins,
-        keep_secret=keep_secret,
+        keep_secret=secrets.exchange,
         vault=vault,
     )
 

@@ -115,13 +115,17 @@ class Plan:
     raise; cancelling it waits for what is written, and may leave the rest to the next start."""
 
 
+KeepSecret = Callable[[str, str, Callable[[str], bool]], Awaitable[bool]]
+"""Takes a name, its new value, and what says whether a value may be replaced. Tells whether it was."""
+
+
 @attrs.frozen(kw_only=True)
 class Launcher:
     """Plans starts for one server. Owns nothing but files; `secrets` answers with the global secrets by name.
 
     `origins` says of global secrets, by name, where they were given; those that it does not name are from the
-    store. `keep_secret` puts a new value (a token that an agent rotated) into the store; without it such a
-    value is kept in the data directory alone.
+    store. `keep_secret` puts a new value (a token that an agent rotated) into the store, if what stands there
+    may be replaced; without it such a value is kept in the data directory alone.
     """
 
     catalog: Mapping[str, Descriptor]
@@ -131,7 +135,7 @@ class Launcher:
     secrets: Callable[[], Awaitable[Mapping[str, str]]]
     vault: Vault
     origins: Callable[[], Awaitable[Mapping[str, str]]] | None = None
-    keep_secret: Callable[[str, str], Awaitable[None]] | None = None
+    keep_secret: KeepSecret | None = None
     _logins: SharedLogins = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: SharedLogins(self.data / LOGINS_DIR, self._keep), takes_self=True),
@@ -325,11 +329,9 @@ class Launcher:
         if self.keep_secret is None:
             return
         try:
-            stored = (await self.secrets()).get(rotated.name)
-            if stored is None or stored == rotated.value or not rotated.known(stored):
+            if (await self._origins()).get(rotated.name, STORE) != STORE:
                 return
-            if (await self._origins()).get(rotated.name, STORE) == STORE:
-                await self.keep_secret(rotated.name, rotated.value)
+            if await self.keep_secret(rotated.name, rotated.value, rotated.known):
                 log.info("an agent rotated a login; the store has the new one", secret=rotated.name)
         except (CredentialsFailure, OSError) as error:
             # The value is not lost: it stays in its file, and is offered again at the next start.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -144,15 +144,33 @@ class SecretStore:
         check_name(name)
         check_value(value)
         async with self._lock:
-            entries = dict(await self._load())
+            await self._put(name, value, description)
 
-            def write() -> _Entry:
-                entry = _Entry(self.cipher.encrypt(value.encode()), Secret(value), description)
-                self._write({**entries, name: entry}, self.master)
-                return entry
+    async def exchange(self, name: str, value: str, replaceable: Callable[[str], bool]) -> bool:
+        """Replace the stored value of a secret, if there is one and it may be replaced; whether it was.
 
-            entry = await trio.to_thread.run_sync(write, limiter=self._limiter)
-            self._entries = {**entries, name: entry}
+        What is asked about and what is replaced is the same value, whoever else changes secrets meanwhile.
+        Raises InvalidSecretValue.
+        """
+        check_value(value)
+        async with self._lock:
+            old = (await self._load()).get(name)
+            if old is None or old.value.reveal() == value or not replaceable(old.value.reveal()):
+                return False
+            await self._put(name, value, old.description)
+            return True
+
+    async def _put(self, name: str, value: str, description: str | None) -> None:
+        """Under the lock: write one entry."""
+        entries = dict(await self._load())
+
+        def write() -> _Entry:
+            entry = _Entry(self.cipher.encrypt(value.encode()), Secret(value), description)
+            self._write({**entries, name: entry}, self.master)
+            return entry
+
+        entry = await trio.to_thread.run_sync(write, limiter=self._limiter)
+        self._entries = {**entries, name: entry}
 
     async def delete(self, name: str) -> bool:
         """Remove a stored secret durably; whether there was one."""

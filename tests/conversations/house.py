@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -104,8 +104,11 @@ async def open_house(
     async def current() -> Mapping[str, str]:
         return dict(given)
 
-    async def keep(name: str, value: str) -> None:
+    async def keep(name: str, value: str, replaceable: Callable[[str], bool]) -> bool:
+        if name not in given or given[name] == value or not replaceable(given[name]):
+            return False
         given[name] = value
+        return True
 
     async def no_default() -> AgentSettings:
         raise AssertionError("tests name their agent")

@@ -186,6 +186,24 @@ async def test_one_damaged_value_is_named(tmp_path: Path) -> None:
         await (await SecretStore.open(tmp_path, KEY)).values()
 
 
+async def test_exchange_replaces_what_it_was_asked_about(tmp_path: Path) -> None:
+    store = await SecretStore.open(tmp_path, KEY)
+    assert not await store.exchange("LOGIN", "second", lambda _: True)  # there is none
+    await store.set("LOGIN", "first-value", "mine")
+    assert not await store.exchange("LOGIN", "second-value", lambda value: value == "other")
+    assert not await store.exchange("LOGIN", "first-value", lambda _: True)  # it is there already
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.set, "LOGIN", "a-persons-value", "mine")
+        nursery.start_soon(store.exchange, "LOGIN", "rotated-value", lambda value: value == "first-value")
+    assert await store.get("LOGIN") in {"a-persons-value", "rotated-value"}
+    await store.set("LOGIN", "a-persons-value", "mine")
+    assert not await store.exchange("LOGIN", "rotated-value", lambda value: value == "first-value")
+    assert await store.exchange("LOGIN", "rotated-value", lambda value: value == "a-persons-value")
+    again = await SecretStore.open(tmp_path, KEY)
+    assert await again.get("LOGIN") == "rotated-value"
+    assert [(info.name, info.description) for info in await again.list()] == [("LOGIN", "mine")]
+
+
 async def test_concurrent_sets_all_stay(tmp_path: Path) -> None:
     store = await SecretStore.open(tmp_path, KEY)
     async with trio.open_nursery() as nursery:
