@@ -45,6 +45,12 @@ def choice(values: Iterable[str], **more: Any) -> Schema:
     return {"type": "string", "enum": list(values), **more}
 
 
+def choice_in_any_case(values: Iterable[str]) -> Schema:
+    """One of these words, in small letters or in capitals."""
+    words = ("".join(f"[{c.lower()}{c.upper()}]" for c in value) for value in values)
+    return {"type": "string", "pattern": f"^({'|'.join(words)})$"}
+
+
 def integer(minimum: int, maximum: int, default: int) -> Schema:
     """A whole number within bounds, both included."""
     return {"type": "integer", "minimum": minimum, "maximum": maximum, "default": default}

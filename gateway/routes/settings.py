@@ -82,7 +82,7 @@ class SettingsRoutes:
                 handler=self.get,
                 summary="Get the settings",
                 tag=TAG,
-                headers=(Param(EXPOSE, schemas.choice(value for value in EXPOSE_HEADER if value)),),
+                headers=(Param(EXPOSE, schemas.choice_in_any_case(filter(None, EXPOSE_HEADER))),),
                 result=settings,
                 errors={400: "Unknown value of X-Expose-Secrets", 503: "No key to encrypt with"},
             ),
