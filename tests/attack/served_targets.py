@@ -173,6 +173,8 @@ async def agent_lines(site: Site, random: Random) -> None:
     lines = []
     for _ in range(LINES_OF_AN_AGENT):
         data = mutator.bytes(seeds.FRAMES) if random.random() < 0.5 else mutator.text(seeds.MESSAGES)
+        # Of the agent's own session, or nobody would listen.
+        data = re.sub(rb'"sessionId": ?"s"', b'"sessionId":"SESSION"', data)
         # An answer to the prompt ends the turn, which is the agent's right.
         data = data.replace(b'"id"', b'"no"') if random.random() < 0.9 else data
         lines.append("!bytes " + base64.b64encode(data).decode())

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import orjson
+import pytest
 from attack.fuzz_run import SHARES, fuzz, plan
 from attack.pure_targets import TARGETS as PURE
 from attack.served_targets import TARGETS as SERVED
+
+from supervisor.acp import parse_update
+from supervisor.acp.schema import parse_prompt_result
+from supervisor.conversations.translate import Usage
+from supervisor.conversations.usage import with_report, with_tokens
 
 SEED = 20261121
 INPUTS = 12_000
@@ -13,6 +20,27 @@ INPUTS = 12_000
 def test_every_target_has_its_share():
     assert set(SHARES) == {*PURE, *SERVED}
     assert abs(sum(SHARES.values()) - 1) < 1e-9
+
+
+@pytest.mark.parametrize("number", [2**53, 2**64 - 1, 1e300, -(2**63), 10**12])
+def test_no_sum_of_what_an_agent_used_grows_beyond_what_can_be_stored(number):
+    """The record of a conversation holds them; one that could not be written ended the whole server."""
+    result = parse_prompt_result({"usage": {"inputTokens": number, "outputTokens": number}})
+    usage: dict[str, object] = {}
+    for _ in range(2000):
+        usage = with_tokens(usage, result.usage)
+    _, update = parse_update(
+        {
+            "update": {
+                "sessionUpdate": "usage_update",
+                "used": number,
+                "size": number,
+                "cost": {"amount": number},
+            }
+        }
+    )
+    usage = with_report(usage, Usage(update.used, update.size, update.cost and update.cost.amount))
+    assert orjson.loads(orjson.dumps(usage)) == usage
 
 
 async def test_wrong_inputs_break_nothing(tmp_path):

@@ -8,6 +8,9 @@ import attrs
 
 from .read import Json, as_object, integer, member, text
 
+MAX_TOKENS: Final = 10**12
+"""Tokens of one turn that are believed: whatever an agent says, their sum has to be stored."""
+
 UNKNOWN_STOP_REASON: Final = "unknown"
 """The stop reason of an answer that gives none."""
 
@@ -84,4 +87,4 @@ def _usage(raw: Json) -> Usage | None:
 
 
 def _count(raw: Json, key: str) -> int:
-    return max(0, integer(raw, key) or 0)
+    return min(max(0, integer(raw, key) or 0), MAX_TOKENS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -9,6 +10,9 @@ Json = Mapping[str, Any]
 """A JSON object as the parser gives it."""
 
 EMPTY: Final[Json] = {}
+
+MAX_NUMBER: Final = 2**53 - 1
+"""Beyond it not every client reads the number that was written, and JSON's encoders begin to refuse."""
 
 
 def as_object(value: Any) -> Json:
@@ -31,17 +35,19 @@ def identifier(obj: Json, key: str) -> str | None:
 
 
 def integer(obj: Json, key: str) -> int | None:
-    """An integer member, also when it was written with a fraction of zero."""
-    value = obj.get(key)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """An integer member, also when it was written with a fraction of zero; one beyond MAX_NUMBER as that."""
+    value = number(obj, key)
+    return int(value) if value is not None and value.is_integer() else None
 
 
 def number(obj: Json, key: str) -> float | None:
-    """A numeric member."""
+    """A numeric member; one beyond MAX_NUMBER as that: sums of others might be more than can be stored."""
     value = obj.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return float(max(-MAX_NUMBER, min(value, MAX_NUMBER)))
 
 
 def member(obj: Json, key: str) -> Json:

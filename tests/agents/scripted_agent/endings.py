@@ -109,9 +109,9 @@ def _raw(turn: Turn, rest: str) -> None:
     turn.agent.wire.write(rest.encode() + b"\n")
 
 
-@directive("bytes", "BASE64 these bytes as they are, and a line feed")
+@directive("bytes", "BASE64 these bytes and a line feed; SESSION in them becomes the id of the session")
 def _bytes(turn: Turn, rest: str) -> None:
-    turn.agent.wire.write(base64.b64decode(rest) + b"\n")
+    turn.agent.wire.write(base64.b64decode(rest).replace(b"SESSION", turn.session.id.encode()) + b"\n")
 
 
 @directive("stderr", "N lines on stderr")
