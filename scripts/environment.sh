@@ -67,13 +67,14 @@ node_is_enough() {
 
 # make_environment DIRECTORY PYTHON PROJECT LOCK...: a virtual environment that holds exactly the locked versions and,
 # with PROJECT=yes, Ostler itself (editable). Made anew when anything that it was made from has changed; else at once.
+# One that another Python made, or that holds more, will do: terminals differ in PATH, and a server may run on it.
 make_environment() {
     local directory=$1 python=$2 project=$3
     shift 3
     local -a locks=("$@") sources=("$@")
     [[ $project == yes ]] && sources+=(setup.cfg pyproject.toml)
     local stamp
-    stamp=$(cd "$ROOT" && printf '%s %s\n' "$directory" "$python" && cksum "${sources[@]}")
+    stamp=$(cd "$ROOT" && printf '%s\n' "$directory" && cksum "${sources[@]}")
     is_made "$directory" "$stamp" && return 0
 
     mkdir -p "$ROOT/.cache"
@@ -104,6 +105,12 @@ make_runtime() {
     make_environment "$ROOT/.venv" "$python" yes "${locks[@]}"
 }
 
+# is_made DIRECTORY STAMP: whether the environment works and was made from all that the stamp names.
 is_made() {
-    [[ -x $1/bin/python && -f $1/made-from && $(<"$1/made-from") == "$2" ]]
+    [[ -x $1/bin/python && -f $1/made-from ]] || return 1
+    local made line
+    made=$'\n'$(<"$1/made-from")$'\n'
+    while IFS= read -r line; do
+        [[ $made == *$'\n'"$line"$'\n'* ]] || return 1
+    done <<<"$2"
 }
