@@ -75,6 +75,18 @@ RESPONSES = {
         {"type": "function_call_output", "call_id": "1", "output": "result"},
     ],
 }
+CODE = {
+    "type": "custom",
+    "name": "exec",
+    "description": "Run code.\nexec tool declaration:\ndeclare const tools: { exec_command(args: {}): any; };",
+}
+CODE_MODE = {  # the tools are an item of the input, and one of them runs code that calls the others
+    "model": "m",
+    "input": [
+        {"type": "additional_tools", "tools": [{"type": "namespace", "name": "functions", "tools": [CODE]}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "TOOL: old"}]},
+    ],
+}
 CHAT = {
     "model": "m",
     "tools": [{"type": "function", "function": {"name": "bash", "parameters": SHELL_SCHEMA}}],
@@ -107,6 +119,19 @@ GEMINI = {
 def test_what_is_read_out_of_a_request(request_: ModelRequest) -> None:
     assert (request_.user_text, request_.results, request_.rounds) == ("TOOL: old", ["result"], 1)
     assert request_.tools[0].schema == SHELL_SCHEMA
+
+
+def test_tools_that_only_code_can_call() -> None:
+    request = openai.parse_responses(CODE_MODE)
+    ((tool, code),) = decide(request).calls
+    assert tool.name == "exec"
+    assert code == 'const done = await tools.exec_command({"cmd": "old"}); text(done.output);'
+    events = dict(openai.stream_responses(request, decide(request)))
+    (item,) = events["response.completed"]["response"]["output"]
+    assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "exec", code)
+    request.user_text = "WRITE: a.txt text"
+    ((_, code),) = decide(request).calls
+    assert code.startswith('text(await tools.apply_patch("*** Begin Patch\\n*** Add File: a.txt\\n+text')
 
 
 def test_a_prompt_after_an_interruption_counts() -> None:

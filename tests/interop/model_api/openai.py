@@ -12,6 +12,7 @@ from interop.model_api.script import Answer
 from interop.model_api.stream import INPUT_TOKENS, Event, new_id, pieces
 
 CALLS = ("function_call", "custom_tool_call", "local_shell_call")
+CODE_CALLS = "declare const tools"  # in the description of a tool that runs code, which calls the others
 CHAT_STOPS = {"end": "stop", "refusal": "content_filter", "tokens": "length"}
 INCOMPLETE = {"refusal": "content_filter", "tokens": "max_output_tokens"}
 
@@ -29,6 +30,10 @@ def parse_responses(body: dict[str, Any]) -> ModelRequest:
     in_round = False
     for item in items:
         kind = item.get("type", "message")
+        if kind == "additional_tools":  # so the newer models are told of their tools
+            for tool in item.get("tools") or []:
+                request.tools += _response_tools(tool)
+            continue
         if kind in CALLS:
             request.rounds += not in_round
             in_round = True
@@ -46,7 +51,8 @@ def _response_tools(tool: dict[str, Any], namespace: str | None = None) -> list[
         case "function":
             return [Tool(tool["name"], tool.get("parameters") or {}, namespace=namespace)]
         case "custom":
-            return [Tool(tool["name"], kind="custom")]
+            code = CODE_CALLS in (tool.get("description") or "")
+            return [Tool(tool["name"], kind="code" if code else "custom")]
         case "local_shell":
             return [Tool("local_shell", kind="local_shell")]
         case "namespace":
@@ -117,7 +123,7 @@ def _call(tool: Tool, arguments: Any, output: list[dict[str, Any]]) -> Iterator[
     if tool.kind == "local_shell":
         item |= {"id": new_id("lsh_"), "type": "local_shell_call", "status": "completed", "action": arguments}
         yield "response.output_item.added", {**place, "item": item}
-    elif tool.kind == "custom":
+    elif tool.kind in ("custom", "code"):
         item |= {"id": new_id("ctc_"), "type": "custom_tool_call", "name": tool.name, "input": ""}
         yield "response.output_item.added", {**place, "item": item}
         delta = {**place, "item_id": item["id"], "delta": arguments}

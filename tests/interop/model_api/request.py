@@ -15,7 +15,8 @@ _ADDED = re.compile(
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool the agent offers. `kind`: function, custom (free text input) or local_shell."""
+    """A tool the agent offers. `kind`: function, custom (free text input), code (JavaScript that calls the
+    agent's other tools) or local_shell."""
 
     name: str
     schema: dict[str, Any] = field(default_factory=dict)

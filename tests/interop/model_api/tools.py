@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,15 +16,21 @@ TEXT_KEYS = ("content", "contents", "file_text")
 
 
 def find(tools: Iterable[Tool], names: Iterable[str]) -> Tool | None:
-    """The first of `names` that is offered, in the order of `names`."""
-    by_name = {tool.name.lower(): tool for tool in tools}
-    return next((by_name[name] for name in names if name in by_name), None)
+    """The first of `names` that is offered, in the order of `names`; else the one that runs code."""
+    offered = list(tools)
+    by_name = {tool.name.lower(): tool for tool in offered}
+    named = next((by_name[name] for name in names if name in by_name), None)
+    return named or next((tool for tool in offered if tool.kind == "code"), None)
 
 
 def shell_arguments(tool: Tool, command: str, *, escalate: bool) -> Any:
     """Arguments that run `command`; `escalate` asks to leave the sandbox where the tool knows how."""
     if tool.kind == "local_shell":
         return {"type": "exec", "command": ["bash", "-lc", command], "env": {}}
+    if tool.kind == "code":
+        asking = {"sandbox_permissions": "require_escalated", "justification": "the test asks for it"}
+        given = json.dumps({"cmd": command} | (asking if escalate else {}))
+        return f"const done = await tools.exec_command({given}); text(done.output);"
     properties = tool.properties
     key = next((key for key in COMMAND_KEYS if key in properties), "command")
     as_list = str(properties.get(key, {}).get("type")).lower() == "array"
@@ -40,6 +47,8 @@ def write_arguments(tool: Tool, path: str, text: str) -> Any:
     patch = f"*** Begin Patch\n*** Add File: {path}\n+{text}\n*** End Patch\n"
     if tool.kind == "custom":
         return patch
+    if tool.kind == "code":
+        return f"text(await tools.apply_patch({json.dumps(patch)}));"
     if tool.name == "apply_patch":
         return {"input" if "input" in tool.properties else "patch": patch}
     arguments = {}
