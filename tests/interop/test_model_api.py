@@ -78,7 +78,7 @@ RESPONSES = {
 CODE = {
     "type": "custom",
     "name": "exec",
-    "description": "Run code.\nexec tool declaration:\ndeclare const tools: { exec_command(args: {}): any; };",
+    "description": "Run code. exec tool declaration:\ndeclare const tools: { exec_command(args: {}): any; };",
 }
 CODE_MODE = {  # the tools are an item of the input, and one of them runs code that calls the others
     "model": "m",

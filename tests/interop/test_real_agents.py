@@ -9,8 +9,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,108 +18,14 @@ import pytest
 import trio
 from interop.model_api.server import ModelApi
 from interop.real_agents import CLAUDE_CODE, CODEX, OPENCODE, REAL_AGENTS, RealAgent, install
-from interop.recording import Recording
-from support.client import Rest, answer_text, of_kind, summary
+from interop.talk import ASK_ME, MARKER, TURN_S, Open, Talk
+from support.client import answer_text, of_kind, summary
 from support.processes import alive, environment
-from support.server import ServerProcess, running_server
-from support.sockets import Collector, collect
+from support.server import running_server
 
 pytestmark = pytest.mark.interop
 
-TURN_S = 60.0  # the slowest agent needs about five seconds for its first turn on a busy machine
 INTERRUPT_S = 2.5  # what the server promises (2 s) and a little for the way
-MARKER = "OSTLER_AGENT"  # in the environment of every process of an agent
-
-ASK_ME = {"kind": "AlwaysConfirm"}
-
-
-class Talk:
-    """One conversation with a real agent, and what arrives on its socket."""
-
-    def __init__(self, server: ServerProcess, agent: RealAgent, conversation: str, workspace: Path) -> None:
-        self.server, self.agent, self.workspace = server, agent, workspace
-        self.id = conversation
-        self.deleted = False
-        self.socket: Collector
-
-    @property
-    def rest(self) -> Rest:
-        return self.server.rest
-
-    async def turn(self, text: str, **options: Any) -> list[Any]:
-        return await self.rest.turn(self.id, text, timeout=TURN_S, **options)
-
-    async def begin(self, text: str) -> int:
-        """Send without waiting; how many events there were before."""
-        before = len(await self.rest.events(self.id))
-        await self.rest.send(self.id, text)
-        return before
-
-    async def settle(self, before: int, *wanted: str) -> list[Any]:
-        return await self.rest.settle(self.id, before, wanted=wanted, timeout=TURN_S)
-
-    async def wait_delta(self, text: str) -> None:
-        """Until `text` has been streamed."""
-        start = len(self.socket.frames)
-        said = ""
-
-        def heard(frame: dict[str, Any]) -> bool:
-            nonlocal said
-            if frame.get("kind") == "StreamingDeltaEvent":
-                said += frame.get("content") or ""
-            return text in said
-
-        await self.socket.wait_for(heard, timeout=TURN_S, start=start)
-
-    def pids(self) -> list[int]:
-        """The agents' own processes: marked ones whose parent is not."""
-        tree = self.server.tree()
-        marked = {process.pid: process.ppid for process in tree if MARKER in environment(process.pid)}
-        return sorted(pid for pid, parent in marked.items() if parent not in marked)
-
-    def pid(self) -> int:
-        (pid,) = self.pids()
-        return pid
-
-
-Open = Callable[..., AbstractAsyncContextManager[Talk]]
-
-
-@pytest.fixture
-async def server(tmp_path: Path, agents_prefix: Path) -> AsyncIterator[ServerProcess]:
-    state = tmp_path / "state"
-    state.mkdir()
-    (state / "agents").symlink_to(agents_prefix)
-    async with running_server(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def talk(
-    server: ServerProcess,
-    agents_prefix: Path,
-    model_api: ModelApi,
-    recording: Recording,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-) -> Open:
-    """Opens conversations: `async with talk(agent, **fields of the start request) as one`."""
-
-    @asynccontextmanager
-    async def opened(agent: RealAgent, *, with_key: bool = True, **fields: Any) -> AsyncIterator[Talk]:
-        await install(agent, agents_prefix)
-        await server.rest.put_secrets((agent.secrets if with_key else agent.keyless)(model_api.url))
-        workspace = tmp_path / f"workspace-{agent.key}"
-        workspace.mkdir(exist_ok=True)
-        info = await server.rest.create(workspace, agent.agent_settings(), **fields)
-        one = Talk(server, agent, info["id"], workspace)
-        async with collect(server.events_socket(one.id)) as one.socket:
-            yield one
-            if not one.deleted:
-                await recording.keep(request.node.name, server.rest, one.id, one.socket)
-
-    return opened
-
 
 each_agent = pytest.mark.parametrize("agent", REAL_AGENTS.values(), ids=REAL_AGENTS)
 

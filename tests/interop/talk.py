@@ -1,0 +1,70 @@
+"""A conversation with a real agent on a real server, as the tests here speak to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+from interop.real_agents import RealAgent
+from support.client import Rest
+from support.processes import environment
+from support.server import ServerProcess
+from support.sockets import Collector
+
+TURN_S = 60.0  # the slowest agent needs about five seconds for its first turn on a busy machine
+ASK_ME = {"kind": "AlwaysConfirm"}
+MARKER = "OSTLER_AGENT"  # in the environment of every process of an agent
+
+
+class Talk:
+    """One conversation with a real agent, and what arrives on its socket."""
+
+    def __init__(self, server: ServerProcess, agent: RealAgent, conversation: str, workspace: Path) -> None:
+        self.server, self.agent, self.workspace = server, agent, workspace
+        self.id = conversation
+        self.deleted = False
+        self.socket: Collector
+
+    @property
+    def rest(self) -> Rest:
+        return self.server.rest
+
+    async def turn(self, text: str, **options: Any) -> list[Any]:
+        return await self.rest.turn(self.id, text, timeout=TURN_S, **options)
+
+    async def begin(self, text: str) -> int:
+        """Send without waiting; how many events there were before."""
+        before = len(await self.rest.events(self.id))
+        await self.rest.send(self.id, text)
+        return before
+
+    async def settle(self, before: int, *wanted: str) -> list[Any]:
+        return await self.rest.settle(self.id, before, wanted=wanted, timeout=TURN_S)
+
+    async def wait_delta(self, text: str) -> None:
+        """Until `text` has been streamed."""
+        start = len(self.socket.frames)
+        said = ""
+
+        def heard(frame: dict[str, Any]) -> bool:
+            nonlocal said
+            if frame.get("kind") == "StreamingDeltaEvent":
+                said += frame.get("content") or ""
+            return text in said
+
+        await self.socket.wait_for(heard, timeout=TURN_S, start=start)
+
+    def pids(self) -> list[int]:
+        """The agents' own processes: marked ones whose parent is not."""
+        tree = self.server.tree()
+        marked = {process.pid: process.ppid for process in tree if MARKER in environment(process.pid)}
+        return sorted(pid for pid, parent in marked.items() if parent not in marked)
+
+    def pid(self) -> int:
+        (pid,) = self.pids()
+        return pid
+
+
+Open = Callable[..., AbstractAsyncContextManager[Talk]]
