@@ -121,6 +121,16 @@ def test_what_is_read_out_of_a_request(request_: ModelRequest) -> None:
     assert request_.tools[0].schema == SHELL_SCHEMA
 
 
+def test_a_result_is_told_in_every_way() -> None:
+    text = "TELL 3 /w/a.txt: printenv X"
+    ((tool, arguments),) = decide(asked(text)).calls
+    assert (tool.name, arguments["command"]) == ("bash", "printenv X")
+    ((tool, arguments),) = decide(asked(text, ("one\ntwo",), 1)).calls
+    assert (tool.name, arguments) == ("write", {"filePath": "/w/a.txt", "content": "one two"})
+    answer = decide(asked(text, ("one\ntwo", "written"), 2))
+    assert (answer.text, answer.thoughts) == (("one", " tw", "o"), ("one two",))
+
+
 def test_tools_that_only_code_can_call() -> None:
     request = openai.parse_responses(CODE_MODE)
     ((tool, code),) = decide(request).calls

@@ -131,6 +131,8 @@ async def refused(one: Talk) -> None:
         assert "auth.openai.com" in answer_text(events)
     else:
         assert [error["code"] for error in errors] == ["ACPAuthRequired"], summary(events)
+        choices = (await one.rest.info(one.id))["agent_state"]["needs_credentials"]
+        assert "ANTHROPIC_API_KEY" in choices["secrets"]
 
 
 async def credentials(rest: Rest, agent: RealAgent) -> dict[str, Any]:

@@ -6,6 +6,8 @@
     TOOLS N: COMMAND        N calls in one answer
     LOOP N: COMMAND         N rounds of one call each (`%i` in COMMAND is the number of the call)
     WRITE: PATH TEXT        one call of the agent's own file-writing tool
+    TELL N PATH: COMMAND    one call that runs COMMAND; then one that writes what came back into PATH, as one
+                            line; then that line, as a thought and as a text in deltas of N characters
     SLOW N [MS]             N text deltas, MS apart (100)
     STREAM N                N text deltas as fast as they go
     THINK N                 N reasoning deltas, then a text
@@ -35,6 +37,7 @@ ECHO_SHOWN = 80  # characters of the user's message that are repeated
 _COMMAND = re.compile(
     r"\W*(?:(?P<tool>TOOL|ASK|WRITE):\s*(?P<argument>.+)"
     r"|(?P<many>TOOLS|LOOP)\s+(?P<count>\d+):\s*(?P<command>.+)"
+    r"|TELL\s+(?P<size>\d+)\s+(?P<path>\S+):\s*(?P<told>.+)"
     r"|(?P<number>SLOW|STREAM|THINK|ERROR)\s+(?P<n>\d+)(?:\s+(?P<ms>\d+))?"
     r"|(?P<word>HANG|REFUSE|MAXTOK))\s*"
 )
@@ -74,6 +77,8 @@ def decide(request: ModelRequest) -> Answer:
         if request.results:
             return _tool_done(request)
         return _one_call(request, match["tool"], match["argument"])
+    if match["told"]:
+        return _tell(request, int(match["size"]), match["path"], match["told"])
     if match["many"]:
         return _calls(request, match["many"], int(match["count"]), match["command"])
     if match["number"]:
@@ -85,6 +90,15 @@ def decide(request: ModelRequest) -> Answer:
 
 def _tool_done(request: ModelRequest) -> Answer:
     return Answer(text=("TOOL-DONE ", request.results[-1][:RESULT_SHOWN]))
+
+
+def _tell(request: ModelRequest, size: int, path: str, command: str) -> Answer:
+    if not request.results:
+        return _one_call(request, "TOOL", command)
+    line = " ".join(request.results[0].split())
+    if len(request.results) == 1:
+        return _one_call(request, "WRITE", f"{path} {line}")
+    return Answer(text=tuple(line[i : i + size] for i in range(0, len(line), size)), thoughts=(line,))
 
 
 def _one_call(request: ModelRequest, verb: str, argument: str) -> Answer:
