@@ -125,7 +125,8 @@ class Launcher:
 
     `origins` says of global secrets, by name, where they were given; those that it does not name are from the
     store. `keep_secret` puts a new value (a token that an agent rotated) into the store, if what stands there
-    may be replaced; without it such a value is kept in the data directory alone.
+    may be replaced; without it such a value is kept in the data directory alone. `hidden` are values of the
+    server's own that are masked in what agents say, though no agent is given them.
     """
 
     catalog: Mapping[str, Descriptor]
@@ -135,6 +136,7 @@ class Launcher:
     secrets: Callable[[], Awaitable[Mapping[str, str]]]
     vault: Vault
     origins: Callable[[], Awaitable[Mapping[str, str]]] | None = None
+    hidden: Sequence[str] = attrs.field(default=(), repr=False)
     keep_secret: KeepSecret | None = None
     _logins: SharedLogins = attrs.field(
         init=False,
@@ -191,7 +193,9 @@ class Launcher:
         cwd = Path(record.working_dir)
         await trio.to_thread.run_sync(_make_workspace, cwd)
         # In a thread: some milliseconds for every ten secrets.
-        mask = await trio.to_thread.run_sync(_masker, given, prepared.tokens, agent_settings_to_dict(opened))
+        mask = await trio.to_thread.run_sync(
+            _masker, given, [*prepared.tokens, *self.hidden], agent_settings_to_dict(opened)
+        )
         return Plan(
             descriptor=descriptor,
             argv=launch.argv,

@@ -7,6 +7,7 @@ that are JSON documents or several lines, the parts that are secrets by themselv
 from __future__ import annotations
 
 import base64
+import html
 import itertools
 import json
 import os
@@ -31,6 +32,13 @@ _ODD_ESCAPES: Final = re.compile(rb"\\[u/]")
 """JSON escapes that need not be: they can stand for any character of a secret."""
 
 
+_SCHEME: Final = re.compile(r"(?P<name>[A-Za-z][\w-]*)[ =:]+(?P<credential>\S+)")
+"""The value of a header for authorization: its scheme, and what is the secret of it."""
+
+NESTED: Final = 3
+"""How many times over a secret is looked for as a string in a string, of JSON or of Python."""
+
+
 class Masker:
     """Finds the secrets that it was made with. One compiled expression; safe to share."""
 
@@ -39,6 +47,8 @@ class Masker:
         self._forms = sorted({form for value in values for form in _forms(value) if len(form) >= SHORTEST})
         self._longest = max(map(len, self._forms), default=0)
         self._text: re.Pattern[str] | None = None
+        # Documents inside of documents are escaped again and again: those are taken apart to be sure.
+        self._escaped = any(json.dumps(value, ensure_ascii=False)[1:-1] != value for value in values)
         if self._forms:
             self._text = re.compile(_expression(self._forms))
             self._bytes = re.compile(_expression(self._forms).encode("utf-8", "surrogatepass"))
@@ -73,7 +83,11 @@ class Masker:
         """Whether a JSON text may hold a secret. Quick, since almost none does."""
         if self._text is None:
             return False
-        return self._bytes.search(document) is not None or _ODD_ESCAPES.search(document) is not None
+        return (
+            self._bytes.search(document) is not None
+            or _ODD_ESCAPES.search(document) is not None
+            or (self._escaped and b"\\\\" in document)
+        )
 
     def document(self, document: bytes) -> bytes:
         """A JSON text, masked."""
@@ -136,8 +150,14 @@ NOTHING: Final = Masker(())
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """What of a secret is a secret by itself: it, the strings of a JSON document, the lines of a text."""
+    """What of a secret is a secret by itself: it, the strings of a JSON document, the lines of a text, what
+    follows the scheme of an authorization."""
     yield secret
+    scheme = _SCHEME.fullmatch(secret)
+    if scheme is not None:
+        yield scheme["credential"]
+        if scheme["name"].lower() == "basic":
+            yield from _basic(scheme["credential"])
     if secret.lstrip().startswith(("{", "[")):
         try:
             document = orjson.loads(secret)
@@ -149,6 +169,27 @@ def _parts(secret: str) -> Iterator[str]:
                 yield from _lines(text)
     else:
         yield from _lines(secret)
+
+
+def _basic(credential: str) -> Iterator[str]:
+    """The password of a basic authorization (RFC 7617)."""
+    try:
+        _, _, password = base64.b64decode(credential, validate=True).decode().partition(":")
+    except ValueError:
+        return
+    yield password
+
+
+def _in_ascii_json(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
+def _in_json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _in_repr(text: str) -> str:
+    return repr(text)[1:-1]
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -167,9 +208,14 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _forms(value: str) -> Iterator[str]:
-    yield value
-    yield json.dumps(value)[1:-1]
-    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    forms = within = {value}
+    for _ in range(NESTED):
+        within = {escape(form) for form in within for escape in (_in_ascii_json, _in_json, _in_repr)} - forms
+        forms = forms | within
+    yield from forms
+    yield html.escape(value)
+    for apostrophe in ("'\\''", "'\"'\"'"):  # within the single quotes of a shell
+        yield value.replace("'", apostrophe)
     raw = value.encode("utf-8", "surrogatepass")
     for safe in ("", "/", "-_.!~*'()"):  # the last is what JavaScript leaves as it is
         quoted = urllib.parse.quote(raw, safe=safe)

@@ -34,7 +34,7 @@ FIRST = {
 LATE = {"conversation, after the start": "aS6-afterwards-Jk3Lz8XcVb5NmQw"}
 """What became known to the server when the agent was running; an agent may have it from elsewhere."""
 
-OWN = {"session key": "oK4-session-key-Tg7Yh2Uj9IkOl", "master key": "oM1 phrase of the master key Rf5Tg8"}
+OWN = {"session key": "oK4-session-key-Tg7Yh2Uj9IkOl", "master key": "oM1 forty purple lanterns drift Rf5Tg8"}
 """The server's own: no agent knows them, and yet one may say them."""
 
 QUIET = {"settings' MCP credential": "qS9-only-in-settings-Bn4Vc7Xz1Lk"}

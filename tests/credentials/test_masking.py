@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shlex
 import urllib.parse
 
 import pytest
@@ -49,6 +50,38 @@ def test_base64_of_what_holds_it(encode, before, after):
     rest = shown.replace(HIDDEN, "")
     # What is left of it stands for two bytes of the key at either end, at the most.
     assert len(rest) <= len(encode(f"{before}{after}".encode())) + 12
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3, 4])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_documents_in_documents(levels, ascii_only):
+    mask = Masker([KEY])
+    text = KEY
+    for _ in range(levels):
+        text = json.dumps({"x": text}, ensure_ascii=ascii_only)
+    assert mask.suspects(text.encode())
+    shown = mask.document(text.encode()).decode()
+    assert "0123456789" not in shown
+    if levels <= 3:
+        assert "0123456789" not in mask.text(text)
+
+
+@pytest.mark.parametrize(
+    ("secret", "text"),
+    [
+        ("back\\slash-'quoted", repr("back\\slash-'quoted")[1:-1]),
+        ("it's-a-secret", "echo 'it'\\''s-a-secret'"),
+        ("it's-a-secret", shlex.join(["echo", "it's-a-secret"])),
+        ('<a-"secret"&more>', "&lt;a-&quot;secret&quot;&amp;more&gt;"),
+        ("Bearer tok-0123456789", "the token is tok-0123456789."),
+        ("Basic " + base64.b64encode(b"me:pass-0123456789").decode(), "log in with pass-0123456789"),
+    ],
+)
+def test_other_ways_to_write_it(secret, text):
+    shown = Masker([secret]).text(text)
+    assert HIDDEN in shown
+    assert "secret" not in shown.replace(HIDDEN, "")
+    assert "0123456789" not in shown
 
 
 def test_escapes_that_need_not_be():
