@@ -32,6 +32,7 @@ from wsproto.events import Message
 
 from gateway.address import http_url, is_loopback, open_refusal
 from gateway.config import Config
+from gateway.doorway import is_peers_fault
 
 log = structlog.get_logger("gateway")
 
@@ -278,8 +279,11 @@ async def serve_connections(
         try:
             current.set(connection)
             await connection.run()
-        except Exception:
-            log.exception("connection failed")
+        except Exception as error:
+            if is_peers_fault(error):
+                log.info("a client did not keep to the protocol", error=type(error).__name__)
+            else:
+                log.exception("connection failed")
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
         finally:
