@@ -176,11 +176,15 @@ class Admission:
         """Measure all agents and hibernate those idle for too long, for ever. The supervisor's task."""
         while True:
             await trio.sleep(SAMPLE_SECONDS)
-            if self._lodgers:
-                seen = await take_snapshot()
-                for lodger in list(self._lodgers):
-                    await lodger.measure(seen)
-            await self._hibernate_idle()
+            try:
+                if self._lodgers:
+                    seen = await take_snapshot()
+                    for lodger in list(self._lodgers):
+                        await lodger.measure(seen)
+                await self._hibernate_idle()
+            except Exception:
+                # This task is the whole server's: a fault over one agent must not end it.
+                log.exception("agents could not be looked after")
 
     async def _hibernate_idle(self) -> None:
         patience = self.limits.idle_seconds

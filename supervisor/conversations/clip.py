@@ -86,7 +86,7 @@ def _walk(value: Any, blob_id: str, depth: int) -> Any:
     if depth == 0:
         return f"[nested too deeply; the whole is blob {blob_id}]"
     if isinstance(value, dict):
-        if value.get("type") in {"image", "audio"} and isinstance(value.get("data"), str):
+        if value.get("type") in ("image", "audio") and isinstance(value.get("data"), str):
             # Half of a base64 picture is no picture: it is left out as a whole.
             return (
                 {**value, "data": "", "uri": f"blob:{blob_id}"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -13,6 +13,17 @@ from supervisor.agents.containment import Snapshot
 if TYPE_CHECKING:
     from .admission import Admission
     from .conversation import Conversation
+
+
+FAILED: Final = "failed"
+"""The ending of a turn that came to nothing."""
+
+OTHER_ENDING: Final = "other"
+
+ENDINGS: Final = frozenset(
+    {"end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled", FAILED, OTHER_ENDING}
+)
+"""Endings of turns that are counted by their names: the protocol's stop reasons, and ours."""
 
 
 @attrs.frozen(kw_only=True)
@@ -73,6 +84,11 @@ class Tally:
     restarts: int = 0
     crashes: int = 0
     turns: Counter[str] = attrs.field(factory=Counter)
+
+    def count_turn(self, ending: str) -> None:
+        """A turn ended, with a stop reason of the protocol or FAILED. Others, which agents can make up, are
+        one kind: these are names of figures."""
+        self.turns[ending if ending in ENDINGS else OTHER_ENDING] += 1
 
 
 def agent_state(conversation: Conversation) -> str:

@@ -8,6 +8,7 @@ import attrs
 import orjson
 
 from supervisor.events import Vocabulary
+from supervisor.events.payload import dumps
 from supervisor.settings import AgentSettings, agent_settings_from_dict, agent_settings_to_dict
 
 from .start import MAX_ITERATIONS_DEFAULT, never_confirm
@@ -84,10 +85,8 @@ class ConversationRecord:
             for attribute in attrs.fields(ConversationRecord)
             if attribute.name != "agent"
         }
-        return orjson.dumps(
-            {"version": RECORD_VERSION, "agent": agent_settings_to_dict(self.agent), **fields},
-            option=orjson.OPT_NON_STR_KEYS,
-        )
+        # Some of it comes from agents: nothing that one says may keep its conversation from being stored.
+        return dumps({"version": RECORD_VERSION, "agent": agent_settings_to_dict(self.agent), **fields})
 
     @classmethod
     def load(cls, stored: bytes) -> ConversationRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import structlog
 import trio
 
 from supervisor.agents import ExitStatus
@@ -25,6 +26,8 @@ from .record import ConversationRecord
 from .recorder import Recorder
 from .session import Memory
 from .starting import Started
+
+log = structlog.get_logger(__name__)
 
 SYSTEM_PROMPT: Final = "The external agent manages its own system prompt, model and tools."
 """Stands where the built-in agent of the wire's servers has its prompt."""
@@ -83,6 +86,9 @@ class Reports:
                 self._publish()
             except JournalError:
                 return  # the conversation is deleted, or the server is at its end
+            except Exception:
+                log.exception("the state could not be sent again", conversation=self._record.id)
+                return
 
     def session(self, started: Started) -> None:
         """A session is open."""

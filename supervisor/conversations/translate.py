@@ -447,7 +447,7 @@ class Translator:
 
 def _opens_again(raw: Mapping[str, Any]) -> bool:
     """Whether an update for a closed call starts a new one under the same id: it says that it runs."""
-    return raw.get("status") in {"pending", "in_progress"} and raw.get("title") is not None
+    return raw.get("status") in ("pending", "in_progress") and raw.get("title") is not None
 
 
 def _describe(content: Mapping[str, Any]) -> str:
@@ -458,6 +458,6 @@ def _describe(content: Mapping[str, Any]) -> str:
     if kind == "resource" and isinstance(content.get("resource"), Mapping):
         inner = content["resource"]
         return str(inner["text"]) if isinstance(inner.get("text"), str) else f"[resource {inner.get('uri')}]"
-    if kind in {"image", "audio"}:
+    if kind in ("image", "audio"):
         return f"[{kind} {content.get('mimeType', '')}]"
     return ""

@@ -9,13 +9,13 @@ import structlog
 
 from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.events import Event
-from supervisor.journal import JournalError
 
 from . import usage
 from .confirmations import Confirmations
 from .errors import AgentFailure
 from .failures import error_event
 from .keeper import Keeper
+from .operators import FAILED
 from .recorder import Recorder
 from .reports import Reports
 from .session import add_choices
@@ -105,7 +105,7 @@ class Turns:
             self._translator.end_turn(Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note)
         )
         self._clear()
-        self._context.tally.turns[stop_reason] += 1
+        self._context.tally.count_turn(stop_reason)
         record.unfinished = not outcome.finish
         record.agent_state["stop_reason"] = stop_reason
         if outcome.error is not None:
@@ -126,8 +126,8 @@ class Turns:
             return
         self._recorder.emit(self._translator.end_turn(Close.MESSAGE))
         self._clear()
-        self._record.agent_state["stop_reason"] = "failed"
-        self._context.tally.turns["failed"] += 1
+        self._record.agent_state["stop_reason"] = FAILED
+        self._context.tally.count_turn(FAILED)
         if failure.code == "ACPAuthRequired":
             if not turn.updates:
                 self._record.retry_seq = turn.prompt_seq
@@ -147,7 +147,8 @@ class Turns:
                 self.fail(self.current, failure)
             else:
                 self.run_failed(failure)
-        except JournalError:
+        except Exception:
+            # A fault over a fault stays in its conversation, too: the task above it is the whole server's.
             log.exception("the failure could not be recorded", conversation=self._record.id)
 
     def _clear(self) -> None:

@@ -209,6 +209,30 @@ async def test_odd_agents_work(tmp_path: Path, modes: tuple[str, ...]) -> None:
         assert answer(await turn(conversation, "héllo wörld")) == "echo: héllo wörld "
 
 
+async def test_a_fault_in_recording_a_fault_reaches_no_other(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        broken, healthy = await house.start(), await house.start()
+        await turn(healthy, "hello")
+        await broken.send(say("!slow 20 20"), run=True)
+        await speaking(broken)
+
+        class Faulty:
+            def __getattr__(self, name: str) -> Any:
+                raise ZeroDivisionError("ours")
+
+        broken.recorder.log = Faulty()  # type: ignore[assignment]
+        await until(lambda: not broken.runner.busy)
+        assert answer(await turn(healthy, "still here")) == "echo: still here "
+
+
+async def test_stop_reasons_that_agents_make_up_are_one_figure(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start()
+        for reason in ("made_up_1", "made_up_2", "end_turn"):
+            await turn(conversation, f"!stop {reason}")
+        assert house.supervisor.figures().turns_total == {"other": 2, "end_turn": 1}
+
+
 async def test_every_kind_of_nonsense_in_a_turn_is_survived(tmp_path: Path) -> None:
     async with open_house(tmp_path) as house:
         conversation = await house.start()

@@ -104,7 +104,9 @@ def _tool_content(content: Any) -> tuple[Json, ...] | None:
     for item in content:
         block = {"type": "text", "text": item} if isinstance(item, str) else item
         if isinstance(block, dict):
-            items.append({"type": "content", "content": block} if text(block, "type") in BLOCK_TYPES else block)
+            items.append(
+                {"type": "content", "content": block} if text(block, "type") in BLOCK_TYPES else block
+            )
     return tuple(items)
 
 
