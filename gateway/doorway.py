@@ -11,8 +11,11 @@ from typing import Any, Final
 import h2.exceptions
 import h11
 import orjson
+import structlog
 import trio
 import wsproto.utilities
+
+log = structlog.get_logger(__name__)
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 """Takes scope, receive and send, as ASGI has them."""
@@ -36,15 +39,32 @@ def is_peers_fault(error: BaseException) -> bool:
     return isinstance(error, PEERS_FAULTS)
 
 
+def note_peers_fault(error: BaseException) -> None:
+    """One line for it in the log."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    log.info("a client did not keep to the protocol", error=type(error).__name__)
+
+
 def refuse_malformed(application: Application) -> Application:
     """The application behind a check of the target and the Host header: 400 in the form of every error."""
 
     async def checked(scope: Any, receive: Any, send: Any) -> None:
         problem = _problem(scope) if scope["type"] in ("http", "websocket") else None
-        if problem is None:
-            await application(scope, receive, send)
-        else:
+        if problem is not None:
             await _answer(scope["type"], problem, send)
+            return
+        try:
+            await application(scope, receive, send)
+        except PEERS_FAULTS as error:
+            note_peers_fault(error)
+        except BaseExceptionGroup as group:
+            faults, others = group.split(PEERS_FAULTS)
+            if faults is None:
+                raise
+            note_peers_fault(faults)
+            if others is not None:
+                raise others from None  # a cancellation of the connection, as a rule
 
     return checked
 

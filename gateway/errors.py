@@ -16,7 +16,7 @@ from quart import Response
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from gateway.doorway import is_peers_fault
+from gateway.doorway import is_peers_fault, note_peers_fault
 from gateway.reading import Invalid
 from gateway.responses import json_response
 from supervisor.conversations.errors import (
@@ -97,7 +97,7 @@ def answer(error: Exception) -> Response:
     if found is None:
         error_id = uuid.uuid4().hex
         if is_peers_fault(error):
-            log.info("a client did not keep to the protocol", error=type(error).__name__)
+            note_peers_fault(error)
         else:
             log.error("request failed", error_id=error_id, exc_info=error)
         # The message of an unforeseen exception may quote what must not leave; its type may not.

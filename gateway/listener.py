@@ -32,7 +32,7 @@ from wsproto.events import Message
 
 from gateway.address import http_url, is_loopback, open_refusal
 from gateway.config import Config
-from gateway.doorway import is_peers_fault
+from gateway.doorway import is_peers_fault, note_peers_fault
 
 log = structlog.get_logger("gateway")
 
@@ -281,7 +281,7 @@ async def serve_connections(
             await connection.run()
         except Exception as error:
             if is_peers_fault(error):
-                log.info("a client did not keep to the protocol", error=type(error).__name__)
+                note_peers_fault(error)
             else:
                 log.exception("connection failed")
             with trio.CancelScope(shield=True):
