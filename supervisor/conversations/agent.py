@@ -55,6 +55,11 @@ class AgentRun:
         )
 
 
+def stderr_words(process: AgentProcess, mask: Masker) -> list[str]:
+    """The last lines that an agent wrote to its standard error, masked."""
+    return [mask.text(line) for line in process.stderr_tail()[-STDERR_LINES:]]
+
+
 async def last_words(process: AgentProcess, mask: Masker) -> str:
     """Why an agent ended, once it has: exit status or signal, uptime, last stderr lines."""
     status = await process.wait()

@@ -17,10 +17,10 @@ from supervisor.acp import AcpError, ConnectionLost, Handler, TraceLine, method_
 from supervisor.agents import ExitStatus, Parked, RestartBudget, StopPolicy
 from supervisor.agents.containment import Snapshot
 
-from .agent import STDERR_LINES, AgentRun, run_agent
+from .agent import AgentRun, run_agent, stderr_words
 from .errors import AgentFailure
 from .launcher import Plan
-from .session import lost, startup_timeout
+from .session import STARTUP_TIMEOUT, lost, startup_timeout
 from .starting import Started, open_agent, wait_to_restore
 
 if TYPE_CHECKING:
@@ -212,7 +212,9 @@ class Keeper:
                         run, self._record, self._context.deadlines, self._host.replaying
                     )
         except trio.TooSlowError as error:
-            raise startup_timeout("get ready", limit) from error
+            raise _with_words(startup_timeout("get ready", limit), run) from error
+        except AgentFailure as failure:
+            raise _with_words(failure, run) from failure
         except ConnectionLost as error:
             if run.initialized is not None and self._record.session_used:
                 self._record.failed_restores += 1
@@ -260,7 +262,7 @@ class Keeper:
         self.run = self.current = None
         self.last_exit = str(status)
         if run.asked is None and not ours:
-            words = [run.plan.mask.text(line) for line in run.process.stderr_tail()[-STDERR_LINES:]]
+            words = stderr_words(run.process, run.plan.mask)
             self._host.exited(status, words)
         self.rss_bytes = self.processes = 0
         run.gone.set()
@@ -417,3 +419,12 @@ def _parked(words: str | None) -> AgentFailure:
         retryable=False,
         user_action="none",
     )
+
+
+def _with_words(failure: AgentFailure, run: AgentRun) -> AgentFailure:
+    """The failure of a start that took too long, with what the agent said meanwhile: it may have asked for
+    something where nobody reads it. Other failures as they are."""
+    words = stderr_words(run.process, run.plan.mask)
+    if failure.code == STARTUP_TIMEOUT and words:
+        failure.detail = "\n".join([f"{failure.detail} Its last words:", *words])
+    return failure

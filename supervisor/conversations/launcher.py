@@ -115,6 +115,9 @@ class Plan:
     raise; cancelling it waits for what is written, and may leave the rest to the next start."""
 
 
+PLAIN_NAMES: Final = ("_BASE_URL", "_MODE", "_MODEL", "MODEL_PROVIDER")
+"""Ends of the names of settings of agents that are no secrets."""
+
 KeepSecret = Callable[[str, str, Callable[[str], bool]], Awaitable[bool]]
 """Takes a name, its new value, and what says whether a value may be replaced. Tells whether it was."""
 
@@ -380,10 +383,11 @@ def _make_workspace(path: Path) -> None:
 
 def _masker(secrets: Mapping[str, str], tokens: Iterable[str], settings: Mapping[str, Any]) -> Masker:
     """Knows what the agent is given, and what it is not: as a process of the user it may find that, too."""
-    hidden = [value for name, value in secrets.items() if not _is_plain_url(name, value)]
+    hidden = [value for name, value in secrets.items() if not _is_plain(name, value)]
     return Masker([*hidden, *tokens, *secrets_of(settings)])
 
 
-def _is_plain_url(name: str, value: str) -> bool:
-    """Whether it is kept among the secrets only so that it reaches the agent: an address is no secret."""
-    return name.endswith("_BASE_URL") and "@" not in value and "?" not in value
+def _is_plain(name: str, value: str) -> bool:
+    """Whether it is kept among the secrets only so that it reaches the agent: an address, or a choice whose
+    value clients have to read in what the agent tells."""
+    return name.endswith(PLAIN_NAMES) and "@" not in value and "?" not in value

@@ -38,6 +38,9 @@ from .launcher import Login
 
 log = structlog.get_logger(__name__)
 
+STARTUP_TIMEOUT: Final = "ACPStartupTimeout"
+"""The code of a start that took too long."""
+
 AUTH_REQUIRED: Final = -32000
 """The protocol's code for "authentication required"."""
 
@@ -281,7 +284,7 @@ async def _set(connection: Connection, method: str, params: Mapping[str, Any], d
 def startup_timeout(what: str, seconds: float) -> AgentFailure:
     """The failure of a start that took too long; `what` is what the agent did not do."""
     return AgentFailure(
-        "ACPStartupTimeout",
+        STARTUP_TIMEOUT,
         f"The agent did not {what} within {seconds:g} s.",
         kind="transient",
         retryable=True,

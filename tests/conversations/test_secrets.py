@@ -140,3 +140,18 @@ async def test_a_session_that_could_not_come_back_is_left_to_an_operator(tmp_pat
         await house.supervisor.restart_agent(conversation.id)
         assert not [entry for entry in environment(conversation.runner.pid) if "DEMO_TOKEN" in entry]
         assert (await house.supervisor.agent(conversation.id)).changed_secrets == []
+
+
+async def test_choices_that_travel_as_secrets_are_not_hidden(tmp_path: Path) -> None:
+    given = {
+        "AGENT_MODE": "workspace-write",
+        "AGENT_BASE_URL": "http://127.0.0.1:1/v1",
+        "AGENT_TOKEN": SECRET,
+    }
+    given["OTHER_BASE_URL"] = f"https://me:{WORD}-{WORD}@host/v1"
+    async with open_house(tmp_path, secrets=given) as house:
+        conversation = await house.start()
+        said = answer(await turn(conversation, "\n".join(f"!env {name}" for name in given)))
+        assert "AGENT_MODE=workspace-write" in said
+        assert "AGENT_BASE_URL=http://127.0.0.1:1/v1" in said
+        assert WORD not in said

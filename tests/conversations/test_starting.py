@@ -59,6 +59,17 @@ async def test_a_slow_start_ends_at_its_deadline(tmp_path: Path) -> None:
         assert "initialize" in error["detail"]
 
 
+async def test_what_a_slow_agent_asks_for_is_told(tmp_path: Path) -> None:
+    async with open_house(tmp_path, deadlines=Deadlines(initialize=0.2)) as house:
+        command = ("/bin/sh", "-c", "echo log in at https://example.test and paste the code >&2; cat >&2")
+        agent = AgentSettings(acp_server="custom", acp_command=command)
+        request = StartRequest(working_dir=str(tmp_path / "w"), agent=agent)
+        conversation, _ = await house.supervisor.create(request)
+        error = one(await turn(conversation, "hello"), "ConversationErrorEvent")
+        assert error["code"] == "ACPStartupTimeout"
+        assert "Its last words:\nlog in at https://example.test and paste the code" in error["detail"]
+
+
 @pytest.mark.parametrize("mode", ["key", "prompt-key"])
 async def test_missing_credentials_are_named_and_the_message_goes_on_once_they_are_there(
     tmp_path: Path, mode: str
