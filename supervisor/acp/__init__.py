@@ -19,7 +19,7 @@ from .handler import Handler, Result
 from .schema import *  # noqa: F403 - the typed messages are this room's vocabulary
 from .schema import Usage as TokenUsage
 from .services import Services
-from .trace import Trace, TraceLine
+from .trace import Trace, TraceLine, shorten_session_id
 
 __all__ = [
     "AcpError",
@@ -40,5 +40,6 @@ __all__ = [
     "classify_error",
     "error_text",
     "open_connection",
+    "shorten_session_id",
 ]
 __all__ += schema.__all__

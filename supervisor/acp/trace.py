@@ -60,6 +60,13 @@ SHOWN_CHARS: Final = 8
 _SESSION_ID: Final = re.compile(r'("[sS]ession_?[iI]d"\s*:\s*")([^"]*)("?)')
 
 
+def shorten_session_id(text: str, session_id: str | None) -> str:
+    """`text` with the id cut to its last characters wherever it occurs; one as short as that stays."""
+    if session_id is None or len(session_id) <= SHOWN_CHARS:
+        return text
+    return text.replace(session_id, "…" + session_id[-SHOWN_CHARS:])
+
+
 def mask_session_ids(texts: Iterable[str]) -> list[str]:
     """Replace every session id that any of `texts` names, wherever it occurs in them.
 

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 import trio
 
-from supervisor.acp import AcpError, ConnectionLost, Handler, TraceLine, method_offered
+from supervisor.acp import (
+    AcpError,
+    ConnectionLost,
+    Handler,
+    TraceLine,
+    method_offered,
+    shorten_session_id,
+)
 from supervisor.agents import ExitStatus, Parked, RestartBudget, StopPolicy
 from supervisor.agents.containment import Snapshot
 
@@ -394,7 +401,9 @@ class Keeper:
         """The last lines of the agent's standard error, masked; of the one before where there is none."""
         if self._last is None:
             return []
-        return [self._last.plan.mask.text(line) for line in self._last.process.stderr_tail()]
+        mask, session_id = self._last.plan.mask, self._record.session_id
+        lines = self._last.process.stderr_tail()
+        return [shorten_session_id(mask.text(line), session_id) for line in lines]
 
     def trace(self) -> list[TraceLine]:
         """The last frames, masked; of the incarnation before where there is none."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
+from supervisor.acp import shorten_session_id
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (
     ConversationStateUpdateEvent,
@@ -113,8 +114,16 @@ class Recorder:
             kind=event.kind,
             source=event.source,
             timestamp=event.timestamp,
-            body=body if event.source == "user" else self.mask.document(body),
+            body=body if event.source == "user" else self._hide(body),
         )
+
+    def _hide(self, body: bytes) -> bytes:
+        """An event without secrets; the session's id, which opens it to whoever has it, is cut short."""
+        body = self.mask.document(body)
+        session_id = self.record.session_id
+        if session_id is None or session_id.encode() not in body:
+            return body
+        return shorten_session_id(body.decode(), session_id).encode()
 
     def state(self, key: str, value: Any) -> ConversationStateUpdateEvent:
         """A state update, to be written."""
@@ -158,11 +167,12 @@ class Recorder:
             self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
             return
         text = item.kind == "text"
+        content = shorten_session_id(item.content, self.record.session_id)
         delta = StreamingDeltaEvent(
             id=new_event_id(),
             timestamp=timestamp_now(),
-            content=item.content if text else None,
-            reasoning_content=None if text else item.content,
+            content=content if text else None,
+            reasoning_content=None if text else content,
         )
         frame = {
             "type": "delta",
@@ -170,7 +180,7 @@ class Recorder:
             "attempt": 0,
             "order": item.order,
             "kind": item.kind,
-            "content": item.content,
+            "content": content,
         }
         self.log.publish(Frame(legacy=dump_event(delta, Vocabulary.EXTENDED), session=orjson.dumps(frame)))
 

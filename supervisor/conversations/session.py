@@ -29,6 +29,7 @@ from supervisor.acp import (
     parse_initialize,
     parse_session,
     set_option_params,
+    shorten_session_id,
 )
 
 from .deadlines import Deadlines
@@ -129,7 +130,7 @@ async def open_session(
                 )
                 return Session(wanted.prior_id, memory, parse_session(answer or {}))
             except RpcError as error:
-                reason = str(from_rpc(error, "ACPInitError"))
+                reason = shorten_session_id(str(from_rpc(error, "ACPInitError")), wanted.prior_id)
                 log.info("agent could not restore its session", method=method, reason=reason)
             except RequestTimeout:
                 reason = f"no answer to {method} within {deadlines.load_session:g} s"

@@ -155,3 +155,19 @@ async def test_choices_that_travel_as_secrets_are_not_hidden(tmp_path: Path) -> 
         assert "AGENT_MODE=workspace-write" in said
         assert "AGENT_BASE_URL=http://127.0.0.1:1/v1" in said
         assert WORD not in said
+
+
+async def test_a_sessions_id_is_cut_short(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        conversation = await house.start()
+        await turn(conversation, "hello")
+        session_id = conversation.record.session_id
+        assert session_id is not None
+        seen: list[str] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow, conversation, seen)
+            await turn(conversation, f"!text go on with --resume {session_id}\n!error -32603 no {session_id}")
+            nursery.cancel_scope.cancel()
+        shown = "\n".join([*seen, str(conversation.info()), conversation.full_state().decode()])
+        assert session_id not in shown
+        assert f"--resume …{session_id[-8:]}" in shown
