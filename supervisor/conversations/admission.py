@@ -149,6 +149,10 @@ class Admission:
         async with self._starts:
             yield
 
+    def look_again(self) -> None:
+        """An agent has become idle: who waits for a place may have it hibernated."""
+        self._left.set()
+
     async def _make_room(self) -> None:
         while self._full():
             self._left = trio.Event()

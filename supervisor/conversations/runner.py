@@ -253,6 +253,7 @@ class Runner:
                 self._start_scope = None
                 self._work.end()
         self._work.wanted = False
+        self._conversation.context.admission.look_again()
 
     async def _one_turn(self, item: Queued) -> None:
         with trio.CancelScope() as starting:

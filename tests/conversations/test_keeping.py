@@ -132,7 +132,10 @@ async def test_at_the_limit_the_longest_idle_makes_room_and_comes_back(tmp_path:
         assert second.runner.keeper.phase == "hibernated"
 
 
-async def test_nobody_busy_makes_room_and_who_comes_too_late_waits(tmp_path: Path) -> None:
+async def test_nobody_busy_makes_room_and_who_comes_too_late_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.conversations.admission.SAMPLE_SECONDS", 600)  # the end of a turn is told
     async with open_house(tmp_path, limits=Limits(agents=1)) as house:
         first, second = await house.start(), await house.start()
         await first.send(say("!slow 30 20"), run=True)
