@@ -41,6 +41,12 @@ MAX_CONVERSATIONS = 100_000
 """Conversations that are kept. Far more than people make, so that a client that runs wild is stopped before
 lists get slow and the disk is full."""
 
+MAX_PAGE = 100
+"""Items of one page of conversations or events, by default and at most: what clients of the wire count on."""
+
+MAX_EVENT_IDS = 1000
+"""Events of one request by id. Ten pages' worth; more is better read page by page."""
+
 MOST_CONNECTIONS: Final = 4096
 """Connections at the same time, however many files the process may open. Each costs some 50 KB."""
 
@@ -102,6 +108,8 @@ class Config:
     max_body_bytes: int = MAX_BODY_BYTES
     max_message_bytes: int = MAX_MESSAGE_BYTES
     max_conversations: int = MAX_CONVERSATIONS
+    max_page: int = MAX_PAGE
+    max_event_ids: int = MAX_EVENT_IDS
     max_connections: int = attrs.field(factory=max_connections)
     max_subscribers: int = MAX_SUBSCRIBERS
     stall_seconds: float = STALL_SECONDS
@@ -158,6 +166,8 @@ def load_config(
         max_body_bytes=pick(env, "OSTLER_MAX_BODY_BYTES", positive_int, MAX_BODY_BYTES),
         max_message_bytes=pick(env, "OSTLER_MAX_MESSAGE_BYTES", positive_int, MAX_MESSAGE_BYTES),
         max_conversations=pick(env, "OSTLER_MAX_CONVERSATIONS", positive_int, MAX_CONVERSATIONS),
+        max_page=pick(env, "OSTLER_MAX_PAGE", positive_int, MAX_PAGE),
+        max_event_ids=pick(env, "OSTLER_MAX_EVENT_IDS", positive_int, MAX_EVENT_IDS),
         max_connections=pick(env, "OSTLER_MAX_CONNECTIONS", positive_int, max_connections()),
         max_subscribers=pick(env, "OSTLER_MAX_SUBSCRIBERS", positive_int, MAX_SUBSCRIBERS),
         stall_seconds=pick(env, "OSTLER_STALL_SECONDS", positive_float, STALL_SECONDS),

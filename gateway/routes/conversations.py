@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from supervisor.conversations.conversation import Conversation
 
 
-MAX_PAGE: Final = 100
-"""Items of one page; the wire's limit, and its default."""
-
 MAX_IDS: Final = 99
 """Conversations of one `?ids=` request; the wire's limit."""
 
@@ -103,7 +100,8 @@ class ConversationRoutes:
     async def search(self) -> Response:
         """A page of conversations. The cursor is inclusive; an unknown one starts from the beginning."""
         query = Query(request.args)
-        limit = query.integer("limit", MAX_PAGE, minimum=1, maximum=MAX_PAGE)
+        most = self.services.config.max_page
+        limit = query.integer("limit", most, minimum=1, maximum=most)
         status = query.choice("status", STATUSES)
         order = query.choice("sort_order", SORT_ORDERS) or "CREATED_AT_DESC"
         page_id = query.text("page_id")
@@ -188,6 +186,7 @@ class ConversationRoutes:
         base = "/api/conversations"
         one = f"{base}/<conversation_id>"
         status = Param("status", schemas.choice(STATUSES))
+        most = self.services.config.max_page
         info, done = schemas.ref("ConversationInfo"), schemas.ref("Success")
         return (
             Route(
@@ -223,7 +222,7 @@ class ConversationRoutes:
                 tag=TAG,
                 query=(
                     Param("page_id", schemas.STRING, description="next_page_id of the page before"),
-                    Param("limit", schemas.integer(1, MAX_PAGE, MAX_PAGE)),
+                    Param("limit", schemas.integer(1, most, most)),
                     status,
                     Param("sort_order", schemas.choice(SORT_ORDERS, default="CREATED_AT_DESC")),
                 ),

@@ -13,15 +13,12 @@ from gateway.bodies import SendMessage, event_ids, json_body
 from gateway.errors import ApiError
 from gateway.reading import Query
 from gateway.responses import json_response, page_response, raw_json_response, success
-from gateway.routes.conversations import MAX_PAGE, UNKNOWN, find
+from gateway.routes.conversations import UNKNOWN, find
 from gateway.routing import Param, Route
 from gateway.services import Services
 from gateway.timestamps import parse_timestamp
 from supervisor.events import HookSource, Vocabulary, dumps, with_nulls
 from supervisor.journal import Stored
-
-MAX_EVENT_IDS: Final = 1000
-"""Events of one batch request. Ten pages' worth; more is better read page by page."""
 
 SOURCES: Final[tuple[str, ...]] = get_args(HookSource)
 
@@ -71,7 +68,7 @@ class EventRoutes:
     async def batch(self, conversation_id: str) -> Response:
         """The events of the ids in the body, in that order, null for unknown ones."""
         conversation = await find(self.services, conversation_id)
-        ids = event_ids(await json_body(request), MAX_EVENT_IDS)
+        ids = event_ids(await json_body(request), self.services.config.max_event_ids)
         vocabulary = conversation.vocabulary
         found = await conversation.log.get(ids)
         events = [None if item is None else full_form(item, vocabulary) for item in found]
@@ -89,7 +86,8 @@ class EventRoutes:
         """A page of events as they are stored, nulls omitted."""
         conversation = await find(self.services, conversation_id)
         query = Query(request.args)
-        limit = query.integer("limit", MAX_PAGE, minimum=1, maximum=MAX_PAGE)
+        most = self.services.config.max_page
+        limit = query.integer("limit", most, minimum=1, maximum=most)
         order = query.choice("sort_order", SORT_ORDERS) or "TIMESTAMP"
         page_id = query.text("page_id") or None
         chosen = filters(query)
@@ -122,6 +120,7 @@ class EventRoutes:
         """All operations of this class."""
         base = "/api/conversations/<conversation_id>/events"
         event = schemas.ref("Event")
+        config = self.services.config
         shared = (
             Param("kind", schemas.STRING),
             Param("source", schemas.choice(SOURCES)),
@@ -146,7 +145,7 @@ class EventRoutes:
                 handler=self.batch,
                 summary="Get events by id",
                 tag=TAG,
-                body=schemas.array(schemas.STRING, maxItems=MAX_EVENT_IDS),
+                body=schemas.array(schemas.STRING, maxItems=config.max_event_ids),
                 result=schemas.array(schemas.nullable(event)),
                 errors=UNKNOWN,
             ),
@@ -158,7 +157,7 @@ class EventRoutes:
                 tag=TAG,
                 query=(
                     Param("page_id", schemas.STRING, description="next_page_id of the page before"),
-                    Param("limit", schemas.integer(1, MAX_PAGE, MAX_PAGE)),
+                    Param("limit", schemas.integer(1, config.max_page, config.max_page)),
                     Param("sort_order", schemas.choice(SORT_ORDERS, default="TIMESTAMP")),
                     *shared,
                 ),

@@ -8,7 +8,7 @@ import time
 import orjson
 import pytest
 
-from gateway.routes.events import MAX_EVENT_IDS
+from gateway.config import MAX_EVENT_IDS
 from supervisor.events import Message, MessageEvent, PauseEvent, TextContent, Vocabulary, timestamp_now
 from supervisor.journal import Row
 
@@ -217,3 +217,30 @@ async def test_the_original_of_a_cut_content_is_downloaded_and_not_rendered(gate
     assert response.headers["X-Content-Type-Options"] == "nosniff"
     status, answer = await gateway.call("GET", f"{BASE}/{conversation.id}/blobs/other")
     assert (status, answer) == (404, {"detail": "Blob not found: other"})
+
+
+async def test_pages_and_batches_are_as_large_as_the_operator_says(gateway_with):
+    async with gateway_with(max_page=2, max_event_ids=3) as gateway:
+        conversation = await gateway.conversation()
+        path = f"/api/conversations/{conversation.id}/events"
+        status, answer = await gateway.call("GET", f"{path}/search?limit=3")
+        assert (status, answer["detail"][0]["loc"], answer["detail"][0]["type"]) == (
+            422,
+            ["query", "limit"],
+            "less_than_equal",
+        )
+        assert (await gateway.call("GET", "/api/conversations/search?limit=3"))[0] == 422
+        for _ in range(2):
+            await gateway.conversation()
+        _, page = await gateway.call("GET", "/api/conversations/search")
+        assert len(page["items"]) == 2
+        assert (await gateway.call("GET", path, ["a", "b", "c"]))[0] == 200
+        status, answer = await gateway.call("GET", path, ["a", "b", "c", "d"])
+        assert (status, answer["detail"][0]["type"]) == (422, "too_long")
+        _, document = await gateway.call("GET", "/openapi.json")
+        (limit,) = [
+            each["schema"]
+            for each in document["paths"]["/api/conversations/search"]["get"]["parameters"]
+            if each["name"] == "limit"
+        ]
+        assert (limit["maximum"], limit["default"]) == (2, 2)
