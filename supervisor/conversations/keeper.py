@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -171,12 +171,16 @@ class Keeper:
                 await trio.sleep(wait)
             return await self._start()
 
-    async def changed_secrets(self) -> tuple[str, ...]:
-        """The names of the secrets that the live agent was started with, or without, and that are others now.
+    async def changed_secrets(self, current: Mapping[str, str] | None) -> tuple[str, ...]:
+        """The names of the secrets that the live agent was started with, or without, and that are others now:
+        `current` are the launcher's `global_secrets`.
+
         They count from its next start on: before the next turn where its session can be restored, else when
         an operator restarts it."""
         run = self.current
-        return () if run is None else await self._context.launcher.changed_secrets(self._record, run.plan)
+        if run is None:
+            return ()
+        return await self._context.launcher.changed_secrets(self._record, run.plan, current)
 
     async def _outdated(self, run: AgentRun) -> bool:
         """Whether it has to be started again for its secrets, and can be without losing anything."""
@@ -186,7 +190,7 @@ class Keeper:
         )
         if not restorable or run.services.terminals:
             return False
-        return bool(await self.changed_secrets())
+        return bool(await self.changed_secrets(await self._context.launcher.global_secrets()))
 
     async def _start(self) -> AgentRun:
         assert self._nursery is not None

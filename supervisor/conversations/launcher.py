@@ -213,12 +213,23 @@ class Launcher:
             ended=partial(self._give_back, prepared.loans),
         )
 
-    async def changed_secrets(self, record: ConversationRecord, plan: Plan) -> tuple[str, ...]:
-        """The names of the secrets that are others now than when the agent was started with this plan, of
-        those that concern it. None while the secrets cannot be read. A login that an agent rotated is not:
-        whoever uses it has the file."""
+    async def global_secrets(self) -> Mapping[str, str] | None:
+        """The global secrets as they are now; None while they cannot be read."""
         try:
-            now = {**await self.secrets(), **await self.vault.open(record.secrets)}
+            return await self.secrets()
+        except CredentialsFailure:
+            return None
+
+    async def changed_secrets(
+        self, record: ConversationRecord, plan: Plan, current: Mapping[str, str] | None
+    ) -> tuple[str, ...]:
+        """The names of the secrets that are others now than when the agent was started with this plan, of
+        those that concern it. `current` are the global ones; no names while secrets cannot be read. A login
+        that an agent rotated is not among them: whoever uses it has the file."""
+        if current is None:
+            return ()
+        try:
+            now = {**current, **await self.vault.open(record.secrets)}
         except CredentialsFailure:
             return ()
         names = {*now, *plan.secrets}

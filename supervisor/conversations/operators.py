@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -103,12 +104,14 @@ def agent_state(conversation: Conversation) -> str:
     return "running" if runner.busy else "ready"
 
 
-async def view(conversation: Conversation, containment: str, seen: Snapshot | None = None) -> AgentView:
-    """An agent as it is now; its tree is measured, in `seen` or a look of its own, in a thread, which
-    cancelling waits for."""
+async def view(
+    conversation: Conversation, containment: str, seen: Snapshot, secrets: Mapping[str, str] | None
+) -> AgentView:
+    """An agent as it is now; its tree is measured in `seen`, in a thread, which cancelling waits for.
+    `secrets` are the launcher's `global_secrets`."""
     keeper, record = conversation.runner.keeper, conversation.record
     await keeper.measure(seen)
-    changed = await keeper.changed_secrets()
+    changed = await keeper.changed_secrets(secrets)
     now = trio.current_time()
     live = keeper.current is not None
     idle_since = keeper.idle_since

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -225,13 +225,19 @@ class Supervisor:
     async def agents(self) -> list[AgentView]:
         """Every agent that lives, waits to, or is given up; measured now."""
         known = [found for found in self._loaded.values() if found.runner.keeper.phase not in NOT_LISTED]
-        level, seen = containment_level(), await take_snapshot()
         known.sort(key=lambda each: each.record.created_at)
-        return [await view(found, level, seen) for found in known]
+        return await self._views(known)
+
+    async def _views(self, conversations: Iterable[Conversation]) -> list[AgentView]:
+        """Their agents, all of them looked up in one look at the processes and at the secrets."""
+        level, seen = containment_level(), await take_snapshot()
+        secrets = await self._context.launcher.global_secrets()
+        return [await view(each, level, seen, secrets) for each in conversations]
 
     async def agent(self, conversation_id: str) -> AgentView:
         """The agent of one conversation, in whatever state. Raises UnknownConversation."""
-        return await view(await self.get(conversation_id), containment_level())
+        (found,) = await self._views([await self.get(conversation_id)])
+        return found
 
     async def restart_agent(self, conversation_id: str, *, force: bool = False) -> None:
         """Restart an agent with its session: the turn is cancelled cleanly or, with `force`, at once.
