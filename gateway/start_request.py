@@ -15,14 +15,13 @@ from supervisor.conversations.start import MAX_ITERATIONS_DEFAULT, StartRequest
 from supervisor.credentials import Cipher, NotDecryptable
 from supervisor.events import ErrorDetail, Vocabulary
 from supervisor.settings import (
-    ENCRYPTED_START,
     AgentSettings,
     SettingsError,
     confirmation_policy,
     decode_acp_agent,
     decode_agent_settings,
-    replace_secrets,
     security_analyzer,
+    unseal,
 )
 
 NAMING: Final = ("agent", "agent_settings", "agent_profile_id")
@@ -117,10 +116,6 @@ def _spelled_out(reader: Reader, services: Services) -> AgentSettings | None:
 
 def _decrypted(body: Mapping[str, Any], cipher: Cipher) -> dict[str, Any]:
     """The body with every secret in clear text that we had shown encrypted. Raises Invalid."""
-
-    def decrypt(text: str) -> str:
-        return cipher.decrypt(text).decode() if text.startswith(ENCRYPTED_START) else text
-
     opened = dict(body)
     for key in ("agent", "agent_settings", "secrets"):
         found = body.get(key)
@@ -129,9 +124,9 @@ def _decrypted(body: Mapping[str, Any], cipher: Cipher) -> dict[str, Any]:
         try:
             if key == "secrets":
                 # Secrets of a request have the shape of those in an agent's context.
-                opened[key] = replace_secrets({"agent_context": {key: found}}, decrypt)["agent_context"][key]
+                opened[key] = unseal({"agent_context": {key: found}}, cipher)["agent_context"][key]
             else:
-                opened[key] = replace_secrets(found, decrypt)
+                opened[key] = unseal(found, cipher)
         except NotDecryptable:
             msg = "Value error, a secret was not encrypted by this server"
             raise Invalid(ErrorDetail(("body", key), msg, "value_error")) from None

@@ -19,9 +19,10 @@ from .handler import Handler, Result
 from .schema import *  # noqa: F403 - the typed messages are this room's vocabulary
 from .schema import Usage as TokenUsage
 from .services import Services
-from .trace import Trace, TraceLine, shorten_session_id
+from .trace import SHOWN_CHARS, Trace, TraceLine, shorten_session_id
 
 __all__ = [
+    "SHOWN_CHARS",
     "AcpError",
     "Connection",
     "ConnectionLost",

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import attrs
 
+from supervisor.acp import SHOWN_CHARS
 from supervisor.mcp import forward_servers
 from supervisor.version import __version__
 
@@ -32,9 +33,6 @@ RESTORES_TRIED: Final = 2
 
 MINUTE_MARGIN_SECONDS: Final = 0.5
 """After the full minute: its clock is read a moment after ours."""
-
-SESSION_TAIL: Final = 8
-"""Characters of an agent's session id that are shown: it works like a bearer token."""
 
 
 @attrs.frozen
@@ -125,7 +123,7 @@ def note_session(record: ConversationRecord, run: AgentRun, started: Started) ->
     state: dict[str, Any] = {
         "acp_agent_name": None if info is None else info.name,
         "acp_agent_version": None if info is None else info.version,
-        "acp_session_id": f"...{session.session_id[-SESSION_TAIL:]}",
+        "acp_session_id": f"...{session.session_id[-SHOWN_CHARS:]}",
         "acp_session_cwd": record.working_dir,
         "acp_supports_runtime_model_switch": models.switchable,
         "acp_model_via_config_option": models.by_option,

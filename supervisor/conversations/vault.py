@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 import trio
 
 from supervisor.settings import (
     AgentSettings,
+    StorageCipher,
     agent_settings_from_dict,
     agent_settings_to_dict,
     replace_secrets,
@@ -20,21 +21,11 @@ _limiter: Final = trio.CapacityLimiter(2)
 """Threads that seal at a time: the work is short, but the first loads a large library."""
 
 
-class Cipher(Protocol):
-    """What seals and opens: authenticated encryption to and from text."""
-
-    def encrypt(self, data: bytes) -> str:
-        """Seal."""
-
-    def decrypt(self, token: str) -> bytes:
-        """Open. Raises when the token is not of this cipher's key."""
-
-
 @attrs.frozen
 class Vault:
     """Seals and opens secrets in a thread. Cancelling waits for that thread."""
 
-    cipher: Cipher = attrs.field(repr=False)
+    cipher: StorageCipher = attrs.field(repr=False)
 
     async def seal(self, secrets: Mapping[str, str]) -> dict[str, str]:
         """Encrypt the values."""

@@ -24,12 +24,13 @@ from supervisor.settings.errors import (
     UnknownProfile,
 )
 from supervisor.settings.exposure import (
-    ENCRYPTED_START,
     EXPOSE_HEADER,
     REDACTED,
     Expose,
+    StorageCipher,
     replace_secrets,
     secrets_of,
+    unseal,
 )
 from supervisor.settings.fields import ServerCheck
 from supervisor.settings.merge import MAX_DEPTH, too_deep
@@ -39,7 +40,6 @@ from supervisor.settings.schema import agent_schema, conversation_schema
 from supervisor.settings.store import SettingsStore
 
 __all__ = [
-    "ENCRYPTED_START",
     "EXPOSE_HEADER",
     "MAX_DEPTH",
     "REDACTED",
@@ -59,6 +59,7 @@ __all__ = [
     "SettingsError",
     "SettingsFailure",
     "SettingsStore",
+    "StorageCipher",
     "TooManyProfiles",
     "UnknownProfile",
     "agent_schema",
@@ -75,4 +76,5 @@ __all__ = [
     "secrets_of",
     "security_analyzer",
     "too_deep",
+    "unseal",
 ]

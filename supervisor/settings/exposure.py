@@ -126,7 +126,8 @@ def seal(settings: Mapping[str, Any], cipher: StorageCipher) -> dict[str, Any]:
 
 
 def unseal(settings: Mapping[str, Any], cipher: StorageCipher) -> dict[str, Any]:
-    """Agent settings from the disk. Raises what the cipher raises."""
+    """Agent settings from the disk, or from a client that was shown them encrypted; values in the clear stay.
+    Raises what the cipher raises."""
 
     def opened(value: str) -> str:
         return cipher.decrypt(value).decode() if value.startswith(ENCRYPTED_START) else value
