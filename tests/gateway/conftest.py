@@ -368,3 +368,19 @@ def gateway_with(tmp_path: Path) -> Any:
 def server_with(tmp_path: Path) -> Any:
     """Opens a gateway with settings of the test's own, on a real port."""
     return partial(serving, tmp_path)
+
+
+COMMAND_VARIABLES = (
+    "OSTLER_URL",
+    "OSTLER_HOST",
+    "OSTLER_PORT",
+    "OSTLER_API_KEY",
+    "OSTLER_SESSION_API_KEY",
+)
+
+
+@pytest.fixture
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what tells a command its server."""
+    for name in COMMAND_VARIABLES:
+        monkeypatch.delenv(name, raising=False)

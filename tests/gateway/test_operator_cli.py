@@ -29,13 +29,7 @@ ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 TWIN = "0f8fad5b-0000-4000-8000-000000000000"
 OTHER = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 
-NAMES = ("OSTLER_URL", "OSTLER_HOST", "OSTLER_PORT", "OSTLER_API_KEY", "OSTLER_SESSION_API_KEY")
-
-
-@pytest.fixture(autouse=True)
-def _bare_environment(monkeypatch):
-    for name in NAMES:
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("bare_environment")
 
 
 @pytest.fixture

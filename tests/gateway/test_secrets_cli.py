@@ -18,13 +18,7 @@ from supervisor.credentials import SecretStore
 from supervisor.credentials.secret import SECRET_NAME
 
 VALUE = "sk-typed-by-a-person"
-NAMES = ("OSTLER_URL", "OSTLER_HOST", "OSTLER_PORT", "OSTLER_API_KEY", "OSTLER_SESSION_API_KEY")
-
-
-@pytest.fixture(autouse=True)
-def _bare_environment(monkeypatch):
-    for name in NAMES:
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("bare_environment")
 
 
 @pytest.fixture
