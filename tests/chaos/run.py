@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx2
 import trio
-from chaos import checks
+from chaos import accidents, checks
 from chaos.clients import REQUEST_S, Follower, Sender
 from support.client import Rest
 from support.processes import alive, descendants, everyone, info, kill
@@ -34,6 +34,8 @@ GONE_S = 2.0  # nothing of a killed server is left after so long
 BACK_S = 30.0  # a killed server is back
 SETTLE_S = 60.0  # for the queues to be worked off at the end
 STALL_S = (0.1, 1.5)
+HELD_S = (0.5, 9.0)  # longer than SQLite waits for a lock, at times
+FULL_S = (0.2, 3.0)
 
 PROMPTS = (
     "",
@@ -54,6 +56,9 @@ EVERYTHING = {
     "server": 2,  # SIGKILL of the server
     "warden": 1,  # SIGKILL of the warden
     "both": 1,  # of both at once
+    "rude": 2,  # a burst of clients without manners
+    "held": 1,  # somebody else has the journal's database
+    "full": 1,  # the disk is full
 }
 SERVER_ONLY = {"server": 1}
 
@@ -191,10 +196,20 @@ class Run:
                 self.chance.choice(self.followers).cut()
             case "interrupt":
                 nursery.start_soon(_see_to_its_end, self.chance.choice(self.senders))
+            case "rude":
+                nursery.start_soon(self._be_rude, random.Random(self.chance.random()))
+            case "held":
+                journal = self.house.server.state / "journal.sqlite3"
+                nursery.start_soon(accidents.hold_journal, journal, self.chance.uniform(*HELD_S))
+            case "full":
+                nursery.start_soon(accidents.full_disk, self.house.pid, self.chance.uniform(*FULL_S))
             case _:
                 await self._kill_server(kind)
                 return  # it counts what it does
         self.report.faults[kind] += 1
+
+    async def _be_rude(self, chance: random.Random) -> None:
+        self.report.problems += await accidents.rude_connections(self.house.url(), chance)
 
     async def _kill_server(self, kind: str) -> None:
         if kind == "server" and self._kills >= KILLS_PER_WARDEN:
