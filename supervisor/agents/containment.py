@@ -34,6 +34,7 @@ __all__ = [
     "Mark",
     "Snapshot",
     "containment_level",
+    "kill_agents",
     "new_mark",
     "open_containment",
     "take_snapshot",
@@ -214,6 +215,14 @@ def containment_level() -> Level:
     """The level at which agents of this run are started."""
     containment = _current.get()
     return Level.TREE if containment is None else containment.level
+
+
+async def kill_agents() -> None:
+    """Kill all that carries a mark of this state directory, in a thread, which cancelling waits for (bounded by
+    the sweep). Each agent's owner learns of its end as of any other."""
+    containment = _current.get()
+    if containment is not None:
+        await _sweep(containment.house)
 
 
 @asynccontextmanager

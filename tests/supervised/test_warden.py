@@ -12,25 +12,23 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from support.processes import alive, command_line, info, sweep, wait_until
+from support.processes import alive, info, sweep, wait_until
 
 from supervisor.agents import warden
 
 WAIT_S = 20.0  # a busy machine; everything here takes a fraction of a second
 
-AS_WARDEN = "import sys; from supervisor.agents.lifeline import become_warden; become_warden(sys.argv[1:])"
+AS_WARDEN = "from supervisor.agents.lifeline import become_warden\nlifeline = become_warden()\n"
 
 HASTY = """
-import sys
 from supervisor.agents import warden
+from supervisor.agents.lifeline import become_warden
 warden.END_SECONDS = 0.2
-sys.exit(warden.Warden(sys.argv[1:], drain=0.1).run())
+lifeline = become_warden(drain=0.1)
 """
 
 SERVER = """
 import os, signal, socket, subprocess, sys, time
-from supervisor.agents.lifeline import Lifeline
-lifeline = Lifeline.take(os.environ)
 sockets = lifeline.listening() or [socket.create_server(("127.0.0.1", 0))]
 def serve():
     lifeline.serving(sockets)
@@ -56,7 +54,7 @@ time.sleep(300)
 @contextmanager
 def started(tmp_path, code, as_warden=AS_WARDEN, stdin=None, **environment):
     """A warden with a server that runs `code`, with pipes for its output."""
-    command = [sys.executable, "-c", as_warden, sys.executable, "-c", f"{SERVER}\n{code}\n# {tmp_path}"]
+    command = [sys.executable, "-c", f"{as_warden}{SERVER}\n{code}\n# {tmp_path}"]
     environment = {"PATH": os.environ["PATH"], **environment}
     process = subprocess.Popen(
         command,
@@ -105,7 +103,7 @@ def test_what_is_started_again_and_how_it_ends(tmp_path, code, status, starts):
 
 
 def test_budget_and_pauses():
-    keeper = warden.Warden(["x"])
+    keeper = warden.Warden()
     pauses = [keeper._next_pause() for _ in range(warden.BUDGET + 1)]
     assert pauses == pytest.approx([0.1, 0.3, 0.9, 2.7, 8.1, None])
     keeper._restarts = [moment - warden.BUDGET_SECONDS for moment in keeper._restarts]
@@ -275,28 +273,24 @@ time.sleep(300)
 
 
 def test_a_server_whose_warden_is_gone_already_does_not_start(tmp_path):
-    code = "import os\nfrom supervisor.agents import warden\n"
-    code += "from supervisor.agents.lifeline import *\ntry: Lifeline.take(os.environ)\n"
-    code += "except WardenGone: print('gone', warden.VARIABLE in os.environ)"
-    end, other = socket.socketpair()
-    with end, other:
-        os.set_inheritable(end.fileno(), True)
-        out = subprocess.run(
-            [sys.executable, "-c", code],
-            env={warden.VARIABLE: f"1:{end.fileno()}:"},
-            pass_fds=[end.fileno()],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    assert out == "gone False\n"
+    code = """
+import os, socket
+from supervisor.agents import lifeline, warden
+warden.Warden.run = lambda self: warden.Bond(os.getpid(), socket.socketpair()[0], [])
+try:
+    lifeline.become_warden()
+except lifeline.WardenGone as error:
+    print(error)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out == "the warden of this server is gone\n"
 
 
 def test_it_is_small(tmp_path):
     code = "serve(); time.sleep(300)"
     with started(tmp_path, code, OSTLER_ATTACHABLE="1") as process:  # its memory is looked at
         process.stdout.readline()
-        assert "-I -S" in command_line(process.pid)
+        assert info(process.pid).name == "ostler-warden"
         with open(f"/proc/{process.pid}/smaps_rollup") as file:
             private = [int(line.split()[1]) for line in file if line.startswith("Private_Dirty")]
         assert private[0] < 8 * 1024
