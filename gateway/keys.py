@@ -1,9 +1,10 @@
-"""Session keys, master keys and secrets that the server is given: where they are taken from, and that nobody else
-reads them there.
+"""Session keys, master keys and secrets that the server is given: where they are taken from, and that nobody
+else reads them there.
 
 Three ways: variables, which are taken out of the environment; a file; a descriptor. What comes by file or
-descriptor goes into memory of the kernel's (memfd_create(2)) and is read by the server alone: a process of the
-same user may have opened the memory of the first process, the later warden, before that could hide itself.
+descriptor goes into memory of the kernel's (memfd_create(2)) and is read by the server alone: a process of
+the same user may have opened the memory of the first process, the later warden, before that could hide
+itself.
 
 The standard library alone, and little of it: nothing is hidden before this is imported.
 """
@@ -16,12 +17,9 @@ import re
 import select
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
-
-T = TypeVar("T", int, bytes)
 
 KEY_NAMES = frozenset(
     {
@@ -64,7 +62,8 @@ def is_key(variable: str) -> bool:
 
 
 def take_variables(environ: MutableMapping[str, str]) -> dict[str, str]:
-    """Take the keys out of this process's environment: no child inherits them, /proc/self/environ shows blanks."""
+    """Take the keys out of this process's environment: no child inherits them, /proc/self/environ shows
+    blanks."""
     keys = {name: environ.pop(name) for name in [name for name in environ if is_key(name)]}
     if keys and environ is os.environ:
         _blank(keys)
@@ -108,8 +107,8 @@ class Place:
 
 
 def find(descriptor: str | None, path: str | None, environ: Mapping[str, str]) -> Place | None:
-    """What the arguments name, else the variable, else systemd's credentials; None where there are no keys but
-    variables. A descriptor is read to its end and closed. Raises KeysError."""
+    """What the arguments name, else the variable, else systemd's credentials; None where there are no keys
+    but variables. A descriptor is read to its end and closed. Raises KeysError."""
     if descriptor is not None and path is not None:
         raise KeysError(f"{DESCRIPTOR_OPTION} and {FILE_OPTION} exclude each other")
     if descriptor is not None:
@@ -127,8 +126,8 @@ def find(descriptor: str | None, path: str | None, environ: Mapping[str, str]) -
 
 def parse(data: bytes, origin: str) -> dict[str, str]:
     """Lines `NAME=value`, as in the environment files of systemd and Docker: blank lines and those that begin
-    with `#` are passed over, blanks around a value and one pair of quotes around it are no part of it; nothing
-    else is special. Raises KeysError."""
+    with `#` are passed over, blanks around a value and one pair of quotes around it are no part of it;
+    nothing else is special. Raises KeysError."""
     if len(data) > MOST_BYTES:
         raise KeysError(f"{origin} has more than {MOST_BYTES} bytes")
     try:
@@ -169,8 +168,8 @@ def _from_file(path: str, option: str) -> Place:
 
 
 def _check(found: os.stat_result, origin: str) -> None:
-    """Whether nobody else reads or writes it. What the administrator has put there for us (as systemd does, and
-    who mounts secrets) may be readable by a group: so it is readable by us."""
+    """Whether nobody else reads or writes it. What the administrator has put there for us (as systemd does,
+    and who mounts secrets) may be readable by a group: so it is readable by us."""
     if not stat.S_ISREG(found.st_mode):
         raise KeysError(f"{origin} is no regular file; give a pipe with {DESCRIPTOR_OPTION}")
     if found.st_uid not in (os.geteuid(), 0):
@@ -208,39 +207,46 @@ def _close(number: int) -> None:
 
 
 def _keep(source: int, origin: str, until: float) -> int | bytes:
-    """What there is to be read, in memory of the kernel's. Raises KeysError, OSError."""
+    """What there is to be read, in memory of the kernel's where it has any. Raises KeysError, OSError."""
     if not hasattr(os, "memfd_create"):
-        return b"".join(_pieces(source, origin, until, partial(os.read, source, PIECE_BYTES)))
+        gathered = bytearray()
+        _move_all(source, origin, until, partial(_gather, source, gathered))
+        return bytes(gathered)
     memory = os.memfd_create("ostler", os.MFD_CLOEXEC)
     try:
-        for _ in _pieces(source, origin, until, partial(_move, source, memory)):
-            continue
+        _move_all(source, origin, until, partial(_move, source, memory))
     except BaseException:
         os.close(memory)
         raise
     return memory
 
 
-def _pieces(source: int, origin: str, until: float, take: Callable[[], T]) -> Iterator[T]:
-    """What `take` takes, until that is nothing. Raises KeysError when it takes too long, or becomes too much."""
+def _move_all(source: int, origin: str, until: float, move: Callable[[], int]) -> None:
+    """Until nothing is left to be moved. Raises KeysError when it takes too long, or becomes too much."""
     poll = select.poll()
     poll.register(source, select.POLLIN)
-    left = MOST_BYTES
+    total = 0
     while True:
         wait = until - time.monotonic()
         if wait <= 0 or not poll.poll(wait * 1000):
             raise KeysError(f"{origin} did not end within {DESCRIPTOR_SECONDS:g} s")
-        taken = take()
-        if not taken:
+        moved = move()
+        if not moved:
             return
-        left -= len(taken) if isinstance(taken, bytes) else taken
-        if left < 0:
+        total += moved
+        if total > MOST_BYTES:
             raise KeysError(f"{origin} has more than {MOST_BYTES} bytes")
-        yield taken
+
+
+def _gather(source: int, gathered: bytearray) -> int:
+    data = os.read(source, PIECE_BYTES)
+    gathered += data
+    return len(data)
 
 
 def _move(source: int, memory: int) -> int:
-    """Move what is there, never through memory of this process where the kernel can do that; how many bytes."""
+    """Move what is there, never through memory of this process where the kernel can do that; how many
+    bytes."""
     for move in (_send, _splice):
         with suppress(AttributeError, OSError):
             return move(source, memory)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Final, cast
 
 import attrs
@@ -23,6 +22,7 @@ from gateway.keys import is_key
 from gateway.listener import BindError, bind, serve_connections, url_of
 from gateway.notify import Notifier
 from gateway.services import Services
+from gateway.state import StateRefused, make_private
 from supervisor.agents import Level, Lifeline, load_catalog, open_containment, presets
 from supervisor.agents.lifeline import WardenGone
 from supervisor.conversations.errors import InvalidStart
@@ -49,8 +49,6 @@ AGENTS_DIR: Final = "agents"
 DATA_DIR: Final = "data"
 """Data directories of agents that are kept apart per conversation."""
 
-STATE_MODE: Final = 0o700
-
 SWITCH_SECONDS: Final = 0.0005
 """How long one thread may keep the interpreter while another waits for it. The journal's thread holds it for
 microseconds at a time; with Python's default of 5 ms a commit beside a busy loop would take that long."""
@@ -75,13 +73,13 @@ class StoreCipher:
         return self.store.cipher.decrypt(token)
 
 
-FORESEEN: Final = (BindError, JournalError, CredentialsFailure, SettingsFailure, OSError)
+FORESEEN: Final = (BindError, StateRefused, JournalError, CredentialsFailure, SettingsFailure, OSError)
 """Failures of a start whose message is made for people."""
 
 
 def run(config: Config, lifeline: Lifeline | None = None, keys: Mapping[str, str] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StartupError when it could not be started, WardenGone when it ended
-    since its warden had. `keys` are variables with keys and secrets that are not in the environment."""
+    """Serve until SIGTERM or SIGINT. Raises StartupError when it could not be started, WardenGone when it
+    ended since its warden had. `keys` are variables with keys and secrets that are not in the environment."""
     logs.configure()
     sys.setswitchinterval(SWITCH_SECONDS)
     started = trio.Event()
@@ -107,15 +105,16 @@ async def serve(
 
     Prints the address on stdout once the server accepts connections. Everything that is opened here is
     closed here: sockets first, then the agents, then the journal. With a warden the sockets are those of the
-    server before, if there was one. Variables with secrets are taken out of this process's environment; `keys`
-    are such variables that have been taken out before. When the warden ends, there is no finishing: the agents
-    are killed at once.
+    server before, if there was one. Variables with secrets are taken out of this process's environment;
+    `keys` are such variables that have been taken out before. When the warden ends, there is no finishing:
+    the agents are killed at once.
     """
     notifier = Notifier.take(os.environ)
     environ = {**os.environ, **take_private(os.environ), **(keys or {})}
     sockets = (lifeline.listening() if lifeline is not None else []) or await bind(config)
     try:
-        # Signals are heard until the last agent is gone, so that an end that has begun can become a faster one.
+        # Signals are heard until the last agent is gone, so that an end that has begun can become a faster
+        # one.
         async with trio.open_nursery() as hearing:
             async with open_services(config, environ) as services, trio.open_nursery() as root:
                 await hearing.start(_obey_signals, services, root.cancel_scope, lifeline)
@@ -151,11 +150,11 @@ async def _obey_signals(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """The first SIGTERM or SIGINT begins an orderly end; the next one cuts connections, and what turns have left
-    of their time, short.
+    """The first SIGTERM or SIGINT begins an orderly end; the next one cuts connections, and what turns have
+    left of their time, short.
 
-    One that tells of the warden's end is no order: whoever killed the warden may kill us next, and then nobody
-    would be there to end the agents.
+    One that tells of the warden's end is no order: whoever killed the warden may kill us next, and then
+    nobody would be there to end the agents.
     """
     closing = services.closing
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -180,7 +179,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     Leaving the block, also by cancellation, stops every agent and closes the journal. Raises what keeps
     one of them from being opened (FORESEEN).
     """
-    await trio.to_thread.run_sync(_make_private, config.state)
+    await trio.to_thread.run_sync(make_private, config.state)
     catalog = await trio.to_thread.run_sync(load_catalog)
     secrets = await SecretStore.open(
         config.state, environ, keyring=OsKeyring(environ) if config.keyring else None
@@ -235,10 +234,6 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             profiles=AgentProfileStore(settings),
             secrets=secrets,
         )
-
-
-def _make_private(state: Path) -> None:
-    state.mkdir(mode=STATE_MODE, parents=True, exist_ok=True)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -22,6 +22,7 @@ import trio
 
 from supervisor.agents import brand, cgroup, levels, prctl, tree
 from supervisor.agents.brand import Brand
+from supervisor.agents.datadir import write_private
 from supervisor.agents.environment import MARKER
 from supervisor.agents.levels import Level
 from supervisor.agents.sweep import marker_prefix, sweep
@@ -218,8 +219,8 @@ def containment_level() -> Level:
 
 
 async def kill_agents() -> None:
-    """Kill all that carries a mark of this state directory, in a thread, which cancelling waits for (bounded by
-    the sweep). Each agent's owner learns of its end as of any other."""
+    """Kill all that carries a mark of this state directory, in a thread, which cancelling waits for (bounded
+    by the sweep). Each agent's owner learns of its end as of any other."""
     containment = _current.get()
     if containment is not None:
         await _sweep(containment.house)
@@ -239,7 +240,7 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
     adopted_before = prctl.is_subreaper()
     adopting = brands and prctl.be_subreaper()
     pid_file = state / PID_FILE
-    await trio.to_thread.run_sync(pid_file.write_text, f"{os.getpid()}\n")
+    await trio.to_thread.run_sync(write_private, pid_file, f"{os.getpid()}\n")
     containment = Containment(level, house, brands=brands)
     _current.set(containment)
     log.info("containing agents", containment=level.value, brands=brands)

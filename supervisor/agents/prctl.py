@@ -11,7 +11,8 @@ import sys
 from typing import Final
 
 __all__ = [
-    "attachable", "be_subreaper", "hide_from_peers", "is_subreaper", "name_process", "signal_at_parents_death",
+    "attachable", "be_subreaper", "hide_from_peers", "is_subreaper", "name_process",
+    "signal_at_parents_death",
 ]  # fmt: skip
 
 PR_SET_PDEATHSIG: Final = 1

@@ -1,8 +1,8 @@
 """The process above the server: it sees to it that nothing outlives the server, and starts it again.
 
-The process that the operator started becomes it, before it has imported much (lifeline.py): the standard library
-alone, some 10 MB. It is the one that orphans are handed to, so that whatever the server leaves comes here,
-whoever its parents were and whatever session or environment it has made itself.
+The process that the operator started becomes it, before it has imported much (lifeline.py): the standard
+library alone, some 10 MB. It is the one that orphans are handed to, so that whatever the server leaves comes
+here, whoever its parents were and whatever session or environment it has made itself.
 
 Servers are forked from it, and execute nothing. An exec would lay the environment open to every process of
 the user until the new program hides itself, and whoever has opened /proc/<pid>/mem in that moment could
@@ -73,8 +73,8 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Bond:
-    """What a server has of its warden: the warden's pid, its own end of the channel, the sockets of the server
-    before, as descriptors."""
+    """What a server has of its warden: the warden's pid, its own end of the channel, the sockets of the
+    server before, as descriptors."""
 
     def __init__(self, warden: int, channel: socket.socket, listening: list[int]) -> None:
         self.warden = warden
@@ -205,24 +205,26 @@ class Warden:
                 _say(f"the server did not end within {self._patience:g} s; killing it")
                 os.kill(pid, signal.SIGKILL)
                 until += KILL_SECONDS
-        self._hear()
+        while self._hear():
+            continue  # nobody adds to it any more
         self._hang_up()
         return status
 
-    def _hear(self) -> None:
-        """Take what the server has said; more waits for the next time."""
+    def _hear(self) -> bool:
+        """Take what the server has said. True: there may be more, which waits for the next time."""
         for _ in range(MOST_PACKETS):
             if self._channel is None:
-                return
+                return False
             try:
                 word, descriptors, _, _ = socket.recv_fds(
                     self._channel, WORD_BYTES, MOST_SOCKETS, socket.MSG_CMSG_CLOEXEC
                 )
             except BlockingIOError:
-                return
+                return False
             except OSError:
                 word, descriptors = b"", []
             self._take(word, descriptors)
+        return True
 
     def _take(self, word: bytes, descriptors: list[int]) -> None:
         """What no server of ours says is dropped, with all that came with it."""

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from support import spy as spy_program
 from support.processes import alive, descendants, sweep, wait_until
+from support.user import AS_USER, NEEDS_USER, USER, give
 
 from supervisor.agents.containment import PID_FILE
 
@@ -25,10 +26,6 @@ WAIT_S = 30.0
 
 GROUP = 54321
 """As root, what tells a process whose files in /proc are its own from one whose files are root's."""
-
-SPYING = pytest.mark.skipif(
-    os.geteuid() == 0 and shutil.which("setpriv") is None, reason="cannot become another user"
-)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -118,14 +115,6 @@ CANARY = "k3y-that-nobody-may-read"
 CONTROL = "c0ntrol-that-everybody-reads"
 LATE = "l4te-" + "control"
 
-NOBODY = 65534
-ROOT = os.geteuid() == 0
-AS_USER = (
-    # It may read files, since the interpreter of root is in root's home; that opens nothing in /proc.
-    ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
-     "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"] if ROOT else []
-)  # fmt: skip
-
 CRASHES = 50
 STARTS = 8
 
@@ -151,8 +140,7 @@ time.sleep(300)
 def house():
     """A directory of the user that server and spy run as."""
     directory = Path(tempfile.mkdtemp(prefix="ostler-hiding-"))
-    if ROOT:
-        os.chown(directory, NOBODY, NOBODY)
+    give(directory)
     yield directory
     sweep(directory)
     shutil.rmtree(directory)
@@ -218,16 +206,18 @@ def is_serving(process):
     return "listening" in process.stdout.readline()
 
 
-@SPYING
+@NEEDS_USER
 def test_keys_are_not_seen_when_a_crashed_server_is_started_again(house):
     variables = {"OSTLER_SESSION_API_KEY": CANARY, "OSTLER_SECRET_A": CANARY}
-    rolling = random.Random(4)  # noqa: S311
+    rolling = random.Random(4)
     with started(house, variables=variables) as process:
         assert is_serving(process)
         with looking(house) as spy:
             servers = set()
             for _ in range(CRASHES):
-                assert wait_until(lambda: [each for each in descendants(process.pid) if each.ppid == process.pid])
+                assert wait_until(
+                    lambda: [each for each in descendants(process.pid) if each.ppid == process.pid]
+                )
                 time.sleep(rolling.random() * 0.2)  # at every stage of its start
                 for child in descendants(process.pid):
                     servers.add(child.pid)
@@ -242,7 +232,7 @@ def test_keys_are_not_seen_when_a_crashed_server_is_started_again(house):
             control(spy, house)
 
 
-@SPYING
+@NEEDS_USER
 @pytest.mark.parametrize("way", ["file", "descriptor"])
 def test_keys_that_are_no_variables_are_never_seen(house, way):
     content = f"OSTLER_SESSION_API_KEY={CANARY}\nOSTLER_SECRET_A={CANARY}\n"
@@ -250,7 +240,7 @@ def test_keys_that_are_no_variables_are_never_seen(house, way):
         file = house / "keys"
         file.write_text(content)
         file.chmod(0o600)
-        os.chown(file, *([NOBODY] * 2 if ROOT else [-1, -1]))
+        give(file)
     with looking(house) as spy:
         for _ in range(STARTS):
             ours, theirs = os.pipe()
@@ -265,7 +255,9 @@ def test_keys_that_are_no_variables_are_never_seen(house, way):
                     seen = spy.look()
             finally:
                 os.close(ours)
-        assert "environ" in seen["found"]["control"]  # it looked in time, and held the memory of first processes
+        assert (
+            "environ" in seen["found"]["control"]
+        )  # it looked in time, and held the memory of first processes
         assert seen["memory"] >= STARTS // 2
         assert seen["found"]["canary"] == []
         control(spy, house)
@@ -274,6 +266,8 @@ def test_keys_that_are_no_variables_are_never_seen(house, way):
 def hides(pid):
     """Whether it has begun with Ostler's own lines."""
     command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b"serve" in command and b"setpriv" not in command and (
-        Path(f"/proc/{pid}/environ").stat().st_uid != (NOBODY if ROOT else os.geteuid())
+    return (
+        b"serve" in command
+        and b"setpriv" not in command
+        and (Path(f"/proc/{pid}/environ").stat().st_uid != USER)
     )

@@ -258,6 +258,76 @@ def _children(pid):
         return file.read().split()
 
 
+def test_nonsense_on_its_channel_changes_nothing(tmp_path):
+    note = tmp_path / "second"
+    code = f"""
+import pathlib
+serve()
+note = pathlib.Path({str(note)!r})
+if note.exists():
+    sys.exit(0)
+note.touch()
+channel = lifeline._channel
+for word in (b"c", b"s", b"closing ", b"serving, closing", b"x" * 100, os.urandom(5000)):
+    channel.send(word)
+ours, theirs = os.pipe()
+for word in (b"junk", b"\\0"):
+    for _ in range(300):
+        socket.send_fds(channel, [word], [ours] * 100)
+sys.stdin.readline()
+die()
+"""
+    with started(tmp_path, code, stdin=subprocess.PIPE) as process:
+        first, port = map(int, process.stdout.readline().split())
+        assert wait_until(lambda: note.exists(), WAIT_S)
+        assert wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) < 10, WAIT_S)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        second, same = map(int, process.stdout.readline().split())
+        assert (second != first, same) == (True, port)
+        assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("end", ["lifeline._channel.close()", "lifeline._channel.send(b'')"])
+def test_a_server_that_hangs_up_is_kept_all_the_same(tmp_path, end):
+    ended, lines, _ = run(tmp_path, f"serve(); {end}; time.sleep(0.1); die()", OSTLER_SERVER_RESTARTS="1")
+    assert (ended, len(lines)) == (128 + signal.SIGKILL, 2)
+    assert len({line.split()[1] for line in lines}) == 1  # the port stays
+
+
+def test_what_is_no_listening_socket_is_not_handed_on(tmp_path):
+    code = """
+if len(sockets) > 1 or not sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+    print("wrong")
+pair = socket.socketpair()
+descriptors = [sockets[0].fileno(), pair[0].fileno(), os.pipe()[0], os.open("/dev/null", os.O_RDONLY)]
+socket.send_fds(lifeline._channel, [b"serving"], descriptors)
+print(sockets[0].getsockname()[1], flush=True)
+time.sleep(0.1)
+die()
+"""
+    _, lines, _ = run(tmp_path, code, OSTLER_SERVER_RESTARTS="1")
+    assert len(lines) == 2
+    assert lines[0] == lines[1] != "wrong"
+
+
+def test_a_server_that_cannot_be_forked_is_tried_again(tmp_path):
+    code = """
+import os
+fork, tries = os.fork, []
+def sometimes():
+    tries.append(1)
+    if len(tries) in (1, 3):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return fork()
+os.fork = sometimes
+"""
+    with started(tmp_path, "serve(); die()", code + AS_WARDEN, OSTLER_SERVER_RESTARTS="3") as process:
+        out, err = process.communicate(timeout=WAIT_S)
+    assert len(out.splitlines()) == 2
+    assert err.count("the server cannot be started: Resource temporarily unavailable") == 2
+
+
 def test_its_end_is_told_to_the_server(tmp_path):
     code = """
 signal.signal(15, lambda *_: (os.write(1, b"told"), os._exit(0)))

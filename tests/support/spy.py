@@ -1,9 +1,9 @@
 """A process that looks into all others of its user as fast as it can: python spy.py ROOT MARKER NAME=HEX...
 
-It polls what is below the process ROOT and has MARKER in its command line, for as long as it has not opened its
-memory: environment, memory, descriptors of memory. What it has opened it keeps open, since the kernel looks at
-permissions only then. For each line on standard input it searches all the memory that it holds and answers with
-JSON: how many processes it has seen and opened the memory of, and where it has found each text (HEX).
+It polls what is below the process ROOT and has MARKER in its command line: environment, memory, descriptors
+of memory. What it has opened it keeps open, since the kernel looks at permissions only then. For each line on
+standard input it searches all the memory that it holds, and answers with JSON: how many processes it has
+seen, of how many it has opened the memory, and where it has found each text (HEX).
 """
 
 from __future__ import annotations
