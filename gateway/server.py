@@ -54,6 +54,10 @@ SWITCH_SECONDS: Final = 0.0005
 microseconds at a time; with Python's default of 5 ms a commit beside a busy loop would take that long."""
 
 
+ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that end the server in order."""
+
+
 class StartupError(Exception):
     """The server cannot start. The message is one line for the terminal."""
 
@@ -150,14 +154,16 @@ async def _obey_signals(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """The first SIGTERM or SIGINT begins an orderly end; the next one cuts connections, and what turns have
-    left of their time, short.
+    """The first SIGTERM, SIGINT or SIGHUP begins an orderly end; the next one cuts connections, and what turns
+    have left of their time, short.
 
     One that tells of the warden's end is no order: whoever killed the warden may kill us next, and then
-    nobody would be there to end the agents.
+    nobody would be there to end the agents. (To a server that is stopped the kernel sends SIGHUP then, since
+    its process group is an orphan, and has it go on.)
     """
     closing = services.closing
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+    with trio.open_signal_receiver(*heard) as signals:
         task_status.started()
         async for number in signals:
             if lifeline is not None and lifeline.gone:

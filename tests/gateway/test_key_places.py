@@ -15,7 +15,7 @@ from gateway import keys
 from gateway.address import session_keys
 from gateway.cli.client import BadInput, Server
 from supervisor.credentials.master import KEY_VARIABLES, PREVIOUS_VARIABLES
-from supervisor.credentials.outside import is_private
+from supervisor.credentials.outside import KEYS_FILE, Outside, is_private
 
 WAIT_S = 20.0
 KEY = "k3y-that-nobody-may-read"
@@ -83,6 +83,12 @@ def test_what_is_no_file_of_keys(data, complaint):
     with pytest.raises(keys.KeysError) as info:
         keys.parse(data, "here")
     assert str(info.value) == complaint
+
+
+def test_keys_among_credentials_are_no_secret_for_agents(file, tmp_path):
+    file(name=KEYS_FILE)
+    assert KEYS_FILE == keys.CREDENTIAL
+    assert Outside.of({"CREDENTIALS_DIRECTORY": str(tmp_path)}).read() == ([], ())
 
 
 def test_the_first_place_counts(file, tmp_path):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from support import spy as spy_program
-from support.processes import alive, descendants, sweep, wait_until
+from support.processes import alive, command_line, descendants, sweep, wait_until
 from support.user import AS_USER, NEEDS_USER, USER, give
 
 from supervisor.agents.containment import PID_FILE
@@ -60,6 +60,21 @@ def test_warden_and_server_hide_from_peers(tmp_path, variables, expected):
         finally:
             process.kill()
             sweep(tmp_path)
+
+
+def test_a_command_hides_its_key(tmp_path):
+    program = Path(sysconfig.get_path("scripts")) / "ostler"
+    with subprocess.Popen(
+        [program, "secrets", "set", "A"],  # which waits for the value
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OSTLER_API_KEY": "x"},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        group=GROUP if os.geteuid() == 0 else None,
+    ) as process:
+        try:
+            assert wait_until(lambda: "secrets" in command_line(process.pid) and hidden(process.pid), WAIT_S)
+        finally:
+            process.kill()
 
 
 LOOKS = """

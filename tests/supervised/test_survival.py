@@ -156,6 +156,32 @@ async def test_a_killed_warden_takes_all_along_at_once(tmp_path, draining):
                 assert (await rest.info(conversation))["execution_status"] == "paused"
 
 
+async def test_a_stopped_server_whose_warden_is_killed_ends_too(tmp_path):
+    async with house(tmp_path / "a") as one:
+        await one.populate(3)
+        server = one.pid
+        kill([server], signal.SIGSTOP)
+        await until(lambda: info(server).state == "T")
+        kill([one.warden])
+        killed = time.monotonic()
+        await until(lambda: one.living() == [])
+        assert time.monotonic() - killed < GONE_S
+        await until(lambda: not alive(server))
+
+
+async def test_a_second_signal_ends_the_waiting_for_turns(tmp_path):
+    async with house(tmp_path / "a", environment={"OSTLER_DRAIN_SECONDS": "300"}) as one:
+        await one.populate(1)
+        await one.server.rest.send(one.conversations[0], "!slow 3000 20")
+        await until(lambda: len(one.log.prompts()) == 2)
+        one.server.signal(signal.SIGTERM)
+        await until(lambda: one.server.output.read_text().count("signal=SIGTERM") == 1)
+        await trio.sleep(0.2)
+        one.server.signal(signal.SIGTERM)
+        assert await one.server.wait() == 0
+        assert one.living() == []
+
+
 async def test_what_two_kills_leave_the_next_start_sweeps(tmp_path):
     async with house(tmp_path / "other") as other:
         await other.populate(1)
