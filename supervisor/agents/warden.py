@@ -205,8 +205,9 @@ class Warden:
                 _say(f"the server did not end within {self._patience:g} s; killing it")
                 os.kill(pid, signal.SIGKILL)
                 until += KILL_SECONDS
-        while self._hear():
-            continue  # nobody adds to it any more
+        for _ in range(MOST_PACKETS):  # bounded: who was forked from it may have its end and go on
+            if not self._hear():
+                break
         self._hang_up()
         return status
 

@@ -8,9 +8,11 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import structlog
 from support.server import running_server
 from support.user import AS_USER, NEEDS_USER, USER, give
 
+from gateway import state as state_module
 from gateway.state import StateRefused, make_private
 
 PROGRAM = Path(sysconfig.get_path("scripts")) / "ostler"
@@ -38,15 +40,21 @@ def test_what_is_missing_is_made_private(tmp_path, umask, mask):
 
 
 @pytest.mark.parametrize("before", [0o755, 0o777, 0o701, 0o1777, 0o2770])
-def test_what_is_open_to_others_is_closed(tmp_path, capfd, before):
+def test_what_is_open_to_others_is_closed(tmp_path, monkeypatch, before):
+    logger = structlog.testing.CapturingLogger()
+    monkeypatch.setattr(state_module, "log", logger)
     state = tmp_path / "state"
     state.mkdir()
     state.chmod(before)
     make_private(state)
     assert mode(state) & 0o777 == 0o700
-    assert f"mode={before:04o}" in "".join(capfd.readouterr())
+    (call,) = logger.calls
+    assert (call.method_name, call.kwargs) == (
+        "warning",
+        {"directory": str(state), "mode": f"{before:04o}"},
+    )
     make_private(state)
-    assert "".join(capfd.readouterr()) == ""
+    assert len(logger.calls) == 1
 
 
 def test_a_link_to_a_place_of_our_own_will_do(tmp_path):
