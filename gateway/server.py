@@ -154,8 +154,8 @@ async def _obey_signals(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """The first SIGTERM, SIGINT or SIGHUP begins an orderly end; the next one cuts connections, and what turns
-    have left of their time, short.
+    """The first SIGTERM, SIGINT or SIGHUP begins an orderly end; the next one cuts connections, and what
+    turns have left of their time, short.
 
     One that tells of the warden's end is no order: whoever killed the warden may kill us next, and then
     nobody would be there to end the agents. (To a server that is stopped the kernel sends SIGHUP then, since
