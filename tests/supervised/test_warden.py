@@ -18,7 +18,12 @@ from supervisor.agents import warden
 
 WAIT_S = 20.0  # a busy machine; everything here takes a fraction of a second
 
-AS_WARDEN = "from supervisor.agents.lifeline import become_warden\nlifeline = become_warden()\n"
+AS_WARDEN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells have background jobs ignore
+from supervisor.agents.lifeline import become_warden
+lifeline = become_warden()
+"""
 
 HASTY = """
 from supervisor.agents import warden
