@@ -8,7 +8,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Final, cast
 
 import attrs
@@ -19,10 +18,13 @@ from hypercorn.typing import ASGIFramework
 from gateway import logs
 from gateway.app import create_app
 from gateway.config import Config
+from gateway.keys import is_key
 from gateway.listener import BindError, bind, serve_connections, url_of
 from gateway.notify import Notifier
 from gateway.services import Services
+from gateway.state import StateRefused, make_private
 from supervisor.agents import Level, Lifeline, load_catalog, open_containment, presets
+from supervisor.agents.lifeline import WardenGone
 from supervisor.conversations.errors import InvalidStart
 from supervisor.conversations.launcher import Launcher
 from supervisor.conversations.supervisor import open_supervisor
@@ -47,11 +49,13 @@ AGENTS_DIR: Final = "agents"
 DATA_DIR: Final = "data"
 """Data directories of agents that are kept apart per conversation."""
 
-STATE_MODE: Final = 0o700
-
 SWITCH_SECONDS: Final = 0.0005
 """How long one thread may keep the interpreter while another waits for it. The journal's thread holds it for
 microseconds at a time; with Python's default of 5 ms a commit beside a busy loop would take that long."""
+
+
+ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that end the server in order."""
 
 
 class StartupError(Exception):
@@ -73,51 +77,64 @@ class StoreCipher:
         return self.store.cipher.decrypt(token)
 
 
-FORESEEN: Final = (BindError, JournalError, CredentialsFailure, SettingsFailure, OSError)
+FORESEEN: Final = (BindError, StateRefused, JournalError, CredentialsFailure, SettingsFailure, OSError)
 """Failures of a start whose message is made for people."""
 
 
-def run(config: Config, lifeline: Lifeline | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StartupError when it could not be started."""
+def run(config: Config, lifeline: Lifeline | None = None, keys: Mapping[str, str] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. Raises StartupError when it could not be started, WardenGone when it
+    ended since its warden had. `keys` are variables with keys and secrets that are not in the environment."""
     logs.configure()
     sys.setswitchinterval(SWITCH_SECONDS)
     started = trio.Event()
     try:
-        trio.run(partial(serve, config, started=started, lifeline=lifeline))
+        trio.run(partial(serve, config, started=started, lifeline=lifeline, keys=keys))
     except (Exception, BaseExceptionGroup) as error:
         reasons = list(_leaves(error))
         if started.is_set() or not all(isinstance(reason, FORESEEN) for reason in reasons):
             raise
         raise StartupError("; ".join(_line(reason) for reason in reasons)) from error
+    if lifeline is not None and lifeline.gone:
+        raise WardenGone("the warden was killed; the server has ended its agents, and itself")
 
 
 async def serve(
-    config: Config, *, started: trio.Event | None = None, lifeline: Lifeline | None = None
+    config: Config,
+    *,
+    started: trio.Event | None = None,
+    lifeline: Lifeline | None = None,
+    keys: Mapping[str, str] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until cancelled; then stop accepting, finish, and close.
 
     Prints the address on stdout once the server accepts connections. Everything that is opened here is
     closed here: sockets first, then the agents, then the journal. With a warden the sockets are those of the
-    server before, if there was one. Variables with secrets are taken out of this process's environment.
+    server before, if there was one. Variables with secrets are taken out of this process's environment;
+    `keys` are such variables that have been taken out before. When the warden ends, there is no finishing:
+    the agents are killed at once.
     """
     notifier = Notifier.take(os.environ)
-    environ = {**os.environ, **take_private(os.environ)}
+    environ = {**os.environ, **take_private(os.environ), **(keys or {})}
     sockets = (lifeline.listening() if lifeline is not None else []) or await bind(config)
     try:
-        async with open_services(config, environ) as services, trio.open_nursery() as root:
-            await root.start(_obey_signals, services.closing, root.cancel_scope)
-            root.start_soon(notifier.keep_alive)
-            async with trio.open_nursery() as serving:
-                app = cast(ASGIFramework, create_app(services))
-                await serving.start(serve_connections, app, sockets, config, services.closing)
-                if lifeline is not None:
-                    lifeline.serving(sockets)
-                root.start_soon(_take_leave, services.closing, lifeline, notifier)
-                print(f"Ostler is listening on {url_of(config, sockets)}", flush=True)
-                await notifier.ready(f"Listening on {url_of(config, sockets)}")
-                if started is not None:
-                    started.set()
-            root.cancel_scope.cancel()
+        # Signals are heard until the last agent is gone, so that an end that has begun can become a faster
+        # one.
+        async with trio.open_nursery() as hearing:
+            async with open_services(config, environ) as services, trio.open_nursery() as root:
+                await hearing.start(_obey_signals, services, root.cancel_scope, lifeline)
+                root.start_soon(notifier.keep_alive)
+                async with trio.open_nursery() as serving:
+                    app = cast(ASGIFramework, create_app(services))
+                    await serving.start(serve_connections, app, sockets, config, services.closing)
+                    if lifeline is not None:
+                        lifeline.serving(sockets)
+                    root.start_soon(_take_leave, services.closing, lifeline, notifier)
+                    print(f"Ostler is listening on {url_of(config, sockets)}", flush=True)
+                    await notifier.ready(f"Listening on {url_of(config, sockets)}")
+                    if started is not None:
+                        started.set()
+                root.cancel_scope.cancel()
+            hearing.cancel_scope.cancel()
     finally:
         for sock in sockets:
             sock.close()
@@ -131,18 +148,33 @@ async def _take_leave(closing: trio.Event, lifeline: Lifeline | None, notifier: 
 
 
 async def _obey_signals(
-    closing: trio.Event,
+    services: Services,
     scope: trio.CancelScope,
+    lifeline: Lifeline | None,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """The first SIGTERM or SIGINT begins an orderly end, the next one cuts connections short."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    """The first SIGTERM, SIGINT or SIGHUP begins an orderly end; the next one cuts connections, and what
+    turns have left of their time, short.
+
+    One that tells of the warden's end is no order: whoever killed the warden may kill us next, and then
+    nobody would be there to end the agents. (To a server that is stopped the kernel sends SIGHUP then, since
+    its process group is an orphan, and has it go on.)
+    """
+    closing = services.closing
+    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+    with trio.open_signal_receiver(*heard) as signals:
         task_status.started()
         async for number in signals:
-            log.info("stopping", signal=signal.Signals(number).name)
-            if closing.is_set():
+            if lifeline is not None and lifeline.gone:
+                log.error("the warden is gone; ending the agents at once, then the server")
+                services.supervisor.hurry(kill=True)
                 scope.cancel()
+            else:
+                log.info("stopping", signal=signal.Signals(number).name)
+                if closing.is_set():
+                    services.supervisor.hurry()
+                    scope.cancel()
             closing.set()
 
 
@@ -153,7 +185,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     Leaving the block, also by cancellation, stops every agent and closes the journal. Raises what keeps
     one of them from being opened (FORESEEN).
     """
-    await trio.to_thread.run_sync(_make_private, config.state)
+    await trio.to_thread.run_sync(make_private, config.state)
     catalog = await trio.to_thread.run_sync(load_catalog)
     secrets = await SecretStore.open(
         config.state, environ, keyring=OsKeyring(environ) if config.keyring else None
@@ -170,7 +202,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
         catalog=catalog,
         prefix=supervision.agents or config.state / AGENTS_DIR,
         data=config.state / DATA_DIR,
-        server_environment={name: value for name, value in environ.items() if not is_private(name)},
+        server_environment={name: value for name, value in environ.items() if not is_key(name)},
         secrets=secrets.values,
         origins=origins,
         keep_secret=secrets.exchange,
@@ -208,10 +240,6 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             profiles=AgentProfileStore(settings),
             secrets=secrets,
         )
-
-
-def _make_private(state: Path) -> None:
-    state.mkdir(mode=STATE_MODE, parents=True, exist_ok=True)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

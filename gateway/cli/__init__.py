@@ -1,77 +1,56 @@
-"""The `ostler` command."""
+"""The `ostler` command. Nothing is imported here at first: the process is to hide its keys before that."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
-from gateway.cli import commands
-from supervisor.version import __version__
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    import argparse
 
-BAD_INPUT = 2
+    from supervisor.agents.lifeline import Lifeline
+
 FAILED = 1
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with status 2."""
-        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
-def build_parser() -> Parser:
-    """The command's arguments. Values are checked later, together with those of the environment."""
-    parser = Parser(prog="ostler", description="Runs ACP coding agents behind a REST and WebSocket server.")
-    parser.add_argument("--version", action="version", version=f"ostler {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    serve = subparsers.add_parser("serve", help="run the server")
-    serve.add_argument("--host", help="address to listen on (OSTLER_HOST; default 127.0.0.1)")
-    serve.add_argument("--port", help="port, 0 for any free one (OSTLER_PORT; default 8000)")
-    serve.add_argument(
-        "--state", metavar="DIR", help="where everything is kept (OSTLER_STATE; default ~/.ostler)"
-    )
-    serve.add_argument(
-        "--containment",
-        metavar="LEVEL",
-        help="how agents are kept together: auto, tree, warden, cgroup, pidns (OSTLER_CONTAINMENT)",
-    )
-    serve.add_argument(
-        "--no-warden",
-        action="store_true",
-        help="no parent process that restarts the server (OSTLER_NO_WARDEN)",
-    )
-    commands.add_commands(subparsers.add_parser)
-    return parser
+BAD_INPUT = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status: 0 done, 1 failed, 2 bad input, 3 no server."""
-    parser = build_parser()
-    arguments, more = parser.parse_known_args(argv)
-    if more:
-        hidden = arguments.command == commands.SECRETS
-        parser.error(
-            "values are not given as arguments" if hidden else f"unrecognized arguments: {' '.join(more)}"
-        )
-    if arguments.command != "serve":
-        return commands.run(arguments)
-    # Imported here, so that --version and --help stay quick.
-    from supervisor.agents.lifeline import Lifeline, WardenGone
+    """Run the command; the exit status: 0 done, 1 failed, 2 bad input, 3 no server.
 
-    if argv is None and _wants_warden(arguments):
-        _become_warden()
-    try:
-        lifeline = Lifeline.take(os.environ)
-    except WardenGone as error:
-        print(f"ostler: {error}", file=sys.stderr)
-        return FAILED
+    Without `argv` this process is the command's own: it hides itself from others of the user, and `serve` may
+    make it the warden of servers.
+    """
     if argv is None:
         _hide_from_peers()
+    # Imported here and below, so that nothing takes time before, and --version and --help stay quick.
+    from gateway.cli.arguments import SERVE, parse
+
+    arguments = parse(None if argv is None else list(argv))
+    if arguments.command == SERVE:
+        return _serve(arguments, ours=argv is None)
+    from gateway.cli import commands
+
+    return commands.run(arguments)
+
+
+def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
+    from gateway import keys
+    from supervisor.agents.lifeline import WardenGone
+
+    variables = keys.take_variables(os.environ) if ours else {}
+    lifeline: Lifeline | None = None
+    try:
+        place = keys.find(arguments.keys_fd, arguments.keys_file, os.environ)
+        if ours and _wants_warden(arguments):
+            lifeline = _become_warden()
+        # Not before: what the warden never had in its memory, nobody reads there.
+        given = {**variables, **(place.read() if place is not None else {})}
+    except keys.KeysError as error:
+        return _fail(error, BAD_INPUT)
+    except WardenGone as error:
+        return _fail(error, FAILED)
 
     import attrs
 
@@ -81,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         config = load_config(
-            os.environ,
+            {**os.environ, **given},
             host=arguments.host,
             port=arguments.port,
             state=arguments.state,
@@ -89,41 +68,44 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         level = choose(config.containment, warden=lifeline is not None)
     except (ConfigError, LevelUnavailable) as error:
-        print(f"ostler: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return _fail(error, BAD_INPUT)
 
     from gateway.server import StartupError, run
 
     try:
-        run(attrs.evolve(config, containment=level), lifeline)
-    except StartupError as error:
-        print(f"ostler: {error}", file=sys.stderr)
-        return FAILED
+        run(attrs.evolve(config, containment=level), lifeline, given)
+    except (StartupError, WardenGone) as error:
+        return _fail(error, FAILED)
     return 0
 
 
-def _wants_warden(arguments: argparse.Namespace) -> bool:
-    from supervisor.agents.lifeline import NO_WARDEN_VARIABLE, warden_possible
-    from supervisor.agents.warden import VARIABLE
-
-    if arguments.no_warden or os.environ.get(NO_WARDEN_VARIABLE) or VARIABLE in os.environ:
-        return False
-    containment = arguments.containment or os.environ.get("OSTLER_CONTAINMENT")
-    return containment != "tree" and warden_possible()
+def _fail(error: Exception, status: int) -> int:
+    print(f"ostler: {error}", file=sys.stderr)
+    return status
 
 
 def _hide_from_peers() -> None:
     """The keys are in this process's environment and memory, and agents are processes of the same user."""
-    from supervisor.agents.prctl import hide_from_peers
-    from supervisor.agents.warden import attachable
+    from supervisor.agents.prctl import attachable, hide_from_peers
 
     if not attachable():
         hide_from_peers()
 
 
-def _become_warden() -> None:
-    """Go on as the warden of a server that runs this very command; returns only where that cannot be."""
+def _wants_warden(arguments: argparse.Namespace) -> bool:
+    from supervisor.agents.lifeline import NO_WARDEN_VARIABLE, warden_possible
+
+    if arguments.no_warden or os.environ.get(NO_WARDEN_VARIABLE):
+        return False
+    containment = arguments.containment or os.environ.get("OSTLER_CONTAINMENT")
+    return containment != "tree" and warden_possible()
+
+
+def _become_warden() -> Lifeline | None:
+    """Go on as the warden, and return in each of its servers; None where that cannot be."""
     from supervisor.agents.lifeline import become_warden
 
-    with contextlib.suppress(OSError):
-        become_warden([sys.executable, *sys.orig_argv[1:]])
+    try:
+        return become_warden()
+    except OSError:
+        return None

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gateway.address import KEY_HEADER, local_url, session_keys
+from gateway.keys import FILE_VARIABLE, KeysError, find
 
 CONNECT_SECONDS: Final = 5.0
 """For a connection: a server on this machine takes a millisecond, one behind a VPN a few hundred."""
@@ -50,6 +51,17 @@ class Unreachable(Failure):
     status = 3
 
 
+def with_keys(env: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment, with what the file of keys holds where no variable has a key. Raises BadInput."""
+    if not env.get(FILE_VARIABLE) or env.get("OSTLER_API_KEY") or session_keys(env):
+        return env
+    try:
+        place = find(None, None, env)
+        return {**env, **(place.read() if place is not None else {})}
+    except KeysError as error:
+        raise BadInput(str(error)) from None
+
+
 class Server:
     """A running server, by its address and with the key for it. Holds no connection."""
 
@@ -71,6 +83,7 @@ class Server:
     def of(cls, url: str | None, env: Mapping[str, str]) -> Server:
         """The server that an argument or the environment names. Raises BadInput."""
         try:
+            env = with_keys(env)
             keys = session_keys(env)
             found = url or env.get("OSTLER_URL") or local_url(env)
         except ValueError as error:

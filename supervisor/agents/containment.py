@@ -22,6 +22,7 @@ import trio
 
 from supervisor.agents import brand, cgroup, levels, prctl, tree
 from supervisor.agents.brand import Brand
+from supervisor.agents.datadir import write_private
 from supervisor.agents.environment import MARKER
 from supervisor.agents.levels import Level
 from supervisor.agents.sweep import marker_prefix, sweep
@@ -34,6 +35,7 @@ __all__ = [
     "Mark",
     "Snapshot",
     "containment_level",
+    "kill_agents",
     "new_mark",
     "open_containment",
     "take_snapshot",
@@ -216,6 +218,14 @@ def containment_level() -> Level:
     return Level.TREE if containment is None else containment.level
 
 
+async def kill_agents() -> None:
+    """Kill all that carries a mark of this state directory, in a thread, which cancelling waits for (bounded
+    by the sweep). Each agent's owner learns of its end as of any other."""
+    containment = _current.get()
+    if containment is not None:
+        await _sweep(containment.house)
+
+
 @asynccontextmanager
 async def open_containment(state: Path, level: Level) -> AsyncIterator[Containment]:
     """Contain what is spawned inside of the block; on the main thread, by who holds the state's lock.
@@ -230,7 +240,7 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
     adopted_before = prctl.is_subreaper()
     adopting = brands and prctl.be_subreaper()
     pid_file = state / PID_FILE
-    await trio.to_thread.run_sync(pid_file.write_text, f"{os.getpid()}\n")
+    await trio.to_thread.run_sync(write_private, pid_file, f"{os.getpid()}\n")
     containment = Containment(level, house, brands=brands)
     _current.set(containment)
     log.info("containing agents", containment=level.value, brands=brands)

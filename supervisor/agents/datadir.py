@@ -12,7 +12,7 @@ import trio
 
 from supervisor.agents.catalog import Descriptor
 
-__all__ = ["DIRECTORY_MODE", "make_directory", "prepare_data_dir", "write_private"]
+__all__ = ["DIRECTORY_MODE", "make_directory", "make_missing", "prepare_data_dir", "write_private"]
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -54,9 +54,19 @@ def _prepare(descriptor: Descriptor, directory: Path, secrets: Mapping[str, str]
 
 
 def make_directory(directory: Path) -> None:
-    """Make a private directory. Blocks; raises OSError."""
-    directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    """Make a private directory, or make one that is there private. Blocks; raises OSError."""
+    make_missing(directory)
     directory.chmod(DIRECTORY_MODE)
+
+
+def make_missing(directory: Path) -> None:
+    """Make a directory, and those above it, private unless they are there, whatever the umask is. Blocks;
+    raises OSError."""
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    for each in reversed(missing):
+        with suppress(FileExistsError):
+            each.mkdir(mode=DIRECTORY_MODE)
+            each.chmod(DIRECTORY_MODE)
 
 
 def _write_if_absent(directory: Path, path: str, content: str) -> None:
@@ -85,5 +95,5 @@ def write_private(target: Path, content: str) -> None:
 
 def _link_if_absent(link: Path, target: Path) -> None:
     if target.exists() and not os.path.lexists(link):
-        link.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_missing(link.parent)
         link.symlink_to(target)

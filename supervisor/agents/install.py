@@ -25,6 +25,7 @@ import attrs
 import trio
 
 from supervisor.agents.catalog import CATALOG_DIR, Descriptor, NpmPackage
+from supervisor.agents.datadir import make_missing
 from supervisor.agents.environment import base_environment
 from supervisor.agents.errors import InstallError
 from supervisor.agents.node import find_node, find_npm
@@ -253,7 +254,7 @@ async def _exclusive(
 ) -> AsyncIterator[None]:
     """Be the only installer in ``directory``, here and among processes; the kernel frees a dead one's lock.
     Waits for another that may take ``seconds``."""
-    await _in_thread(functools.partial(directory.mkdir, parents=True, exist_ok=True))
+    await _in_thread(functools.partial(make_missing, directory))
     try:
         locks = _locks.get()
     except LookupError:
@@ -265,6 +266,7 @@ async def _exclusive(
         try:
             file = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
+                os.fchmod(file, 0o600)
                 await _wait_for_flock(file, descriptor, progress)
                 waiting.deadline = float("inf")
                 yield
@@ -318,6 +320,7 @@ def _stage(directory: Path, lock_files: Mapping[str, bytes]) -> Path:
     for stale in directory.parent.glob(f"{STAGING_PREFIX}*"):
         shutil.rmtree(stale, ignore_errors=True)
     staging = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=directory.parent))
+    staging.chmod(0o700)  # which the umask may have taken from us
     for name, content in lock_files.items():
         (staging / name).write_bytes(content)
     return staging
@@ -362,7 +365,9 @@ def _publish(descriptor: Descriptor, package: NpmPackage, staging: Path, directo
         program.chmod(program.stat().st_mode | 0o111)
     done = {"key": descriptor.key, "package": package.package, "version": package.version}
     (staging / DONE_FILE).write_text(json.dumps(done) + "\n", encoding="utf-8")
-    staging.chmod(0o755)  # temporary directories are made for one user only
+    # As its parent: private in the state directory, open where an operator has made a place for several
+    # users.
+    staging.chmod(directory.parent.stat().st_mode & 0o755)
     if directory.exists():  # without its mark, or we would not be here: half removed by somebody
         shutil.rmtree(directory)
     staging.rename(directory)

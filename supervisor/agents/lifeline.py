@@ -6,9 +6,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from supervisor.agents import warden
 
@@ -17,9 +17,13 @@ __all__ = ["NO_WARDEN_VARIABLE", "Lifeline", "WardenGone", "become_warden", "war
 NO_WARDEN_VARIABLE: Final = "OSTLER_NO_WARDEN"
 """Set to anything: the server runs without a warden."""
 
+WARDEN_NAME: Final = "ostler-warden"
+SERVER_NAME: Final = "ostler"
+"""How the two are told apart in lists of processes (their command lines are the same)."""
+
 
 class WardenGone(Exception):
-    """The warden ended while the server was being started."""
+    """The warden ended before the server. The message is one line for the terminal."""
 
 
 def warden_possible() -> bool:
@@ -27,49 +31,50 @@ def warden_possible() -> bool:
     return sys.platform == "linux" and Path("/proc/self/stat").exists()
 
 
-def become_warden(command: Sequence[str]) -> NoReturn:
-    """Turn this process, single-threaded still, into the warden of a server that `command` runs.
+def become_warden(restarts: int | None = None, drain: float | None = None) -> Lifeline:
+    """Turn this process, single-threaded still, into the warden of servers, and return in each of them.
 
-    Raises OSError when it cannot.
+    What this process has in memory, the server has. The warden does not return: it exits with the status of
+    its last server. `restarts` and `drain` are the operator's unless they are given (warden.py).
+
+    Raises OSError in this process when it cannot be a warden, WardenGone in a server whose warden has ended
+    meanwhile. From here on the server is sent SIGTERM when the warden ends (`Lifeline.gone` tells it from
+    another one).
     """
-    from supervisor.agents.prctl import be_subreaper
+    from supervisor.agents.prctl import be_subreaper, name_process, signal_at_parents_death
 
-    # Before the exec, which keeps it: the warden itself gets by without ctypes.
     if not be_subreaper():
         raise OSError("this system hands orphans to nobody but its first process")
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-I", "-S", warden.__file__, *command])  # noqa: S606
+    name_process(WARDEN_NAME)
+    outcome = warden.Warden(
+        warden.budget() if restarts is None else restarts, warden.drain() if drain is None else drain
+    ).run()
+    if isinstance(outcome, int):
+        sys.exit(outcome)
+    name_process(SERVER_NAME)
+    signal_at_parents_death(signal.SIGTERM)
+    lifeline = Lifeline(
+        outcome.warden, outcome.channel, [socket.socket(fileno=number) for number in outcome.listening]
+    )
+    if lifeline.gone:
+        raise WardenGone("the warden of this server is gone")
+    return lifeline
 
 
 class Lifeline:
     """A server's bond with its warden. Owns the channel to it; the listening sockets go to who takes them."""
 
-    def __init__(self, channel: socket.socket, listening: Sequence[socket.socket]) -> None:
+    def __init__(self, parent: int, channel: socket.socket, listening: Sequence[socket.socket]) -> None:
+        self._parent = parent
         self._channel = channel
         self._listening = list(listening)
 
-    @classmethod
-    def take(cls, environ: MutableMapping[str, str]) -> Lifeline | None:
-        """The bond that the environment tells of, which is taken out of it; None without a warden.
-
-        From here on the server is sent SIGTERM when the warden ends. Raises WardenGone.
-        """
-        text = environ.pop(warden.VARIABLE, None)
-        if text is None:
-            return None
-        from supervisor.agents.prctl import signal_at_parents_death
-
-        parent, channel, sockets = text.split(":")
-        descriptors = [int(channel), *(int(number) for number in sockets.split(",") if number)]
-        for descriptor in descriptors:
-            os.set_inheritable(descriptor, False)
-        signal_at_parents_death(signal.SIGTERM)
-        if os.getppid() != int(parent):
-            raise WardenGone("the warden of this server is gone")
-        return cls(
-            socket.socket(fileno=descriptors[0]), [socket.socket(fileno=number) for number in descriptors[1:]]
-        )
+    @property
+    def gone(self) -> bool:
+        """Whether the warden has ended: nobody sees any more to what this server leaves."""
+        return os.getppid() != self._parent
 
     def listening(self) -> list[socket.socket]:
         """The sockets of the server before, for the caller to own; empty the first time."""

@@ -6,15 +6,29 @@ Linux only (prctl(2)); elsewhere everything here says that it cannot be had.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from typing import Final
 
-__all__ = ["be_subreaper", "hide_from_peers", "is_subreaper", "signal_at_parents_death"]
+__all__ = [
+    "attachable", "be_subreaper", "hide_from_peers", "is_subreaper", "name_process",
+    "signal_at_parents_death",
+]  # fmt: skip
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_DUMPABLE: Final = 4
+PR_SET_NAME: Final = 15
 PR_SET_CHILD_SUBREAPER: Final = 36
 PR_GET_CHILD_SUBREAPER: Final = 37
+
+
+ATTACHABLE_VARIABLE: Final = "OSTLER_ATTACHABLE"
+"""Set to 1: other processes of the user, agents too, can read memory and environment of warden and server."""
+
+
+def attachable() -> bool:
+    """Whether the operator wants debuggers to have the warden and the server."""
+    return os.environ.get(ATTACHABLE_VARIABLE) == "1"
 
 
 def be_subreaper(wanted: bool = True) -> bool:
@@ -44,9 +58,16 @@ def hide_from_peers() -> bool:
     worked.
 
     The files in /proc that tell of them are root's from then on, no debugger of the user attaches to it, and
-    it leaves no core dump. It ends with an exec: what is started from here is not hidden.
+    it leaves no core dump. Who has opened them before reads on. It ends with an exec, since what is executed
+    begins with a memory of its own that is not hidden; what is forked is hidden from its first moment on, and
+    nobody can have opened its memory before.
     """
     return _prctl(PR_SET_DUMPABLE, 0)
+
+
+def name_process(name: str) -> bool:
+    """What the main thread is called in lists of processes, 15 bytes at most; says whether that worked."""
+    return _prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()))
 
 
 def _prctl(option: int, argument: object) -> bool:

@@ -1,10 +1,12 @@
 """The process above the server: it sees to it that nothing outlives the server, and starts it again.
 
-    python -I -S warden.py COMMAND...
+The process that the operator started becomes it, before it has imported much (lifeline.py): the standard
+library alone, some 10 MB. It is the one that orphans are handed to, so that whatever the server leaves comes
+here, whoever its parents were and whatever session or environment it has made itself.
 
-Run as a file, with a bare interpreter and the standard library alone: 10 MB, started in 20 ms. It has been
-made the process that orphans are handed to before it was executed (see lifeline.py), so that whatever the
-server leaves comes here, whoever its parents were and whatever session or environment it has made itself.
+Servers are forked from it, and execute nothing. An exec would lay the environment open to every process of
+the user until the new program hides itself, and whoever has opened /proc/<pid>/mem in that moment could
+read it for ever after; the child of a process that is hidden is hidden from its first moment on (prctl.py).
 
 The server's end is the warden's: it kills until it has no child left, then ends with the server's status,
 with 128 + n when that was signal n. A server that was killed, or crashed after it had begun to serve, is
@@ -14,25 +16,27 @@ the port stays and clients that connect meanwhile wait instead of being refused.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import socket
-import sys
 import time
-from collections.abc import Sequence
 
-VARIABLE = "OSTLER_WARDEN"
-"""Tells the server its warden: `PID:CHANNEL:SOCKET,SOCKET,...`, the rest file descriptors."""
+SERVING = b"serving"
+"""On the channel, a packet with the listening sockets: the server serves."""
 
-SERVING = b"s"
-"""On the channel, with the listening sockets: the server serves."""
+CLOSING = b"closing"
+"""On the channel, a packet: the server was told to stop and accepts nobody any more."""
 
-CLOSING = b"c"
-"""On the channel: the server was told to stop and accepts nobody any more."""
+WORD_BYTES = 64
+"""Of a packet: more than any word. What is no word is dropped."""
 
 MOST_SOCKETS = 64
 """Listening sockets that can be handed over: far more than a host name has addresses."""
+
+MOST_PACKETS = 64
+"""Taken in one go: signals and the server's end are looked at in between, however much it says."""
 
 BUDGET_VARIABLE = "OSTLER_SERVER_RESTARTS"
 BUDGET = 5
@@ -53,9 +57,6 @@ the ten seconds that service managers and container runtimes commonly grant."""
 END_SECONDS = 20.0
 """What it may take to end after that, several times what it should; then it is killed."""
 
-ATTACHABLE_VARIABLE = "OSTLER_ATTACHABLE"
-"""Set to 1: other processes of the user, agents too, can read memory and environment of warden and server."""
-
 KILL_SECONDS = 10.0
 """How long killing goes on. Only what hangs in the kernel, or is not ours to kill, is left by then."""
 
@@ -67,17 +68,31 @@ BAD_INPUT = 2
 
 PROC = "/proc"
 
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that the server is sent, too."""
+
+
+class Bond:
+    """What a server has of its warden: the warden's pid, its own end of the channel, the sockets of the
+    server before, as descriptors."""
+
+    def __init__(self, warden: int, channel: socket.socket, listening: list[int]) -> None:
+        self.warden = warden
+        self.channel = channel
+        self.listening = listening
+
 
 class Warden:
     """One server command and what comes of it."""
 
-    def __init__(self, command: Sequence[str], budget: int = BUDGET, drain: float = DRAIN_SECONDS) -> None:
-        self._command = list(command)
+    def __init__(self, budget: int = BUDGET, drain: float = DRAIN_SECONDS) -> None:
         self._budget = budget
         self._patience = drain + END_SECONDS
         self._restarts: list[float] = []
         self._told: list[int] = []
         """Signals to pass on."""
+        self._before: dict[int, object] = {}
+        """What was done at a signal before we listened to it."""
         self._stopping = False
         self._served = False
         """Whether any server of ours has ever served."""
@@ -86,18 +101,29 @@ class Warden:
         self._awake, self._wake = os.pipe()
         self._poll = select.poll()
 
-    def run(self) -> int:
-        """Keep the server until it is through; the exit status."""
+    def run(self) -> int | Bond:
+        """Keep the server until it is through; the exit status.
+
+        Each server comes out of here as well, as a child of the warden, with its bond.
+        """
         self._listen_to_signals()
         while True:
-            status = self._serve()
+            how = ""
+            try:
+                begun = self._start()
+            except OSError as error:  # no process or no memory to be had: that may pass
+                status, how = 1, f"cannot be started: {error.strerror}"
+            else:
+                if isinstance(begun, Bond):
+                    return begun
+                status = self._watch(begun)
             left = self._kill()
             if left:
                 _say(f"processes {left} of the server cannot be killed")
-            if not self._worth_a_restart(status):
+            if not (self._worth_a_restart(status) or (how and not self._stopping)):
                 return _exit_code(status)
             pause = self._next_pause()
-            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            how = how or (f"was killed by signal {-status}" if status < 0 else f"ended with status {status}")
             if pause is None:
                 _say(f"the server {how}; {self._budget} restarts in {BUDGET_SECONDS:.0f} s did not help")
                 return _exit_code(status)
@@ -110,10 +136,10 @@ class Warden:
         os.set_blocking(self._awake, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         self._poll.register(self._awake, select.POLLIN)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in PASSED_ON:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                signal.signal(number, lambda number, _: self._told.append(number))
+                self._before[number] = signal.signal(number, lambda number, _: self._told.append(number))
 
     def _wait(self, seconds: float | None = None) -> None:
         """Until a signal or a word of the server comes."""
@@ -126,9 +152,44 @@ class Warden:
 
     # -- the server ----------------------------------------------------------------------------------------
 
-    def _serve(self) -> int:
-        """Run it once; its exit code, or minus the signal's number."""
-        pid = self._start()
+    def _start(self) -> int | Bond:
+        """Fork the next server: its pid, and in itself its bond. Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        warden = os.getpid()
+        # None is lost: what is sent to the server while it still has our handlers, it gets afterwards.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, self._before)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._let_go()
+                ours.close()
+                return Bond(warden, theirs, self._listening)
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        theirs.close()
+        # A group of its own: what a terminal sends to the group comes here and is passed on once.
+        with contextlib.suppress(OSError):  # it does that itself, and whoever comes second may be too late
+            os.setpgid(pid, pid)
+        ours.setblocking(False)
+        self._channel = ours
+        self._poll.register(ours, select.POLLIN)
+        return pid
+
+    def _let_go(self) -> None:
+        """In the server: be as a process that has just been started."""
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        os.close(self._awake)
+        os.close(self._wake)
+
+    def _watch(self, pid: int) -> int:
+        """Until the server has ended; its exit code, or minus the signal's number."""
         status = None
         until: float | None = None
         while status is None:
@@ -144,49 +205,43 @@ class Warden:
                 _say(f"the server did not end within {self._patience:g} s; killing it")
                 os.kill(pid, signal.SIGKILL)
                 until += KILL_SECONDS
-        self._hear()
+        for _ in range(MOST_PACKETS):  # bounded: who was forked from it may have its end and go on
+            if not self._hear():
+                break
         self._hang_up()
         return status
 
-    def _start(self) -> int:
-        self._channel, theirs = socket.socketpair()
-        self._channel.setblocking(False)
-        self._poll.register(self._channel, select.POLLIN)
-        theirs.set_inheritable(True)
-        sockets = ",".join(map(str, self._listening))
-        with theirs:
-            # A group of its own: what a terminal sends to the group comes here and is passed on once.
-            return os.posix_spawnp(
-                self._command[0],
-                self._command,
-                {**os.environ, VARIABLE: f"{os.getpid()}:{theirs.fileno()}:{sockets}"},
-                setpgroup=0,
-                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # ignored by Python, and that is inherited
-            )
+    def _hear(self) -> bool:
+        """Take what the server has said. True: there may be more, which waits for the next time."""
+        for _ in range(MOST_PACKETS):
+            if self._channel is None:
+                return False
+            try:
+                word, descriptors, _, _ = socket.recv_fds(
+                    self._channel, WORD_BYTES, MOST_SOCKETS, socket.MSG_CMSG_CLOEXEC
+                )
+            except BlockingIOError:
+                return False
+            except OSError:
+                word, descriptors = b"", []
+            self._take(word, descriptors)
+        return True
 
-    def _hear(self) -> None:
-        """Take what the server has said."""
-        if self._channel is None:
-            return
-        try:
-            words, descriptors, _, _ = socket.recv_fds(self._channel, 64, MOST_SOCKETS)
-        except BlockingIOError:
-            return
-        except OSError:
-            words, descriptors = b"", []
-        if descriptors:
-            self._drop_sockets()
-            self._listening = list(descriptors)
-            for descriptor in descriptors:
-                os.set_inheritable(descriptor, True)
-        if SERVING in words:
+    def _take(self, word: bytes, descriptors: list[int]) -> None:
+        """What no server of ours says is dropped, with all that came with it."""
+        if word == SERVING:
             self._served = True
-        if CLOSING in words:
+            self._drop_sockets()
+            self._listening = [each for each in descriptors if _listens(each)]
+        elif word == CLOSING:
             # Our copies would keep the port open, and clients waiting at it.
             self._stopping = True
             self._drop_sockets()
-        if not words:
+        elif not word and not descriptors:
             self._hang_up()
+        for each in descriptors:
+            if each not in self._listening:
+                os.close(each)
 
     def _hang_up(self) -> None:
         if self._channel is not None:
@@ -309,6 +364,16 @@ def drain() -> float:
         return DRAIN_SECONDS
 
 
+def _listens(descriptor: int) -> bool:
+    """Whether it is a socket that connections are accepted from: with another one, no server could serve."""
+    try:
+        # The object must not close what it was lent.
+        with contextlib.closing(socket.socket(fileno=os.dup(descriptor))) as sock:
+            return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    except OSError:
+        return False
+
+
 def _exit_code(status: int) -> int:
     return status if status >= 0 else 128 - status
 
@@ -319,24 +384,3 @@ def _say(text: str) -> None:
         os.write(2, f"ostler: {text}\n".encode())
     except OSError:
         return
-
-
-def attachable() -> bool:
-    """Whether the operator wants debuggers to have the warden and the server."""
-    return os.environ.get(ATTACHABLE_VARIABLE) == "1"
-
-
-def _hide_from_peers() -> None:
-    """As prctl.hide_from_peers, which cannot be imported here. Our environment is the server's."""
-    try:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
-    except (ImportError, AttributeError, OSError):
-        return
-
-
-if __name__ == "__main__":
-    if not attachable():
-        _hide_from_peers()
-    sys.exit(Warden(sys.argv[1:], budget(), drain()).run())

@@ -16,7 +16,7 @@ import trio
 
 from supervisor.acp import TraceLine
 from supervisor.agents import RestartPolicy, containment_level
-from supervisor.agents.containment import take_snapshot
+from supervisor.agents.containment import kill_agents, take_snapshot
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.journal import AlreadyExists, Journal, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal
@@ -72,6 +72,8 @@ class Supervisor:
         self._loaded: WeakValueDictionary[str, Conversation] = WeakValueDictionary()
         self._recent: OrderedDict[str, Conversation] = OrderedDict()
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+        self._hurried = trio.Event()
+        self._killing = trio.Event()
 
     def _lock(self, conversation_id: str) -> trio.Lock:
         lock = self._locks.get(conversation_id)
@@ -263,19 +265,44 @@ class Supervisor:
         context = self._context
         return figures(list(self._loaded.values()), context.admission, context.tally)
 
+    def hurry(self, *, kill: bool = False) -> None:
+        """Have `close` not wait for turns, also when it does so already; with `kill`, have it kill the agents
+        first instead of stopping them in order."""
+        self._hurried.set()
+        if kill:
+            self._killing.set()
+
     async def close(self, drain_seconds: float = 0.0) -> None:
         """Let turns under way end for so long, then stop every agent, all at the same time.
 
         Turns that go on are interrupted, their output kept. Shielded and bounded.
         """
-        with trio.move_on_after(drain_seconds, shield=True):
-            while any(conversation.runner.busy for conversation in self._loaded.values()):  # noqa: ASYNC110
-                await trio.sleep(DRAIN_LOOK_SECONDS)
-        with trio.move_on_after(SHUTDOWN_SECONDS, shield=True):
+        with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
-                for conversation in list(self._loaded.values()):
-                    if conversation.active:
-                        nursery.start_soon(conversation.close)
+                nursery.start_soon(self._kill_when_told)
+                with trio.move_on_after(drain_seconds):
+                    await self._drained()
+                with trio.move_on_after(SHUTDOWN_SECONDS):
+                    async with trio.open_nursery() as stopping:
+                        for conversation in list(self._loaded.values()):
+                            if conversation.active:
+                                stopping.start_soon(conversation.close)
+                nursery.cancel_scope.cancel()
+
+    async def _drained(self) -> None:
+        """Until no turn is under way, or nobody wants to wait for any."""
+        while any(conversation.runner.busy for conversation in self._loaded.values()):
+            with trio.move_on_after(DRAIN_LOOK_SECONDS):
+                await self._hurried.wait()
+                return
+
+    async def _kill_when_told(self) -> None:
+        await self._killing.wait()
+        # Turns are being interrupted by then, so that none is taken for one whose agent crashed.
+        await trio.sleep(DRAIN_LOOK_SECONDS)
+        while True:
+            await kill_agents()
+            await trio.sleep(DRAIN_LOOK_SECONDS)
 
 
 def _absolute(path: str) -> str:

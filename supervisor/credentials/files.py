@@ -47,6 +47,7 @@ def _write_beside(path: Path, data: bytes) -> Path:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, PRIVATE_FILE)  # whatever the umask has taken
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -19,6 +19,9 @@ from supervisor.credentials.secret import MAX_VALUE_BYTES, Secret, check_name, c
 #: names (mounted by Docker or Kubernetes), and that in which systemd puts credentials.
 DIRECTORY_VARIABLES: Final = ("OSTLER_SECRETS_DIR", "CREDENTIALS_DIRECTORY")
 
+#: In the second of them: keys of the server's own (gateway/keys.py). No secret has such a name.
+KEYS_FILE: Final = "ostler.keys"
+
 #: Before the name of a secret.
 SECRET_PREFIX: Final = "OSTLER_SECRET_"  # noqa: S105 - a prefix of names
 
@@ -119,7 +122,11 @@ def _blank(names: Collection[str]) -> None:
 def _read_directory(variable: str, directory: Path, found: list[FoundSecret], problems: list[str]) -> None:
     try:
         # Hidden ones are the means of whoever mounts the directory: Kubernetes swaps versions with `..data`.
-        names = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+        names = sorted(
+            path.name
+            for path in directory.iterdir()
+            if not path.name.startswith(".") and path.name != KEYS_FILE
+        )
     except OSError as error:
         problems.append(f"{variable}: directory {directory} cannot be read: {error.strerror}")
         return

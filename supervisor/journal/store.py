@@ -84,7 +84,7 @@ class Store:
         except OSError as error:
             raise JournalError(f"cannot open the journal: {error}") from error
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            _make_private(path)
             connection = _connect(path)
         except (OSError, sqlite3.Error) as error:
             os.close(lock)
@@ -193,11 +193,22 @@ def _connect(path: Path) -> sqlite3.Connection:
     )
 
 
+def _make_private(path: Path) -> None:
+    """Make the file unless it is there. It is ours alone, whatever the umask is: SQLite gives that to the
+    others."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
+
+
 def _lock(path: Path) -> int:
     # On a file beside the database: closing any descriptor of the database itself would drop SQLite's locks.
     # The kernel frees it when the process dies, however that happens; children do not inherit it (O_CLOEXEC).
     lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        os.fchmod(lock, 0o600)  # whatever the umask has taken
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(lock)

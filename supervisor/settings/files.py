@@ -72,6 +72,7 @@ class JsonFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             with os.fdopen(os.open(temporary, flags, PRIVATE_FILE), "wb") as file:
+                os.fchmod(file.fileno(), PRIVATE_FILE)  # whatever the umask has taken
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

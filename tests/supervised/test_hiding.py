@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
+import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.processes import sweep
+from support import spy as spy_program
+from support.processes import alive, command_line, descendants, sweep, wait_until
+from support.user import AS_USER, NEEDS_USER, USER, give
 
 from supervisor.agents.containment import PID_FILE
 
@@ -51,6 +60,21 @@ def test_warden_and_server_hide_from_peers(tmp_path, variables, expected):
         finally:
             process.kill()
             sweep(tmp_path)
+
+
+def test_a_command_hides_its_key(tmp_path):
+    program = Path(sysconfig.get_path("scripts")) / "ostler"
+    with subprocess.Popen(
+        [program, "secrets", "set", "A"],  # which waits for the value
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OSTLER_API_KEY": "x"},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        group=GROUP if os.geteuid() == 0 else None,
+    ) as process:
+        try:
+            assert wait_until(lambda: "secrets" in command_line(process.pid) and hidden(process.pid), WAIT_S)
+        finally:
+            process.kill()
 
 
 LOOKS = """
@@ -98,3 +122,167 @@ def test_who_hides_is_not_read_by_the_same_user():
         timeout=WAIT_S,
     ).stdout
     assert out.split() == ["0", "1"]
+
+
+# -- a process of the same user that looks as fast as it can
+
+CANARY = "k3y-that-nobody-may-read"
+CONTROL = "c0ntrol-that-everybody-reads"
+LATE = "l4te-" + "control"
+
+CRASHES = 50
+STARTS = 8
+
+OSTLER = """
+import sys
+from supervisor.agents import warden
+warden.FIRST_PAUSE_SECONDS, warden.PAUSE_FACTOR = 0.01, 1.0  # to crash often
+from gateway.cli import main
+sys.exit(main())
+"""
+
+HIDES_AND_THEN_TAKES_ITS_KEYS = """
+import sys, time
+from supervisor.agents.prctl import hide_from_peers
+hide_from_peers()
+key = "-".join(["l4te", "control"])
+time.sleep(300)
+"""
+"""What a server that is executed could do at its best."""
+
+
+@pytest.fixture
+def house():
+    """A directory of the user that server and spy run as."""
+    directory = Path(tempfile.mkdtemp(prefix="ostler-hiding-"))
+    give(directory)
+    yield directory
+    sweep(directory)
+    shutil.rmtree(directory)
+
+
+class Looking:
+    """A spy on what is below this process and mentions the directory."""
+
+    def __init__(self, house):
+        texts = [f"{name}={text.encode().hex()}" for name, text in
+                 [("canary", CANARY), ("control", CONTROL), ("late", LATE)]]  # fmt: skip
+        self.process = subprocess.Popen(
+            [*AS_USER, sys.executable, spy_program.__file__, str(os.getpid()), str(house), *texts],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
+        )  # fmt: skip
+
+    def look(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+@contextmanager
+def looking(house):
+    spy = Looking(house)
+    with spy.process:
+        try:
+            yield spy
+        finally:
+            spy.process.stdin.close()
+
+
+@contextmanager
+def started(house, *arguments, code=OSTLER, **options):
+    command = [*AS_USER, sys.executable, "-c", code, "serve", "--port", "0", "--state", str(house / "state")]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(house), "CONTROL": CONTROL}
+    environment |= {"OSTLER_SERVER_RESTARTS": "1000", **options.pop("variables", {})}
+    with subprocess.Popen(
+        [*command, *arguments], env=environment, cwd=house, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **options,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+            for child in descendants(process.pid):
+                os.kill(child.pid, signal.SIGKILL)
+
+
+def control(spy, house):
+    """That it sees what can be seen: the environment that a program is executed with, and what comes into its
+    memory after it has hidden itself."""
+    for _ in range(50):
+        with started(house, code=HIDES_AND_THEN_TAKES_ITS_KEYS):
+            time.sleep(0.1)
+            found = spy.look()["found"]
+        if "environ" in found["control"] and "memory" in found["late"]:
+            return
+    pytest.fail(f"the spy is too slow: {found}")
+
+
+def is_serving(process):
+    return "listening" in process.stdout.readline()
+
+
+@NEEDS_USER
+def test_keys_are_not_seen_when_a_crashed_server_is_started_again(house):
+    variables = {"OSTLER_SESSION_API_KEY": CANARY, "OSTLER_SECRET_A": CANARY}
+    rolling = random.Random(4)
+    with started(house, variables=variables) as process:
+        assert is_serving(process)
+        with looking(house) as spy:
+            servers = set()
+            for _ in range(CRASHES):
+                assert wait_until(
+                    lambda: [each for each in descendants(process.pid) if each.ppid == process.pid]
+                )
+                time.sleep(rolling.random() * 0.2)  # at every stage of its start
+                for child in descendants(process.pid):
+                    servers.add(child.pid)
+                    os.kill(child.pid, signal.SIGKILL)
+                wait_until(lambda child=child: not alive(child.pid))
+            assert is_serving(process)
+            seen = spy.look()
+            assert len(servers) >= CRASHES
+            assert seen["seen"] > CRASHES // 2
+            assert seen["found"] == {"canary": [], "control": [], "late": []}
+            assert seen["memory"] == 0
+            control(spy, house)
+
+
+@NEEDS_USER
+@pytest.mark.parametrize("way", ["file", "descriptor"])
+def test_keys_that_are_no_variables_are_never_seen(house, way):
+    content = f"OSTLER_SESSION_API_KEY={CANARY}\nOSTLER_SECRET_A={CANARY}\n"
+    if way == "file":
+        file = house / "keys"
+        file.write_text(content)
+        file.chmod(0o600)
+        give(file)
+    with looking(house) as spy:
+        for _ in range(STARTS):
+            ours, theirs = os.pipe()
+            given = ["--keys-file", str(file)] if way == "file" else ["--keys-fd", str(ours)]
+            try:
+                with started(house, *given, pass_fds=[ours]) as process:
+                    # As a careful operator does: a pipe's content can be taken until the process is hidden.
+                    assert wait_until(lambda: hides(process.pid))
+                    os.write(theirs, content.encode())
+                    os.close(theirs)
+                    assert is_serving(process)
+                    seen = spy.look()
+            finally:
+                os.close(ours)
+        assert (
+            "environ" in seen["found"]["control"]
+        )  # it looked in time, and held the memory of first processes
+        assert seen["memory"] >= STARTS // 2
+        assert seen["found"]["canary"] == []
+        control(spy, house)
+
+
+def hides(pid):
+    """Whether it has begun with Ostler's own lines."""
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return (
+        b"serve" in command
+        and b"setpriv" not in command
+        and (Path(f"/proc/{pid}/environ").stat().st_uid != USER)
+    )

@@ -39,11 +39,11 @@ class House:
         """Of the server itself, below the warden."""
         return int((self.server.state / "server.pid").read_text())
 
-    async def populate(self, count=AGENTS):
+    async def populate(self, count=AGENTS, modes=()):
         async def one(number):
             created = await self.server.rest.create(
                 self.directory / f"work{number}",
-                {"acp_server": "custom", "acp_command": scripted_command(log=self.log.path)},
+                {"acp_server": "custom", "acp_command": scripted_command(*modes, log=self.log.path)},
             )
             self.conversations.append(created["id"])
             await self.server.rest.turn(created["id"], "!spawn daemon")
@@ -121,16 +121,65 @@ async def test_a_server_that_is_told_itself_takes_its_warden_along(tmp_path):
         assert one.living() == []
 
 
-async def test_a_killed_warden_ends_the_server_in_order(tmp_path):
-    async with house(tmp_path / "a") as one:
-        await one.populate()
+@pytest.mark.parametrize("draining", [False, True])
+async def test_a_killed_warden_takes_all_along_at_once(tmp_path, draining):
+    stubborn = ["ignore-term", "ignore-eof", "cancel=ignore"]
+    async with house(tmp_path / "a", environment={"OSTLER_DRAIN_SECONDS": "300"}) as one:
+        await one.populate(5, stubborn)
+        for conversation in one.conversations:
+            await one.server.rest.send(conversation, "!slow 3000 20")
+        await until(lambda: len(one.log.prompts()) == 10)
         server = one.pid
+        if draining:
+            one.server.signal(signal.SIGTERM)
+            await until(lambda: "signal=SIGTERM" in one.server.output.read_text())
+        else:
+            await trio.sleep(0.1)
         kill([one.warden])
+        killed = time.monotonic()
+        await until(lambda: one.living() == [])
+        assert time.monotonic() - killed < GONE_S
         await until(lambda: not alive(server))
-        assert one.living() == []
         assert one.server.left() == []
         assert not (one.server.state / "server.pid").exists()  # it was not cut off
-        assert "signal=SIGTERM" in one.server.output.read_text()
+        text = one.server.output.read_text()
+        assert "the warden is gone; ending the agents at once" in text
+        assert text.splitlines()[-1].startswith("ostler: the warden was killed")
+        # Nothing is lost: what was said is there, and told as a turn that was interrupted.
+        await one.server.wait()
+        await one.server.start()
+        async with rest_client(one.server.url) as rest:
+            for conversation in one.conversations:
+                events = await rest.events(conversation)
+                assert "s0 s1 " in str(events)
+                assert "ACPAgentExited" not in str(events)
+                assert (await rest.info(conversation))["execution_status"] == "paused"
+
+
+async def test_a_stopped_server_whose_warden_is_killed_ends_too(tmp_path):
+    async with house(tmp_path / "a") as one:
+        await one.populate(3)
+        server = one.pid
+        kill([server], signal.SIGSTOP)
+        await until(lambda: info(server).state == "T")
+        kill([one.warden])
+        killed = time.monotonic()
+        await until(lambda: one.living() == [])
+        assert time.monotonic() - killed < GONE_S
+        await until(lambda: not alive(server))
+
+
+async def test_a_second_signal_ends_the_waiting_for_turns(tmp_path):
+    async with house(tmp_path / "a", environment={"OSTLER_DRAIN_SECONDS": "300"}) as one:
+        await one.populate(1)
+        await one.server.rest.send(one.conversations[0], "!slow 3000 20")
+        await until(lambda: len(one.log.prompts()) == 2)
+        one.server.signal(signal.SIGTERM)
+        await until(lambda: one.server.output.read_text().count("signal=SIGTERM") == 1)
+        await trio.sleep(0.2)
+        one.server.signal(signal.SIGTERM)
+        assert await one.server.wait() == 0
+        assert one.living() == []
 
 
 async def test_what_two_kills_leave_the_next_start_sweeps(tmp_path):

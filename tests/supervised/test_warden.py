@@ -12,25 +12,28 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from support.processes import alive, command_line, info, sweep, wait_until
+from support.processes import alive, info, sweep, wait_until
 
 from supervisor.agents import warden
 
 WAIT_S = 20.0  # a busy machine; everything here takes a fraction of a second
 
-AS_WARDEN = "import sys; from supervisor.agents.lifeline import become_warden; become_warden(sys.argv[1:])"
+AS_WARDEN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells have background jobs ignore
+from supervisor.agents.lifeline import become_warden
+lifeline = become_warden()
+"""
 
 HASTY = """
-import sys
 from supervisor.agents import warden
+from supervisor.agents.lifeline import become_warden
 warden.END_SECONDS = 0.2
-sys.exit(warden.Warden(sys.argv[1:], drain=0.1).run())
+lifeline = become_warden(drain=0.1)
 """
 
 SERVER = """
 import os, signal, socket, subprocess, sys, time
-from supervisor.agents.lifeline import Lifeline
-lifeline = Lifeline.take(os.environ)
 sockets = lifeline.listening() or [socket.create_server(("127.0.0.1", 0))]
 def serve():
     lifeline.serving(sockets)
@@ -56,7 +59,7 @@ time.sleep(300)
 @contextmanager
 def started(tmp_path, code, as_warden=AS_WARDEN, stdin=None, **environment):
     """A warden with a server that runs `code`, with pipes for its output."""
-    command = [sys.executable, "-c", as_warden, sys.executable, "-c", f"{SERVER}\n{code}\n# {tmp_path}"]
+    command = [sys.executable, "-c", f"{as_warden}{SERVER}\n{code}\n# {tmp_path}"]
     environment = {"PATH": os.environ["PATH"], **environment}
     process = subprocess.Popen(
         command,
@@ -105,7 +108,7 @@ def test_what_is_started_again_and_how_it_ends(tmp_path, code, status, starts):
 
 
 def test_budget_and_pauses():
-    keeper = warden.Warden(["x"])
+    keeper = warden.Warden()
     pauses = [keeper._next_pause() for _ in range(warden.BUDGET + 1)]
     assert pauses == pytest.approx([0.1, 0.3, 0.9, 2.7, 8.1, None])
     keeper._restarts = [moment - warden.BUDGET_SECONDS for moment in keeper._restarts]
@@ -260,6 +263,76 @@ def _children(pid):
         return file.read().split()
 
 
+def test_nonsense_on_its_channel_changes_nothing(tmp_path):
+    note = tmp_path / "second"
+    code = f"""
+import pathlib
+serve()
+note = pathlib.Path({str(note)!r})
+if note.exists():
+    sys.exit(0)
+note.touch()
+channel = lifeline._channel
+for word in (b"c", b"s", b"closing ", b"serving, closing", b"x" * 100, os.urandom(5000)):
+    channel.send(word)
+ours, theirs = os.pipe()
+for word in (b"junk", b"\\0"):
+    for _ in range(300):
+        socket.send_fds(channel, [word], [ours] * 100)
+sys.stdin.readline()
+die()
+"""
+    with started(tmp_path, code, stdin=subprocess.PIPE) as process:
+        first, port = map(int, process.stdout.readline().split())
+        assert wait_until(lambda: note.exists(), WAIT_S)
+        assert wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) < 10, WAIT_S)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        second, same = map(int, process.stdout.readline().split())
+        assert (second != first, same) == (True, port)
+        assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("end", ["lifeline._channel.close()", "lifeline._channel.send(b'')"])
+def test_a_server_that_hangs_up_is_kept_all_the_same(tmp_path, end):
+    ended, lines, _ = run(tmp_path, f"serve(); {end}; time.sleep(0.1); die()", OSTLER_SERVER_RESTARTS="1")
+    assert (ended, len(lines)) == (128 + signal.SIGKILL, 2)
+    assert len({line.split()[1] for line in lines}) == 1  # the port stays
+
+
+def test_what_is_no_listening_socket_is_not_handed_on(tmp_path):
+    code = """
+if len(sockets) > 1 or not sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+    print("wrong")
+pair = socket.socketpair()
+descriptors = [sockets[0].fileno(), pair[0].fileno(), os.pipe()[0], os.open("/dev/null", os.O_RDONLY)]
+socket.send_fds(lifeline._channel, [b"serving"], descriptors)
+print(sockets[0].getsockname()[1], flush=True)
+time.sleep(0.1)
+die()
+"""
+    _, lines, _ = run(tmp_path, code, OSTLER_SERVER_RESTARTS="1")
+    assert len(lines) == 2
+    assert lines[0] == lines[1] != "wrong"
+
+
+def test_a_server_that_cannot_be_forked_is_tried_again(tmp_path):
+    code = """
+import os
+fork, tries = os.fork, []
+def sometimes():
+    tries.append(1)
+    if len(tries) in (1, 3):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return fork()
+os.fork = sometimes
+"""
+    with started(tmp_path, "serve(); die()", code + AS_WARDEN, OSTLER_SERVER_RESTARTS="3") as process:
+        out, err = process.communicate(timeout=WAIT_S)
+    assert len(out.splitlines()) == 2
+    assert err.count("the server cannot be started: Resource temporarily unavailable") == 2
+
+
 def test_its_end_is_told_to_the_server(tmp_path):
     code = """
 signal.signal(15, lambda *_: (os.write(1, b"told"), os._exit(0)))
@@ -275,28 +348,24 @@ time.sleep(300)
 
 
 def test_a_server_whose_warden_is_gone_already_does_not_start(tmp_path):
-    code = "import os\nfrom supervisor.agents import warden\n"
-    code += "from supervisor.agents.lifeline import *\ntry: Lifeline.take(os.environ)\n"
-    code += "except WardenGone: print('gone', warden.VARIABLE in os.environ)"
-    end, other = socket.socketpair()
-    with end, other:
-        os.set_inheritable(end.fileno(), True)
-        out = subprocess.run(
-            [sys.executable, "-c", code],
-            env={warden.VARIABLE: f"1:{end.fileno()}:"},
-            pass_fds=[end.fileno()],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    assert out == "gone False\n"
+    code = """
+import os, socket
+from supervisor.agents import lifeline, warden
+warden.Warden.run = lambda self: warden.Bond(os.getpid(), socket.socketpair()[0], [])
+try:
+    lifeline.become_warden()
+except lifeline.WardenGone as error:
+    print(error)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out == "the warden of this server is gone\n"
 
 
 def test_it_is_small(tmp_path):
     code = "serve(); time.sleep(300)"
     with started(tmp_path, code, OSTLER_ATTACHABLE="1") as process:  # its memory is looked at
         process.stdout.readline()
-        assert "-I -S" in command_line(process.pid)
+        assert info(process.pid).name == "ostler-warden"
         with open(f"/proc/{process.pid}/smaps_rollup") as file:
             private = [int(line.split()[1]) for line in file if line.startswith("Private_Dirty")]
         assert private[0] < 8 * 1024

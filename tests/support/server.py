@@ -32,6 +32,9 @@ class ServerProcess:
         directory: Path,
         environment: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
+        *,
+        prefix: Sequence[str] = (),
+        umask: int = -1,
     ) -> None:
         self.directory = directory
         self.state = directory / "state"
@@ -42,6 +45,8 @@ class ServerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._environment = dict(environment or {})
         self._arguments = list(arguments)
+        self._prefix = list(prefix)
+        self._umask = umask
 
     @property
     def pid(self) -> int:
@@ -54,7 +59,8 @@ class ServerProcess:
         environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
         environment |= {"HOME": str(self.home), **self._environment}
         program = Path(sysconfig.get_path("scripts")) / "ostler"
-        command = [str(program), "serve", "--host", "127.0.0.1", "--port", "0", "--state", str(self.state)]
+        command = [*self._prefix, str(program), "serve", "--host", "127.0.0.1", "--port", "0"]
+        command += ["--state", str(self.state)]
         with self.output.open("ab") as output:
             begin = output.tell()
             self._process = subprocess.Popen(
@@ -65,6 +71,7 @@ class ServerProcess:
                 cwd=self.directory,
                 env=environment,
                 start_new_session=True,
+                umask=self._umask,
             )
         until = time.monotonic() + START_TIMEOUT_S
         while True:
@@ -123,14 +130,19 @@ class ServerProcess:
 
 @asynccontextmanager
 async def running_server(
-    directory: Path, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+    *,
+    prefix: Sequence[str] = (),
+    umask: int = -1,
 ) -> AsyncIterator[ServerProcess]:
     """A started server with a `rest` client; leaving the block stops it in order, or kills it.
 
     The same directory may be used again, one server after the other: its state is kept. Workspaces belong
     below `directory` too, so that the sweep at the end finds whatever an agent left behind.
     """
-    server = ServerProcess(directory, environment, arguments)
+    server = ServerProcess(directory, environment, arguments, prefix=prefix, umask=umask)
     try:
         await server.start()
         async with rest_client(server.url) as rest:

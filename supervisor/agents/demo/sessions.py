@@ -64,6 +64,13 @@ class Session:
         return True
 
 
+def _write_private(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, 0o600)  # whatever the umask is
+        file.write(text)
+
+
 def _select(option: str, name: str, value: str, choices: dict[str, tuple[str, str]]) -> dict[str, Any]:
     return {
         "id": option,
@@ -109,8 +116,10 @@ class Sessions:
         target = self._directory / f"{session.id}.json"
         beside = target.with_suffix(".new")
         with suppress(OSError):
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            beside.write_text(json.dumps(stored), encoding="utf-8")
+            with suppress(FileExistsError):
+                self._directory.mkdir(mode=0o700, parents=True)
+                self._directory.chmod(0o700)
+            _write_private(beside, json.dumps(stored))
             beside.replace(target)
 
     def listed(self, cwd: str | None) -> list[dict[str, Any]]:

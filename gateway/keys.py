@@ -1,0 +1,262 @@
+"""Session keys, master keys and secrets that the server is given: where they are taken from, and that nobody
+else reads them there.
+
+Three ways: variables, which are taken out of the environment; a file; a descriptor. What comes by file or
+descriptor goes into memory of the kernel's (memfd_create(2)) and is read by the server alone: a process of
+the same user may have opened the memory of the first process, the later warden, before that could hide
+itself.
+
+The standard library alone, and little of it: nothing is hidden before this is imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import select
+import stat
+import time
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from contextlib import suppress
+from functools import partial
+
+KEY_NAMES = frozenset(
+    {
+        "OSTLER_SESSION_API_KEY", "OSTLER_SESSION_API_KEYS", "SESSION_API_KEY", "OH_SESSION_API_KEYS",
+        "OSTLER_MASTER_KEY", "OH_SECRET_KEY", "OSTLER_PREVIOUS_MASTER_KEYS", "OH_PREVIOUS_SECRET_KEYS",
+        "OSTLER_API_KEY",
+    }
+)  # fmt: skip
+"""Variables that hold keys: the server's, and that of the commands."""
+
+KEY_PREFIXES = ("OSTLER_SECRET_", "OH_SESSION_API_KEYS_")
+
+FILE_VARIABLE = "OSTLER_KEYS_FILE"
+FILE_OPTION = "--keys-file"
+DESCRIPTOR_OPTION = "--keys-fd"
+
+CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
+CREDENTIAL = "ostler.keys"
+"""The file of keys among the credentials that systemd passes. No secret can have that name."""
+
+MOST_BYTES = 1024 * 1024
+"""Of a file of keys: more than any environment can hold."""
+
+DESCRIPTOR_SECONDS = 60.0
+"""How long who writes to the descriptor may take: a person may have to type a phrase first."""
+
+PIECE_BYTES = 64 * 1024
+
+LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(.*)")
+
+
+class KeysError(Exception):
+    """Keys cannot be taken from where they are said to be. The message is one line for the terminal, names
+    the place, and quotes no value."""
+
+
+def is_key(variable: str) -> bool:
+    """Whether a variable holds a key, or a secret for agents."""
+    return variable in KEY_NAMES or variable.startswith(KEY_PREFIXES)
+
+
+def take_variables(environ: MutableMapping[str, str]) -> dict[str, str]:
+    """Take the keys out of this process's environment: no child inherits them, /proc/self/environ shows
+    blanks."""
+    keys = {name: environ.pop(name) for name in [name for name in environ if is_key(name)]}
+    if keys and environ is os.environ:
+        _blank(keys)
+    return keys
+
+
+def _blank(names: Collection[str]) -> None:
+    """Overwrite the values in the block that the kernel made the environment from."""
+    try:
+        with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - no pathlib in here: it takes too long
+            text = file.read()
+        # The command name, in parentheses, may hold anything (proc(5)); fields 50 and 51 of all.
+        start, end = map(int, text[text.rfind(b")") + 2 :].split()[47:49])
+    except (OSError, ValueError):
+        return
+    if not 0 < start < end:
+        return
+    wanted = {os.fsencode(name) for name in names}
+    for entry in re.finditer(rb"([^=\0]+)=([^\0]*)", ctypes.string_at(start, end - start)):
+        if entry[1] in wanted:
+            ctypes.memset(start + entry.start(2), 0, len(entry[2]))
+
+
+class Place:
+    """Keys that are not variables: where they came from, and the memory that they are in until `read`.
+
+    That is a descriptor of the kernel's, or bytes of ours on systems that have none.
+    """
+
+    def __init__(self, origin: str, content: int | bytes) -> None:
+        self.origin = origin
+        self._content = content
+
+    def read(self) -> dict[str, str]:
+        """The keys by the names of their variables; the memory is given up. Raises KeysError."""
+        if isinstance(self._content, bytes):
+            return parse(self._content, self.origin)
+        with open(self._content, "rb") as file:  # noqa: PTH123 - a descriptor
+            file.seek(0)
+            return parse(file.read(MOST_BYTES + 1), self.origin)
+
+
+def find(descriptor: str | None, path: str | None, environ: Mapping[str, str]) -> Place | None:
+    """What the arguments name, else the variable, else systemd's credentials; None where there are no keys
+    but variables. A descriptor is read to its end and closed. Raises KeysError."""
+    if descriptor is not None and path is not None:
+        raise KeysError(f"{DESCRIPTOR_OPTION} and {FILE_OPTION} exclude each other")
+    if descriptor is not None:
+        return _from_descriptor(descriptor)
+    if path is not None:
+        return _from_file(path, FILE_OPTION)
+    if environ.get(FILE_VARIABLE):
+        return _from_file(environ[FILE_VARIABLE], FILE_VARIABLE)
+    if environ.get(CREDENTIALS_VARIABLE):
+        path = os.path.join(environ[CREDENTIALS_VARIABLE], CREDENTIAL)  # noqa: PTH118
+        if os.path.lexists(path):
+            return _from_file(path, CREDENTIALS_VARIABLE)
+    return None
+
+
+def parse(data: bytes, origin: str) -> dict[str, str]:
+    """Lines `NAME=value`, as in the environment files of systemd and Docker: blank lines and those that begin
+    with `#` are passed over, blanks around a value and one pair of quotes around it are no part of it;
+    nothing else is special. Raises KeysError."""
+    if len(data) > MOST_BYTES:
+        raise KeysError(f"{origin} has more than {MOST_BYTES} bytes")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise KeysError(f"{origin} is not UTF-8") from None
+    keys: dict[str, str] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        found = LINE.fullmatch(line)
+        if found is None or "\0" in line:
+            raise KeysError(f"{origin}, line {number}: that is not NAME=value")
+        name, value = found.groups()
+        if not is_key(name):
+            raise KeysError(f"{origin}, line {number}: {name} is no key; give it as a variable")
+        if name in keys:
+            raise KeysError(f"{origin}, line {number}: {name} is given twice")
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        keys[name] = value
+    return keys
+
+
+def _from_file(path: str, option: str) -> Place:
+    origin = f"{option}: file {path}"
+    try:
+        # Not to wait for the other end of what turns out to be a pipe.
+        source = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # noqa: PTH111
+    except (OSError, ValueError) as error:
+        raise KeysError(f"{origin} cannot be read: {getattr(error, 'strerror', error)}") from None
+    try:
+        _check(os.fstat(source), origin)
+        return Place(origin, _keep(source, origin, time.monotonic() + DESCRIPTOR_SECONDS))
+    finally:
+        os.close(source)
+
+
+def _check(found: os.stat_result, origin: str) -> None:
+    """Whether nobody else reads or writes it. What the administrator has put there for us (as systemd does,
+    and who mounts secrets) may be readable by a group: so it is readable by us."""
+    if not stat.S_ISREG(found.st_mode):
+        raise KeysError(f"{origin} is no regular file; give a pipe with {DESCRIPTOR_OPTION}")
+    if found.st_uid not in (os.geteuid(), 0):
+        raise KeysError(f"{origin} belongs to another user (uid {found.st_uid}); make it your own")
+    others = 0o077 if found.st_uid == os.geteuid() else 0o037
+    if found.st_mode & others:
+        raise KeysError(f"{origin} is open to others (mode {found.st_mode & 0o777:04o}); chmod 600 it")
+
+
+def _from_descriptor(text: str) -> Place:
+    origin = f"{DESCRIPTOR_OPTION}: descriptor {text}"
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else -1
+    if number < 0 or number in (1, 2):
+        raise KeysError(f"{DESCRIPTOR_OPTION}: {text!r} is no descriptor to read from, such as 3")
+    try:
+        if stat.S_ISDIR(os.fstat(number).st_mode):
+            raise KeysError(f"{origin} is a directory")
+        return Place(origin, _keep(number, origin, time.monotonic() + DESCRIPTOR_SECONDS))
+    except OSError as error:
+        raise KeysError(f"{origin} cannot be read: {error.strerror}") from None
+    finally:
+        _close(number)
+
+
+def _close(number: int) -> None:
+    try:
+        if number == 0:  # the next file to be opened must not become standard input
+            nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            os.dup2(nothing, 0)
+            os.close(nothing)
+        else:
+            os.close(number)
+    except OSError:
+        return
+
+
+def _keep(source: int, origin: str, until: float) -> int | bytes:
+    """What there is to be read, in memory of the kernel's where it has any. Raises KeysError, OSError."""
+    if not hasattr(os, "memfd_create"):
+        gathered = bytearray()
+        _move_all(source, origin, until, partial(_gather, source, gathered))
+        return bytes(gathered)
+    memory = os.memfd_create("ostler", os.MFD_CLOEXEC)
+    try:
+        _move_all(source, origin, until, partial(_move, source, memory))
+    except BaseException:
+        os.close(memory)
+        raise
+    return memory
+
+
+def _move_all(source: int, origin: str, until: float, move: Callable[[], int]) -> None:
+    """Until nothing is left to be moved. Raises KeysError when it takes too long, or becomes too much."""
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    total = 0
+    while True:
+        wait = until - time.monotonic()
+        if wait <= 0 or not poll.poll(wait * 1000):
+            raise KeysError(f"{origin} did not end within {DESCRIPTOR_SECONDS:g} s")
+        moved = move()
+        if not moved:
+            return
+        total += moved
+        if total > MOST_BYTES:
+            raise KeysError(f"{origin} has more than {MOST_BYTES} bytes")
+
+
+def _gather(source: int, gathered: bytearray) -> int:
+    data = os.read(source, PIECE_BYTES)
+    gathered += data
+    return len(data)
+
+
+def _move(source: int, memory: int) -> int:
+    """Move what is there, never through memory of this process where the kernel can do that; how many
+    bytes."""
+    for move in (_send, _splice):
+        with suppress(AttributeError, OSError):
+            return move(source, memory)
+    data = os.read(source, PIECE_BYTES)
+    return os.write(memory, data) if data else 0
+
+
+def _send(source: int, memory: int) -> int:
+    return os.sendfile(memory, source, None, PIECE_BYTES)
+
+
+def _splice(source: int, memory: int) -> int:
+    return os.splice(source, memory, PIECE_BYTES)
