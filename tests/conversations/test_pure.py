@@ -67,7 +67,7 @@ def test_a_turn_is_cancelled_once_and_settles_once() -> None:
 
 
 def option(kind: str) -> PermissionOption:
-    return PermissionOption(f"id-{kind}", kind, kind, {})
+    return PermissionOption(f"id-{kind}", kind, kind)
 
 
 ALWAYS_FIRST = [option("allow_always"), option("allow_once"), option("reject_always"), option("reject_once")]
@@ -174,10 +174,10 @@ def test_cut_text_is_within_its_limit_and_keeps_head_and_tail(text: str, limit: 
     raw = (text * 20).encode()
     if len(raw) <= limit:
         assert clipped.value == text * 20
-        assert clipped.spill is None
+        assert clipped.spills == ()
     else:
-        assert clipped.spill is not None
-        assert clipped.spill.body == raw
+        (spill,) = clipped.spills
+        assert spill.body == raw
         assert len(clipped.value.encode()) <= limit + 100
         assert raw.decode().startswith(clipped.value.split("\n[... ")[0])
 
@@ -207,8 +207,8 @@ def test_small_payloads_pass_untouched(value: Any) -> None:
 def test_large_payloads_fit_and_come_back_whole(value: Any) -> None:
     clipped = clip_payload(value, "blob-1")
     assert len(orjson.dumps(clipped.value)) <= PAYLOAD_BYTES * 1.1
-    assert clipped.spill is not None
-    whole = clipped.spill.body.decode() if isinstance(value, str) else orjson.loads(clipped.spill.body)
+    (spill,) = clipped.spills
+    whole = spill.body.decode() if isinstance(value, str) else orjson.loads(spill.body)
     assert whole == value
     assert "blob-1" in orjson.dumps(clipped.value).decode()
 
