@@ -365,9 +365,7 @@ def _end_of_action(card: Card, action_id: str, ending: Ending, event_id: str, ou
             )
         )
     said = output_text(card)
-    text = (
-        output if said is None else clip_payload(said, f"{event_id}-output", PAYLOAD_BYTES, card.originals)
-    )
+    text = output if said is None else clip_payload(said, f"{event_id}-output", PAYLOAD_BYTES, card.originals)
     if ending is Ending.COMPLETED:
         return Recorded(
             ObservationEvent(
@@ -484,4 +482,3 @@ def _snake_content(inner: Any) -> Any:
     if isinstance(out.get("resource"), Mapping):
         out["resource"] = {_SNAKE.get(str(key), str(key)): value for key, value in out["resource"].items()}
     return out
-

@@ -13,6 +13,9 @@ from .read import Json, as_object, exact_id, line, marked, member, objects
 KNOWN_MEMBERS: Final = ("protocolVersion", "agentCapabilities", "authMethods", "agentInfo", "_meta")
 """The members of the answer that are interpreted: nothing else in it can crowd them out."""
 
+METHODS_MAX: Final = 50
+"""Ways to log in that are looked at. Agents offer one to five."""
+
 PROTOCOL_VERSION: Final = 1
 """The only stable version. An agent asked for 2 may answer with an unfinished draft of it."""
 
@@ -101,7 +104,7 @@ def parse_auth_methods(raw: Json) -> tuple[AuthMethod, ...]:
     One whose id is too long to be kept is left out: it could not be called.
     """
     methods = []
-    for method in objects(raw, "authMethods") or ():
+    for method in (objects(raw, "authMethods") or ())[:METHODS_MAX]:
         method_id = exact_id(method, "id")
         if method_id is not None:
             methods.append(

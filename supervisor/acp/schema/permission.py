@@ -12,7 +12,6 @@ from .read import Json, as_object, exact_id, identifier, line, member, objects
 from .update_reader import parse_tool_call_update
 from .updates import ToolCallUpdate
 
-
 OPTIONS_MAX: Final = 32
 """Options of a request that are looked at. Agents offer two to six."""
 
@@ -51,7 +50,9 @@ def parse_permission(params: Any) -> PermissionRequest:
         tool_call=tool_call,
         options=tuple(
             PermissionOption(
-                option_id, line(option, "name", NAME_CHARS) or option_id, line(option, "kind", NAME_CHARS) or ""
+                option_id,
+                line(option, "name", NAME_CHARS) or option_id,
+                line(option, "kind", NAME_CHARS) or "",
             )
             for option in (objects(raw, "options") or ())[:OPTIONS_MAX]
             if (option_id := exact_id(option, "optionId")) is not None

@@ -173,9 +173,7 @@ def _choices(raw: Json, group: str | None) -> Iterable[Choice]:
     for item in objects(raw, "options") or ():
         value = text(item, "value")
         if value is None and group is None:
-            yield from _choices(
-                item, line(item, "name", NAME_CHARS) or line(item, "group", NAME_CHARS) or ""
-            )
+            yield from _choices(item, line(item, "name", NAME_CHARS) or line(item, "group", NAME_CHARS) or "")
         elif value is not None and not _too_long(value):
             name = line(item, "name", NAME_CHARS) or value
             yield Choice(value, name, line(item, "description", WORDS_CHARS), group)

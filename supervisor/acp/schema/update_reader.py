@@ -113,7 +113,9 @@ def _tool_content(content: Any) -> tuple[Json, ...] | None:
 
 def _locations(items: tuple[Json, ...]) -> tuple[Location, ...]:
     return tuple(
-        Location(path, integer(item, "line")) for item in items if (path := line(item, "path", WORDS_CHARS)) is not None
+        Location(path, integer(item, "line"))
+        for item in items
+        if (path := line(item, "path", WORDS_CHARS)) is not None
     )
 
 
@@ -190,7 +192,9 @@ def _compaction(raw: Json) -> Compaction | None:
     compaction_id = label_id(raw, "compactionId")
     if compaction_id is None:
         return None
-    return Compaction(compaction_id, line(raw, "status", NAME_CHARS), raw.get("summary"), raw.get("error"), raw)
+    return Compaction(
+        compaction_id, line(raw, "status", NAME_CHARS), raw.get("summary"), raw.get("error"), raw
+    )
 
 
 def _compaction_chunk(raw: Json) -> CompactionSummaryChunk | None:
