@@ -28,7 +28,7 @@ MAX_INTEGER = 2**53 - 1
 """The largest whole number that every client can read back: JavaScript's numbers are exact up to it."""
 
 MAX_TAG_CHARACTERS = 256
-"""The wire's limit of a tag's value."""
+"""The wire's limit of a tag's value, and ours of its name."""
 
 
 MAX_TAGS = 100
@@ -70,15 +70,13 @@ def told(problems: Iterable[ErrorDetail]) -> tuple[ErrorDetail, ...]:
     listed = Problems()
     listed.note(*problems)
     return tuple(
-        ErrorDetail(
-            tuple(
-                cut(part, NAME_CHARACTERS) if isinstance(part, str) else part for part in each.loc[:LOC_PARTS]
-            ),
-            cut(each.msg, MESSAGE_CHARACTERS),
-            each.type,
-        )
+        ErrorDetail(tuple(map(_part, each.loc[:LOC_PARTS])), cut(each.msg, MESSAGE_CHARACTERS), each.type)
         for each in listed.told()
     )
+
+
+def _part(part: str | int) -> str | int:
+    return cut(part, NAME_CHARACTERS) if isinstance(part, str) else part
 
 
 class Invalid(Exception):
@@ -228,7 +226,7 @@ class Reader:
         return found
 
     def tags(self, key: str) -> dict[str, str] | None:
-        """Tags: at most 100, lower-case alphanumeric names of at most 200 characters, values of at most 256."""
+        """Tags: at most 100, with lower-case alphanumeric names and values of at most 256 characters."""
         before = len(self.problems)
         found = self.strings(key)
         if len(self.problems) > before:
@@ -238,8 +236,8 @@ class Reader:
             self.wrong((key,), msg, "too_long")
             return None
         for name, value in (found or {}).items():
-            if len(name) > NAME_CHARACTERS:
-                msg = f"Tag names have at most {NAME_CHARACTERS} characters"
+            if len(name) > MAX_TAG_CHARACTERS:
+                msg = f"Tag names have at most {MAX_TAG_CHARACTERS} characters"
                 self.wrong((key, name), msg, "value_error")
             elif not re.fullmatch(r"[a-z0-9]+", name):
                 self.wrong((key, name), "Tag names hold lower-case letters and digits only", "value_error")

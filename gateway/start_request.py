@@ -32,8 +32,8 @@ ECHOED: Final = ("agent_definitions", "client_tools", "hook_config", "plugins", 
 """What is kept only for clients to read again."""
 
 MAX_ECHOED_BYTES: Final = 256 * 1024
-"""Most of each of these, bytes of JSON: the definitions of a hundred tools. They are part of every look at the
-conversation."""
+"""Most of each of these, bytes of JSON: the definitions of a hundred tools. They are part of every look at
+the conversation."""
 
 MAX_PATH_CHARACTERS: Final = 4096
 """Longest path of a workspace: what the kernel takes."""

@@ -314,7 +314,7 @@ def _end_of_acp(card: Card, ending: Ending, event_id: str, output: Clipped) -> R
     raw = clip_payload(card.raw_output, f"{event_id}-output", PAYLOAD_BYTES, card.originals)
     said = _words_for(card, ending)
     more: list[str] = []
-    spills = ()
+    spills: tuple[Spill, ...] = ()
     if said is not None:
         more = [said]
     elif output.value and not _has_text(card.blocks()[0]):

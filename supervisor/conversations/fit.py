@@ -1,7 +1,7 @@
 """The last look at an event before it is stored: none is larger than a client can receive. Pure.
 
-What makes events large is cut where they are made (`clip`, `gather`), by the bytes of the text. Written as JSON
-some text takes six times as much; and a fault of ours must not make a conversation unreadable either.
+What makes events large is cut where they are made (`clip`, `gather`), by the bytes of the text. Written as
+JSON some text takes six times as much; and a fault of ours must not make a conversation unreadable either.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def _with_strings(value: Any, most: int) -> Any:
         if len(value) <= most:
             return value
         half = most // 2
-        return f"{value[:half]}\n[... {len(value) - 2 * half} characters cut: too large for an event ...]\n{value[-half:]}"
+        note = f"[... {len(value) - 2 * half} characters cut: too large for an event ...]"
+        return f"{value[:half]}\n{note}\n{value[-half:]}"
     if isinstance(value, dict):
         return {_with_strings(key, most): _with_strings(item, most) for key, item in value.items()}
     if isinstance(value, list):

@@ -12,8 +12,8 @@ INTERRUPTED: Final = (
 )
 
 REPEATED_BYTES: Final = 16 * 1024
-"""Up to what size the first event of a call is repeated in the one that closes it, bytes: of thousands of calls
-that a dead server leaves open the rest need not be in memory."""
+"""Up to what size the first event of a call is repeated in the one that closes it, bytes: of thousands of
+calls that a dead server leaves open the rest need not be in memory."""
 
 _CARD_NAMES: Final = ("tool_call_id", "title", "tool_kind")
 

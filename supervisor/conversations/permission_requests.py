@@ -22,7 +22,7 @@ TOO_MANY: Final = -32603
 """The protocol's code for an error of ours: it has none for a limit."""
 
 WAITING_MAX: Final = 100
-"""Requests of one agent that may wait for a person at the same time. More than a person answers one by one."""
+"""Requests of one agent that may wait for a person at the same time: more than a person answers."""
 
 
 class PermissionRequests:

@@ -49,8 +49,8 @@ AUTH_REQUIRED: Final = -32000
 
 
 MODELS_BYTES: Final = 64 * 1024
-"""What the models of an agent that are shown take, bytes of JSON. They are part of the conversation's resource,
-twice, and a page has a hundred of those; the longest list of a known agent takes half of it."""
+"""What the models of an agent that are shown take, bytes of JSON. They are part of the conversation's
+resource, twice, and a page has a hundred of those; the longest list of a known agent takes half of it."""
 
 
 class Memory(enum.StrEnum):
@@ -234,7 +234,7 @@ def _methods(initialized: InitializeResult) -> list[Mapping[str, Any]]:
 @attrs.frozen
 class ModelChoice:
     """What an agent says of its models: the one in force, those there are (None: it does not say), whether
-    it can be asked for another, and whether by a config option. `left_out` counts those that are not shown."""
+    it can be asked for another, and whether by a config option. `left_out` counts those not shown."""
 
     current: str | None
     available: list[dict[str, Any]] | None

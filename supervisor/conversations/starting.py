@@ -38,8 +38,8 @@ MINUTE_MARGIN_SECONDS: Final = 0.5
 
 @attrs.frozen
 class Started:
-    """What came of a start: the session, its models, the MCP servers that were left out, with reasons, and what
-    of the agent's answers was not kept, in words."""
+    """What came of a start: the session, its models, the MCP servers that were left out, with reasons, and
+    what of the agent's answers was not kept, in words."""
 
     session: Session
     models: ModelChoice

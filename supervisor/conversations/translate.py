@@ -57,8 +57,8 @@ DELTA_CHARS: Final = 64 * 1024
 """Longest piece of a segment that is streamed at once: a frame that any client takes."""
 
 ARGUMENT_BYTES: Final = 256 * 1024
-"""Most of an answer that its finish event repeats as the arguments of a tool call, bytes. They are JSON within
-JSON, and few clients look at them."""
+"""Most of an answer that its finish event repeats as the arguments of a tool call, bytes. They are JSON
+within JSON, and few clients look at them."""
 
 
 Kind = Literal["text", "reasoning"]

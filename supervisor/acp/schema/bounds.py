@@ -86,7 +86,7 @@ class Kept:
                 kept[key] = self._value(obj[key], _DEPTH)
         self.left = MEMBER_BYTES
         rest = {key: value for key, value in obj.items() if key not in kept} if len(obj) > len(kept) else {}
-        return kept | self._value(rest, _DEPTH)
+        return kept | self._object(rest, _DEPTH)
 
     def _value(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):

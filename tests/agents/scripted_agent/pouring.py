@@ -40,9 +40,7 @@ KINDS: dict[str, Callable[[str], dict[str, Any]]] = {
 """What can be poured: one update of the kind with a text."""
 
 
-@directive(
-    "pour", "KIND BYTES [PIECE] that much of a kind, in pieces; a tool call is opened for it and closed"
-)
+@directive("pour", "KIND BYTES [PIECE] so much of a kind, in pieces; a tool call is opened for it")
 def _pour(turn: Turn, rest: str) -> None:
     kind, size, *piece = rest.split()
     left, length = int(size), int(piece[0]) if piece else PIECE_BYTES
