@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from supervisor.acp import files
 from supervisor.acp.errors import RpcError
-from supervisor.acp.output import OutputRing
+from supervisor.acp.output import MAX_OUTPUT_BYTES, OUTPUTS_BYTES, OutputPool, OutputRing
 from supervisor.acp.services import MAX_TERMINALS, Services
 
 PATIENCE = 10  # seconds until a test that waits for a real process gives up
