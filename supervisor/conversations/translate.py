@@ -53,6 +53,10 @@ USED_IDS_MAX: Final = 50_000
 """Tool call ids remembered per session to tell a reused one; beyond it the oldest are forgotten. As numbers,
 so that together they take some six megabytes, however long the ids are."""
 
+STATES_BYTES: Final = 16 * 1024 * 1024
+"""What the states that an agent tells in one turn may take - plans, commands, options, and updates that
+nobody knows - bytes. What is beyond is dropped and counted, and told at the end of the turn."""
+
 DELTA_CHARS: Final = 64 * 1024
 """Longest piece of a segment that is streamed at once: a frame that any client takes."""
 
@@ -143,6 +147,8 @@ class Translator:
     _used: dict[int, int] = attrs.field(factory=dict)
     _response_id: str | None = None
     _states: dict[str, bytes] = attrs.field(factory=dict)
+    _told: int = 0
+    _untold: int = 0
     _weight: int = 0
     _latest: Card | None = None
     _outs: list[Out] = attrs.field(factory=list)
@@ -433,6 +439,11 @@ class Translator:
 
     def _end_turn(self, close: Close, note: str | None) -> None:
         self._release()
+        self._told = 0
+        if self._untold:
+            untold, self._untold = self._untold, 0
+            words = f"{untold} updates were dropped: a turn may tell {STATES_BYTES} bytes of them"
+            self._state("updates_dropped", words, always=True)
         for card in list(self._cards.values()):
             self._end(card, Ending.INTERRUPTED)
         if close is Close.MESSAGE:
@@ -487,12 +498,16 @@ class Translator:
         return self._drain()
 
     def _state(self, key: str, value: Any, *, always: bool = False) -> None:
+        if self._told > STATES_BYTES:
+            self._untold += 1
+            return
+        encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
         if not always:
-            encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
             digest = hashlib.blake2b(encoded, digest_size=16).digest()
             if self._states.get(key) == digest:
                 return
             self._states[key] = digest
+        self._told += min(len(encoded), PAYLOAD_BYTES)
         event_id = self.mint()
         clipped = clip_payload(value, f"{event_id}-value", PAYLOAD_BYTES, self.originals)
         self._outs.append(
