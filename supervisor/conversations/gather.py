@@ -38,12 +38,15 @@ class Gathered:
     def add(self, piece: str) -> list[Spill]:
         """Take the next piece. Returns what is to be written now."""
         self._buffer += piece.encode("utf-8", "surrogatepass")
-        return self._flush() if len(self._buffer) > BLOB_BYTES else []
+        spills: list[Spill] = []
+        while len(self._buffer) > BLOB_BYTES:
+            spills += self._flush(BLOB_BYTES)
+        return spills
 
     def fold(self, limit: int) -> list[Spill]:
         """Hold no more than about `limit` bytes from now on, and show no more in the event."""
         self._limit = min(self._limit, limit)
-        spills = self._flush() if len(self._buffer) > self._limit else []
+        spills = self._flush(len(self._buffer)) if len(self._buffer) > self._limit else []
         half = self._limit // 2
         if self._flushed:
             self._head, self._tail = self._head[:half], self._tail[-half:]
@@ -55,14 +58,18 @@ class Gathered:
             text = self._buffer.decode("utf-8", "surrogatepass")
             self._buffer = bytearray()
             return clip_text(text, self._original.blob_id, self._limit, self._originals, masked=True)
-        spills = self._flush()
+        spills = self._flush(len(self._buffer))
         cut = self._flushed - len(self._head) - len(self._tail)
         return Clipped(joined(self._head, self._tail, cut, self._original.where()), tuple(spills))
 
-    def _flush(self) -> list[Spill]:
-        if not self._buffer:
+    def _flush(self, size: int) -> list[Spill]:
+        if not size:
             return []
-        raw, self._buffer = bytes(self._buffer), bytearray()
+        if size < len(self._buffer):
+            while self._buffer[size] & 0xC0 == 0x80:  # between characters
+                size -= 1
+        raw = bytes(self._buffer[:size])
+        del self._buffer[:size]
         half = self._limit // 2
         if not self._flushed:
             self._head = raw[:half]

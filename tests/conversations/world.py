@@ -195,9 +195,9 @@ class World:
         """Bytes of the conversation resource."""
         return len(orjson.dumps(conversation_info(self.record), option=orjson.OPT_NON_STR_KEYS))
 
-    def retained(self) -> int:
-        """Bytes of everything that the conversation keeps in memory."""
-        return deep_size([self.record, self.translator, self.confirmations, self.kept, self.turn])
+    def retained(self, known: Mapping[int, int]) -> int:
+        """Bytes of everything that the conversation keeps in memory. `known` are sizes by identity."""
+        return deep_size([self.record, self.translator, self.confirmations, self.kept, self.turn], known)
 
 
 class _Login:
@@ -213,22 +213,26 @@ class _Login:
 _LEAVES = (str, bytes, bytearray, int, float, bool, type(None))
 
 
-def deep_size(value: Any) -> int:
-    """Bytes of a value and of all that it refers to, each object once."""
+def deep_size(value: Any, known: Mapping[int, int] | None = None) -> int:
+    """Bytes of a value and of all that it refers to, each object once. What is in `known`, sizes by identity,
+    is not looked into."""
+    known = known or {}
     seen: dict[int, Any] = {}
     layer: dict[int, Any] = {id(value): value}
     while layer:
         seen |= layer
         below: dict[int, Any] = {}
-        for each in layer.values():
+        for key, each in layer.items():
+            if key in known:
+                continue
             for group in _below(each):
                 below.update(zip(map(id, group), group, strict=True))
         layer = {key: each for key, each in below.items() if key not in seen}
-    return sum(map(sys.getsizeof, seen.values()))
+    return sum(known.get(key) or sys.getsizeof(each) for key, each in seen.items())
 
 
 def _below(value: Any) -> Iterator[list[Any]]:
-    if isinstance(value, _LEAVES) or isinstance(value, type) or callable(value):
+    if isinstance(value, (*_LEAVES, type)) or callable(value):
         return
     if isinstance(value, dict):
         yield list(value.keys())
