@@ -23,6 +23,12 @@ MAX_TITLE_CHARACTERS = 200
 
 DEFAULT_REASON = "User rejected the action."
 
+MAX_REASON_CHARACTERS = 10_000
+"""Longest reason for a rejection: it is an event, and the agent may be told."""
+
+MAX_ANALYZER_BYTES = 16 * 1024
+"""Largest security analyzer: nobody here runs it, and it is a part of every look at its conversation."""
+
 
 async def json_body(request: Request, *, required: bool = True) -> Any:
     """The JSON in the request's body; None when there is none and none is required.
@@ -140,7 +146,7 @@ class ConfirmationResponse:
         """Decode a ConfirmationResponseRequest."""
         reader = Reader(body, ("body",))
         accept = reader.flag("accept", required=True)
-        reason = reader.string("reason", DEFAULT_REASON) or DEFAULT_REASON
+        reason = reader.string("reason", DEFAULT_REASON, max_length=MAX_REASON_CHARACTERS) or DEFAULT_REASON
         reader.finish()
         return cls(accept, reason)
 
@@ -195,6 +201,9 @@ def read_analyzer(reader: Reader) -> dict[str, Any] | None:
     found = reader.mapping("security_analyzer")
     if found is not None:
         reader.below("security_analyzer", found).text("kind")
+        if len(orjson.dumps(found)) > MAX_ANALYZER_BYTES:
+            msg = f"Object should have at most {MAX_ANALYZER_BYTES} bytes of JSON"
+            reader.wrong(("security_analyzer",), msg, "too_long")
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import http
 import math
 import uuid
+from typing import Final
 
 import structlog
 from quart import Response
@@ -17,14 +18,16 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
 from gateway.doorway import is_peers_fault, note_peers_fault
-from gateway.reading import Invalid
+from gateway.reading import Invalid, told
 from gateway.responses import json_response
+from supervisor.acp.schema import cut
 from supervisor.conversations.errors import (
     AgentFailure,
     AlreadyRunning,
     AtCapacity,
     ConversationError,
     InvalidStart,
+    QueueFull,
     UnknownConversation,
 )
 from supervisor.credentials import CredentialsFailure, SecretsCorrupt, WrongMasterKey
@@ -42,6 +45,10 @@ from supervisor.settings import (
 log = structlog.get_logger("gateway")
 
 
+DETAIL_CHARACTERS: Final = 4000
+"""Longest detail of an answer: some name what the client asked for, or quote an agent's last words."""
+
+
 class ApiError(Exception):
     """A deliberate answer other than success, raised by a route. `detail` is one line for the client."""
 
@@ -55,6 +62,7 @@ STATUS: dict[type[Exception], int] = {
     UnknownConversation: 404,
     AlreadyRunning: 409,
     AtCapacity: 503,
+    QueueFull: 429,
     AgentFailure: 502,
     ConversationError: 500,
     LogDeleted: 404,
@@ -105,9 +113,9 @@ def answer(error: Exception) -> Response:
         return json_response(body, 500)
     status, detail = found
     if isinstance(detail, str):
-        response = json_response({"detail": detail}, status)
+        response = json_response({"detail": cut(detail, DETAIL_CHARACTERS)}, status)
     else:
-        problems = [{"loc": list(p.loc), "msg": p.msg, "type": p.type} for p in detail]
+        problems = [{"loc": list(p.loc), "msg": p.msg, "type": p.type} for p in told(detail)]
         response = json_response({"detail": problems}, status)
     if isinstance(error, AtCapacity):
         response.headers["Retry-After"] = str(math.ceil(error.retry_after))

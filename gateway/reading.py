@@ -8,12 +8,13 @@ wire know (pydantic's). Properties that nobody reads are ignored, as the wire ha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from werkzeug.datastructures import MultiDict
 
+from supervisor.acp.schema import cut
 from supervisor.events import ErrorDetail
 
 Loc = tuple[str | int, ...]
@@ -27,15 +28,63 @@ MAX_INTEGER = 2**53 - 1
 """The largest whole number that every client can read back: JavaScript's numbers are exact up to it."""
 
 MAX_TAG_CHARACTERS = 256
-"""The wire's limit of a tag's value."""
+"""The wire's limit of a tag's value, and ours of its name."""
+
+
+MAX_TAGS = 100
+"""Tags of one conversation: they are part of every look at it."""
+
+PROBLEMS_LISTED = 100
+"""Mistakes that one answer lists; the others are counted. A body can hold some ten million."""
+
+LOC_PARTS = 20
+"""Parts of the place of a mistake that are told."""
+
+NAME_CHARACTERS = 200
+"""How much is repeated of a name that a client gave, characters."""
+
+MESSAGE_CHARACTERS = 1000
+"""Longest message about a mistake: some quote what they are about."""
+
+
+class Problems(list[ErrorDetail]):
+    """The first of the mistakes in a request, and how many more there are."""
+
+    more = 0
+
+    def note(self, *problems: ErrorDetail) -> None:
+        """Add some."""
+        kept = problems[: max(0, PROBLEMS_LISTED - len(self))]
+        self.extend(kept)
+        self.more += len(problems) - len(kept)
+
+    def told(self) -> tuple[ErrorDetail, ...]:
+        """What a client is told of them."""
+        if not self.more:
+            return tuple(self)
+        return (*self, ErrorDetail((), f"There are {self.more} more mistakes", "too_many_errors"))
+
+
+def told(problems: Iterable[ErrorDetail]) -> tuple[ErrorDetail, ...]:
+    """Mistakes in a form that no client can blow up: so many, and so much of each."""
+    listed = Problems()
+    listed.note(*problems)
+    return tuple(
+        ErrorDetail(tuple(map(_part, each.loc[:LOC_PARTS])), cut(each.msg, MESSAGE_CHARACTERS), each.type)
+        for each in listed.told()
+    )
+
+
+def _part(part: str | int) -> str | int:
+    return cut(part, NAME_CHARACTERS) if isinstance(part, str) else part
 
 
 class Invalid(Exception):
-    """A request that does not fit its schema; answered with 422."""
+    """A request that does not fit its schema; answered with 422. Has no more of the problems than is told."""
 
     def __init__(self, *problems: ErrorDetail) -> None:
-        super().__init__("; ".join(f"{'.'.join(map(str, p.loc))}: {p.msg}" for p in problems))
-        self.problems = problems
+        self.problems = told(problems)
+        super().__init__("; ".join(f"{'.'.join(map(str, p.loc))}: {p.msg}" for p in self.problems))
 
 
 class _Absent:
@@ -48,9 +97,9 @@ ABSENT = _Absent()
 class Reader:
     """Reads the properties of one JSON object. `loc` is the object's own path."""
 
-    def __init__(self, obj: Any, loc: Loc, problems: list[ErrorDetail] | None = None) -> None:
+    def __init__(self, obj: Any, loc: Loc, problems: Problems | None = None) -> None:
         self.loc = loc
-        self.problems: list[ErrorDetail] = [] if problems is None else problems
+        self.problems = Problems() if problems is None else problems
         if isinstance(obj, Mapping):
             self.obj: Mapping[str, Any] = obj
         else:
@@ -63,12 +112,12 @@ class Reader:
 
     def wrong(self, loc: Loc, msg: str, type: str) -> None:  # noqa: A002 - the wire's own word
         """Note a problem at `loc` below this object."""
-        self.problems.append(ErrorDetail(self.loc + loc, msg, type))
+        self.problems.note(ErrorDetail(self.loc + loc, msg, type))
 
     def finish(self) -> None:
         """Raise Invalid if anything was wrong."""
         if self.problems:
-            raise Invalid(*self.problems)
+            raise Invalid(*self.problems.told())
 
     def has(self, key: str) -> bool:
         """Whether the property is there and not null."""
@@ -177,13 +226,20 @@ class Reader:
         return found
 
     def tags(self, key: str) -> dict[str, str] | None:
-        """Tags: lower-case alphanumeric names, values of at most 256 characters."""
+        """Tags: at most 100, with lower-case alphanumeric names and values of at most 256 characters."""
         before = len(self.problems)
         found = self.strings(key)
         if len(self.problems) > before:
             return None
+        if found and len(found) > MAX_TAGS:
+            msg = f"Dictionary should have at most {MAX_TAGS} items, not {len(found)}"
+            self.wrong((key,), msg, "too_long")
+            return None
         for name, value in (found or {}).items():
-            if not re.fullmatch(r"[a-z0-9]+", name):
+            if len(name) > MAX_TAG_CHARACTERS:
+                msg = f"Tag names have at most {MAX_TAG_CHARACTERS} characters"
+                self.wrong((key, name), msg, "value_error")
+            elif not re.fullmatch(r"[a-z0-9]+", name):
                 self.wrong((key, name), "Tag names hold lower-case letters and digits only", "value_error")
             elif len(value) > MAX_TAG_CHARACTERS:
                 self.wrong(
@@ -211,16 +267,16 @@ class Query:
 
     def __init__(self, values: MultiDict[str, str]) -> None:
         self.values = values
-        self.problems: list[ErrorDetail] = []
+        self.problems = Problems()
 
     def wrong(self, key: str, msg: str, type: str) -> None:  # noqa: A002 - the wire's own word
         """Note a problem with the parameter."""
-        self.problems.append(ErrorDetail(("query", key), msg, type))
+        self.problems.note(ErrorDetail(("query", key), msg, type))
 
     def finish(self) -> None:
         """Raise Invalid if anything was wrong."""
         if self.problems:
-            raise Invalid(*self.problems)
+            raise Invalid(*self.problems.told())
 
     def text(self, key: str) -> str | None:
         """The last value, or None."""
@@ -252,7 +308,7 @@ class Query:
         """One value of a repeated parameter, which must be a UUID, as the dashed form."""
         dashed = dashed_uuid(text)
         if dashed is None:
-            self.problems.append(ErrorDetail(("query", key, index), NOT_A_UUID, "uuid_parsing"))
+            self.problems.note(ErrorDetail(("query", key, index), NOT_A_UUID, "uuid_parsing"))
         return dashed or ""
 
     def choice(self, key: str, allowed: Sequence[str]) -> str | None:

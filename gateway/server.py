@@ -230,6 +230,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             restart=supervision.restart,
             limits=supervision.limits,
             drain_seconds=supervision.drain_seconds,
+            allowance=supervision.allowance,
         ) as supervisor,
     ):
         yield Services(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+import orjson
 import trio
 
 from gateway.bodies import read_analyzer, read_message, read_policy, read_title
@@ -29,6 +30,13 @@ NAMING: Final = ("agent", "agent_settings", "agent_profile_id")
 
 ECHOED: Final = ("agent_definitions", "client_tools", "hook_config", "plugins", "tool_module_qualnames")
 """What is kept only for clients to read again."""
+
+MAX_ECHOED_BYTES: Final = 256 * 1024
+"""Most of each of these, bytes of JSON: the definitions of a hundred tools. They are part of every look at
+the conversation."""
+
+MAX_PATH_CHARACTERS: Final = 4096
+"""Longest path of a workspace: what the kernel takes."""
 
 
 async def read_start_request(body: Any, services: Services, own_origins: Collection[str]) -> StartRequest:
@@ -55,7 +63,7 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     try:
         secrets = await resolve_secrets(reader.mapping("secrets") or {}, services.secrets, own_origins)
     except Invalid as error:
-        reader.problems.extend(error.problems)
+        reader.problems.note(*error.problems)
     reader.finish()
     if profile_id is not None:
         profile = await services.profiles.by_id(profile_id)
@@ -89,7 +97,7 @@ def _fields(reader: Reader, defaults: Mapping[str, Any]) -> dict[str, Any]:
         "title": read_title(reader),
         "autotitle": reader.flag("autotitle", True),
         "parent_conversation_id": reader.uuid("parent_conversation_id"),
-        "extra": {key: reader.obj[key] for key in ECHOED if reader.has(key)},
+        "extra": _echoed(reader),
     }
     if policy is not None:
         fields["confirmation_policy"] = read_policy(reader.below("confirmation_policy", policy))
@@ -110,7 +118,7 @@ def _spelled_out(reader: Reader, services: Services) -> AgentSettings | None:
             settings = reader.obj["agent_settings"]
             return decode_agent_settings(settings, rules.presets, check_server=rules.check_server)
     except SettingsError as error:
-        reader.problems.extend(error.errors)
+        reader.problems.note(*error.errors)
     return None
 
 
@@ -133,13 +141,24 @@ def _decrypted(body: Mapping[str, Any], cipher: Cipher) -> dict[str, Any]:
     return opened
 
 
+def _echoed(reader: Reader) -> dict[str, Any]:
+    """What is kept for clients to read back, as it is."""
+    found = {key: reader.obj[key] for key in ECHOED if reader.has(key)}
+    for key, value in found.items():
+        if len(orjson.dumps(value)) > MAX_ECHOED_BYTES:
+            reader.wrong((key,), f"Input should have at most {MAX_ECHOED_BYTES} bytes of JSON", "too_long")
+    return found
+
+
 def _working_dir(reader: Reader) -> str:
     workspace = reader.mapping("workspace", required=True)
     if workspace is None:
         return ""
     inner = reader.below("workspace", workspace)
     inner.choice("kind", ("LocalWorkspace",), "LocalWorkspace")
-    working_dir = inner.string("working_dir", required=True, min_length=1) or ""
+    working_dir = (
+        inner.string("working_dir", required=True, min_length=1, max_length=MAX_PATH_CHARACTERS) or ""
+    )
     if "\0" in working_dir:
         inner.wrong(("working_dir",), "Value error, a path holds no NUL character", "value_error")
     return working_dir

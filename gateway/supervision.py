@@ -19,6 +19,7 @@ from supervisor.conversations.admission import (
     memory_budget,
 )
 from supervisor.conversations.deadlines import Deadlines
+from supervisor.conversations.originals import CONVERSATION_BYTES, TURN_BYTES, Allowance
 
 OFF: Final = "off"
 """Turns a limit off."""
@@ -31,6 +32,7 @@ class Supervision:
     limits: Limits
     restart: RestartPolicy
     deadlines: Deadlines
+    allowance: Allowance = attrs.field(factory=Allowance)
     drain_seconds: float = DRAIN_SECONDS
     agents: Path | None = None
 
@@ -53,6 +55,12 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
             parked_seconds=pick(env, "OSTLER_PARKED_SECONDS", _or_off_float, policy.parked_seconds),
         ),
         deadlines=_deadlines(env),
+        allowance=Allowance(
+            turn_bytes=pick(env, "OSTLER_MAX_TURN_BLOB_BYTES", positive_int, TURN_BYTES),
+            conversation_bytes=pick(
+                env, "OSTLER_MAX_CONVERSATION_BLOB_BYTES", positive_int, CONVERSATION_BYTES
+            ),
+        ),
         drain_seconds=pick(env, DRAIN_VARIABLE, positive_float, DRAIN_SECONDS),
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
     )

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import orjson
 
 from gateway.bodies import read_message
-from gateway.errors import problem_of
+from gateway.errors import DETAIL_CHARACTERS, problem_of
 from gateway.reading import Invalid, Reader
 from gateway.sockets.connection import is_auth_frame
+from supervisor.acp.schema import cut
 
 if TYPE_CHECKING:
     from supervisor.conversations.conversation import Conversation
@@ -53,4 +54,4 @@ async def take(conversation: Conversation, frame: str | bytes | None) -> None:
         found = problem_of(error)
         if found is None:
             raise
-        raise Rejected(type(error).__name__, str(error)) from error
+        raise Rejected(type(error).__name__, cut(str(error), DETAIL_CHARACTERS)) from error

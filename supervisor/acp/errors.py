@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -22,6 +23,10 @@ ERROR_TEXT_CHARS: Final = 500
 
 _SCAN_CHARS: Final = 8_000
 """How much of an error's words is classified: their meaning is at their beginning."""
+
+
+_JSON_CHARS: Final = 64 * 1024
+"""The longest message that is read as JSON, in case it is the body of somebody else's error."""
 
 
 class AcpError(Exception):
@@ -195,8 +200,8 @@ def classify_error(error: RpcError) -> ErrorClass:
 
 def error_text(error: RpcError) -> str:
     """`[code] message: details` on one line of at most 500 characters."""
-    message = _plain(error.message)
-    details = _details(error.data)
+    message = _plain(error.message)[:_SCAN_CHARS]
+    details = _details(error.data)[:_SCAN_CHARS]
     whole = f"[{error.code}] {message or 'no message'}"
     if details and details not in message:
         whole += f": {details}"
@@ -223,7 +228,7 @@ def _details(data: Any) -> str:
 
 def _plain(message: str) -> str:
     # One agent puts the JSON body of its model API's error into the message.
-    if not message.lstrip().startswith("{"):
+    if len(message) > _JSON_CHARS or not message.lstrip().startswith("{"):
         return message
     try:
         body = orjson.loads(message)
@@ -232,11 +237,22 @@ def _plain(message: str) -> str:
     return _details(body) or message
 
 
+_KINDS_MAX: Final = 10
+"""Members of an error's data that are looked at, where it tells its kind by an object."""
+
 _KIND_KEYS: Final = ("errorKind", "errorName", "codexErrorInfo", "codex_error_info", "type", "status")
 
 
 def _all_words(error: RpcError) -> str:
-    words = [error.message, _details(error.data)]
+    words = [error.message[:_SCAN_CHARS], _details(error.data)[:_SCAN_CHARS]]
     if isinstance(error.data, Mapping):
-        words += [str(error.data[key]) for key in _KIND_KEYS if error.data.get(key)]
+        words += [_brief(error.data[key]) for key in _KIND_KEYS if error.data.get(key)]
     return "\n".join(words)
+
+
+def _brief(value: Any, depth: int = 3) -> str:
+    """The beginning of a value as words: keys and what they hold."""
+    if isinstance(value, Mapping) and depth:
+        members = itertools.islice(value.items(), _KINDS_MAX)
+        return " ".join(f"{key[:_SCAN_CHARS]}: {_brief(item, depth - 1)}" for key, item in members)
+    return value[:_SCAN_CHARS] if isinstance(value, str) else str(value) if isinstance(value, int) else ""

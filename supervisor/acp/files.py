@@ -52,6 +52,8 @@ class Jail:
         Raises RpcError: -32602 for a path that is relative, too long, or leads out of the root, -32603 for
         one that changes meanwhile.
         """
+        if len(path) > MAX_PATH_BYTES:  # before it is repeated in any answer
+            raise RpcError.invalid_params("The path is too long", {"maxBytes": MAX_PATH_BYTES})
         if not path.startswith("/") or "\0" in path:
             raise RpcError.invalid_params("The path must be absolute", {"path": path})
         try:

@@ -13,8 +13,10 @@ import trio
 
 from .errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RpcError
 from .files import Jail
+from .output import DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, OutputPool
+from .schema.bounds import short_id
 from .schema.read import Json, as_object, integer, objects, text
-from .terminal import DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, Spawning, Terminal, plain_spawning
+from .terminal import Spawning, Terminal, plain_spawning
 
 MAX_TERMINALS: Final = 64
 """How many terminals one agent may hold. Agents are to release them; those that do not must not fill the
@@ -61,6 +63,7 @@ class Services:
         self._limiter = trio.CapacityLimiter(FILE_THREADS)
         self._terminals: dict[str, Terminal] = {}
         self._last_terminal = 0
+        self._outputs = OutputPool()
         self._servers: dict[str, Server] = {}
         if fs:
             self._servers |= {"fs/read_text_file": self._read, "fs/write_text_file": self._write}
@@ -154,6 +157,7 @@ class Services:
                 cwd=Path(f"/proc/self/fd/{directory}"),
                 env=self._environment | _variables(params),
                 output_limit=min(MAX_OUTPUT_BYTES, DEFAULT_OUTPUT_BYTES if limit is None else max(0, limit)),
+                outputs=self._outputs,
                 kill_tree=self._kill_tree,
                 spawning=self._spawning,
             )
@@ -191,7 +195,7 @@ class Services:
         terminal_id = _required(params, "terminalId")
         terminal = self._terminals.get(terminal_id)
         if terminal is None:
-            raise RpcError(RESOURCE_NOT_FOUND, "No such terminal", {"terminalId": terminal_id})
+            raise RpcError(RESOURCE_NOT_FOUND, "No such terminal", {"terminalId": short_id(terminal_id)})
         return terminal
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import os
 import signal
@@ -14,12 +13,7 @@ from typing import Any, Final
 import trio
 
 from .errors import RpcError
-
-DEFAULT_OUTPUT_BYTES: Final = 1024 * 1024
-"""How much output is kept when the agent does not say, bytes."""
-
-MAX_OUTPUT_BYTES: Final = 8 * 1024 * 1024
-"""How much output is kept at most, whatever the agent says, bytes."""
+from .output import OutputPool, OutputRing
 
 DRAIN_SECONDS: Final = 0.25
 """How long the output may go on after the exit before the exit is told. What the process wrote is in the pipe
@@ -40,37 +34,6 @@ def plain_spawning() -> Iterator[Callable[[int], object]]:
     yield lambda pid: None
 
 
-class OutputRing:
-    """The last `limit` bytes of an output, as text that begins at a character boundary."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept = bytearray()
-        self.truncated = False
-
-    def add(self, data: bytes) -> None:
-        """Take the next piece."""
-        self._kept += data
-        # Cut seldom, so that each byte is moved once on average.
-        if len(self._kept) > 2 * self._limit + _READ_BYTES:
-            self._cut()
-
-    def _cut(self) -> None:
-        if len(self._kept) > self._limit:
-            del self._kept[: len(self._kept) - self._limit]
-            self.truncated = True
-
-    def text(self, *, final: bool) -> str:
-        """What is kept. Unless `final`, a character whose last bytes have not come yet is left out."""
-        self._cut()
-        start = 0
-        if self.truncated:
-            while start < min(3, len(self._kept)) and self._kept[start] & 0xC0 == 0x80:
-                start += 1
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        return decoder.decode(bytes(self._kept[start:]), final)
-
-
 class Terminal:
     """A command in a session and process group of its own, started by the constructor.
 
@@ -86,10 +49,11 @@ class Terminal:
         cwd: Path,
         env: Mapping[str, str],
         output_limit: int,
+        outputs: OutputPool | None = None,
         kill_tree: Callable[[int], None] | None = None,
         spawning: Spawning = plain_spawning,
     ) -> None:
-        self._output = OutputRing(output_limit)
+        self._output = OutputRing(output_limit, outputs)
         self._kill_tree = kill_tree
         self._release = trio.Event()
         self.exited = trio.Event()

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import attrs
-import orjson
 
+from supervisor.acp.schema import NAME_CHARS, cut
+from supervisor.credentials.masking import NOTHING, Masker, StreamMask
 from supervisor.events import (
     ACPToolCallEvent,
     ActionEvent,
@@ -32,10 +33,23 @@ from supervisor.events import (
     UserRejectObservation,
 )
 
-from .clip import Spill, clip_payload
+from .clip import PAYLOAD_BYTES, Clipped, Packed, clip_payload, dump, unpacked
+from .gather import Gathered
+from .originals import JSON, Original, Originals, Spill
 
 TITLE_CHARS: Final = 2_000
 """Longest title of a card; agents put whole commands there."""
+
+
+OUTPUT_BYTES: Final = PAYLOAD_BYTES
+"""Most of a shell's output in an event, bytes."""
+
+BLOCKS_MAX: Final = 1_000
+"""Blocks of content that an event has: a person reads no more of one call."""
+
+FOLDED_BYTES: Final = 2 * 1024
+"""What is kept in memory of each payload of a call that has to make room, bytes. Two thousand such calls take
+some sixteen megabytes."""
 
 
 class Form(enum.Enum):
@@ -54,58 +68,150 @@ class Ending(enum.Enum):
     INTERRUPTED = "interrupted"
 
 
-@attrs.define
+PAYLOADS: Final = (("rawInput", "raw_input"), ("rawOutput", "raw_output"), ("content", "content"))
+"""What of an update may be large, and where a card has it."""
+
+
+@attrs.define(eq=False)
 class Card:
     """One tool call: the latest of every field that its updates carried.
 
     `call_id` is unique within the conversation (agents reuse theirs across sessions), `agent_call_id` the
-    agent's own. `started_id` is the id of its first event once that has been recorded.
+    agent's own. `started_id` is the id of its first event once that has been recorded. `uid` names what is
+    set aside of it while it is open.
+
+    `shown` is a shell's output as the agent repeats it whole, `output` what it adds to it piece by piece.
+    Payloads are looked at again only when another call has its turn (`pack`): an agent that sends the whole
+    anew with each update has it measured once.
     """
 
     call_id: str
     agent_call_id: str
+    uid: str = "call"
+    mask: Masker = NOTHING
+    originals: Originals = attrs.field(factory=Originals)
     title: str = ""
     name: str | None = None
     kind: str | None = None
     status: str | None = None
     raw_input: Any = None
     raw_output: Any = None
-    content: list[Any] | None = None
-    locations: list[Any] | None = None
-    output: str = ""
+    content: Any = None
+    shown: Any = None
+    output: Gathered | None = None
     form: Form | None = None
     started_id: str | None = None
     action_id: str | None = None
     rejection: str | None = None
     closed: bool = False
+    _stream: StreamMask | None = None
+    _sizes: dict[str, int] = attrs.field(factory=dict)
+    _unmeasured: set[str] = attrs.field(factory=set)
+    _folds: int = 0
 
-    def merge(self, update: Mapping[str, Any]) -> None:
-        """Take over what a `tool_call` or `tool_call_update` says; null and absent mean unchanged."""
+    def merge(self, update: Mapping[str, Any], *, asking: bool = False) -> list[Spill]:
+        """Take over what a `tool_call` or `tool_call_update` says; null and absent mean unchanged.
+
+        Of a request for permission (`asking`) the status is none. Returns what is to be set aside now.
+        """
         title = update.get("title")
         if isinstance(title, str) and title:
             self.title = title[:TITLE_CHARS]
         for field in ("name", "kind", "status"):
             value = update.get(field)
-            if isinstance(value, str) and value:
-                setattr(self, field, value)
-        if update.get("rawInput") is not None:
-            self.raw_input = update["rawInput"]
-        if update.get("rawOutput") is not None:
-            self.raw_output = update["rawOutput"]
-        for field in ("content", "locations"):
-            value = update.get(field)
-            if isinstance(value, list):
-                setattr(self, field, value)
-        self._take_terminal_output(update.get("_meta"))
+            if isinstance(value, str) and value and not (asking and field == "status"):
+                setattr(self, field, cut(value, NAME_CHARS))
+        for key, field in PAYLOADS:
+            value = update.get(key)
+            if value is not None and (field != "content" or isinstance(value, list)):
+                self._put(field, value)
+        return self._take_terminal_output(update.get("_meta"))
 
-    def _take_terminal_output(self, meta: Any) -> None:
+    def _take_terminal_output(self, meta: Any) -> list[Spill]:
         # Two agents stream the output of their shell this way to clients that advertise it.
+        spills: list[Spill] = []
         if not isinstance(meta, Mapping):
-            return
+            return spills
         for key in ("terminal_output", "terminal_output_delta"):
             part = meta.get(key)
-            if isinstance(part, Mapping) and isinstance(part.get("data"), str):
-                self.output = part["data"] if key == "terminal_output" else self.output + part["data"]
+            if not isinstance(part, Mapping) or not isinstance(part.get("data"), str):
+                continue
+            if key == "terminal_output":
+                self.output = self._stream = None
+                self._put("shown", part["data"])
+            else:
+                spills += self._append(part["data"])
+        return spills
+
+    def _append(self, data: str) -> list[Spill]:
+        spills: list[Spill] = []
+        if self.output is None or self._stream is None:
+            self._folds += 1
+            self.output = Gathered(f"{self.uid}-output-{self._folds}", OUTPUT_BYTES, self.originals)
+            self._stream = self.mask.stream()
+            before = unpacked(self.shown)
+            self._put("shown", None)
+            if isinstance(before, str):
+                spills += self.output.add(self._stream.feed(before))
+        return spills + self.output.add(self._stream.feed(data))
+
+    def close_output(self) -> Clipped:
+        """The shell's output, whole or cut, once nothing follows."""
+        if self.output is None or self._stream is None:
+            shown = unpacked(self.shown)
+            text = self.mask.text(shown) if isinstance(shown, str) else ""
+            return clip_payload(text, f"{self.uid}-output", OUTPUT_BYTES, self.originals)
+        spills = self.output.add(self._stream.flush())
+        closed = self.output.close()
+        return Clipped(closed.value, (*spills, *closed.spills))
+
+    # -- memory -------------------------------------------------------------------------------------------
+
+    def _put(self, field: str, value: Any) -> None:
+        setattr(self, field, value)
+        self._sizes.pop(field, None)
+        if value is None:
+            self._unmeasured.discard(field)
+        else:
+            self._unmeasured.add(field)
+
+    @property
+    def weight(self) -> int:
+        """Bytes that its payloads take, but for those of the update that came last."""
+        return sum(self._sizes.values()) + (0 if self.output is None else self.output.held)
+
+    def pack(self) -> None:
+        """Measure what came last; what is large is kept as bytes."""
+        for field in self._unmeasured:
+            body = dump(getattr(self, field))
+            self._sizes[field] = len(body)
+            if len(body) > PAYLOAD_BYTES:
+                setattr(self, field, Packed(body))
+        self._unmeasured.clear()
+
+    def fold(self) -> list[Spill]:
+        """Make room: keep the beginning and the end of each payload and set the rest aside."""
+        self.pack()
+        self._folds += 1
+        spills: list[Spill] = [] if self.output is None else self.output.fold(FOLDED_BYTES)
+        for field, size in self._sizes.items():
+            if size > FOLDED_BYTES:
+                blob_id = f"{self.uid}-{field}-{self._folds}"
+                folded = clip_payload(getattr(self, field), blob_id, FOLDED_BYTES, self.originals)
+                value = folded.value
+                if field == "content" and not isinstance(value, list):
+                    value = [{"type": "content", "content": {"type": "text", "text": value["truncated"]}}]
+                setattr(self, field, value)
+                self._sizes[field] = FOLDED_BYTES
+                spills += folded.spills
+        return spills
+
+    def blocks(self) -> tuple[list[Any] | None, int]:
+        """Its content, as many blocks as an event has, and how many more there are."""
+        content = unpacked(self.content)
+        if not isinstance(content, list):
+            return None, 0
+        return content[:BLOCKS_MAX], max(0, len(content) - BLOCKS_MAX)
 
     @property
     def tool_name(self) -> str:
@@ -119,9 +225,15 @@ class Card:
 
     def arguments(self) -> dict[str, Any]:
         """The raw input as an object, as tool calls carry it."""
-        if isinstance(self.raw_input, Mapping):
-            return dict(self.raw_input)
-        return {} if self.raw_input is None else {"input": self.raw_input}
+        given = unpacked(self.raw_input)
+        if isinstance(given, Mapping):
+            return dict(given)
+        return {} if given is None else {"input": given}
+
+    @property
+    def has_output(self) -> bool:
+        """Whether it has given anything back yet."""
+        return bool(self.content or self.output or self.shown)
 
 
 @attrs.frozen
@@ -135,8 +247,8 @@ class Recorded:
 def start_event(card: Card, form: Form, event_id: str, response_id: str) -> Recorded:
     """The first event of a call. Remembers in the card what it was recorded as."""
     if form is Form.ACP:
-        given = clip_payload(card.raw_input, f"{event_id}-input")
-        content = clip_payload(snake_blocks(card.content), f"{event_id}-content")
+        given = clip_payload(card.raw_input, f"{event_id}-input", PAYLOAD_BYTES, card.originals)
+        content = _content(card, [], event_id)
         card.form = form
         card.started_id = event_id
         return Recorded(
@@ -150,14 +262,14 @@ def start_event(card: Card, form: Form, event_id: str, response_id: str) -> Reco
                 raw_output=None,
                 content=content.value,
             ),
-            _spills(given.spill, content.spill),
+            (*given.spills, *content.spills),
         )
     return action_event(card, event_id, response_id)
 
 
 def action_event(card: Card, event_id: str, response_id: str) -> Recorded:
     """A call as an ActionEvent: the first event in core, and whenever a person is asked about it."""
-    given = clip_payload(card.arguments(), f"{event_id}-input")
+    given = clip_payload(card.arguments(), f"{event_id}-input", PAYLOAD_BYTES, card.originals)
     if card.form is None:
         card.form = Form.ACTION
         card.started_id = event_id
@@ -172,13 +284,13 @@ def action_event(card: Card, event_id: str, response_id: str) -> Recorded:
             tool_call=MessageToolCall(
                 id=card.call_id,
                 name=card.tool_name,
-                arguments=orjson.dumps(given.value, option=orjson.OPT_NON_STR_KEYS).decode(),
+                arguments=dump(given.value).decode(),
                 origin="completion",
             ),
             llm_response_id=response_id,
             summary=card.title[:200] or None,
         ),
-        _spills(given.spill),
+        given.spills,
     )
 
 
@@ -186,25 +298,28 @@ def end_events(card: Card, ending: Ending, ids: Iterable[str]) -> list[Recorded]
     """What closes a call, once: one event, or two for a call that was first shown as an ACP card and then
     asked a person about, since then both its first events want their answer."""
     card.closed = True
+    card.content = unpacked(card.content)
     names = iter(ids)
     closing: list[Recorded] = []
+    output = card.close_output()
     if card.action_id is not None:
-        closing.append(_end_of_action(card, card.action_id, ending, next(names)))
+        closing.append(_end_of_action(card, card.action_id, ending, next(names), output))
     if card.form is Form.ACP:
-        closing.append(_end_of_acp(card, ending, next(names)))
+        closing.append(_end_of_acp(card, ending, next(names), output))
     return closing
 
 
-def _end_of_acp(card: Card, ending: Ending, event_id: str) -> Recorded:
-    given = clip_payload(card.raw_input, f"{event_id}-input")
-    output = clip_payload(card.raw_output, f"{event_id}-output")
-    blocks = snake_blocks(card.content)
+def _end_of_acp(card: Card, ending: Ending, event_id: str, output: Clipped) -> Recorded:
+    given = clip_payload(card.raw_input, f"{event_id}-input", PAYLOAD_BYTES, card.originals)
+    raw = clip_payload(card.raw_output, f"{event_id}-output", PAYLOAD_BYTES, card.originals)
     said = _words_for(card, ending)
+    more: list[str] = []
+    spills: tuple[Spill, ...] = ()
     if said is not None:
-        blocks = [*(blocks or []), text_block(said)]
-    elif card.output and not _has_text(blocks):
-        blocks = [*(blocks or []), text_block(card.output)]
-    content = clip_payload(blocks, f"{event_id}-content")
+        more = [said]
+    elif output.value and not _has_text(card.blocks()[0]):
+        more, spills = [output.value], output.spills
+    content = _content(card, more, event_id)
     failed = ending is not Ending.COMPLETED
     return Recorded(
         ACPToolCallEvent(
@@ -214,15 +329,31 @@ def _end_of_acp(card: Card, ending: Ending, event_id: str) -> Recorded:
             status="failed" if failed else "completed",
             tool_kind=card.kind,
             raw_input=given.value,
-            raw_output=output.value,
+            raw_output=raw.value,
             content=content.value,
             is_error=failed,
         ),
-        _spills(given.spill, output.spill, content.spill),
+        (*given.spills, *raw.spills, *spills, *content.spills),
     )
 
 
-def _end_of_action(card: Card, action_id: str, ending: Ending, event_id: str) -> Recorded:
+def _content(card: Card, more: list[str], event_id: str) -> Clipped:
+    """A card's content as clients read it, with texts after it that are within their bounds already."""
+    given, left_out = card.blocks()
+    clipped = clip_payload(snake_blocks(given), f"{event_id}-content", PAYLOAD_BYTES, card.originals)
+    blocks, spills = clipped.value, clipped.spills
+    if isinstance(blocks, Mapping):  # its shape was lost
+        blocks = [text_block(str(blocks["truncated"]))]
+    if left_out:
+        original = Original(f"{event_id}-blocks", card.originals, JSON)
+        spills = (*spills, *original.put(dump(unpacked(card.content))))
+        more = [*more, f"[{left_out} blocks cut; {original.where()}]"]
+    if more:
+        blocks = [*(blocks or []), *map(text_block, more)]
+    return Clipped(blocks, spills)
+
+
+def _end_of_action(card: Card, action_id: str, ending: Ending, event_id: str, output: Clipped) -> Recorded:
     if ending is Ending.REJECTED:
         return Recorded(
             UserRejectObservation(
@@ -233,7 +364,8 @@ def _end_of_action(card: Card, action_id: str, ending: Ending, event_id: str) ->
                 rejection_reason=card.rejection or "User rejected the action",
             )
         )
-    text = clip_payload(output_text(card), f"{event_id}-output")
+    said = output_text(card)
+    text = output if said is None else clip_payload(said, f"{event_id}-output", PAYLOAD_BYTES, card.originals)
     if ending is Ending.COMPLETED:
         return Recorded(
             ObservationEvent(
@@ -246,17 +378,17 @@ def _end_of_action(card: Card, action_id: str, ending: Ending, event_id: str) ->
                     content=(TextContent(text=text.value),) if text.value else (),
                 ),
             ),
-            _spills(text.spill),
+            text.spills,
         )
-    said = _words_for(card, ending)
+    why = _words_for(card, ending)
     return Recorded(
         AgentErrorEvent(
             id=event_id,
             tool_name=card.tool_name,
             tool_call_id=card.call_id,
-            error=f"{said} {text.value}".strip() if said else (text.value or "The tool call failed."),
+            error=f"{why} {text.value}".strip() if why else (text.value or "The tool call failed."),
         ),
-        _spills(text.spill),
+        text.spills,
     )
 
 
@@ -268,17 +400,19 @@ def _words_for(card: Card, ending: Ending) -> str | None:
     return None
 
 
-def output_text(card: Card) -> str:
-    """What a call gave back, as text: its text contents, else its shell output, else its raw output."""
-    texts = [text for block in card.content or [] if (text := _text_of(block))]
+def output_text(card: Card) -> str | None:
+    """What a call gave back, as text: its text contents, else its raw output; None where its shell's output
+    is what it gave back."""
+    blocks, left_out = card.blocks()
+    texts = [text for block in blocks or [] if (text := _text_of(block))]
     if texts:
-        return "\n".join(texts)
-    if card.output:
-        return card.output
-    raw = card.raw_output
+        return "\n".join([*texts, f"[{left_out} blocks cut]"] if left_out else texts)
+    raw = unpacked(card.raw_output)
+    if card.output or card.shown:
+        return None
     if raw is None:
         return ""
-    return raw if isinstance(raw, str) else orjson.dumps(raw, option=orjson.OPT_NON_STR_KEYS).decode()
+    return raw if isinstance(raw, str) else dump(raw).decode()
 
 
 def _text_of(block: Any) -> str:
@@ -348,7 +482,3 @@ def _snake_content(inner: Any) -> Any:
     if isinstance(out.get("resource"), Mapping):
         out["resource"] = {_SNAKE.get(str(key), str(key)): value for key, value in out["resource"].items()}
     return out
-
-
-def _spills(*spills: Spill | None) -> tuple[Spill, ...]:
-    return tuple(spill for spill in spills if spill is not None)

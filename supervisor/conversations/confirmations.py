@@ -35,8 +35,8 @@ class Confirmations:
     def __init__(self) -> None:
         self._pending: list[Pending] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._pending)
+    def __len__(self) -> int:
+        return len(self._pending)
 
     def add(self, key: str, options: Sequence[PermissionOption]) -> Pending:
         """Begin to wait."""

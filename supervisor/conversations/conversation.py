@@ -27,17 +27,18 @@ from supervisor.journal import Journal, Log, Stored
 from . import prompt
 from .admission import Admission
 from .deadlines import Deadlines
-from .errors import AgentFailure, AlreadyRunning
+from .errors import AgentFailure, AlreadyRunning, QueueFull
 from .failures import error_event
-from .history import open_calls, speech
+from .history import OpenCalls, speech
 from .info import conversation_info, full_state
 from .launcher import Launcher
 from .operators import Tally
+from .originals import Allowance
 from .record import ConversationRecord
 from .recorder import Recorder
 from .runner import Runner
 from .vault import Vault
-from .work import Queued
+from .work import Queued, message_size
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +47,15 @@ TITLE_CHARS: Final = 50
 
 TRANSCRIPT_EVENTS: Final = 400
 """Newest events that a transcript is made of: more than its byte limit lets through."""
+
+TRANSCRIPT_PAGE: Final = 20
+"""Events of it that are read at once."""
+
+QUEUED_MAX: Final = 1_000
+"""Messages that may wait in one conversation. Each is a turn of its own: nobody means more."""
+
+QUEUED_BYTES: Final = 64 * 1024 * 1024
+"""What the messages that wait in one conversation may have together, bytes: two of the largest."""
 
 PAGE_EVENTS: Final = 500
 """Events read at once when a conversation is loaded: bounded memory, few reads."""
@@ -66,6 +76,8 @@ class Context:
     admission: Admission
     tally: Tally
     nursery: trio.Nursery
+    allowance: Allowance = attrs.field(factory=Allowance)
+    """How much each conversation may set aside of what is too large for its events."""
 
 
 class Conversation:
@@ -114,22 +126,37 @@ class Conversation:
 
     async def transcript(self) -> str:
         """What was said and done so far, for an agent that lost its memory."""
-        page = await self.log.search(order="desc", limit=100)
-        stored = list(page.items)
-        while page.next_page_id is not None and len(stored) < TRANSCRIPT_EVENTS:
-            page = await self.log.search(order="desc", limit=100, page=page.next_page_id)
-            stored.extend(page.items)
         waiting = {item.event_id for item in self.inbox}
-        events = [orjson.loads(item.body) for item in reversed(stored) if item.id not in waiting]
-        return prompt.transcript(line for event in events if (line := speech(event)) is not None)
+        lines: list[tuple[str, str]] = []
+        read = size = 0
+        page_id: str | None = None
+        # Newest first, and no more than is told: a page may have a hundred large events.
+        while read < TRANSCRIPT_EVENTS and size <= prompt.TRANSCRIPT_BYTES:
+            page = await self.log.search(order="desc", limit=TRANSCRIPT_PAGE, page=page_id)
+            for item in page.items:
+                line = None if item.id in waiting else speech(orjson.loads(item.body))
+                if line is not None:
+                    lines.append(line)
+                    size += len(line[1])
+            read += len(page.items)
+            page_id = page.next_page_id
+            if page_id is None:
+                break
+        return prompt.transcript(reversed(lines))
 
     # -- messages and runs ----------------------------------------------------------------------------
 
     async def send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
         """Queue a user's message; with `run` take up the queue. Returns the id of its event.
 
-        Messages are prompted one after another in the order they came, each once.
+        Messages are prompted one after another in the order they came, each once. Raises QueueFull when
+        too many wait already, AtCapacity.
         """
+        size = message_size(message)
+        if self.inbox and (
+            len(self.inbox) >= QUEUED_MAX or sum(item.size for item in self.inbox) + size > QUEUED_BYTES
+        ):
+            raise QueueFull(len(self.inbox))
         if run:
             self._check_room()
         record = self.record
@@ -275,8 +302,11 @@ class Conversation:
 
     async def _report_cut_off(self) -> None:
         record = self.record
-        turn = [orjson.loads(item.body) async for item in self._after(record.prompted_seq)]
-        events: list[Event] = open_calls(turn)
+        calls = OpenCalls()
+        async for item in self._after(record.prompted_seq):
+            if item.kind in OpenCalls.KINDS:
+                calls.take(orjson.loads(item.body), len(item.body))
+        events: list[Event] = calls.closing()
         failure = AgentFailure(
             "ServerRestarted",
             "The server stopped while this turn was running; what the agent did last is not known.",

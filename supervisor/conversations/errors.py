@@ -39,6 +39,13 @@ class AtCapacity(ConversationError):
         self.retry_after = retry_after
 
 
+class QueueFull(ConversationError):
+    """As many messages wait in the conversation as may (429)."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} messages wait already. Wait until the agent has taken some of them up.")
+
+
 class AgentFailure(ConversationError):
     """The agent could not be started, or it ended a turn with a failure.
 

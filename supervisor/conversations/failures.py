@@ -6,10 +6,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from supervisor.acp import RpcError, classify_error, error_text
+from supervisor.acp.schema import cut
 from supervisor.events import ConversationErrorEvent, ErrorClassification, new_event_id
 from supervisor.events.parts import FailureKind, UserAction
 
 from .errors import AgentFailure
+
+DETAIL_CHARS: Final = 64 * 1024
+"""Longest detail of a failure: an agent's last words, eight lines of at most 4 KiB, and what led to them."""
+
+WAYS_TOLD: Final = 10
+"""Ways to log in that are named in a failure's words; a client has all of them as data."""
 
 _CLASSES: Final[Mapping[str, tuple[str | None, FailureKind, bool, UserAction]]] = {
     # class of the error: (code or None for the caller's, classification, retryable, what the user may do)
@@ -34,7 +41,7 @@ def from_rpc(error: RpcError, code: str) -> AgentFailure:
 def auth_required(detail: str, choices: Mapping[str, Any]) -> AgentFailure:
     """The agent wants credentials. `choices` (see `Login.needed`) are the ways that it offers; the detail
     names them too, so that a person can choose."""
-    ways = ", ".join(method["name"] for method in choices["methods"])
+    ways = ", ".join(method["name"] for method in choices["methods"][:WAYS_TOLD])
     told = [f"the agent offers: {ways}"] if ways else []
     if choices["secrets"]:
         told.append(f"secrets that would help: {', '.join(choices['secrets'])}")
@@ -50,7 +57,7 @@ def error_event(failure: AgentFailure) -> ConversationErrorEvent:
         id=new_event_id(),
         source="environment",
         code=failure.code,
-        detail=failure.detail,
+        detail=cut(failure.detail, DETAIL_CHARS),
         classification=ErrorClassification(
             kind=failure.kind, retryable=failure.retryable, user_action=failure.user_action
         ),

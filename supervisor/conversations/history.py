@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from supervisor.events import ACPToolCallEvent, AgentErrorEvent, Event, new_event_id
@@ -11,25 +11,55 @@ INTERRUPTED: Final = (
     "Interrupted: the server stopped before this tool call ended; what it has done is not known."
 )
 
+REPEATED_BYTES: Final = 16 * 1024
+"""Up to what size the first event of a call is repeated in the one that closes it, bytes: of thousands of
+calls that a dead server leaves open the rest need not be in memory."""
+
+_CARD_NAMES: Final = ("tool_call_id", "title", "tool_kind")
+
 OUTPUT_CHARS: Final = 500
 """How much of a tool's output a transcript shows: enough to know what it was."""
 
 
-def open_calls(events: Sequence[Mapping[str, Any]]) -> list[Event]:
-    """The events that close the tool calls which `events` (one turn, oldest first) leave open."""
-    cards: dict[str, Mapping[str, Any]] = {}
-    actions: dict[str, Mapping[str, Any]] = {}
-    for event in events:
+class OpenCalls:
+    """The tool calls that a turn leaves open: its events are taken in one by one, oldest first. Only what the
+    closing events need is kept, and no large payload."""
+
+    KINDS: Final = frozenset(
+        {
+            "ACPToolCallEvent",
+            "ActionEvent",
+            "ObservationEvent",
+            "AgentErrorEvent",
+            "UserRejectObservation",
+        }
+    )
+    """The kinds of events that matter."""
+
+    def __init__(self) -> None:
+        self._cards: dict[str, Mapping[str, Any]] = {}
+        self._actions: dict[str, Mapping[str, Any]] = {}
+
+    def take(self, event: Mapping[str, Any], size: int) -> None:
+        """The next event, and how many bytes of JSON it has."""
         kind, call = event.get("kind"), str(event.get("tool_call_id"))
         if kind == "ACPToolCallEvent":
             if event.get("status") in {"completed", "failed"}:
-                cards.pop(call, None)
+                self._cards.pop(call, None)
             else:
-                cards[call] = event
+                names = _CARD_NAMES if size > REPEATED_BYTES else (*_CARD_NAMES, "raw_input", "content")
+                self._cards[call] = {name: event.get(name) for name in names}
         elif kind == "ActionEvent":
-            actions[call] = event
-        elif kind in {"ObservationEvent", "AgentErrorEvent", "UserRejectObservation"}:
-            actions.pop(call, None)
+            self._actions[call] = {name: event[name] for name in ("tool_name", "tool_call_id")}
+        elif kind in self.KINDS:
+            self._actions.pop(call, None)
+
+    def closing(self) -> list[Event]:
+        """The events that close them."""
+        return _closing(self._cards, self._actions)
+
+
+def _closing(cards: Mapping[str, Mapping[str, Any]], actions: Mapping[str, Mapping[str, Any]]) -> list[Event]:
     closing: list[Event] = [
         AgentErrorEvent(
             id=new_event_id(),

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from supervisor.acp import parse_permission
+from supervisor.acp import RpcError, parse_permission
 
 from . import permissions
 from .confirmations import Confirmations
@@ -17,6 +17,12 @@ from .reports import Reports
 from .silence import SilenceWatch
 from .translate import Translator
 from .turns import Turns
+
+TOO_MANY: Final = -32603
+"""The protocol's code for an error of ours: it has none for a limit."""
+
+WAITING_MAX: Final = 100
+"""Requests of one agent that may wait for a person at the same time: more than a person answers."""
 
 
 class PermissionRequests:
@@ -44,7 +50,8 @@ class PermissionRequests:
         """Take in a `session/request_permission`. What it returns gives the protocol's answer when awaited.
 
         That waits for as long as a person does; cancelling it means that the agent took the request back,
-        or is gone. Raises RpcError (-32602) for parameters that name no call, JournalError.
+        or is gone. Raises RpcError (-32602 for parameters that name no call, -32603 when too
+        many wait already), JournalError.
         """
         request = parse_permission(params)
         if self._turns.current is None or self._turns.cancelling:
@@ -59,6 +66,8 @@ class PermissionRequests:
                 [*outs, *self._translator.reject(key, "The agent offered no way to allow this call once.")]
             )
             return _at_once(permissions.reject(request.options))
+        if len(self._confirmations) >= WAITING_MAX:
+            raise RpcError(TOO_MANY, f"{WAITING_MAX} requests wait for a person already")
         key, outs = self._translator.ask(request.tool_call.raw)
         pending = self._confirmations.add(key, request.options)
         self._recorder.emit(outs)

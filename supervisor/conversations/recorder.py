@@ -28,6 +28,8 @@ from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row
 
 from . import usage
 from .cards import Recorded
+from .fit import EVENT_BYTES, fitting
+from .originals import Spill
 from .record import ConversationRecord
 from .translate import Delta, Opened, Out, Title, Usage
 
@@ -80,13 +82,15 @@ class Recorder:
         blobs: list[Blob] = []
         for item in events:
             if isinstance(item, Recorded):
-                blobs.extend(
-                    Blob(id=spill.blob_id, data=self.mask.content(spill.body), media_type=spill.media_type)
-                    for spill in item.spills
-                )
+                blobs.extend(map(self._blob, item.spills))
                 item = item.event
             rows.append(self._row(item))
         return rows, blobs
+
+    def _blob(self, spill: Spill) -> Blob:
+        data = spill.body if spill.masked else self.mask.content(spill.body)
+        self.record.blob_bytes += len(data)
+        return Blob(id=spill.blob_id, data=data, media_type=spill.media_type)
 
     def save(self) -> None:
         """Store the record as it is now, without an event."""
@@ -109,6 +113,8 @@ class Recorder:
         if not isinstance(event, ConversationStateUpdateEvent):
             self.record.leaf_event_id = event.id
         body = dump_event(event, self.record.vocabulary)
+        if len(body) > EVENT_BYTES and event.source != "user":
+            body = fitting(body)
         return Row(
             id=event.id,
             kind=event.kind,
@@ -135,6 +141,9 @@ class Recorder:
         for out in outs:
             if isinstance(out, Recorded):
                 recorded.append(out)
+                continue
+            if isinstance(out, Spill):
+                self.log.append((), None, (self._blob(out),))
                 continue
             if recorded:
                 self.relay(recorded)

@@ -24,6 +24,7 @@ from .errors import AgentFailure
 from .hold import HoldTimer
 from .incoming import Incoming
 from .keeper import Keeper
+from .originals import Allowance, Originals
 from .permission_requests import PermissionRequests
 from .prompting import Prompting
 from .recorder import Recorder
@@ -69,7 +70,7 @@ class Runner:
         self._keeper = keeper = Keeper(context, record, self)
         self._keeper.wake = lambda: self._wake.set()
         self._reports = reports = Reports(recorder, record, conversation.publish_state)
-        self._translator = translator = _translator(recorder)
+        self._translator = translator = _translator(recorder, context.allowance)
         self._confirmations = confirmations = Confirmations()
         self._turns = turns = Turns(context, work, keeper, recorder, translator, reports, confirmations)
         silence = SilenceWatch(deadlines, keeper, recorder, translator, confirmations)
@@ -319,10 +320,11 @@ class Runner:
             self._turns.run_failed(failure)
 
 
-def _translator(recorder: Recorder) -> Translator:
+def _translator(recorder: Recorder, allowance: Allowance) -> Translator:
     record = recorder.record
     return Translator(
         core=not recorder.extended,
         confirming=permissions.asks_a_person(record.confirmation_policy),
         session=max(0, record.sessions - 1),
+        originals=Originals(allowance, kept=record.blob_bytes),
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
+import orjson
 import structlog
 
 from supervisor.acp import (
@@ -31,6 +32,7 @@ from supervisor.acp import (
     set_option_params,
     shorten_session_id,
 )
+from supervisor.acp.schema import EXACT_CHARS, WORDS_CHARS, cut
 
 from .deadlines import Deadlines
 from .errors import AgentFailure
@@ -44,6 +46,11 @@ STARTUP_TIMEOUT: Final = "ACPStartupTimeout"
 
 AUTH_REQUIRED: Final = -32000
 """The protocol's code for "authentication required"."""
+
+
+MODELS_BYTES: Final = 64 * 1024
+"""What the models of an agent that are shown take, bytes of JSON. They are part of the conversation's
+resource, twice, and a page has a hundred of those; the longest list of a known agent takes half of it."""
 
 
 class Memory(enum.StrEnum):
@@ -150,6 +157,9 @@ async def open_session(
     session_id = answer.get("sessionId") if isinstance(answer, Mapping) else None
     if not isinstance(session_id, str) or not session_id:
         raise AgentFailure("ACPInitError", "The agent answered session/new without a sessionId.")
+    if len(session_id) > EXACT_CHARS:
+        told = f"The agent's sessionId has {len(session_id)} characters; at most {EXACT_CHARS} are kept."
+        raise AgentFailure("ACPInitError", told)
     memory = Memory.NEW if reason is None else Memory.LOST
     return Session(session_id, memory, parse_session(answer), reason)
 
@@ -170,12 +180,14 @@ async def _with_login(
             if classify_error(error) == "auth":
                 raise auth_required(error_text(error), wanted.login.needed(_methods(initialized))) from error
             raise
-        await authenticate(connection, initialized, wanted.login, deadlines, str(error.message))
+        await authenticate(connection, initialized, wanted.login, deadlines, cut(error.message, WORDS_CHARS))
     try:
         return await connection.request(method, params, timeout=timeout)
     except RpcError as error:
         if error.code == AUTH_REQUIRED:
-            raise auth_required(str(error.message), wanted.login.needed(_methods(initialized))) from error
+            raise auth_required(
+                cut(error.message, WORDS_CHARS), wanted.login.needed(_methods(initialized))
+            ) from error
         raise
 
 
@@ -197,7 +209,9 @@ async def authenticate(
     try:
         await connection.request("authenticate", params, timeout=deadlines.authenticate)
     except RpcError as error:
-        raise auth_required(f"{complaint}: {error.message}", login.needed(methods)) from error
+        raise auth_required(
+            f"{complaint}: {cut(error.message, WORDS_CHARS)}", login.needed(methods)
+        ) from error
     except RequestTimeout as error:
         raise auth_required(
             f"{complaint}: no answer to authenticate within {deadlines.authenticate:g} s",
@@ -212,18 +226,21 @@ def add_choices(failure: AgentFailure, login: Login, initialized: InitializeResu
 
 
 def _methods(initialized: InitializeResult) -> list[Mapping[str, Any]]:
-    return [method.raw for method in initialized.auth_methods]
+    return [
+        {"id": method.id, "name": method.name, "type": method.type} for method in initialized.auth_methods
+    ]
 
 
 @attrs.frozen
 class ModelChoice:
     """What an agent says of its models: the one in force, those there are (None: it does not say), whether
-    it can be asked for another, and whether by a config option."""
+    it can be asked for another, and whether by a config option. `left_out` counts those not shown."""
 
     current: str | None
     available: list[dict[str, Any]] | None
     switchable: bool
     by_option: bool
+    left_out: int = 0
 
 
 def models_of(result: SessionResult) -> ModelChoice:
@@ -234,14 +251,27 @@ def models_of(result: SessionResult) -> ModelChoice:
             {"model_id": choice.value, "name": choice.name, "description": choice.description}
             for choice in option.choices
         ]
-        return ModelChoice(option.current if isinstance(option.current, str) else None, choices, True, True)
+        current = option.current if isinstance(option.current, str) else None
+        shown = _first_of(choices)
+        return ModelChoice(current, shown, True, True, len(choices) - len(shown))
     if result.models is not None:
         models = [
             {"model_id": model.id, "name": model.name, "description": model.description}
             for model in result.models.available
         ]
-        return ModelChoice(result.models.current, models, True, False)
+        shown = _first_of(models)
+        return ModelChoice(result.models.current, shown, True, False, len(models) - len(shown))
     return ModelChoice(None, None, False, False)
+
+
+def _first_of(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first of the models, as many as are shown."""
+    left = MODELS_BYTES
+    for index, model in enumerate(models):
+        left -= len(orjson.dumps(model))
+        if left < 0:
+            return models[:index]
+    return models
 
 
 async def choose_model(

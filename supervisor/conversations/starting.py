@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import attrs
 
-from supervisor.acp import SHOWN_CHARS
+from supervisor.acp import SHOWN_CHARS, InitializeResult
 from supervisor.mcp import forward_servers
 from supervisor.version import __version__
 
@@ -17,6 +17,7 @@ from .agent import AgentRun
 from .deadlines import Deadlines
 from .record import ConversationRecord
 from .session import (
+    MODELS_BYTES,
     Memory,
     ModelChoice,
     Session,
@@ -37,11 +38,13 @@ MINUTE_MARGIN_SECONDS: Final = 0.5
 
 @attrs.frozen
 class Started:
-    """What came of a start: the session, its models, and the MCP servers that were left out, with reasons."""
+    """What came of a start: the session, its models, the MCP servers that were left out, with reasons, and
+    what of the agent's answers was not kept, in words."""
 
     session: Session
     models: ModelChoice
     dropped: tuple[str, ...]
+    cut: tuple[str, ...] = ()
 
 
 async def open_agent(
@@ -81,7 +84,17 @@ async def open_agent(
     if record.agent.acp_session_mode:
         await choose_mode(run.connection, run.session, record.agent.acp_session_mode, deadlines)
     notes = [*forwarded.dropped, *forwarded.notes]
-    return Started(run.session, models, tuple(f"{name}: {reason}" for name, reason in notes))
+    dropped = tuple(f"{name}: {reason}" for name, reason in notes)
+    return Started(run.session, models, dropped, tuple(_cut(run.initialized, run.session, models)))
+
+
+def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -> Iterator[str]:
+    if initialized.lost is not None:
+        yield f"initialize: {initialized.lost}"
+    if session.result.lost is not None:
+        yield f"the session's answer: {session.result.lost}"
+    if models.left_out:
+        yield f"{models.left_out} models are not shown: more than {MODELS_BYTES // 1024} KiB"
 
 
 def _given_up(record: ConversationRecord) -> str | None:
@@ -134,4 +147,6 @@ def note_session(record: ConversationRecord, run: AgentRun, started: Started) ->
     }
     if started.dropped:
         state["mcp_notes"] = list(started.dropped)
+    if started.cut:
+        state["acp_notes"] = list(started.cut)
     record.agent_state = state

@@ -29,6 +29,7 @@ from .errors import InvalidStart, UnknownConversation
 from .info import conversation_info
 from .launcher import Launcher
 from .operators import AgentView, Figures, Tally, figures, view
+from .originals import Allowance
 from .record import ConversationRecord
 from .start import StartRequest, choose_vocabulary
 from .vault import Vault
@@ -322,6 +323,7 @@ async def open_supervisor(
     restart: RestartPolicy | None = None,
     limits: Limits | None = None,
     drain_seconds: float = 0.0,
+    allowance: Allowance | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Supervise conversations while the block runs.
 
@@ -339,6 +341,7 @@ async def open_supervisor(
             admission=Admission(limits or Limits()),
             tally=Tally(),
             nursery=nursery,
+            allowance=allowance or Allowance(),
         )
         supervisor = Supervisor(context, default_agent, forced_vocabulary)
         await supervisor.recover()

@@ -13,6 +13,7 @@ bounds that by a timer (`holding`, `release`).
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
@@ -20,6 +21,7 @@ import attrs
 import orjson
 
 from supervisor.acp import schema
+from supervisor.acp.schema import WORDS_CHARS, cut, short_id
 from supervisor.credentials.masking import NOTHING, Masker, StreamMask
 from supervisor.events import (
     ActionEvent,
@@ -35,14 +37,32 @@ from supervisor.events import (
 )
 
 from .cards import Card, Ending, Form, Recorded, action_event, end_events, start_event
-from .clip import PAYLOAD_BYTES, Clipped, clip_payload, clip_text
+from .clip import PAYLOAD_BYTES, TEXT_BYTES, THOUGHT_BYTES, Clipped, clip_payload
+from .gather import Gathered
+from .originals import Originals, Spill
 
 OPEN_CARDS_MAX: Final = 2_000
 """Tool calls open at once, per turn. An agent that opens more without closing any gets the oldest closed
 as interrupted: memory must not be an agent's to fill."""
 
+OPEN_CARDS_BYTES: Final = 32 * 1024 * 1024
+"""What the payloads of open tool calls take in memory, all together, bytes: twice the largest frame. Beyond
+it the oldest calls keep the beginnings and ends of theirs, and the rest is set aside."""
+
 USED_IDS_MAX: Final = 50_000
-"""Tool call ids remembered per session to tell a reused one; beyond it the oldest are forgotten."""
+"""Tool call ids remembered per session to tell a reused one; beyond it the oldest are forgotten. As numbers,
+so that together they take some six megabytes, however long the ids are."""
+
+STATES_BYTES: Final = 16 * 1024 * 1024
+"""What the states that an agent tells in one turn may take - plans, commands, options, and updates that
+nobody knows - bytes. What is beyond is dropped and counted, and told at the end of the turn."""
+
+DELTA_CHARS: Final = 64 * 1024
+"""Longest piece of a segment that is streamed at once: a frame that any client takes."""
+
+ARGUMENT_BYTES: Final = 256 * 1024
+"""Most of an answer that its finish event repeats as the arguments of a tool call, bytes. They are JSON
+within JSON, and few clients look at them."""
 
 
 Kind = Literal["text", "reasoning"]
@@ -81,7 +101,8 @@ class Title:
     text: str
 
 
-Out = Recorded | Delta | Opened | Usage | Title
+Out = Recorded | Spill | Delta | Opened | Usage | Title
+"""What comes of an update. A `Spill` is a piece of an original whose event is still to come."""
 
 
 class Close(enum.Enum):
@@ -95,7 +116,7 @@ class Close(enum.Enum):
 class _Segment:
     item_id: str
     masks: dict[Kind, StreamMask]
-    said: dict[Kind, list[str]] = attrs.field(factory=lambda: {"text": [], "reasoning": []})
+    said: dict[Kind, Gathered]
     message_id: str | None = None
     deltas: int = 0
 
@@ -107,7 +128,11 @@ class Translator:
     `core` chooses the vocabulary of tool calls, `confirming` whether calls may wait for a person, and
     `session` counts the agent sessions of the conversation, so that call ids stay unique across them. `mask`
     keeps secrets out of streamed text, also where they are split: the end of a piece that may be the
-    beginning of one waits for the next piece.
+    beginning of one waits for the next piece. `originals` says how much may be set aside of what is too large
+    for an event.
+
+    What it holds in memory is bounded, whatever the agent sends: see the constants here and in `cards`,
+    `gather` and `originals`.
     """
 
     core: bool
@@ -115,12 +140,17 @@ class Translator:
     session: int = 0
     mint: Callable[[], str] = new_event_id
     mask: Masker = NOTHING
+    originals: Originals = attrs.field(factory=Originals)
     _segment: _Segment | None = None
     _cards: dict[str, Card] = attrs.field(factory=dict)
     _held: list[Card] = attrs.field(factory=list)
-    _used: dict[str, int] = attrs.field(factory=dict)
+    _used: dict[int, int] = attrs.field(factory=dict)
     _response_id: str | None = None
     _states: dict[str, bytes] = attrs.field(factory=dict)
+    _told: int = 0
+    _untold: int = 0
+    _weight: int = 0
+    _latest: Card | None = None
     _outs: list[Out] = attrs.field(factory=list)
 
     def _drain(self) -> list[Out]:
@@ -197,12 +227,22 @@ class Translator:
 
     def _say(self, segment: _Segment, kind: Kind, text: str) -> None:
         if text:
-            segment.said[kind].append(text)
-            self._outs.append(Delta(segment.item_id, kind, text, segment.deltas))
-            segment.deltas += 1
+            self._outs.extend(segment.said[kind].add(text))
+            for start in range(0, len(text), DELTA_CHARS):
+                piece = text if len(text) <= DELTA_CHARS else text[start : start + DELTA_CHARS]
+                self._outs.append(Delta(segment.item_id, kind, piece, segment.deltas))
+                segment.deltas += 1
 
     def _new_segment(self) -> _Segment:
-        return _Segment(self.mint(), {"text": self.mask.stream(), "reasoning": self.mask.stream()})
+        item_id = self.mint()
+        return _Segment(
+            item_id,
+            {"text": self.mask.stream(), "reasoning": self.mask.stream()},
+            {
+                "text": Gathered(f"{item_id}-text", TEXT_BYTES, self.originals),
+                "reasoning": Gathered(f"{item_id}-thoughts", THOUGHT_BYTES, self.originals),
+            },
+        )
 
     def _open_segment(self) -> _Segment:
         segment = self._segment = self._new_segment()
@@ -227,7 +267,7 @@ class Translator:
                     ),
                     llm_response_id=self._response(),
                 ),
-                tuple(spill for spill in (text.spill, thoughts.spill) if spill is not None),
+                (*text.spills, *thoughts.spills),
             )
         )
 
@@ -235,23 +275,19 @@ class Translator:
         """Its text and its thoughts, with what was still held back."""
         for kind, mask in segment.masks.items():
             self._say(segment, kind, mask.flush())
-        return (
-            clip_text("".join(segment.said["text"]), f"{segment.item_id}-text"),
-            clip_text("".join(segment.said["reasoning"]), f"{segment.item_id}-thoughts"),
-        )
+        return segment.said["text"].close(), segment.said["reasoning"].close()
 
     # -- tool calls ---------------------------------------------------------------------------------
 
     def _tool_call(self, raw: Mapping[str, Any], *, new: bool) -> None:
-        agent_id = raw.get("toolCallId")
-        agent_id = agent_id if isinstance(agent_id, str) and agent_id else None
+        agent_id = _call_id(raw)
         card = None if agent_id is None else self._cards.get(agent_id)
-        if card is None and not new and agent_id in self._used and not _opens_again(raw):
+        if card is None and not new and _number(agent_id) in self._used and not _opens_again(raw):
             return  # a late word about a call whose end is recorded
         if card is None:
             self._close_segment()
             card = self._open_card(agent_id)
-        card.merge(raw)
+        self._merge(card, raw)
         if card.ended:
             self._end(card, Ending.COMPLETED if card.status == "completed" else Ending.FAILED)
         elif card.started_id is None and self._settled(card):
@@ -262,21 +298,52 @@ class Translator:
             self._end(next(iter(self._cards.values())), Ending.INTERRUPTED)
         if agent_id is None:
             agent_id = self.mint()
-        uses = self._used.pop(agent_id, 0) + 1
-        self._used[agent_id] = uses
+        number = _number(agent_id)
+        uses = self._used.pop(number, 0) + 1
+        self._used[number] = uses
         if len(self._used) > USED_IDS_MAX:
             del self._used[next(iter(self._used))]
         suffix = f".{self.session}" if self.session else ""
         if uses > 1:
             suffix += f"~{uses}"
-        card = Card(call_id=agent_id + suffix, agent_call_id=agent_id)
+        card = Card(
+            call_id=agent_id + suffix,
+            agent_call_id=agent_id,
+            uid=self.mint(),
+            mask=self.mask,
+            originals=self.originals,
+        )
         self._cards[agent_id] = card
         self._held.append(card)
         return card
 
+    def _merge(self, card: Card, raw: Mapping[str, Any], *, asking: bool = False) -> None:
+        """Take an update into a card, within the bounds of all of them together."""
+        latest = self._latest
+        if latest is not None and latest is not card and not latest.closed:
+            before = latest.weight
+            latest.pack()
+            self._weight += latest.weight - before
+        self._latest = card
+        before = card.weight
+        self._outs.extend(card.merge(raw, asking=asking))
+        self._weight += card.weight - before
+        if self._weight > OPEN_CARDS_BYTES:
+            self._make_room(card)
+
+    def _make_room(self, current: Card) -> None:
+        for card in self._cards.values():
+            # Much at once, so that it is not to be done again with the next update.
+            if self._weight <= OPEN_CARDS_BYTES // 2:
+                return
+            if card is not current:
+                before = card.weight
+                self._outs.extend(card.fold())
+                self._weight += card.weight - before
+
     def _settled(self, card: Card) -> bool:
         """Whether a call's first event can be written: its input is there and it will not ask."""
-        if card.content or card.raw_output is not None or card.output:
+        if card.has_output or card.raw_output is not None:
             return not self.confirming or card.raw_output is not None
         return card.status == "in_progress" and not self.confirming
 
@@ -309,7 +376,9 @@ class Translator:
         if card.started_id is None:
             self._start(card)
         del self._cards[card.agent_call_id]
-        card.output = self.mask.text(card.output)  # it came in pieces
+        self._weight -= card.weight
+        if self._latest is card:
+            self._latest = None
         if card.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
         self._outs.extend(end_events(card, ending, iter(self.mint, None)))
@@ -335,14 +404,13 @@ class Translator:
         return self._drain()
 
     def _note_request(self, tool_call: Mapping[str, Any]) -> Card:
-        agent_id = tool_call.get("toolCallId")
-        agent_id = agent_id if isinstance(agent_id, str) and agent_id else None
+        agent_id = _call_id(tool_call)
         card = None if agent_id is None else self._cards.get(agent_id)
         if card is None:
             self._close_segment()
             card = self._open_card(agent_id)
         # The request describes the call better than the updates so far, but the call is not over yet.
-        card.merge({key: value for key, value in tool_call.items() if key != "status"})
+        self._merge(card, tool_call, asking=True)
         return card
 
     def reject(self, key: str, reason: str) -> list[Out]:
@@ -371,6 +439,11 @@ class Translator:
 
     def _end_turn(self, close: Close, note: str | None) -> None:
         self._release()
+        self._told = 0
+        if self._untold:
+            untold, self._untold = self._untold, 0
+            words = f"{untold} updates were dropped: a turn may tell {STATES_BYTES} bytes of them"
+            self._state("updates_dropped", words, always=True)
         for card in list(self._cards.values()):
             self._end(card, Ending.INTERRUPTED)
         if close is Close.MESSAGE:
@@ -396,13 +469,13 @@ class Translator:
                     tool_call=MessageToolCall(
                         id=call_id,
                         name="finish",
-                        arguments=orjson.dumps({"message": text.value}).decode(),
+                        arguments=_finish_arguments(text.value),
                         origin="completion",
                     ),
                     llm_response_id=self._response(),
                     summary=note,
                 ),
-                tuple(spill for spill in (text.spill, thoughts.spill) if spill is not None),
+                (*text.spills, *thoughts.spills),
             )
         )
         self._outs.append(
@@ -425,17 +498,22 @@ class Translator:
         return self._drain()
 
     def _state(self, key: str, value: Any, *, always: bool = False) -> None:
+        if self._told > STATES_BYTES:
+            self._untold += 1
+            return
+        encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
         if not always:
-            encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
-            if self._states.get(key) == encoded:
+            digest = hashlib.blake2b(encoded, digest_size=16).digest()
+            if self._states.get(key) == digest:
                 return
-            self._states[key] = encoded
+            self._states[key] = digest
+        self._told += min(len(encoded), PAYLOAD_BYTES)
         event_id = self.mint()
-        clipped = clip_payload(value, f"{event_id}-value", PAYLOAD_BYTES)
+        clipped = clip_payload(value, f"{event_id}-value", PAYLOAD_BYTES, self.originals)
         self._outs.append(
             Recorded(
                 ConversationStateUpdateEvent(id=event_id, key=key, value=clipped.value),
-                () if clipped.spill is None else (clipped.spill,),
+                clipped.spills,
             )
         )
 
@@ -443,6 +521,27 @@ class Translator:
         if self._response_id is None:
             self._response_id = self.mint()
         return self._response_id
+
+
+def _call_id(raw: Mapping[str, Any]) -> str | None:
+    """The id of a tool call, shortened where it is longer than any id should be."""
+    agent_id = raw.get("toolCallId")
+    return short_id(agent_id) if isinstance(agent_id, str) and agent_id else None
+
+
+def _number(agent_id: str | None) -> int:
+    """What is remembered of a call's id."""
+    digest = hashlib.blake2b((agent_id or "").encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest)
+
+
+def _finish_arguments(message: str) -> str:
+    """What a finish event carries as the arguments of its tool call."""
+    raw = message.encode("utf-8", "surrogatepass")
+    if len(raw) > ARGUMENT_BYTES:
+        shown = raw[:ARGUMENT_BYTES].decode("utf-8", "ignore")
+        message = f"{shown}\n[... the rest is in the message of this event ...]"
+    return orjson.dumps({"message": message}).decode()
 
 
 def _opens_again(raw: Mapping[str, Any]) -> bool:
@@ -454,10 +553,16 @@ def _describe(content: Mapping[str, Any]) -> str:
     """A content block that is no text, in words: links as links, the rest named."""
     kind = content.get("type")
     if kind == "resource_link":
-        return f"[{content.get('name') or content.get('uri')}]({content.get('uri')})"
+        return f"[{_words(content.get('name') or content.get('uri'))}]({_words(content.get('uri'))})"
     if kind == "resource" and isinstance(content.get("resource"), Mapping):
         inner = content["resource"]
-        return str(inner["text"]) if isinstance(inner.get("text"), str) else f"[resource {inner.get('uri')}]"
+        words = inner.get("text")
+        return words if isinstance(words, str) else f"[resource {_words(inner.get('uri'))}]"
     if kind in ("image", "audio"):
-        return f"[{kind} {content.get('mimeType', '')}]"
+        return f"[{kind} {_words(content.get('mimeType', ''))}]"
     return ""
+
+
+def _words(value: Any) -> str:
+    """A name or an address as it is shown within a text."""
+    return cut(value, WORDS_CHARS) if isinstance(value, str) else str(value) if isinstance(value, int) else ""

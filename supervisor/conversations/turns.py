@@ -78,6 +78,7 @@ class Turns:
         self._record.retry_seq = None
         self.release()  # late words of the turn before are not the beginning of this one's
         self._begun += 1
+        self._translator.originals.new_turn()
         self.current = turn = Turn(self._begun, item.seq)
         self._recorder.save()
         return turn

@@ -7,7 +7,7 @@ from collections import deque
 import attrs
 import trio
 
-from supervisor.events import Message
+from supervisor.events import Message, TextContent
 
 
 @attrs.frozen
@@ -17,6 +17,19 @@ class Queued:
     seq: int
     event_id: str
     message: Message
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return message_size(self.message)
+
+
+def message_size(message: Message) -> int:
+    """About how many bytes a message takes: those of its texts and pictures."""
+    return sum(
+        len(part.text) if isinstance(part, TextContent) else sum(map(len, part.image_urls))
+        for part in message.content
+    )
 
 
 @attrs.define(eq=False)

@@ -92,7 +92,8 @@ def test_initialize_result() -> None:
     ]
     assert result.auth_methods[1].raw["args"] == ["login"]
     assert result.steering
-    assert result.raw is INITIALIZE
+    assert result.raw == INITIALIZE
+    assert result.lost is None
 
 
 @pytest.mark.parametrize("result", [{"protocolVersion": 1}, {"protocolVersion": "1", "agentCapabilities": 5}])

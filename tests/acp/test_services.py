@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from supervisor.acp import files
 from supervisor.acp.errors import RpcError
+from supervisor.acp.output import MAX_OUTPUT_BYTES, OUTPUTS_BYTES, OutputPool, OutputRing
 from supervisor.acp.services import MAX_TERMINALS, Services
-from supervisor.acp.terminal import OutputRing
 
 PATIENCE = 10  # seconds until a test that waits for a real process gives up
 
@@ -524,7 +524,7 @@ async def test_a_flood_of_output_takes_bounded_memory(workspace: Path) -> None:
         terminal = await start(services, "head -c 30000000 /dev/zero | tr '\\0' x", outputByteLimit=1000)
         await services.handle("terminal/wait_for_exit", terminal)
         (held,) = services._terminals.values()
-        assert len(held._output._kept) <= 2 * 1000 + 2 * 65536
+        assert held._output.held <= 1000 + 2 * 65536
         output = await services.handle("terminal/output", terminal)
         assert (output["output"], output["truncated"]) == ("x" * 1000, True)
 
@@ -534,6 +534,35 @@ async def test_terminals_are_bounded(workspace: Path) -> None:
         for _ in range(MAX_TERMINALS):
             await services.handle("terminal/create", {"command": "true"})
         assert (await refused(services, "terminal/create", command="true")).code == -32603
+
+
+def test_the_outputs_of_all_terminals_together_are_bounded() -> None:
+    pool = OutputPool()
+    rings = [OutputRing(MAX_OUTPUT_BYTES, pool) for _ in range(MAX_TERMINALS)]
+    quiet = OutputRing(MAX_OUTPUT_BYTES, pool)
+    quiet.add(b"the little that one says stays")
+    for _ in range(64):
+        for ring in rings:
+            ring.add(b"x" * 65536)
+            assert sum(each.held for each in (*rings, quiet)) <= OUTPUTS_BYTES
+    assert all(ring.truncated and ring.held > 65536 for ring in rings)
+    assert quiet.text(final=True) == "the little that one says stays"
+    del ring
+    del rings[1:]  # released: their share is free again
+    for _ in range(200):
+        rings[0].add(b"y" * 65536)
+    assert rings[0].text(final=True) == "y" * MAX_OUTPUT_BYTES
+
+
+@pytest.mark.parametrize("size", [1, 100, 65536])
+def test_a_ring_of_any_pieces_takes_what_it_keeps(size: int) -> None:
+    ring = OutputRing(100_000)
+    for _ in range(400_000 // size + 1):
+        ring.add(b"z" * size)
+    chunks = list(ring._chunks)
+    assert sum(map(len, chunks)) == ring.held <= 100_000 + 2 * 65536
+    assert len(chunks) <= 100  # not an object for each piece
+    assert ring.text(final=True) == "z" * 100_000
 
 
 @given(st.text(max_size=60), st.integers(0, 80), st.lists(st.integers(1, 9), max_size=40))

@@ -23,6 +23,7 @@ from supervisor.conversations.admission import Limits
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.deadlines import Deadlines
 from supervisor.conversations.launcher import Launcher
+from supervisor.conversations.originals import Allowance
 from supervisor.conversations.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor, open_supervisor
 from supervisor.conversations.vault import Vault
@@ -95,6 +96,7 @@ async def open_house(
     clock: MockClock | None = None,
     drain_seconds: float = 0.0,
     path: str = "/usr/bin:/bin",
+    allowance: Allowance | None = None,
 ) -> AsyncIterator[House]:
     """A supervisor for the block. A clock that the test moves by hand runs by itself at the end, so that an
     agent that keeps still can be waited for and ended."""
@@ -133,6 +135,7 @@ async def open_house(
             restart=restart,
             limits=limits,
             drain_seconds=drain_seconds,
+            allowance=allowance,
         ) as supervisor,
     ):
         try:

@@ -14,14 +14,14 @@ from supervisor.acp import PermissionOption
 from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.conversations import permissions, prompt, usage
 from supervisor.conversations.clip import PAYLOAD_BYTES, TEXT_BYTES, clip_payload, clip_text
-from supervisor.conversations.history import open_calls, speech
+from supervisor.conversations.history import REPEATED_BYTES, OpenCalls, speech
 from supervisor.conversations.record import ConversationRecord
 from supervisor.conversations.recorder import later
 from supervisor.conversations.start import StartRequest, choose_vocabulary
 from supervisor.conversations.starting import wait_to_restore
 from supervisor.conversations.translate import Usage
 from supervisor.conversations.turn import Turn, outcome_of
-from supervisor.events import ImageContent, Message, TextContent, Vocabulary
+from supervisor.events import Event, ImageContent, Message, TextContent, Vocabulary
 from supervisor.settings import AgentSettings
 
 
@@ -67,7 +67,7 @@ def test_a_turn_is_cancelled_once_and_settles_once() -> None:
 
 
 def option(kind: str) -> PermissionOption:
-    return PermissionOption(f"id-{kind}", kind, kind, {})
+    return PermissionOption(f"id-{kind}", kind, kind)
 
 
 ALWAYS_FIRST = [option("allow_always"), option("allow_once"), option("reject_always"), option("reject_once")]
@@ -174,10 +174,10 @@ def test_cut_text_is_within_its_limit_and_keeps_head_and_tail(text: str, limit: 
     raw = (text * 20).encode()
     if len(raw) <= limit:
         assert clipped.value == text * 20
-        assert clipped.spill is None
+        assert clipped.spills == ()
     else:
-        assert clipped.spill is not None
-        assert clipped.spill.body == raw
+        (spill,) = clipped.spills
+        assert spill.body == raw
         assert len(clipped.value.encode()) <= limit + 100
         assert raw.decode().startswith(clipped.value.split("\n[... ")[0])
 
@@ -207,8 +207,8 @@ def test_small_payloads_pass_untouched(value: Any) -> None:
 def test_large_payloads_fit_and_come_back_whole(value: Any) -> None:
     clipped = clip_payload(value, "blob-1")
     assert len(orjson.dumps(clipped.value)) <= PAYLOAD_BYTES * 1.1
-    assert clipped.spill is not None
-    whole = clipped.spill.body.decode() if isinstance(value, str) else orjson.loads(clipped.spill.body)
+    (spill,) = clipped.spills
+    whole = spill.body.decode() if isinstance(value, str) else orjson.loads(spill.body)
     assert whole == value
     assert "blob-1" in orjson.dumps(clipped.value).decode()
 
@@ -241,6 +241,13 @@ def test_times_never_go_back() -> None:
     assert later("2026-11-21T08:10:08.999999Z", first) == "2026-11-21T08:10:09.000000Z"
 
 
+def left_open(stored: list[dict[str, Any]]) -> list[Event]:
+    calls = OpenCalls()
+    for event in stored:
+        calls.take(event, len(orjson.dumps(event)))
+    return calls.closing()
+
+
 def test_calls_that_a_crash_left_open_are_found() -> None:
     call = {"tool_name": "t", "title": "t"}
     stored = [
@@ -251,12 +258,21 @@ def test_calls_that_a_crash_left_open_are_found() -> None:
         {"kind": "ActionEvent", "tool_call_id": "4", **call},
         {"kind": "ObservationEvent", "tool_call_id": "4", **call},
     ]
-    closing = open_calls(stored)
+    closing = left_open(stored)
     assert [(event.kind, event.tool_call_id) for event in closing] == [  # type: ignore[attr-defined]
         ("AgentErrorEvent", "3"),
         ("ACPToolCallEvent", "2"),
     ]
-    assert open_calls(stored[:2]) == []
+    assert left_open(stored[:2]) == []
+
+
+def test_what_a_crash_left_open_is_not_held_whole() -> None:
+    large = {"text": "x" * (2 * REPEATED_BYTES)}
+    stored = {"kind": "ACPToolCallEvent", "tool_call_id": "1", "status": "pending", "title": "t"}
+    (closing,) = left_open([{**stored, "raw_input": large, "content": [large]}])
+    assert (closing.raw_input, closing.content) == (None, None)  # type: ignore[attr-defined]
+    (closing,) = left_open([{**stored, "raw_input": {"a": 1}}])
+    assert closing.raw_input == {"a": 1}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ as absent, unknown words stay words, and every type keeps the object it was read
 
 from __future__ import annotations
 
+from .bounds import EXACT_CHARS, NAME_CHARS, WORDS_CHARS, cut, short_id
 from .handshake import (
     PROTOCOL_VERSION,
     AgentCapabilities,
@@ -69,9 +70,12 @@ from .updates import (
 )
 
 __all__ = [
+    "EXACT_CHARS",
     "METHODS",
+    "NAME_CHARS",
     "PROTOCOL_VERSION",
     "UNKNOWN_STOP_REASON",
+    "WORDS_CHARS",
     "AgentCapabilities",
     "AgentMessageChunk",
     "AgentThoughtChunk",
@@ -112,6 +116,7 @@ __all__ = [
     "UsageUpdate",
     "UserMessageChunk",
     "allowed",
+    "cut",
     "find_option",
     "image_block",
     "initialize_params",
@@ -128,5 +133,6 @@ __all__ = [
     "parse_update",
     "resource_link_block",
     "set_option_params",
+    "short_id",
     "text_block",
 ]

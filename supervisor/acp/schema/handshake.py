@@ -7,7 +7,14 @@ from typing import Any, Final
 import attrs
 
 from ..errors import UnsupportedProtocolVersion
-from .read import Json, as_object, identifier, marked, member, objects, text
+from .bounds import NAME_CHARS, WORDS_CHARS, Kept
+from .read import Json, as_object, exact_id, line, marked, member, objects
+
+KNOWN_MEMBERS: Final = ("protocolVersion", "agentCapabilities", "authMethods", "agentInfo", "_meta")
+"""The members of the answer that are interpreted: nothing else in it can crowd them out."""
+
+METHODS_MAX: Final = 50
+"""Ways to log in that are looked at. Agents offer one to five."""
 
 PROTOCOL_VERSION: Final = 1
 """The only stable version. An agent asked for 2 may answer with an unfinished draft of it."""
@@ -58,7 +65,7 @@ class AgentCapabilities:
 
 @attrs.frozen
 class InitializeResult:
-    """The answer to `initialize`."""
+    """The answer to `initialize`. `raw` is what is kept of it, `lost` says in words what is not."""
 
     protocol_version: int
     capabilities: AgentCapabilities
@@ -66,39 +73,49 @@ class InitializeResult:
     agent: Implementation | None
     steering: bool
     raw: Json = attrs.field(repr=False)
+    lost: str | None = None
 
 
 def parse_initialize(result: Any) -> InitializeResult:
     """Read the answer to `initialize`. Raises UnsupportedProtocolVersion for any version but 1, or none."""
-    raw = as_object(result)
+    kept = Kept()
+    raw = kept.members(as_object(result), KNOWN_MEMBERS)
     version = raw.get("protocolVersion")
     if str(version) != str(PROTOCOL_VERSION):
         raise UnsupportedProtocolVersion(version)
     info = member(raw, "agentInfo")
-    name = text(info, "name")
+    name = line(info, "name", NAME_CHARS)
     return InitializeResult(
         protocol_version=PROTOCOL_VERSION,
         capabilities=_capabilities(member(raw, "agentCapabilities")),
         auth_methods=parse_auth_methods(raw),
-        agent=Implementation(name, text(info, "title"), text(info, "version")) if name else None,
+        agent=Implementation(name, line(info, "title", NAME_CHARS), line(info, "version", NAME_CHARS))
+        if name
+        else None,
         steering=member(member(raw, "_meta"), "steering").get("supported") is True,
         raw=raw,
+        lost=kept.lost,
     )
 
 
 def parse_auth_methods(raw: Json) -> tuple[AuthMethod, ...]:
-    """The `authMethods` of an object. Some agents repeat them in the data of error -32000."""
+    """The `authMethods` of an object. Some agents repeat them in the data of error -32000.
+
+    One whose id is too long to be kept is left out: it could not be called.
+    """
     methods = []
-    for method in objects(raw, "authMethods") or ():
-        method_id = identifier(method, "id")
+    for method in (objects(raw, "authMethods") or ())[:METHODS_MAX]:
+        method_id = exact_id(method, "id")
         if method_id is not None:
             methods.append(
                 AuthMethod(
                     id=method_id,
-                    name=text(method, "name") or method_id,
-                    description=text(method, "description"),
+                    name=line(method, "name", NAME_CHARS) or method_id,
+                    description=line(method, "description", WORDS_CHARS),
                     # One agent marks its terminal methods in the vendor's corner.
-                    type=text(method, "type") or text(member(method, "_meta"), "type") or "agent",
+                    type=line(method, "type", NAME_CHARS)
+                    or line(member(method, "_meta"), "type", NAME_CHARS)
+                    or "agent",
                     raw=method,
                 )
             )

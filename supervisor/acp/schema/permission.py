@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from ..errors import RpcError
-from .read import Json, as_object, identifier, member, objects, text
+from .bounds import NAME_CHARS
+from .read import Json, as_object, exact_id, identifier, line, member, objects
 from .update_reader import parse_tool_call_update
 from .updates import ToolCallUpdate
+
+OPTIONS_MAX: Final = 32
+"""Options of a request that are looked at. Agents offer two to six."""
 
 
 @attrs.frozen
 class PermissionOption:
     """One possible answer. What it means is its `kind`: allow_once, allow_always, reject_once, reject_always.
 
-    Its place in the list means nothing: some agents put a standing permission first.
+    Its place in the list means nothing: some agents put a standing permission first. An option with an id too
+    long to be kept is left out: it could not be chosen.
     """
 
     option_id: str
     name: str
     kind: str
-    raw: Json = attrs.field(repr=False)
 
 
 @attrs.frozen
@@ -45,9 +49,13 @@ def parse_permission(params: Any) -> PermissionRequest:
         session_id=identifier(raw, "sessionId") or "",
         tool_call=tool_call,
         options=tuple(
-            PermissionOption(option_id, text(option, "name") or option_id, text(option, "kind") or "", option)
-            for option in objects(raw, "options") or ()
-            if (option_id := identifier(option, "optionId")) is not None
+            PermissionOption(
+                option_id,
+                line(option, "name", NAME_CHARS) or option_id,
+                line(option, "kind", NAME_CHARS) or "",
+            )
+            for option in (objects(raw, "options") or ())[:OPTIONS_MAX]
+            if (option_id := exact_id(option, "optionId")) is not None
         ),
         raw=raw,
     )

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import attrs
 
-from .read import Json, as_object, integer, member, text
+from .bounds import NAME_CHARS
+from .read import Json, as_object, integer, line, member
 
 MAX_TOKENS: Final = 10**12
 """Tokens of one turn that are believed: whatever an agent says, their sum has to be stored."""
@@ -65,7 +66,7 @@ class PromptResult:
 def parse_prompt_result(result: Any) -> PromptResult:
     """Read the answer to `session/prompt`. Never raises."""
     raw = as_object(result)
-    return PromptResult(text(raw, "stopReason") or UNKNOWN_STOP_REASON, _usage(raw), raw)
+    return PromptResult(line(raw, "stopReason", NAME_CHARS) or UNKNOWN_STOP_REASON, _usage(raw), raw)
 
 
 def _usage(raw: Json) -> Usage | None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from .bounds import EXACT_CHARS, ITEMS_MAX, cut, short_id
+
 Json = Mapping[str, Any]
 """A JSON object as the parser gives it."""
 
@@ -34,6 +36,18 @@ def identifier(obj: Json, key: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+def exact_id(obj: Json, key: str) -> str | None:
+    """An identifier that goes back to the agent as it came; None also for one too long to be kept."""
+    value = identifier(obj, key)
+    return None if value is None or len(value) > EXACT_CHARS else value
+
+
+def label_id(obj: Json, key: str) -> str | None:
+    """An identifier that only tells things apart: a long one is shortened."""
+    value = identifier(obj, key)
+    return None if value is None else short_id(value)
+
+
 def integer(obj: Json, key: str) -> int | None:
     """An integer member, also when it was written with a fraction of zero; one beyond MAX_NUMBER as that."""
     value = number(obj, key)
@@ -56,9 +70,17 @@ def member(obj: Json, key: str) -> Json:
 
 
 def objects(obj: Json, key: str) -> tuple[Json, ...] | None:
-    """An array member, of which only the objects are kept. None when there is no array."""
+    """An array member: the objects among its first ITEMS_MAX items. None when there is no array."""
     value = obj.get(key)
-    return tuple(item for item in value if isinstance(item, dict)) if isinstance(value, list) else None
+    if not isinstance(value, list):
+        return None
+    return tuple(item for item in value[:ITEMS_MAX] if isinstance(item, dict))
+
+
+def line(obj: Json, key: str, limit: int) -> str | None:
+    """A string member that is cut to about `limit` characters."""
+    value = text(obj, key)
+    return None if value is None else cut(value, limit)
 
 
 def marked(obj: Json, key: str) -> bool:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
-from .read import Json, as_object, identifier, member, objects, text
+from .bounds import EXACT_CHARS, ITEMS_MAX, NAME_CHARS, WORDS_CHARS, Kept
+from .read import Json, as_object, exact_id, line, member, objects, text
+
+KNOWN_MEMBERS: Final = ("sessionId", "configOptions", "modes", "models")
+"""The members of the answer that are interpreted: nothing else in it can crowd them out."""
 
 
 @attrs.frozen
@@ -77,7 +82,8 @@ class SessionResult:
     """The answer to `session/new`, `load`, `resume` or `fork`.
 
     Each block is None when the agent did not send it, which is not the same as an empty one.
-    `session_id` is None in the answers to `load` and `resume`.
+    `session_id` is None in the answers to `load` and `resume`. `raw` is what is kept of the answer, `lost`
+    says in words what is not.
     """
 
     session_id: str | None
@@ -85,17 +91,20 @@ class SessionResult:
     modes: Modes | None
     models: Models | None
     raw: Json = attrs.field(repr=False)
+    lost: str | None = None
 
 
 def parse_session(result: Any) -> SessionResult:
     """Read the answer to a request that opens a session. A null result is an empty one. Never raises."""
-    raw = as_object(result)
+    kept = Kept()
+    raw = kept.members(as_object(result), KNOWN_MEMBERS)
     return SessionResult(
-        session_id=identifier(raw, "sessionId"),
+        session_id=exact_id(raw, "sessionId"),
         config_options=parse_config_options(raw),
         modes=_modes(member(raw, "modes")),
         models=_models(member(raw, "models")),
         raw=raw,
+        lost=kept.lost,
     )
 
 
@@ -103,51 +112,59 @@ def _modes(raw: Json) -> Modes | None:
     if not raw:
         return None
     available = tuple(
-        Mode(mode_id, text(mode, "name") or mode_id, text(mode, "description"))
+        Mode(mode_id, line(mode, "name", NAME_CHARS) or mode_id, line(mode, "description", WORDS_CHARS))
         for mode in objects(raw, "availableModes") or ()
-        if (mode_id := identifier(mode, "id")) is not None
+        if (mode_id := exact_id(mode, "id")) is not None
     )
-    return Modes(text(raw, "currentModeId"), available)
+    return Modes(exact_id(raw, "currentModeId"), available)
 
 
 def _models(raw: Json) -> Models | None:
     if not raw:
         return None
     available = tuple(
-        Model(model_id, text(model, "name") or model_id, text(model, "description"))
+        Model(model_id, line(model, "name", NAME_CHARS) or model_id, line(model, "description", WORDS_CHARS))
         for model in objects(raw, "availableModels") or ()
-        if (model_id := identifier(model, "modelId")) is not None
+        if (model_id := exact_id(model, "modelId")) is not None
     )
-    return Models(text(raw, "currentModelId"), available)
+    return Models(exact_id(raw, "currentModelId"), available)
 
 
 def parse_config_options(raw: Json) -> tuple[ConfigOption, ...] | None:
     """The `configOptions` of an object, in the agent's order; None when there are none.
 
-    Options of types that the protocol does not know are left out, as it demands.
+    Options of types that the protocol does not know are left out, as it demands. All together have at most
+    ITEMS_MAX choices.
     """
     given = objects(raw, "configOptions")
     if given is None:
         return None
-    return tuple(option for item in given if (option := _config_option(item)) is not None)
+    options: list[ConfigOption] = []
+    left = ITEMS_MAX
+    for item in given:
+        option = _config_option(item, left)
+        if option is not None:
+            options.append(option)
+            left -= len(option.choices)
+    return tuple(options)
 
 
-def _config_option(raw: Json) -> ConfigOption | None:
-    option_id = identifier(raw, "id")
+def _config_option(raw: Json, most: int) -> ConfigOption | None:
+    option_id = exact_id(raw, "id")
     kind = raw.get("type", "select")
     if option_id is None or kind not in ("select", "boolean"):
         return None
     current = raw.get("currentValue")
-    if not isinstance(current, bool if kind == "boolean" else str):
+    if not isinstance(current, bool if kind == "boolean" else str) or _too_long(current):
         current = None
     return ConfigOption(
         id=option_id,
-        name=text(raw, "name") or option_id,
-        description=text(raw, "description"),
-        category=text(raw, "category"),
+        name=line(raw, "name", NAME_CHARS) or option_id,
+        description=line(raw, "description", WORDS_CHARS),
+        category=line(raw, "category", NAME_CHARS),
         type=kind,
         current=current,
-        choices=tuple(_choices(raw, None)) if kind == "select" else (),
+        choices=tuple(itertools.islice(_choices(raw, None), most)) if kind == "select" else (),
         raw=raw,
     )
 
@@ -155,10 +172,16 @@ def _config_option(raw: Json) -> ConfigOption | None:
 def _choices(raw: Json, group: str | None) -> Iterable[Choice]:
     for item in objects(raw, "options") or ():
         value = text(item, "value")
-        if value is not None:
-            yield Choice(value, text(item, "name") or value, text(item, "description"), group)
-        elif group is None:
-            yield from _choices(item, text(item, "name") or text(item, "group") or "")
+        if value is None and group is None:
+            yield from _choices(item, line(item, "name", NAME_CHARS) or line(item, "group", NAME_CHARS) or "")
+        elif value is not None and not _too_long(value):
+            name = line(item, "name", NAME_CHARS) or value
+            yield Choice(value, name, line(item, "description", WORDS_CHARS), group)
+
+
+def _too_long(value: str | bool) -> bool:
+    """Whether a value could not go back to the agent as it came."""
+    return isinstance(value, str) and len(value) > EXACT_CHARS
 
 
 def find_option(options: Iterable[ConfigOption], name: str) -> ConfigOption | None:

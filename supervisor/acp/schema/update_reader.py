@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from .read import Json, as_object, identifier, integer, member, number, objects, text
+from .bounds import ITEMS_MAX, NAME_CHARS, WORDS_CHARS
+from .read import Json, as_object, identifier, integer, label_id, line, member, number, objects, text
 from .session import parse_config_options
 from .updates import (
     AgentMessageChunk,
@@ -49,7 +50,7 @@ def parse_update(params: Any) -> tuple[str, Update]:
     update = params.get("update")
     if not isinstance(update, dict):
         return session_id, UnknownUpdate("", params)
-    kind = text(update, "sessionUpdate") or ""
+    kind = line(update, "sessionUpdate", NAME_CHARS) or ""
     reader = _READERS.get(kind)
     parsed = reader(update) if reader is not None else None
     return session_id, UnknownUpdate(kind, update) if parsed is None else parsed
@@ -73,20 +74,20 @@ def _content(raw: Json) -> Json | None:
 
 def _chunk(cls: type[Chunk], raw: Json) -> Chunk | None:
     content = _content(raw)
-    return None if content is None else cls(content, identifier(raw, "messageId"), raw)
+    return None if content is None else cls(content, label_id(raw, "messageId"), raw)
 
 
 def _tool_call(cls: type[Call], raw: Json) -> Call | None:
-    call_id = identifier(raw, "toolCallId")
+    call_id = label_id(raw, "toolCallId")
     if call_id is None:
         return None
     locations = objects(raw, "locations")
     return cls(
         tool_call_id=call_id,
-        title=text(raw, "title"),
-        name=text(raw, "name"),
-        kind=text(raw, "kind"),
-        status=text(raw, "status"),
+        title=line(raw, "title", WORDS_CHARS),
+        name=line(raw, "name", NAME_CHARS),
+        kind=line(raw, "kind", NAME_CHARS),
+        status=line(raw, "status", NAME_CHARS),
         content=_tool_content(raw.get("content")),
         locations=None if locations is None else _locations(locations),
         raw_input=raw.get("rawInput"),
@@ -101,7 +102,7 @@ def _tool_content(content: Any) -> tuple[Json, ...] | None:
     if not isinstance(content, list):
         return None
     items: list[Json] = []
-    for item in content:
+    for item in content[:ITEMS_MAX]:
         block = {"type": "text", "text": item} if isinstance(item, str) else item
         if isinstance(block, dict):
             items.append(
@@ -112,7 +113,9 @@ def _tool_content(content: Any) -> tuple[Json, ...] | None:
 
 def _locations(items: tuple[Json, ...]) -> tuple[Location, ...]:
     return tuple(
-        Location(path, integer(item, "line")) for item in items if (path := text(item, "path")) is not None
+        Location(path, integer(item, "line"))
+        for item in items
+        if (path := line(item, "path", WORDS_CHARS)) is not None
     )
 
 
@@ -123,9 +126,9 @@ def _plan(raw: Json) -> Plan | None:
     return Plan(
         tuple(
             PlanEntry(
-                text(entry, "content") or "",
-                text(entry, "priority") or "medium",
-                text(entry, "status") or "pending",
+                line(entry, "content", WORDS_CHARS) or "",
+                line(entry, "priority", NAME_CHARS) or "medium",
+                line(entry, "status", NAME_CHARS) or "pending",
             )
             for entry in entries
         ),
@@ -139,9 +142,13 @@ def _commands(raw: Json) -> AvailableCommands | None:
         return None
     return AvailableCommands(
         tuple(
-            Command(name, text(command, "description") or "", text(member(command, "input"), "hint"))
+            Command(
+                name,
+                line(command, "description", WORDS_CHARS) or "",
+                line(member(command, "input"), "hint", WORDS_CHARS),
+            )
             for command in commands
-            if (name := text(command, "name"))
+            if (name := line(command, "name", NAME_CHARS))
         ),
         raw,
     )
@@ -149,7 +156,7 @@ def _commands(raw: Json) -> AvailableCommands | None:
 
 def _current_mode(raw: Json) -> CurrentMode | None:
     # The protocol's own example has the second spelling.
-    mode_id = text(raw, "currentModeId") or text(raw, "modeId")
+    mode_id = line(raw, "currentModeId", NAME_CHARS) or line(raw, "modeId", NAME_CHARS)
     return None if mode_id is None else CurrentMode(mode_id, raw)
 
 
@@ -160,7 +167,7 @@ def _config_options(raw: Json) -> ConfigOptionsUpdate | None:
 
 def _session_info(raw: Json) -> SessionInfo:
     has_title = "title" in raw and (raw["title"] is None or isinstance(raw["title"], str))
-    return SessionInfo(has_title, text(raw, "title"), text(raw, "updatedAt"), raw)
+    return SessionInfo(has_title, line(raw, "title", WORDS_CHARS), line(raw, "updatedAt", NAME_CHARS), raw)
 
 
 def _usage(raw: Json) -> UsageUpdate:
@@ -169,27 +176,29 @@ def _usage(raw: Json) -> UsageUpdate:
     return UsageUpdate(
         used=integer(raw, "used"),
         size=integer(raw, "size"),
-        cost=None if amount is None else Cost(amount, text(cost, "currency") or "USD"),
+        cost=None if amount is None else Cost(amount, line(cost, "currency", NAME_CHARS) or "USD"),
         raw=raw,
     )
 
 
 def _notice(raw: Json) -> Notice | None:
-    title, description = text(raw, "title"), text(raw, "description")
+    title, description = line(raw, "title", WORDS_CHARS), line(raw, "description", WORDS_CHARS)
     if title is None and description is None:
         return None
-    return Notice(text(raw, "severity") or "info", title or "", description, raw)
+    return Notice(line(raw, "severity", NAME_CHARS) or "info", title or "", description, raw)
 
 
 def _compaction(raw: Json) -> Compaction | None:
-    compaction_id = identifier(raw, "compactionId")
+    compaction_id = label_id(raw, "compactionId")
     if compaction_id is None:
         return None
-    return Compaction(compaction_id, text(raw, "status"), raw.get("summary"), raw.get("error"), raw)
+    return Compaction(
+        compaction_id, line(raw, "status", NAME_CHARS), raw.get("summary"), raw.get("error"), raw
+    )
 
 
 def _compaction_chunk(raw: Json) -> CompactionSummaryChunk | None:
-    compaction_id, content = identifier(raw, "compactionId"), _content(raw)
+    compaction_id, content = label_id(raw, "compactionId"), _content(raw)
     if compaction_id is None or content is None:
         return None
     return CompactionSummaryChunk(compaction_id, content, raw)

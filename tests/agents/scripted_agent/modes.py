@@ -58,6 +58,8 @@ KNOWN = {
     "chatty": "commands, usage and title updates right after session/new, outside any turn",
     "usage": "every turn reports usage: a usage_update and the answer's usage",
     "capability": "JSON merged into agentCapabilities",
+    "models": "N more models to choose from",
+    "described": "BYTES of agentInfo.name, agentInfo.title and agentInfo.version",
 }
 
 REPEATABLE = {"crash", "hang", "slow", "error"}

@@ -16,6 +16,8 @@ OPTION_KINDS = "allow_always,allow_once,reject_once,reject_always"
 def initialize_result(modes: Modes) -> dict[str, Any]:
     version = int(modes.number("protocol", 1))
     info = {"name": modes.text("name", "scripted-agent"), "version": modes.text("version", "1.0")}
+    if "described" in modes:
+        info = {key: key[0] * int(modes.text("described")) for key in ("name", "title", "version")}
     if version >= 2:
         session = {"prompt": {"image": {}}, "resume": {}, "close": {}}
         return {
@@ -54,7 +56,8 @@ def initialize_result(modes: Modes) -> dict[str, Any]:
 
 
 def config_options(session: Session, modes: Modes) -> list[dict[str, Any]]:
-    models: list[dict[str, Any]] = [{"value": name, "name": name.title()} for name in MODEL_IDS]
+    names = [*MODEL_IDS, *(f"more-{number}" for number in range(int(modes.number("models"))))]
+    models: list[dict[str, Any]] = [{"value": name, "name": name.title()} for name in names]
     if "grouped-models" in modes:
         models = [{"group": m["value"], "name": f"{m['name']} ones", "options": [m]} for m in models]
     return [

@@ -1,0 +1,88 @@
+"""What is kept of the output of commands: the last of each, and not too much of all together. Pure."""
+
+from __future__ import annotations
+
+import codecs
+import weakref
+from collections import deque
+from typing import Final
+
+DEFAULT_OUTPUT_BYTES: Final = 1024 * 1024
+"""How much output is kept when the agent does not say, bytes."""
+
+MAX_OUTPUT_BYTES: Final = 8 * 1024 * 1024
+"""How much output is kept at most, whatever the agent says, bytes."""
+
+OUTPUTS_BYTES: Final = 16 * 1024 * 1024
+"""How much is kept of all terminals of one agent together, bytes. Where that is not enough, each has an equal
+share, and the rest of the largest ones goes."""
+
+_CHUNK_BYTES: Final = 16 * 1024
+"""Pieces are joined to about this size: a command may write byte by byte, and an object takes fifty."""
+
+
+class OutputRing:
+    """The last `limit` bytes of an output, as text that begins at a character boundary.
+
+    Each byte is copied once, whatever the sizes of the pieces. It shares `pool` with others, if there is one.
+    """
+
+    def __init__(self, limit: int, pool: OutputPool | None = None) -> None:
+        self._limit = limit
+        self._pool = pool
+        self._chunks: deque[bytearray] = deque()
+        self.held = 0
+        """Bytes that are kept: those of the limit, and at most a piece more."""
+        self.truncated = False
+        if pool is not None:
+            pool.rings.add(self)
+
+    def add(self, data: bytes) -> None:
+        """Take the next piece."""
+        if self._chunks and len(self._chunks[-1]) < _CHUNK_BYTES:
+            self._chunks[-1] += data
+        else:
+            self._chunks.append(bytearray(data))
+        self.held += len(data)
+        if self.held > self._limit:
+            self.truncated = True
+            while self._chunks and self.held - len(self._chunks[0]) >= self._limit:
+                self._drop()
+        if self._pool is not None:
+            self._pool.make_room()
+
+    def shrink(self, size: int) -> None:
+        """Keep no more than so many bytes of what there is."""
+        while self.held > size:
+            self._drop()
+            self.truncated = True
+
+    def _drop(self) -> None:
+        self.held -= len(self._chunks.popleft())
+
+    def text(self, *, final: bool) -> str:
+        """What is kept. Unless `final`, a character whose last bytes have not come yet is left out."""
+        kept = b"".join(self._chunks)
+        start = max(0, len(kept) - self._limit)
+        if self.truncated:
+            last = min(start + 3, len(kept))
+            while start < last and kept[start] & 0xC0 == 0x80:
+                start += 1
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        return decoder.decode(memoryview(kept)[start:], final)
+
+
+class OutputPool:
+    """The rings of one agent. One that nobody refers to any more counts no more."""
+
+    def __init__(self, limit: int = OUTPUTS_BYTES) -> None:
+        self._limit = limit
+        self.rings: weakref.WeakSet[OutputRing] = weakref.WeakSet()
+
+    def make_room(self) -> None:
+        """Bring all rings together below the limit."""
+        rings = list(self.rings)
+        if sum(ring.held for ring in rings) > self._limit:
+            share = self._limit // len(rings)
+            for ring in rings:
+                ring.shrink(share)

@@ -1,0 +1,125 @@
+"""How long what an agent says may be where it is no prose: ids, names, lists, whole answers. Pure.
+
+What is kept of an answer for as long as its session lives, or shown to clients with every look at a
+conversation, has a bound here. Prose and payloads have theirs where events are made of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import attrs
+
+ID_CHARS: Final = 200
+"""Longest id of a tool call or a message. Those of agents have 10 to 100 characters."""
+
+EXACT_CHARS: Final = 1_000
+"""Longest id that has to go back to the agent as it came (a session, a model, a permission option): such an
+id cannot be shortened, so that what has a longer one cannot be used."""
+
+NAME_CHARS: Final = 200
+"""Longest name, kind or status: a line."""
+
+WORDS_CHARS: Final = 1_000
+"""Longest description, hint or link: a paragraph."""
+
+ITEMS_MAX: Final = 1_000
+"""Items of a list, and members of an object, that are looked at: more models, commands or steps of a plan
+than a person would read."""
+
+STRING_CHARS: Final = 4_000
+"""Longest string in an answer that is kept. Longer than any id that counts, so that a cut one is told."""
+
+MEMBER_BYTES: Final = 256 * 1024
+"""About how much of one member of an answer is kept, bytes. A thousand models with their descriptions."""
+
+_DEPTH: Final = 16
+"""Deepest nesting that is kept of an answer: far more than the protocol has."""
+
+_ITEM_BYTES: Final = 8
+"""What an item of a list or an object counts beside what is in it, bytes."""
+
+
+def short_id(text: str, limit: int = ID_CHARS) -> str:
+    """An id of at most `limit` characters: a longer one is cut, and a digest of the whole put in its place.
+
+    So the same id stays the same, and two that differ stay different.
+    """
+    if len(text) <= limit:
+        return text
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{text[: limit - len(digest) - 1]}…{digest}"
+
+
+def cut(text: str, limit: int) -> str:
+    """The first `limit` characters of a text, and how many more there were."""
+    return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} characters cut]"
+
+
+@attrs.define
+class Kept:
+    """What is kept of an answer. `lost_items` and `lost_chars` count what is not."""
+
+    left: int = MEMBER_BYTES
+    lost_items: int = 0
+    lost_chars: int = 0
+
+    @property
+    def lost(self) -> str | None:
+        """In words what was not kept, None where nothing is missing."""
+        told = []
+        if self.lost_items:
+            told.append(f"{self.lost_items} items")
+        if self.lost_chars:
+            told.append(f"{self.lost_chars} characters")
+        return f"{' and '.join(told)} left out: more than is kept of an answer" if told else None
+
+    def members(self, obj: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+        """The object with each member within its bounds: the `known` ones first, so that none of the others
+        can crowd them out, and room of its own for each of them."""
+        kept: dict[str, Any] = {}
+        for key in known:
+            if key in obj:
+                self.left = MEMBER_BYTES
+                kept[key] = self._value(obj[key], _DEPTH)
+        self.left = MEMBER_BYTES
+        rest = {key: value for key, value in obj.items() if key not in kept} if len(obj) > len(kept) else {}
+        return kept | self._object(rest, _DEPTH)
+
+    def _value(self, value: Any, depth: int) -> Any:
+        if isinstance(value, str):
+            return self._string(value)
+        if isinstance(value, dict):
+            return self._object(value, depth - 1)
+        if isinstance(value, list):
+            return self._list(value, depth - 1)
+        return value
+
+    def _string(self, value: str) -> str:
+        short = cut(value, STRING_CHARS)
+        if short is not value:
+            self.lost_chars += len(value) - STRING_CHARS
+        self.left -= len(short)
+        return short
+
+    def _object(self, value: dict[str, Any], depth: int) -> dict[str, Any]:
+        kept: dict[str, Any] = {}
+        for key, item in value.items():
+            if self.left <= 0 or depth < 0 or len(kept) >= ITEMS_MAX:
+                self.lost_items += len(value) - len(kept)
+                break
+            self.left -= len(key) + _ITEM_BYTES
+            kept[short_id(key)] = self._value(item, depth)
+        return kept
+
+    def _list(self, value: list[Any], depth: int) -> list[Any]:
+        kept: list[Any] = []
+        for item in value:
+            if self.left <= 0 or depth < 0 or len(kept) >= ITEMS_MAX:
+                self.lost_items += len(value) - len(kept)
+                break
+            self.left -= _ITEM_BYTES
+            kept.append(self._value(item, depth))
+        return kept

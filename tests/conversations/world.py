@@ -1,0 +1,246 @@
+"""A conversation without a process and without a disk: what an agent sends goes in, everything that comes of
+it is kept for the test to look at."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import attrs
+import orjson
+
+from supervisor.acp import Connection, RpcError, parse_prompt_result, parse_update
+from supervisor.conversations.agent import AgentRun
+from supervisor.conversations.confirmations import Confirmations
+from supervisor.conversations.deadlines import Deadlines
+from supervisor.conversations.errors import AgentFailure
+from supervisor.conversations.failures import from_rpc
+from supervisor.conversations.info import conversation_info, full_state
+from supervisor.conversations.launcher import Login
+from supervisor.conversations.operators import Tally
+from supervisor.conversations.originals import Allowance, Originals
+from supervisor.conversations.permission_requests import PermissionRequests
+from supervisor.conversations.record import ConversationRecord
+from supervisor.conversations.recorder import Recorder
+from supervisor.conversations.reports import Reports
+from supervisor.conversations.session import (
+    Wanted,
+    choose_mode,
+    choose_model,
+    handshake,
+    models_of,
+    open_session,
+)
+from supervisor.conversations.starting import Started, note_session
+from supervisor.conversations.translate import Translator
+from supervisor.conversations.turns import Turns
+from supervisor.conversations.work import Queued, Work
+from supervisor.events import Message, Vocabulary, timestamp_now
+from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row
+from supervisor.settings import AgentSettings
+
+
+@attrs.define
+class Sink:
+    """Stands for the log: keeps what is appended and what is streamed."""
+
+    rows: list[Row] = attrs.field(factory=list)
+    blobs: list[Blob] = attrs.field(factory=list)
+    frames: list[Frame] = attrs.field(factory=list)
+    records: list[bytes] = attrs.field(factory=list)
+    last_seq: int = -1
+
+    def append(
+        self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
+    ) -> int:
+        self.rows += rows
+        self.blobs += blobs
+        if record is not None:
+            self.records.append(record.record)
+        self.last_seq += len(rows)
+        return self.last_seq
+
+    def update_record(self, record: RecordUpdate) -> None:
+        self.append((), record)
+
+    def publish(self, frame: Frame) -> None:
+        self.frames.append(frame)
+
+
+class Answering:
+    """Stands for the connection: answers requests from a table; an answer may be an RpcError."""
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self.answers = answers
+
+    async def request(self, method: str, params: Any, *, timeout: float) -> Any:
+        answer = self.answers.get(method, {})
+        if isinstance(answer, list):
+            answer = answer.pop(0) if len(answer) > 1 else answer[0]
+        if isinstance(answer, RpcError):
+            raise answer
+        return answer
+
+
+class World:
+    """One conversation with a turn under way. `core` chooses the vocabulary, `confirming` the policy."""
+
+    def __init__(self, *, core: bool, confirming: bool, allowance: Allowance | None = None) -> None:
+        now = timestamp_now()
+        self.record = ConversationRecord(
+            id="00000000-0000-0000-0000-000000000001",
+            working_dir="/w",
+            created_at=now,
+            updated_at=now,
+            agent=AgentSettings(acp_server="custom", acp_command=("agent",)),
+            vocabulary=Vocabulary.CORE if core else Vocabulary.EXTENDED,
+            confirmation_policy={"kind": "AlwaysConfirm" if confirming else "NeverConfirm"},
+        )
+        self.log = Sink()
+        self.recorder = Recorder(cast(Log, self.log), self.record)
+        count = itertools.count()
+        self.translator = Translator(
+            core=core,
+            confirming=confirming,
+            mint=lambda: f"id-{next(count)}",
+            originals=Originals(allowance or Allowance()),
+        )
+        self.confirmations = Confirmations()
+        self.reports = Reports(
+            self.recorder,
+            self.record,
+            lambda: self.recorder.publish(full_state(self.record)),
+        )
+        nursery = SimpleNamespace(start_soon=lambda *_: None)
+        context = SimpleNamespace(tally=Tally(), nursery=nursery, deadlines=Deadlines())
+        self.keeper = SimpleNamespace(run=None, drop=lambda _: None)
+        queued = Queued(0, "message", Message(role="user", content=()))
+        work = Work(inbox=cast(Any, [queued]))
+        self.turns = Turns(
+            cast(Any, context),
+            work,
+            cast(Any, self.keeper),
+            self.recorder,
+            self.translator,
+            self.reports,
+            self.confirmations,
+        )
+        silence = SimpleNamespace(touch=lambda: None)
+        self.permission_requests = PermissionRequests(
+            self.recorder,
+            self.translator,
+            self.reports,
+            self.turns,
+            self.confirmations,
+            cast(Any, silence),
+        )
+        self.kept: list[Any] = []
+        self.turn = self.turns.begin(queued)
+
+    def update(self, params: Any) -> None:
+        """A `session/update`."""
+        self.recorder.emit(self.translator.update(parse_update(params)[1]))
+
+    def permission(self, params: Any) -> None:
+        """A `session/request_permission`; a person would reject it."""
+        waiting = self.permission_requests.ask(params)
+        self.kept.append(waiting)
+        if self.confirmations:
+            self.permission_requests.decide(accept=False, reason="no")
+
+    async def start(self, answers: Mapping[str, Any], prior: str | None) -> None:
+        """A start with these answers: handshake, session, model, mode."""
+        connection = cast(Connection, Answering(answers))
+        login = cast(Login, _Login())
+        try:
+            initialized = await handshake(connection, "1", Deadlines(), fs=True, terminal=True)
+            wanted = Wanted(cwd="/w", mcp_servers=(), prior_id=prior, login=login)
+            session = await open_session(connection, initialized, wanted, Deadlines(), lambda _: None)
+            models = models_of(session.result)
+            current = await choose_model(connection, session, "large", Deadlines())
+            await choose_mode(connection, session, "plan", Deadlines())
+        except AgentFailure as failure:
+            self.turns.run_failed(failure)
+            return
+        started = Started(session, attrs.evolve(models, current=current or models.current), ())
+        run = cast(AgentRun, SimpleNamespace(initialized=initialized))
+        note_session(self.record, run, started)
+        self.reports.session(started)
+        options = [option.raw for option in session.result.config_options or ()]
+        self.recorder.emit(self.translator.state("config_options", options))
+        self.kept += [initialized, session, started]
+
+    def answered(self, result: Any) -> None:
+        """The answer to the prompt."""
+        answer = parse_prompt_result(result)
+        self.turns.finish(self.turn, answer.stop_reason, answer.usage)
+
+    def failed(self, error: RpcError) -> None:
+        """An error for the prompt."""
+        self.recorder.write([self.recorder.state("agent_retry", str(error))])
+        self.turns.fail(self.turn, from_rpc(error, "ACPPromptError"))
+
+    def end(self) -> None:
+        """The turn ends, if it has not."""
+        for waiting in self.kept:
+            if isinstance(waiting, Awaitable):
+                cast(Any, waiting).close()
+        self.kept = [kept for kept in self.kept if not isinstance(kept, Awaitable)]
+        self.turns.finish(self.turn, "end_turn")
+
+    def resource(self) -> int:
+        """Bytes of the conversation resource."""
+        return len(orjson.dumps(conversation_info(self.record), option=orjson.OPT_NON_STR_KEYS))
+
+    def retained(self, known: Mapping[int, int]) -> int:
+        """Bytes of everything that the conversation keeps in memory. `known` are sizes by identity."""
+        return deep_size([self.record, self.translator, self.confirmations, self.kept, self.turn], known)
+
+
+class _Login:
+    """Has no credentials at all."""
+
+    def params(self, methods: Sequence[Mapping[str, Any]]) -> None:
+        return None
+
+    def needed(self, methods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {"agent": "custom", "methods": list(methods), "secrets": [], "used": None}
+
+
+_LEAVES = (str, bytes, bytearray, int, float, bool, type(None))
+
+
+def deep_size(value: Any, known: Mapping[int, int] | None = None) -> int:
+    """Bytes of a value and of all that it refers to, each object once. What is in `known`, sizes by identity,
+    is not looked into."""
+    known = known or {}
+    seen: dict[int, Any] = {}
+    layer: dict[int, Any] = {id(value): value}
+    while layer:
+        seen |= layer
+        below: dict[int, Any] = {}
+        for key, each in layer.items():
+            if key in known:
+                continue
+            for group in _below(each):
+                below.update(zip(map(id, group), group, strict=True))
+        layer = {key: each for key, each in below.items() if key not in seen}
+    return sum(known.get(key) or sys.getsizeof(each) for key, each in seen.items())
+
+
+def _below(value: Any) -> Iterator[list[Any]]:
+    if isinstance(value, (*_LEAVES, type)) or callable(value):
+        return
+    if isinstance(value, dict):
+        yield list(value.keys())
+        yield list(value.values())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield list(value)
+    else:
+        yield list(vars(value).values()) if hasattr(value, "__dict__") else []
+        for cls in type(value).__mro__:
+            names = [name for name in getattr(cls, "__slots__", ()) if name != "__weakref__"]
+            yield [getattr(value, name) for name in names if hasattr(value, name)]
