@@ -13,9 +13,13 @@ from .errors import (
     JournalClosed,
     JournalError,
     JournalInUse,
+    JournalUnavailable,
     LogDeleted,
     NewerSchema,
+    SearchTooLong,
+    TooLarge,
     UnknownConversation,
+    Unstorable,
 )
 from .journal import Journal, open_journal
 from .log import Cursor, Log
@@ -34,6 +38,7 @@ from .rows import (
     Stored,
     Transient,
 )
+from .trouble import Trouble
 
 __all__ = [
     "AlreadyExists",
@@ -48,6 +53,7 @@ __all__ = [
     "JournalClosed",
     "JournalError",
     "JournalInUse",
+    "JournalUnavailable",
     "Log",
     "LogDeleted",
     "NewerSchema",
@@ -57,8 +63,12 @@ __all__ = [
     "RecordPage",
     "RecordUpdate",
     "Row",
+    "SearchTooLong",
     "Stored",
+    "TooLarge",
     "Transient",
+    "Trouble",
     "UnknownConversation",
+    "Unstorable",
     "open_journal",
 ]
