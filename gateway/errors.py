@@ -10,6 +10,7 @@ from __future__ import annotations
 import http
 import math
 import uuid
+from typing import Final
 
 import structlog
 from quart import Response
@@ -29,7 +30,7 @@ from supervisor.conversations.errors import (
 )
 from supervisor.credentials import CredentialsFailure, SecretsCorrupt, WrongMasterKey
 from supervisor.events import ErrorDetail
-from supervisor.journal import JournalClosed, LogDeleted
+from supervisor.journal import JournalClosed, JournalUnavailable, LogDeleted, SearchTooLong, TooLarge
 from supervisor.settings import (
     EncryptionUnavailable,
     ProfileExists,
@@ -40,6 +41,11 @@ from supervisor.settings import (
 )
 
 log = structlog.get_logger("gateway")
+
+
+RETRY_AFTER_SECONDS: Final = 5
+"""For a client that was refused since the journal cannot be written: whoever clears that takes longer, and a
+request is refused at no cost."""
 
 
 class ApiError(Exception):
@@ -59,6 +65,9 @@ STATUS: dict[type[Exception], int] = {
     ConversationError: 500,
     LogDeleted: 404,
     JournalClosed: 503,
+    JournalUnavailable: 503,
+    SearchTooLong: 503,
+    TooLarge: 413,
     SettingsEmpty: 400,
     UnknownProfile: 404,
     ProfileExists: 409,
@@ -111,6 +120,8 @@ def answer(error: Exception) -> Response:
         response = json_response({"detail": problems}, status)
     if isinstance(error, AtCapacity):
         response.headers["Retry-After"] = str(math.ceil(error.retry_after))
+    elif isinstance(error, JournalUnavailable):
+        response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     if isinstance(error, HTTPException):
         for name, value in error.get_headers():
             if name.lower() == "allow":

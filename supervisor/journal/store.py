@@ -30,8 +30,8 @@ BUSY_TIMEOUT = 5.0
 than that, and it is trouble that is told."""
 
 TROUBLED_BUSY_TIMEOUT = 1.0
-"""Seconds to wait for a lock once there is trouble: the next attempt comes soon, and the end of the server, or
-somebody who wants to delete, must not wait for long."""
+"""Seconds to wait for a lock once there is trouble: the next attempt comes soon, and the end of the server,
+or somebody who wants to delete, must not wait for long."""
 
 PAGE_BYTES = 8192
 """Of a new file. Measured, events of 1 kB take a fifth less CPU than with SQLite's usual 4,096."""
@@ -260,7 +260,7 @@ class Store:
         if found is None:
             return None
         (key,) = found
-        # Sequence numbers have no gaps, so this is so many rows; those of one time stand together in the file.
+        # Sequence numbers have no gaps, so this is so many rows, which stand together in the file.
         count = self._execute(
             "DELETE FROM events WHERE conversation = ?1 AND "
             "seq < (SELECT min(seq) FROM events WHERE conversation = ?1) + ?2",

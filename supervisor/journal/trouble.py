@@ -20,8 +20,8 @@ FIRST_PAUSE = 0.05
 """Seconds before the first new attempt: many locks are gone by then."""
 
 LONGEST_PAUSE = 1.0
-"""Seconds between attempts later on: what clears the trouble is a person or another program, and nobody should
-wait for us for longer when it is over."""
+"""Seconds between attempts later on: what clears the trouble is a person or another program, and nobody
+should wait for us for longer when it is over."""
 
 LOG_SECONDS = 60.0
 """Trouble is logged once in so many seconds, however often it comes and goes."""

@@ -235,7 +235,7 @@ class Writer:
             self._gather(self._eraser.wait() if alive else None)
             if self._batch and alive:
                 alive = self._commit()
-            if alive and self._open and self._eraser.wait() == 0:
+            if alive:
                 alive = self._erase_some()
             self._batch = []
         try:
@@ -406,9 +406,8 @@ class Writer:
                 return
             break
         if call.lane is not None and call.answer:
-            call.lane.broken = LogDeleted(
-                "the conversation has been deleted"
-            )  # nothing that waits is written
+            # Nothing of it that waits is written any more.
+            call.lane.broken = LogDeleted("the conversation has been deleted")
         self._tell([call], {})
         until = time.monotonic() + ERASE_AT_ONCE_SECONDS
         with suppress(Exception):  # as above; the rest is removed later
@@ -441,7 +440,9 @@ class Writer:
     # The thread, when there is time: conversations that were deleted.
 
     def _erase_some(self) -> bool:
-        """One transaction of it. False when nothing can be written any more."""
+        """One transaction of it, if there is anything. False when nothing can be written any more."""
+        if not self._open or self._eraser.wait() != 0:
+            return True
         try:
             self._eraser.slice()
         except Exception as error:  # noqa: BLE001  # as in _commit
