@@ -23,7 +23,7 @@ from . import schema
 from .errors import JournalError, JournalInUse
 from .reserve import Reserve
 from .rows import Blob, Durability, RecordUpdate, Stored
-from .trouble import is_full
+from .trouble import Nature, nature
 
 BUSY_TIMEOUT = 5.0
 """Seconds to wait for a lock: only a stranger, such as the sqlite3 shell, can hold one that we meet. Longer
@@ -128,7 +128,8 @@ class Store:
             try:
                 epoch = _prepare(connection, durability, migrations)
             except sqlite3.OperationalError as error:
-                if not (is_full(error) and Reserve(_reserve_path(path)).release()):
+                # What is missing may be room for the index of the write-ahead log, which is an I/O error.
+                if nature(error) is not Nature.PASSES or not Reserve(_reserve_path(path)).release():
                     raise
                 epoch = _prepare(connection, durability, migrations)
         except BaseException as error:
