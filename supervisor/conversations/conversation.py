@@ -329,7 +329,8 @@ class Conversation:
 
         A turn that was under way when an earlier server died is reported and its open calls are closed as
         interrupted; it is not prompted again by itself. The messages behind it are, as they would have been.
-        Raises JournalUnavailable when what is to be reported cannot be stored now; it stays queued.
+        While it cannot be stored it stays queued, and no agent is started. Raises JournalUnavailable when the
+        journal cannot be read now; then nothing was done.
         """
         record = self.record
         await self._find_leaf()
@@ -338,10 +339,10 @@ class Conversation:
         going_on = record.execution_status in LIVE_STATES
         if record.turn_open or (going_on and not self.inbox):
             await self._report_cut_off()
-        await self._durable()
         if going_on and self.inbox:
             self.runner.want()
-            await self._durable()
+        with trio.move_on_after(self.context.deadlines.durable):
+            await self.log.flushed_unless_troubled()
 
     async def _report_cut_off(self) -> None:
         record = self.record
