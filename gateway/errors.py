@@ -30,7 +30,14 @@ from supervisor.conversations.errors import (
 )
 from supervisor.credentials import CredentialsFailure, SecretsCorrupt, WrongMasterKey
 from supervisor.events import ErrorDetail
-from supervisor.journal import JournalClosed, JournalUnavailable, LogDeleted, SearchTooLong, TooLarge
+from supervisor.journal import (
+    JournalClosed,
+    JournalFailed,
+    JournalUnavailable,
+    LogDeleted,
+    SearchTooLong,
+    TooLarge,
+)
 from supervisor.settings import (
     EncryptionUnavailable,
     ProfileExists,
@@ -65,6 +72,7 @@ STATUS: dict[type[Exception], int] = {
     ConversationError: 500,
     LogDeleted: 404,
     JournalClosed: 503,
+    JournalFailed: 503,
     JournalUnavailable: 503,
     SearchTooLong: 503,
     TooLarge: 413,

@@ -236,9 +236,14 @@ class Runner:
                     await self._wake.wait()
                 nursery.cancel_scope.cancel()
         except Exception as error:
-            # A fault of ours stays in its conversation; its siblings go on.
-            log.exception("conversation failed", conversation=self._record.id)
-            self._turns.break_down(error)
+            if self._conversation.context.journal.failure is not None:
+                # Nothing can be recorded any more, in any conversation: the server ends over that.
+                log.warning("conversation ends with the journal", conversation=self._record.id)
+                self._work.wanted = False
+            else:
+                # A fault of ours stays in its conversation; its siblings go on.
+                log.exception("conversation failed", conversation=self._record.id)
+                self._turns.break_down(error)
         except BaseException:
             self._work.wanted = False  # cancelled: nothing is taken up any more
             raise

@@ -40,7 +40,7 @@ class Eraser:
 
     def rest(self, seconds: float) -> None:
         """Do nothing for so long."""
-        self._not_before = time.monotonic() + seconds if seconds else 0.0
+        self._not_before = time.monotonic() + seconds
 
     def slice(self) -> None:
         """One transaction. Raises sqlite3.Error; then nothing of it happened."""

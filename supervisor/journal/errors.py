@@ -11,6 +11,11 @@ class JournalClosed(JournalError):
     """The journal has been closed."""
 
 
+class JournalFailed(JournalError):
+    """Nothing will ever be written to this journal again; reading may still go on. Another process may do
+    better, or say why it cannot."""
+
+
 class JournalUnavailable(JournalError):
     """The journal cannot be written, or read, at the moment; that passes. The message tells the reason, and
     whether what was asked for was refused or is still queued."""

@@ -158,11 +158,11 @@ class Store:
         except OSError:
             return  # nothing is known; SQLite will tell
         if place != self._place:
-            raise JournalGone(f"the file {self._path} was deleted or replaced")
+            raise JournalGone(f"its file {self._path.name} was deleted or replaced")
         if self._wal is None:
             self._wal = wal  # made by the first write, and kept until the last connection closes
         elif wal != self._wal:
-            raise JournalGone(f"the file {self._wal_path} was deleted or replaced")
+            raise JournalGone(f"its file {self._wal_path.name} was deleted or replaced")
 
     def be_patient(self, patient: bool) -> None:
         """Wait for locks as long as usual, or for a moment while there is trouble."""

@@ -26,7 +26,7 @@ import trio
 from .batch import Append, Call, Lane, Op
 from .batch import write as _write
 from .eraser import Eraser
-from .errors import JournalClosed, JournalError, JournalUnavailable, LogDeleted, again
+from .errors import JournalClosed, JournalError, JournalFailed, JournalUnavailable, LogDeleted, again
 from .store import Store
 from .trouble import FIRST_PAUSE, LOG_SECONDS, LONGEST_PAUSE, Nature, Trouble, is_full, nature, own_fault
 
@@ -269,7 +269,7 @@ class Writer:
             self._nudge.wait(pause)
             self._nudge.clear()
             pause = min(pause * 2, LONGEST_PAUSE)
-            self._delete_urgently()
+            self._make_room()
 
     def _attempt(self) -> None:
         """Write the batch. What is written leaves it."""
@@ -332,7 +332,7 @@ class Writer:
     def _go_on(self, error: Exception) -> bool:
         """Whether to try again: not after a failure that lasts, nor at the end."""
         if nature(error) is not Nature.PASSES:
-            failure = JournalError(f"cannot write the journal: {error}")
+            failure = JournalFailed(f"cannot write the journal: {error}")
             failure.__cause__ = error
             self._post(self._failed, failure)
             return False
@@ -378,42 +378,50 @@ class Writer:
         if calls:
             self._post(self._settled, calls, {id(call): error for call in calls})
 
-    def _delete_urgently(self) -> None:
+    def _make_room(self) -> None:
         """Do what frees space before what needs it is tried again."""
         with suppress(queue.Empty):
             while True:
                 call = self._urgent.get_nowait()
                 if not call.done:
                     self._delete(call)
+        if self._eraser.pending:
+            self._erase_at_once()
 
     def _delete(self, call: Call[Any]) -> None:
         """Run a deletion while there is trouble, on the space that is set aside."""
-        released = False
-        while True:
-            try:
-                _write(self._store, [call])
-            except Exception as error:  # noqa: BLE001  # a failure that lasts is met by the next attempt, too
-                if is_full(error) and not released:
-                    released = True
-                    self._store.reserve.release()
-                    self._store.checkpoint()
-                    continue
-                told = JournalUnavailable(
-                    f"The conversation cannot be deleted now: {error}. It is still there."
-                )
-                told.__cause__ = error
-                self._refuse([call], told)
-                return
-            break
+        try:
+            self._with_reserve(lambda: _write(self._store, [call]))
+        except Exception as error:  # noqa: BLE001  # a failure that lasts is met by the next attempt, too
+            told = JournalUnavailable(f"The conversation cannot be deleted now, and is still there: {error}")
+            told.__cause__ = error
+            self._refuse([call], told)
+            return
         if call.lane is not None and call.answer:
             # Nothing of it that waits is written any more.
             call.lane.broken = LogDeleted("the conversation has been deleted")
         self._tell([call], {})
+        self._erase_at_once()
+
+    def _erase_at_once(self) -> None:
         until = time.monotonic() + ERASE_AT_ONCE_SECONDS
+        erased = False
         with suppress(Exception):  # as above; the rest is removed later
             while self._eraser.pending and time.monotonic() < until:
-                self._eraser.slice()
-        self._store.checkpoint()
+                self._with_reserve(self._eraser.slice)
+                erased = True
+        if erased:
+            self._store.checkpoint()  # which gives the space of the write-ahead log back
+
+    def _with_reserve(self, write: Callable[[], None]) -> None:
+        """Write what frees space, on the space that is set aside if there is no other."""
+        try:
+            write()
+        except Exception as error:
+            if not is_full(error) or not self._store.reserve.release():
+                raise
+            self._store.checkpoint()
+            write()
 
     def _end_in_trouble(self, trouble: Trouble) -> None:
         """The last attempt, with all that is queued and the space set aside; then what is lost is told."""
@@ -444,14 +452,14 @@ class Writer:
         if not self._open or self._eraser.wait() != 0:
             return True
         try:
-            self._eraser.slice()
+            self._with_reserve(self._eraser.slice)
         except Exception as error:  # noqa: BLE001  # as in _commit
             if nature(error) is Nature.LASTS:
                 return self._go_on(error)
             self._eraser.rest(ERASE_PAUSE)
-            if is_full(error) and self._store.reserve.release():
-                self._store.checkpoint()
-                self._eraser.rest(0)
+        else:
+            if not self._eraser.pending:
+                self._store.reserve.fill()
         return True
 
 
