@@ -27,6 +27,7 @@ from gateway.supervision import Supervision, load_supervision
 from supervisor.agents.levels import Level
 from supervisor.agents.levels import parse as parse_level
 from supervisor.events.model import Vocabulary
+from supervisor.journal.store import BUSY_TIMEOUT
 
 DEFAULT_STATE = "~/.ostler"
 
@@ -65,6 +66,10 @@ AUTH_SECONDS = 10.0
 
 BODY_SECONDS = 60.0
 """How long a client may take to send a request's body. The largest one needs half of it at 1 MB/s."""
+
+JOURNAL_BUSY_SECONDS = BUSY_TIMEOUT
+"""How long another process, such as a backup or the sqlite3 shell, may hold the journal's database before
+requests are refused over it."""
 
 GRACE_SECONDS = 3.0
 """How long requests under way may go on after SIGTERM before their connections are cut."""
@@ -117,6 +122,7 @@ class Config:
     auth_seconds: float = AUTH_SECONDS
     body_seconds: float = BODY_SECONDS
     grace_seconds: float = GRACE_SECONDS
+    journal_busy_seconds: float = JOURNAL_BUSY_SECONDS
 
 
 def load_config(
@@ -175,6 +181,7 @@ def load_config(
         auth_seconds=pick(env, "OSTLER_AUTH_SECONDS", positive_float, AUTH_SECONDS),
         body_seconds=pick(env, "OSTLER_BODY_SECONDS", positive_float, BODY_SECONDS),
         grace_seconds=pick(env, "OSTLER_GRACE_SECONDS", positive_float, GRACE_SECONDS),
+        journal_busy_seconds=pick(env, "OSTLER_JOURNAL_BUSY_SECONDS", positive_float, JOURNAL_BUSY_SECONDS),
     )
 
 

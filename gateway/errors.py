@@ -32,7 +32,14 @@ from supervisor.conversations.errors import (
 )
 from supervisor.credentials import CredentialsFailure, SecretsCorrupt, WrongMasterKey
 from supervisor.events import ErrorDetail
-from supervisor.journal import JournalClosed, LogDeleted
+from supervisor.journal import (
+    JournalClosed,
+    JournalFailed,
+    JournalUnavailable,
+    LogDeleted,
+    SearchTooLong,
+    TooLarge,
+)
 from supervisor.settings import (
     EncryptionUnavailable,
     ProfileExists,
@@ -47,6 +54,9 @@ log = structlog.get_logger("gateway")
 
 DETAIL_CHARACTERS: Final = 4000
 """Longest detail of an answer: some name what the client asked for, or quote an agent's last words."""
+RETRY_AFTER_SECONDS: Final = 5
+"""For a client that was refused since the journal cannot be written: whoever clears that takes longer, and a
+request is refused at no cost."""
 
 
 class ApiError(Exception):
@@ -67,6 +77,10 @@ STATUS: dict[type[Exception], int] = {
     ConversationError: 500,
     LogDeleted: 404,
     JournalClosed: 503,
+    JournalFailed: 503,
+    JournalUnavailable: 503,
+    SearchTooLong: 503,
+    TooLarge: 413,
     SettingsEmpty: 400,
     UnknownProfile: 404,
     ProfileExists: 409,
@@ -119,6 +133,8 @@ def answer(error: Exception) -> Response:
         response = json_response({"detail": problems}, status)
     if isinstance(error, AtCapacity):
         response.headers["Retry-After"] = str(math.ceil(error.retry_after))
+    elif isinstance(error, JournalUnavailable):
+        response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     if isinstance(error, HTTPException):
         for name, value in error.get_headers():
             if name.lower() == "allow":

@@ -54,6 +54,10 @@ class Notifier:
         """The server takes work; `status` is a line for people."""
         await self._tell(f"READY=1\nSTATUS={status}")
 
+    async def status(self, status: str) -> None:
+        """How the server is: a line for people."""
+        await self._tell(f"STATUS={status}")
+
     async def stopping(self) -> None:
         """The server was told to stop."""
         await self._tell("STOPPING=1\nSTATUS=Stopping")

@@ -298,7 +298,16 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "ServerStatus": obj(
         {
-            "status": choice(["ready", "stopping"]),
+            "status": choice(["ready", "degraded", "stopping"]),
+            "journal": obj(
+                {
+                    "writable": BOOLEAN,
+                    "reason": nullable(STRING),
+                    "since": nullable(STRING),
+                    "attempts": COUNT,
+                    "waiting_bytes": COUNT,
+                }
+            ),
             "pid": COUNT,
             "uptime": {**NUMBER, "description": "Seconds"},
             "version": STRING,

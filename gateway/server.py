@@ -30,7 +30,7 @@ from supervisor.conversations.launcher import Launcher
 from supervisor.conversations.supervisor import open_supervisor
 from supervisor.conversations.vault import Vault
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore, is_private, take_private
-from supervisor.journal import JournalError, open_journal
+from supervisor.journal import Journal, JournalClosed, JournalError, open_journal
 from supervisor.mcp import server_errors
 from supervisor.settings import (
     AgentProfileStore,
@@ -59,7 +59,7 @@ ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StartupError(Exception):
-    """The server cannot start. The message is one line for the terminal."""
+    """The server cannot start, or cannot go on. The message is one line for the terminal."""
 
 
 @attrs.frozen
@@ -82,8 +82,9 @@ FORESEEN: Final = (BindError, StateRefused, JournalError, CredentialsFailure, Se
 
 
 def run(config: Config, lifeline: Lifeline | None = None, keys: Mapping[str, str] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StartupError when it could not be started, WardenGone when it
-    ended since its warden had. `keys` are variables with keys and secrets that are not in the environment."""
+    """Serve until SIGTERM or SIGINT. Raises StartupError when it could not start, or its journal failed,
+    WardenGone when it ended since its warden had. `keys` are variables with keys and secrets that are not in
+    the environment."""
     logs.configure()
     sys.setswitchinterval(SWITCH_SECONDS)
     started = trio.Event()
@@ -91,6 +92,14 @@ def run(config: Config, lifeline: Lifeline | None = None, keys: Mapping[str, str
         trio.run(partial(serve, config, started=started, lifeline=lifeline, keys=keys))
     except (Exception, BaseExceptionGroup) as error:
         reasons = list(_leaves(error))
+        failures = list(
+            dict.fromkeys(_line(reason) for reason in reasons if isinstance(reason, JournalError))
+        )
+        if started.is_set() and failures:
+            for reason in reasons:
+                if not isinstance(reason, JournalError):
+                    log.exception("failed together with the journal", exc_info=reason)
+            raise StartupError("; ".join(failures)) from error
         if started.is_set() or not all(isinstance(reason, FORESEEN) for reason in reasons):
             raise
         raise StartupError("; ".join(_line(reason) for reason in reasons)) from error
@@ -123,6 +132,7 @@ async def serve(
             async with open_services(config, environ) as services, trio.open_nursery() as root:
                 await hearing.start(_obey_signals, services, root.cancel_scope, lifeline)
                 root.start_soon(notifier.keep_alive)
+                root.start_soon(_watch_journal, services.supervisor.journal, notifier)
                 async with trio.open_nursery() as serving:
                     app = cast(ASGIFramework, create_app(services))
                     await serving.start(serve_connections, app, sockets, config, services.closing)
@@ -138,6 +148,24 @@ async def serve(
     finally:
         for sock in sockets:
             sock.close()
+
+
+async def _watch_journal(journal: Journal, notifier: Notifier) -> None:
+    """Tell the service manager when nothing can be stored. Raises JournalError when nothing ever can be: the
+    next server, which the warden starts, may do better, and else says why it cannot."""
+    told = None
+    while True:
+        if journal.failure is not None and not isinstance(journal.failure, JournalClosed):
+            log.error("the journal failed; the server ends", error=str(journal.failure))
+            raise JournalError(f"the server ends, since its journal failed: {journal.failure}")
+        trouble = None if journal.trouble is None else journal.trouble.reason
+        if trouble == told:
+            await journal.changed()
+        else:
+            told = trouble
+            await notifier.status(
+                "Running" if trouble is None else f"The journal cannot be written: {trouble}"
+            )
 
 
 async def _take_leave(closing: trio.Event, lifeline: Lifeline | None, notifier: Notifier) -> None:
@@ -217,7 +245,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             raise InvalidStart(f"the settings name no agent that can run: {error}", ("body",)) from error
 
     async with (
-        open_journal(config.state / JOURNAL_FILE) as journal,
+        open_journal(config.state / JOURNAL_FILE, busy_timeout=config.journal_busy_seconds) as journal,
         # The journal's lock tells that no other server uses this state, so that what is left of one may go.
         open_containment(config.state, config.containment or Level.TREE),
         open_supervisor(

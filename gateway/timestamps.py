@@ -37,5 +37,10 @@ class Clock:
         return _written(datetime.fromtimestamp(moment + self._difference, UTC))
 
 
+def iso(seconds: float) -> str:
+    """ISO 8601, in UTC, of seconds since the epoch."""
+    return _written(datetime.fromtimestamp(seconds, UTC))
+
+
 def _written(moment: datetime) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

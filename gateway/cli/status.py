@@ -36,6 +36,7 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
         ("version", f"{status['version']} (Python {status['python_version']})"),
         ("state", status["state"]),
         ("containment", status["containment"]),
+        *([("journal", _journal(status["journal"]))] if "journal" in status else []),
         ("secret key", key["source"] or f"none: {key['problem']}"),
         ("session keys", "wanted" if status["session_key_wanted"] else "none: open to who reaches it"),
         ("conversations", f"{conversations['total']}, {conversations['loaded']} of them loaded"),
@@ -47,6 +48,15 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
     ]
     column = max(len(name) for name, _ in pairs) + 2
     return [cut(f"{name + ':':<{column}}{one_line(text)}", width) for name, text in pairs]
+
+
+def _journal(journal: Mapping[str, Any]) -> str:
+    if journal["writable"]:
+        return "is written"
+    return (
+        f"CANNOT BE WRITTEN since {journal['since']}: {journal['reason']}; "
+        f"{journal['attempts']} attempts, {size(journal['waiting_bytes'])} waiting"
+    )
 
 
 def _counts(counts: Mapping[str, Any], *names: str) -> str:

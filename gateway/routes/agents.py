@@ -18,7 +18,7 @@ from gateway.responses import json_response, success
 from gateway.routes.conversations import UNKNOWN
 from gateway.routing import Route
 from gateway.services import Services
-from gateway.timestamps import Clock
+from gateway.timestamps import Clock, iso
 from supervisor.acp import TraceLine
 from supervisor.agents import containment_level
 from supervisor.credentials import CredentialsFailure
@@ -86,7 +86,8 @@ class AgentRoutes:
         limits = services.config.supervision.limits
         return json_response(
             {
-                "status": "stopping" if services.closing.is_set() else "ready",
+                "status": self._state(),
+                "journal": self._journal(),
                 "pid": os.getpid(),
                 "uptime": round(services.activity.uptime(), 3),
                 "version": __version__,
@@ -124,6 +125,23 @@ class AgentRoutes:
             }
         )
 
+    def _state(self) -> str:
+        if self.services.closing.is_set():
+            return "stopping"
+        return "ready" if self.services.supervisor.journal.trouble is None else "degraded"
+
+    def _journal(self) -> dict[str, Any]:
+        """Whether events can be stored, and why not; since when, and how often that was tried."""
+        journal = self.services.supervisor.journal
+        trouble = journal.trouble
+        return {
+            "writable": trouble is None,
+            "reason": None if trouble is None else trouble.reason,
+            "since": None if trouble is None else iso(trouble.since),
+            "attempts": 0 if trouble is None else trouble.attempts,
+            "waiting_bytes": journal.waiting_bytes,
+        }
+
     def _secret_key(self) -> dict[str, str | None]:
         """Where the key of the secrets comes from, or why it cannot be had."""
         try:
@@ -142,6 +160,16 @@ class AgentRoutes:
                 metrics.gauge("ostler_uptime_seconds", "Since the start.", services.activity.uptime()),
                 metrics.gauge("ostler_sockets", "WebSockets that are open.", services.subscribers.total),
                 metrics.gauge("ostler_conversations", "Conversations.", await services.supervisor.count()),
+                metrics.gauge(
+                    "ostler_journal_degraded",
+                    "1 while events cannot be stored.",
+                    int(services.supervisor.journal.trouble is not None),
+                ),
+                metrics.gauge(
+                    "ostler_journal_waiting_bytes",
+                    "Events that are not on the disk yet.",
+                    services.supervisor.journal.waiting_bytes,
+                ),
                 *metrics.of_agents(services.supervisor.figures()),
                 *process,
             ]

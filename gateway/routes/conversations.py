@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
+import trio
 from quart import Response, request
 
 from gateway import schemas
@@ -25,6 +26,7 @@ from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from gateway.start_request import read_start_request
 from supervisor.conversations.errors import UnknownConversation
+from supervisor.journal import LogDeleted
 
 if TYPE_CHECKING:
     from supervisor.conversations.conversation import Conversation
@@ -73,11 +75,11 @@ class ConversationRoutes:
         start = await read_start_request(body, self.services, own_origins())
         await admit(self.services, start.conversation_id)
         conversation, created = await self.services.supervisor.create(start)
-        return json_response(conversation.info(), 201 if created else 200)
+        return json_response(await conversation.durable_info(), 201 if created else 200)
 
     async def get(self, conversation_id: str) -> Response:
         """One conversation."""
-        return json_response((await find(self.services, conversation_id)).info())
+        return json_response(await (await find(self.services, conversation_id)).durable_info())
 
     async def batch(self) -> Response:
         """The conversations named by `ids`, in that order, null for unknown ones."""
@@ -89,13 +91,27 @@ class ConversationRoutes:
             query.wrong("ids", f"List should have at most {MAX_IDS} items, not {len(ids)}", "too_long")
         dashed = [query.uuid("ids", text, index) for index, text in enumerate(ids)]
         query.finish()
-        return json_response([await self._info_or_none(each) for each in dashed])
+        found: dict[str, dict[str, Any] | Exception | None] = {}
+        async with trio.open_nursery() as nursery:
+            for each in set(dashed):
+                nursery.start_soon(self._look_up, each, found)
+        failed = next((value for value in found.values() if isinstance(value, Exception)), None)
+        if failed is not None:
+            raise failed
+        return json_response([found[each] for each in dashed])
 
-    async def _info_or_none(self, conversation_id: str) -> dict[str, Any] | None:
+    async def _look_up(
+        self, conversation_id: str, found: dict[str, dict[str, Any] | Exception | None]
+    ) -> None:
+        """Side by side: each may wait a moment for its state to be on the disk."""
         try:
-            return (await self.services.supervisor.get(conversation_id)).info()
-        except UnknownConversation:
-            return None
+            found[conversation_id] = await (
+                await self.services.supervisor.get(conversation_id)
+            ).durable_info()
+        except (UnknownConversation, LogDeleted):
+            found[conversation_id] = None
+        except Exception as error:  # noqa: BLE001 - raised by who asked for it
+            found[conversation_id] = error
 
     async def search(self) -> Response:
         """A page of conversations. The cursor is inclusive; an unknown one starts from the beginning."""

@@ -39,9 +39,13 @@ class ServerRoutes:
         return json_response({"status": "ok"})
 
     async def ready(self) -> Response:
-        """The server takes work: not while it shuts down."""
+        """The server takes work: not while it shuts down, nor while nothing can be stored."""
         if self.services.closing.is_set():
             return json_response({"status": "initializing", "message": "The server is shutting down"}, 503)
+        trouble = self.services.supervisor.journal.trouble
+        if trouble is not None:
+            message = f"The journal cannot be written: {trouble.reason}"
+            return json_response({"status": "degraded", "message": message}, 503)
         return json_response({"status": "ready"})
 
     async def info(self) -> Response:

@@ -45,7 +45,7 @@ class EventsDialect:
         return cls(everything=mode == "all" or since is None, since=since if mode == "since" else None)
 
     async def start(self, conversation: Conversation) -> tuple[Cursor, list[bytes]]:
-        """The cursor of the replay and the snapshot, taken at one moment."""
+        """The cursor of the replay and the snapshot, which is of no earlier moment."""
         after_seq: int | None = None
         if self.everything:
             after_seq = -1
@@ -53,8 +53,13 @@ class EventsDialect:
             # Events that become visible during the search come after `seen` and are sent as live ones.
             seen = conversation.log.high_water
             page = await conversation.log.search(since=self.since, order="asc", limit=1)
+            while not page.items and page.next_page_id is not None:  # one page looks at so many events only
+                page = await conversation.log.search(
+                    since=self.since, order="asc", limit=1, page=page.next_page_id
+                )
             after_seq = page.items[0].seq - 1 if page.items else seen
-        return conversation.log.subscribe(after_seq), [conversation.full_state()]
+        cursor = conversation.log.subscribe(after_seq)
+        return cursor, [await conversation.durable_state()]
 
     def frames(self, items: Iterable[object]) -> Iterator[bytes]:
         """Events as they are stored; of transients what this socket carries."""

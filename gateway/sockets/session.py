@@ -40,7 +40,7 @@ class SessionDialect:
         return cls(int(text))
 
     async def start(self, conversation: Conversation) -> tuple[Cursor, list[bytes]]:
-        """The cursor, the sync frame that tells where it stands, and the snapshot, taken at one moment.
+        """The cursor, the sync frame that tells where it stands, and the snapshot, of no earlier moment.
 
         A client that claims to have seen more than there is (it came from another server) is told so by an
         error frame and goes on from now.
@@ -55,8 +55,9 @@ class SessionDialect:
         if after_seq < last:
             sync["through_seq"] = last
         opening.insert(0, orjson.dumps(sync))
-        opening.append(b'{"type":"transient","event":' + conversation.full_state() + b"}")
-        return conversation.log.subscribe(after_seq), opening
+        cursor = conversation.log.subscribe(after_seq)
+        opening.append(b'{"type":"transient","event":' + await conversation.durable_state() + b"}")
+        return cursor, opening
 
     def frames(self, items: Iterable[object]) -> Iterator[bytes]:
         """Durable events in their envelope; of transients what this socket carries."""

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import io
 import os
+import secrets
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +39,9 @@ _PIECE: Final = 64 * 1024  # bytes of a file held at once while line ends are co
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A named pipe must not block the opening, and no terminal may become the server's.
 _FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+_IRREPLACEABLE: Final = frozenset({errno.EPERM, errno.EACCES, errno.EBUSY, errno.EXDEV})
+"""Why a file that may be written may not be replaced: a sticky directory, or something mounted on it."""
 
 _PROC_MAGIC: Final = 0x9FA0  # f_type of procfs, from linux/magic.h
 
@@ -119,28 +125,33 @@ class Jail:
         return data.decode("utf-8", "replace")
 
     def write_text(self, path: str, content: str) -> None:
-        """Write a file, made if missing, with the directories above it. Raises RpcError as `read_text`."""
-        data = content.encode("utf-8", "replace")
-        flags = os.O_WRONLY | os.O_CREAT
-        with _errors(path), os.fdopen(self._open(path, flags, make_parents=True), "wb") as file:
-            file.truncate(0)
-            file.write(data)
+        """Write a file, made if missing, with the directories above it. Raises RpcError as `read_text`.
 
-    def _open(self, path: str, flags: int, *, make_parents: bool = False) -> int:
+        A file that is there is replaced by a whole one, with its mode and owner; when that fails, on a full
+        disk for one, it stays as it was. Where no other file can take its place - it has other names (hard
+        links) that would not change with it, or the directory may not be written - it is written in place.
+        """
+        data = content.encode("utf-8", "replace")
+        with _errors(path):
+            steps = self.locate(path)
+            if not steps:
+                raise IsADirectoryError
+            above = self._walk(steps[:-1], make=True)
+            try:
+                _write_at(above, steps[-1], data, path)
+            finally:
+                os.close(above)
+
+    def _open(self, path: str, flags: int) -> int:
         """Open a regular file below the root; the descriptor is the caller's."""
         steps = self.locate(path)
         if not steps:
             raise IsADirectoryError
-        above = self._walk(steps[:-1], make=make_parents)
+        above = self._walk(steps[:-1])
         try:
-            descriptor = os.open(steps[-1], flags | _FILE, 0o666, dir_fd=above)
+            return _checked(os.open(steps[-1], flags | _FILE, 0o666, dir_fd=above), path)
         finally:
             os.close(above)
-        reason = _obstacle(descriptor)
-        if reason is not None:
-            os.close(descriptor)
-            raise RpcError.invalid_params(reason, {"path": path})
-        return descriptor
 
     def _walk(self, steps: Sequence[str], *, make: bool = False) -> int:
         """The directory that the steps below the root lead to; no link is followed, from `/` on."""
@@ -164,6 +175,89 @@ def _into(here: int, step: str) -> int:
     below = os.open(step, _STEP, dir_fd=here)
     os.close(here)
     return below
+
+
+def _checked(descriptor: int, path: str) -> int:
+    """The descriptor of a plain file; of another one it is closed. Raises RpcError."""
+    reason = _obstacle(descriptor)
+    if reason is not None:
+        os.close(descriptor)
+        raise RpcError.invalid_params(reason, {"path": path})
+    return descriptor
+
+
+def _write_at(above: int, name: str, data: bytes, path: str) -> None:
+    try:
+        # Without O_CREAT and O_TRUNC: whether it may be written at all is the old file's to say.
+        old = _checked(os.open(name, os.O_WRONLY | _FILE, dir_fd=above), path)
+    except FileNotFoundError:
+        _put_beside(above, name, data, None)
+        return
+    with io.FileIO(old, "w") as file:
+        if not _put_beside(above, name, data, os.fstat(old)):
+            _overwrite(file, data)
+
+
+def _put_beside(above: int, name: str, data: bytes, old: os.stat_result | None) -> bool:
+    """Write a new file beside `name` and give it that name, and what it needs to stand for the old one.
+
+    False when that is not possible. Raises OSError. Nothing is left behind in either case.
+    """
+    if old is not None and old.st_nlink > 1:
+        return False
+    beside = f".{secrets.token_hex(8)}.ostler"
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o666, dir_fd=above)
+    except PermissionError:
+        if old is None:
+            raise
+        return False
+    try:
+        with io.FileIO(descriptor, "w") as file:
+            if old is not None and not _take_after(descriptor, old):
+                os.unlink(beside, dir_fd=above)
+                return False
+            _write_all(file, data)
+        os.rename(beside, name, src_dir_fd=above, dst_dir_fd=above)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(beside, dir_fd=above)
+        if old is not None and isinstance(error, OSError) and error.errno in _IRREPLACEABLE:
+            return False
+        raise
+    return True
+
+
+def _take_after(descriptor: int, old: os.stat_result) -> bool:
+    """Give a new file owner and mode of the old one. False when that is not ours to do."""
+    found = os.fstat(descriptor)
+    if (found.st_uid, found.st_gid) != (old.st_uid, old.st_gid):
+        try:
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+        except PermissionError:
+            return False
+    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+    return True
+
+
+def _overwrite(file: io.FileIO, data: bytes) -> None:
+    """Write a file in place. Room for all of it is made before anything of the old text is gone."""
+    size = os.fstat(file.fileno()).st_size
+    if len(data) > size and hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file.fileno(), 0, len(data))
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(size)
+            raise
+    _write_all(file, data)
+    file.truncate(len(data))
+
+
+def _write_all(file: io.FileIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
 
 
 def _obstacle(descriptor: int) -> str | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import attrs
 import orjson
@@ -22,12 +22,12 @@ from supervisor.events import (
     decode_message,
     new_event_id,
 )
-from supervisor.journal import Journal, Log, Stored
+from supervisor.journal import Journal, JournalUnavailable, Log, Stored
 
 from . import prompt
 from .admission import Admission
 from .deadlines import Deadlines
-from .errors import AgentFailure, AlreadyRunning, QueueFull
+from .errors import AgentFailure, AlreadyRunning, QueueFull, UnknownConversation
 from .failures import error_event
 from .history import OpenCalls, speech
 from .info import conversation_info, full_state
@@ -37,10 +37,13 @@ from .originals import Allowance
 from .record import ConversationRecord
 from .recorder import Recorder
 from .runner import Runner
+from .unconfirmed import Unconfirmed
 from .vault import Vault
 from .work import Queued, message_size
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 TITLE_CHARS: Final = 50
 """Length of a title made from the first message, as the wire's servers cut it."""
@@ -93,6 +96,7 @@ class Conversation:
         self.log = journal_log
         self.recorder = Recorder(journal_log, record)
         self.inbox: deque[Queued] = deque()
+        self._unconfirmed = Unconfirmed()
         self.runner = Runner(self)
 
     @property
@@ -113,12 +117,36 @@ class Conversation:
     # -- reading --------------------------------------------------------------------------------------
 
     def info(self) -> dict[str, Any]:
-        """The conversation resource, nulls present."""
+        """The conversation resource, nulls present, as it is now: a crash could take some of it back."""
         return conversation_info(self.record)
 
     def full_state(self) -> bytes:
-        """The state snapshot as an event that is not journalled."""
+        """The state snapshot as an event that is not journalled, as `info`."""
         return full_state(self.record)
+
+    async def durable_info(self) -> dict[str, Any]:
+        """The resource, of what is on the disk. Raises JournalError."""
+        return await self._durable_view(conversation_info)
+
+    async def durable_state(self) -> bytes:
+        """The snapshot, of what is on the disk. Raises JournalError."""
+        return await self._durable_view(full_state)
+
+    async def _durable_view(self, show: Callable[[ConversationRecord], T]) -> T:
+        """The present state once it is durable, which takes milliseconds; or else the last one that is."""
+        if self.recorder.unsaved and self.log.trouble is None:
+            self.recorder.save()
+        shown = show(self.record)
+        if self.log.settled and not self.recorder.unsaved:
+            await trio.lowlevel.checkpoint()
+            return shown
+        with trio.move_on_after(self.context.deadlines.shown):
+            if await self.log.flushed_unless_troubled():
+                return shown
+        (stored,) = await self.context.journal.get_records([self.id])
+        if stored is None:
+            raise UnknownConversation(f"Conversation not found: {self.id}")
+        return show(ConversationRecord.load(stored.record))
 
     def publish_state(self) -> None:
         """Send the snapshot to whoever listens, after all that was recorded before."""
@@ -150,8 +178,15 @@ class Conversation:
         """Queue a user's message; with `run` take up the queue. Returns the id of its event.
 
         Messages are prompted one after another in the order they came, each once. Raises QueueFull when
-        too many wait already, AtCapacity.
+        too many wait already, AtCapacity; JournalUnavailable: either at once, and then nothing was taken, or
+        after a while (`Deadlines.durable`), and then it is queued. The same message sent again is taken for
+        the one that is queued.
         """
+        queued = self._unconfirmed.find(message, sender)
+        if queued is not None:
+            await self._confirm(queued, message, sender)
+            return queued.event_id
+        self.log.accept()
         size = message_size(message)
         if self.inbox and (
             len(self.inbox) >= QUEUED_MAX or sum(item.size for item in self.inbox) + size > QUEUED_BYTES
@@ -170,11 +205,36 @@ class Conversation:
             record.title = _title(message)
         events += [event, self.recorder.state("last_user_message_id", event.id)]
         last = self.recorder.write(events)
-        self.inbox.append(Queued(last - 1, event.id, message))
+        queued = Queued(last - 1, event.id, message)
+        self.inbox.append(queued)
         if run:
             self._run()
-        await self.log.flushed()
+        await self._confirm(queued, message, sender)
         return event.id
+
+    async def _confirm(self, queued: Queued, message: Message, sender: str | None) -> None:
+        try:
+            await self._durable()
+        except (JournalUnavailable, trio.Cancelled):
+            # Its sender does not know what has become of it, and may well send it again.
+            self._unconfirmed.add(queued, message, sender)
+            raise
+        self._unconfirmed.remove(queued)
+
+    async def _durable(self) -> None:
+        """Wait until all that was recorded is on the disk, for a bounded time.
+
+        Raises JournalUnavailable when it is not by then; it stays queued.
+        """
+        with trio.move_on_after(self.context.deadlines.durable) as limit:
+            await self.log.flushed()
+        if limit.cancelled_caught:
+            trouble = self.log.trouble
+            reason = "the disk does not answer" if trouble is None else trouble.reason
+            raise JournalUnavailable(
+                f"It was taken and is queued, but it is not on the disk yet: {reason}. "
+                "It will be stored as soon as that is possible; there is no need to send it again."
+            )
 
     def _check_room(self) -> None:
         if self.runner.keeper.current is None:
@@ -193,6 +253,7 @@ class Conversation:
         With an empty queue, a turn that did not end well is gone on with: by the same message where
         nothing of it happened, else by a word to continue. Raises AlreadyRunning.
         """
+        self.log.accept()
         if self.runner.waiting:
             self.runner.decide(accept=True, reason="")
         elif self.runner.busy and self.record.execution_status != "paused":
@@ -202,7 +263,7 @@ class Conversation:
             self._run()
         else:
             self.publish_state()  # nothing to do is an answer, too: clients wait for a state
-        await self.log.flushed()
+        await self._durable()
 
     async def _requeue(self) -> bool:
         record = self.record
@@ -227,7 +288,8 @@ class Conversation:
                 [PauseEvent(id=new_event_id()), self.recorder.state("execution_status", "paused")]
             )
             self.publish_state()
-        await self.log.flushed()
+        # Control returns also while its event cannot be stored: that stays queued.
+        await self.log.flushed_unless_troubled()
 
     async def interrupt(self) -> None:
         """Cancel the turn under way. Answers when it has settled, at the latest after two seconds."""
@@ -238,48 +300,54 @@ class Conversation:
 
     async def respond(self, accept: bool, reason: str) -> None:
         """Decide what waits for a confirmation. Nothing waiting is no error."""
+        self.log.accept()
         self.runner.decide(accept, reason)
-        await self.log.flushed()
+        await self._durable()
 
     # -- settings of the conversation -----------------------------------------------------------------
 
     async def set_title(self, title: str) -> None:
         """Set the title; automatic titles end with that."""
+        self.log.accept()
         self.record.title = title
         self.record.autotitle = False
         self.recorder.save()
-        await self.log.flushed()
+        await self._durable()
 
     async def set_tags(self, tags: dict[str, str]) -> None:
         """Replace the tags."""
+        self.log.accept()
         self.record.tags = tags
         self.recorder.write([self.recorder.state("tags", tags)])
-        await self.log.flushed()
+        await self._durable()
 
     async def add_child(self, conversation_id: str) -> None:
         """Note a conversation that was started as a part of this one."""
         self.record.children.append(conversation_id)
         self.recorder.save()
-        await self.log.flushed()
+        await self.log.flushed_unless_troubled()
 
     async def set_confirmation_policy(self, policy: dict[str, Any]) -> None:
         """Replace the policy; it counts from the next permission request on."""
+        self.log.accept()
         self.record.confirmation_policy = policy
         self.runner.policy_changed()
         self.recorder.write([self.recorder.state("confirmation_policy", policy)])
-        await self.log.flushed()
+        await self._durable()
 
     async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
         """Replace the analyzer. External agents are not analysed; it is kept for clients to read."""
+        self.log.accept()
         self.record.security_analyzer = analyzer
         self.recorder.write([self.recorder.state("security_analyzer", analyzer)])
-        await self.log.flushed()
+        await self._durable()
 
     async def set_secrets(self, secrets: Mapping[str, str]) -> None:
         """Add secrets by name. A live agent has its environment already: they count from its next start."""
+        self.log.accept()
         self.record.secrets.update(await self.context.vault.seal(secrets))
         self.recorder.save()
-        await self.log.flushed()
+        await self._durable()
 
     # -- its life ---------------------------------------------------------------------------------------
 
@@ -288,6 +356,8 @@ class Conversation:
 
         A turn that was under way when an earlier server died is reported and its open calls are closed as
         interrupted; it is not prompted again by itself. The messages behind it are, as they would have been.
+        While it cannot be stored it stays queued, and no agent is started. Raises JournalUnavailable when the
+        journal cannot be read now; then nothing was done.
         """
         record = self.record
         await self._find_leaf()
@@ -298,7 +368,8 @@ class Conversation:
             await self._report_cut_off()
         if going_on and self.inbox:
             self.runner.want()
-        await self.log.flushed()
+        with trio.move_on_after(self.context.deadlines.durable):
+            await self.log.flushed_unless_troubled()
 
     async def _report_cut_off(self) -> None:
         record = self.record

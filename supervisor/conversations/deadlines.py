@@ -32,6 +32,11 @@ class Deadlines:
     silence: float = 1800.0
     """Silence within a turn, unless the conversation sets its own (`acp_prompt_timeout`): agents run long
     commands without a word. Waiting for a person's confirmation does not count."""
+    durable: float = 10.0
+    """For what a client sent to be on the disk. It takes milliseconds; a disk that is full, or a database
+    that another process holds, takes until somebody does something about it."""
+    shown: float = 1.0
+    """For a state to be on the disk before it is shown; after that the last one is shown that is."""
     interrupt_answer: float = 2.0
     """When an interrupt answers at the latest, settled or not: a person waits."""
     close: float = 3.0

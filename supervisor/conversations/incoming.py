@@ -7,10 +7,11 @@ among it. These calls are synchronous, so nothing can come between two of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import structlog
+import trio
 
 from supervisor.acp import (
     AgentMessageChunk,
@@ -21,7 +22,7 @@ from supervisor.acp import (
     ToolCallUpdate,
     parse_update,
 )
-from supervisor.journal import JournalError
+from supervisor.journal import Journal, JournalError
 
 from .hold import HoldTimer
 from .keeper import Keeper
@@ -30,6 +31,7 @@ from .recorder import Recorder
 from .silence import SilenceWatch
 from .translate import Translator
 from .turns import Turns
+from .work import Work
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +51,8 @@ class Incoming:
         permission_requests: PermissionRequests,
         silence: SilenceWatch,
         held: HoldTimer,
+        work: Work,
+        journal: Journal,
     ) -> None:
         self._recorder = recorder
         self._record = recorder.record
@@ -58,6 +62,8 @@ class Incoming:
         self._permission_requests = permission_requests
         self._silence = silence
         self._held = held
+        self._work = work
+        self._journal = journal
         self.replaying = False
         """Whether updates repeat now what the journal already holds."""
 
@@ -126,6 +132,22 @@ class Incoming:
     async def backpressure(self) -> None:
         """Stop reading while the journal is behind: the pipe then holds the agent back.
 
-        Raises JournalError. Cancelling it changes nothing.
+        While the journal cannot be written at all, an agent at work is held back at once - unless its turn is
+        cancelled: then its answer is waited for. Raises JournalError. Cancelling it changes nothing.
         """
-        await self._recorder.log.room()
+        journal_log = self._recorder.log
+        await journal_log.room()
+        while self._at_work and journal_log.trouble is not None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_first, nursery, self._journal.writable)
+                nursery.start_soon(_first, nursery, self._work.called_off.wait)
+            self._silence.touch()  # it could say nothing
+
+    @property
+    def _at_work(self) -> bool:
+        return self._turns.current is not None and not self._turns.cancelling
+
+
+async def _first(nursery: trio.Nursery, wait: Callable[[], Awaitable[object]]) -> None:
+    await wait()
+    nursery.cancel_scope.cancel()

@@ -149,6 +149,8 @@ class Keeper:
         return await self._ensure()
 
     async def _ensure(self) -> AgentRun:
+        # What it says in its start could not be stored, and it would be held back over that.
+        await self._context.journal.writable()
         async with self._lock:
             self.touch()
             run = self.run

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import attrs
 import orjson
+import structlog
 
 from supervisor.acp import shorten_session_id
 from supervisor.credentials.masking import NOTHING, Masker
@@ -24,7 +25,7 @@ from supervisor.events import (
     new_event_id,
     timestamp_now,
 )
-from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row
+from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row, TooLarge
 
 from . import usage
 from .cards import Recorded
@@ -32,6 +33,8 @@ from .fit import EVENT_BYTES, fitting
 from .originals import Spill
 from .record import ConversationRecord
 from .translate import Delta, Opened, Out, Title, Usage
+
+log = structlog.get_logger(__name__)
 
 TITLE_CHARS: Final = 200
 """Longest title taken from an agent: as long as one that a person may set."""
@@ -57,6 +60,8 @@ class Recorder:
     log: Log
     record: ConversationRecord
     last_timestamp: str = ""
+    unsaved: bool = False
+    """Whether the record has figures that no write has taken along yet."""
     mask: Masker = NOTHING
     """Keeps the agent's secrets out of every event but what a person says."""
 
@@ -69,13 +74,20 @@ class Recorder:
         """Append events and the record as it is now, in one transaction. Returns the last sequence number."""
         rows, blobs = self._rows(events)
         self.record.updated_at = self.last_timestamp or timestamp_now()
+        self.unsaved = False
         return self.log.append(rows, self._update(), blobs)
 
     def relay(self, events: Iterable[Event | Recorded]) -> None:
         """Append what an agent said. Nothing of the record changes with it but the leaf, which a loaded log
         tells: the record is not written again for every event."""
         rows, blobs = self._rows(events)
-        self.log.append(rows, None, blobs)
+        try:
+            self.log.append(rows, None, blobs)
+        except TooLarge as error:
+            # Nothing of it is stored. What was said is lost, the conversation is not.
+            log.warning("an event is too large to be stored", conversation=self.record.id, error=str(error))
+            value = {"kind": "too_large", "detail": str(error)}
+            self.log.append([self._row(self.state("acp_dropped", value))])
 
     def _rows(self, events: Iterable[Event | Recorded]) -> tuple[list[Row], list[Blob]]:
         rows: list[Row] = []
@@ -95,6 +107,7 @@ class Recorder:
     def save(self) -> None:
         """Store the record as it is now, without an event."""
         self.record.updated_at = timestamp_now()
+        self.unsaved = False
         self.log.update_record(self._update())
 
     def _update(self) -> RecordUpdate:
@@ -152,6 +165,7 @@ class Recorder:
                 self.stream(out)
             elif isinstance(out, Usage):
                 self.record.usage = usage.with_report(self.record.usage, out)
+                self.unsaved = True
             elif isinstance(out, Title):
                 self._retitle(out.text[:TITLE_CHARS])
         if recorded:

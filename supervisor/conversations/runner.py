@@ -81,7 +81,15 @@ class Runner:
         )
         self._held = HoldTimer(deadlines.hold, deadlines.hold_at_most, turns.release)
         self._incoming = Incoming(
-            recorder, translator, turns, keeper, self._permission_requests, silence, self._held
+            recorder,
+            translator,
+            turns,
+            keeper,
+            self._permission_requests,
+            silence,
+            self._held,
+            work,
+            context.journal,
         )
 
     # -- what the conversation asks for ---------------------------------------------------------------
@@ -166,7 +174,8 @@ class Runner:
             self._record.agent_state["phase"] = "cancelling"
             self._reports.interrupted()
             self._conversation.publish_state()
-        await self._recorder.log.flushed()
+        # Control returns also while its event cannot be stored: that stays queued.
+        await self._recorder.log.flushed_unless_troubled()
 
     async def stop_agent(self, *, force: bool = False) -> None:
         """Stop the agent in order, or at once: a turn under way is cancelled first, and recorded as that."""
@@ -228,9 +237,14 @@ class Runner:
                     await self._wake.wait()
                 nursery.cancel_scope.cancel()
         except Exception as error:
-            # A fault of ours stays in its conversation; its siblings go on.
-            log.exception("conversation failed", conversation=self._record.id)
-            self._turns.break_down(error)
+            if self._conversation.context.journal.failure is not None:
+                # Nothing can be recorded any more, in any conversation: the server ends over that.
+                log.warning("conversation ends with the journal", conversation=self._record.id)
+                self._work.wanted = False
+            else:
+                # A fault of ours stays in its conversation; its siblings go on.
+                log.exception("conversation failed", conversation=self._record.id)
+                self._turns.break_down(error)
         except BaseException:
             self._work.wanted = False  # cancelled: nothing is taken up any more
             raise
@@ -260,6 +274,7 @@ class Runner:
         with trio.CancelScope() as starting:
             self._start_scope = starting
             try:
+                await self._recorder.log.flushed()  # an agent works on nothing that could be lost
                 agent = await self._keeper.ensure()
             except AgentFailure as failure:
                 self._turns.run_failed(failure)
@@ -270,13 +285,28 @@ class Runner:
             return
         assert agent.session is not None
         turn = self._turns.begin(item)
-        await self._recorder.log.flushed()
+        await self._handed_over()
         images = agent.initialized is not None and agent.initialized.capabilities.image
         content = prompt.blocks(item.message, images=images)
         if self._transcript is not None:
             content = [text_block(self._transcript), *content]
             self._transcript = None
         await self._prompting.prompt(agent, turn, content)
+
+    async def _handed_over(self) -> None:
+        """Wait until it is durable that the message is handed to the agent, or until it is called off."""
+        if self._recorder.log.settled:
+            await trio.lowlevel.checkpoint()
+            return
+        async with trio.open_nursery() as nursery:
+
+            async def call_off() -> None:
+                await self._work.called_off.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(call_off)
+            await self._recorder.log.flushed()
+            nursery.cancel_scope.cancel()
 
     # -- what the keeper tells ---------------------------------------------------------------------------
 

@@ -27,9 +27,9 @@ class Silence:
     """What a turn's silence is judged by. All times are on Trio's clock, in seconds.
 
     `touched` is when the agent gave the last sign of life; `allowed` how long it may be silent now (longer
-    while a tool runs) and `longest` at the very most; `waiting` whether a person is waited for, which does
-    not count; `cpu` the CPU time of the process tree; `warn` is told how long it has been silent and how
-    much is left, after the part `warning` of what is allowed.
+    while a tool runs) and `longest` at the very most; `waiting` whether a person, or the journal, is waited
+    for, which does not count; `cpu` the CPU time of the process tree; `warn` is told how long it has been
+    silent and how much is left, after the part `warning` of what is allowed.
     """
 
     touched: Callable[[], float]
@@ -100,7 +100,7 @@ class SilenceWatch:
             allowed=lambda: longest if self._translator.calling else limit,
             longest=longest,
             warning=self._deadlines.silence_warning,
-            waiting=lambda: bool(self._confirmations),
+            waiting=lambda: bool(self._confirmations) or self._recorder.log.trouble is not None,
             cpu=self._cpu,
             warn=self._warn,
         )

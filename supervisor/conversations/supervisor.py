@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -18,7 +18,7 @@ from supervisor.acp import TraceLine
 from supervisor.agents import RestartPolicy, containment_level
 from supervisor.agents.containment import kill_agents, take_snapshot
 from supervisor.events import Vocabulary, timestamp_now
-from supervisor.journal import AlreadyExists, Journal, LogDeleted
+from supervisor.journal import AlreadyExists, Journal, JournalError, JournalUnavailable, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal
 from supervisor.settings import AgentSettings
 
@@ -45,6 +45,9 @@ own every few seconds."""
 
 DRAIN_LOOK_SECONDS: Final = 0.05
 """How often draining looks whether turns are still under way."""
+
+RECOVER_PAUSE_SECONDS: Final = 1.0
+"""Before what a dead server left is recovered after all: a journal that comes and goes is not hurried."""
 
 SHUTDOWN_SECONDS: Final = 8.0
 """How long stopping all conversations may take before what is left is cancelled without a cancel turn."""
@@ -161,7 +164,11 @@ class Supervisor:
             return loaded
         try:
             journal_log = await self._context.journal.log(conversation_id)
-            await journal_log.flushed()  # the record on its way to the file counts
+            with trio.move_on_after(self._context.deadlines.durable):
+                await journal_log.flushed()  # the record on its way to the file counts
+            if not journal_log.settled:
+                journal_log.accept()
+                raise JournalUnavailable("The conversation is being written; try again later")
         except (NotInJournal, LogDeleted) as error:
             raise UnknownConversation(f"Conversation not found: {conversation_id}") from error
         stored = (await self._context.journal.get_records([conversation_id]))[0]
@@ -182,8 +189,28 @@ class Supervisor:
 
     async def recover(self) -> None:
         """After a start: make the state of every conversation that an earlier server left running true."""
-        for conversation_id in [found async for found in self._left_running()]:
-            await self.get(conversation_id)
+        await self._recover([found async for found in self._left_running()])
+
+    async def _recover(self, ids: Sequence[str]) -> None:
+        later: list[str] = []
+        for conversation_id in ids:
+            try:
+                await self.get(conversation_id)
+            except JournalUnavailable:
+                later.append(conversation_id)
+            except UnknownConversation:
+                continue  # deleted while it waited
+        if later:
+            log.warning("conversations are recovered when the journal can be written", count=len(later))
+            self._context.nursery.start_soon(self._recover_later, later)
+
+    async def _recover_later(self, ids: Sequence[str]) -> None:
+        try:
+            await self._context.journal.writable()
+            await trio.sleep(RECOVER_PAUSE_SECONDS)
+            await self._recover(ids)
+        except JournalError as error:
+            log.warning("conversations were not recovered", error=str(error))
 
     async def _left_running(self) -> AsyncIterator[str]:
         for status in sorted(LIVE_STATES):
@@ -203,8 +230,10 @@ class Supervisor:
         return Page(items=items, next_page_id=found.next_page_id)
 
     def _info(self, conversation_id: str, stored: bytes) -> dict[str, Any]:
+        # What is loaded is newer, and may be so new that a crash would take it back.
         loaded = self._loaded.get(conversation_id)
-        return conversation_info(ConversationRecord.load(stored) if loaded is None else loaded.record)
+        durable = loaded is not None and loaded.log.settled and not loaded.recorder.unsaved
+        return conversation_info(loaded.record if loaded and durable else ConversationRecord.load(stored))
 
     async def count(self, *, status: str | None = None) -> int:
         """How many conversations there are, of one execution status or of all."""
@@ -245,9 +274,11 @@ class Supervisor:
     async def restart_agent(self, conversation_id: str, *, force: bool = False) -> None:
         """Restart an agent with its session: the turn is cancelled cleanly or, with `force`, at once.
 
-        Forgives earlier crashes. Raises UnknownConversation, AgentFailure.
+        Forgives earlier crashes. Raises UnknownConversation, AgentFailure, JournalUnavailable.
         """
-        await (await self.get(conversation_id)).runner.restart_agent(force=force)
+        conversation = await self.get(conversation_id)
+        conversation.log.accept()
+        await conversation.runner.restart_agent(force=force)
 
     async def stop_agent(self, conversation_id: str) -> None:
         """Stop an agent in order; the next message starts it again. Raises UnknownConversation."""
@@ -260,6 +291,11 @@ class Supervisor:
     async def trace(self, conversation_id: str) -> list[TraceLine]:
         """The last frames between server and agent, session ids masked. Raises UnknownConversation."""
         return (await self.get(conversation_id)).runner.keeper.trace()
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of all conversations; whoever opened it closes it."""
+        return self._context.journal
 
     def figures(self) -> Figures:
         """Counts and limits of the whole server."""
@@ -292,7 +328,10 @@ class Supervisor:
 
     async def _drained(self) -> None:
         """Until no turn is under way, or nobody wants to wait for any."""
-        while any(conversation.runner.busy for conversation in self._loaded.values()):
+        # While nothing can be stored, turns do not end.
+        while self._context.journal.trouble is None and any(
+            conversation.runner.busy for conversation in self._loaded.values()
+        ):
             with trio.move_on_after(DRAIN_LOOK_SECONDS):
                 await self._hurried.wait()
                 return

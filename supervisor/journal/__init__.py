@@ -12,10 +12,15 @@ from .errors import (
     DuplicateEvent,
     JournalClosed,
     JournalError,
+    JournalFailed,
     JournalInUse,
+    JournalUnavailable,
     LogDeleted,
     NewerSchema,
+    SearchTooLong,
+    TooLarge,
     UnknownConversation,
+    Unstorable,
 )
 from .journal import Journal, open_journal
 from .log import Cursor, Log
@@ -34,6 +39,7 @@ from .rows import (
     Stored,
     Transient,
 )
+from .trouble import Trouble
 
 __all__ = [
     "AlreadyExists",
@@ -47,7 +53,9 @@ __all__ = [
     "Journal",
     "JournalClosed",
     "JournalError",
+    "JournalFailed",
     "JournalInUse",
+    "JournalUnavailable",
     "Log",
     "LogDeleted",
     "NewerSchema",
@@ -57,8 +65,12 @@ __all__ = [
     "RecordPage",
     "RecordUpdate",
     "Row",
+    "SearchTooLong",
     "Stored",
+    "TooLarge",
     "Transient",
+    "Trouble",
     "UnknownConversation",
+    "Unstorable",
     "open_journal",
 ]

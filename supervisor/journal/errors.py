@@ -11,6 +11,29 @@ class JournalClosed(JournalError):
     """The journal has been closed."""
 
 
+class JournalFailed(JournalError):
+    """Nothing will ever be written to this journal again; reading may still go on. Another process may do
+    better, or say why it cannot."""
+
+
+class JournalUnavailable(JournalError):
+    """The journal cannot be written, or read, at the moment; that passes. The message tells the reason, and
+    whether what was asked for was refused or is still queued."""
+
+
+class Unstorable(JournalError):
+    """SQLite does not take a value of what was appended. Told before anything is queued where that is known
+    by then; noticed only by the database, it breaks that one log, as DuplicateEvent does."""
+
+
+class TooLarge(Unstorable):
+    """Something is larger than one value of the journal may be."""
+
+
+class SearchTooLong(JournalError):
+    """Counting went on for longer than it may."""
+
+
 class JournalInUse(JournalError):
     """Another process has this journal open: two writers would give out the same sequence numbers."""
 

@@ -11,11 +11,20 @@ from pathlib import Path
 import trio
 
 from . import queries
-from .errors import AlreadyExists, JournalClosed, JournalError, LogDeleted, UnknownConversation, again
+from .errors import (
+    AlreadyExists,
+    JournalClosed,
+    JournalError,
+    JournalUnavailable,
+    LogDeleted,
+    UnknownConversation,
+    again,
+)
 from .log import Log
 from .readers import Readers
 from .rows import Durability, Record, RecordOrder, RecordPage, RecordUpdate
-from .store import Store
+from .store import BUSY_TIMEOUT, Store
+from .trouble import Trouble
 from .writer import Writer
 
 CLOSE_TIMEOUT = 10.0
@@ -36,12 +45,43 @@ class Journal:
         self.epoch = store.epoch
         """Counts the opens of this file: every start of a server has a higher one."""
         self._readers = readers
-        self._writer = Writer(store, self._failed)
+        self._writer = Writer(store, self._failed, self._look_again)
         # A log lives as long as somebody uses it: its conversation, a cursor, or rows on their way to disk.
         self._logs: weakref.WeakValueDictionary[str, Log] = weakref.WeakValueDictionary()
         # Loading, creating and deleting one conversation exclude each other: two objects for one log would
         # give out the same sequence numbers.
         self._locks: weakref.WeakValueDictionary[str, trio.Lock] = weakref.WeakValueDictionary()
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Why nothing can be written at the moment. It is tried again and again, and what was queued is kept;
+        reading goes on."""
+        return self._writer.trouble
+
+    @property
+    def failure(self) -> JournalError | None:
+        """Why nothing will ever be written again; None while it may be."""
+        return self._writer.failure
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that are queued and not durable yet."""
+        return self._writer.pending_bytes
+
+    def accept(self) -> None:
+        """Raises JournalUnavailable while nothing can be written, JournalError when the journal failed."""
+        self._writer.check()
+
+    async def writable(self) -> None:
+        """Wait while there is trouble. Raises JournalError when the journal fails."""
+        await trio.lowlevel.checkpoint()
+        while self._writer.trouble is not None:
+            await self._writer.changed()
+        self._writer.check()
+
+    async def changed(self) -> None:
+        """Wait until trouble begins, goes on after another attempt, or ends, or the journal fails."""
+        await self._writer.changed()
 
     async def create(
         self,
@@ -57,7 +97,7 @@ class Journal:
         """Add a conversation; durable on return.
 
         Cancelled while it is being written, it returns (or raises) first: cancellation shows at the caller's
-        next checkpoint. Raises AlreadyExists, JournalError.
+        next checkpoint. Raises AlreadyExists, JournalUnavailable (nothing was created), JournalError.
         """
         first = RecordUpdate(record=record, status=status, updated_at=updated_at, title=title)
         async with self._lock(conversation_id):
@@ -96,14 +136,22 @@ class Journal:
     async def delete(self, conversation_id: str) -> bool:
         """Remove a conversation with everything of it; durable on return. Return whether there was one.
 
+        Its events are removed little by little afterwards, also by the next start; its id is free at once.
         Its log object, if somebody holds one, raises LogDeleted from now on. Cancellation as with `create`.
-        Raises JournalError.
+        While nothing can be written it is tried all the same, on space that is set aside for it. Raises
+        JournalUnavailable when that does not help (the conversation is still there), JournalError.
         """
         async with self._lock(conversation_id):
             log = self._logs.pop(conversation_id, None)
             if log is not None:
                 log.fail(LogDeleted(f"conversation {conversation_id} has been deleted"))
-            return await self._writer.call(log, lambda store: store.delete(conversation_id))
+            try:
+                return await self._writer.call(log, lambda store: store.bury(conversation_id), deletes=True)
+            except JournalUnavailable:
+                if log is not None:
+                    log.revive()
+                    self._logs[conversation_id] = log
+                raise
 
     async def get_records(self, ids: Sequence[str]) -> list[Record | None]:
         """Return the records of these conversations in the order asked, None for an unknown one."""
@@ -139,6 +187,10 @@ class Journal:
     def _lock(self, conversation_id: str) -> trio.Lock:
         return self._locks.setdefault(conversation_id, trio.Lock())
 
+    def _look_again(self) -> None:
+        for log in list(self._logs.values()):
+            log.look_again()
+
     def _failed(self, error: JournalError) -> None:
         for log in list(self._logs.values()):
             log.fail(error)
@@ -157,8 +209,12 @@ class Journal:
 
 
 @asynccontextmanager
-async def open_journal(path: Path, *, durability: Durability = Durability.PROCESS) -> AsyncIterator[Journal]:
+async def open_journal(
+    path: Path, *, durability: Durability = Durability.PROCESS, busy_timeout: float = BUSY_TIMEOUT
+) -> AsyncIterator[Journal]:
     """Open the journal in this file, creating it when there is none.
+
+    `busy_timeout`: seconds that another process may hold the database before that is trouble.
 
     The block owns the writer thread and the reading connections: leaving it, also when cancelled, writes what
     is queued, stops the thread and closes the file, within `CLOSE_TIMEOUT` + `READ_CLOSE_TIMEOUT`.
@@ -166,7 +222,7 @@ async def open_journal(path: Path, *, durability: Durability = Durability.PROCES
     Raises JournalInUse, NewerSchema, or JournalError when the file cannot be used; and JournalError on
     leaving when anything could not be written and the block itself did not raise.
     """
-    store, readers = await trio.to_thread.run_sync(_open, path, durability)
+    store, readers = await trio.to_thread.run_sync(_open, path, durability, busy_timeout)
     journal = Journal(store, readers)
     journal._writer.start()
     try:
@@ -180,10 +236,10 @@ async def open_journal(path: Path, *, durability: Durability = Durability.PROCES
         raise again(failure)
 
 
-def _open(path: Path, durability: Durability) -> tuple[Store, Readers]:
-    store = Store.open(path, durability)
+def _open(path: Path, durability: Durability, busy_timeout: float) -> tuple[Store, Readers]:
+    store = Store.open(path, durability, busy_timeout=busy_timeout)
     try:
-        return store, Readers(path)
+        return store, Readers(path, busy_timeout)
     except BaseException:
         store.close()
         raise

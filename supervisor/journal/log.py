@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import trio
 
 from . import queries
-from .errors import DuplicateEvent, JournalError, again
+from .batch import Append
+from .errors import DuplicateEvent, JournalError, LogDeleted, SearchTooLong, TooLarge, again
 from .feed import ITEM_OVERHEAD_BYTES, Tail
 from .queries import EVERYTHING, Filter, Order
 from .readers import Readers
 from .rows import Blob, Brief, Frame, Item, Page, RecordUpdate, Row, Stored
-from .writer import Append, Writer
+from .trouble import Trouble
+from .writer import Writer
 
 T = TypeVar("T")
+
+MAX_VALUE_BYTES = 512 * 1024 * 1024
+"""Largest event, record or blob. SQLite takes 1,000,000,000 bytes in a row and breaks off at more; this is
+half of it, and far more than anything that agents and clients may say."""
+
+COUNT_SECONDS = 10.0
+"""How long counting may go on that has to look at every event: some ten million events."""
 
 
 class Log:
@@ -60,10 +71,13 @@ class Log:
     ) -> int:
         """Give the events their sequence numbers and queue them; with record and blobs in one transaction.
 
-        Returns the last sequence number of the log. Does not wait: see `flushed` and `room`.
-        Raises DuplicateEvent when an id occurs twice here, LogDeleted, JournalError when the journal failed.
+        Returns the last sequence number of the log. Does not wait: see `flushed` and `room`. While the
+        journal cannot be written for the moment it is queued all the same: see `accept`.
+        Raises DuplicateEvent when an id occurs twice here, TooLarge, LogDeleted, JournalError when the
+        journal failed; then nothing of it is queued.
         """
         self._check()
+        _check_sizes(rows, record, blobs)
         if len(rows) > 1 and len({row.id for row in rows}) < len(rows):
             raise DuplicateEvent("an event id occurs twice in one append")
         seq = self._last_seq
@@ -118,6 +132,34 @@ class Log:
     def update_record(self, record: RecordUpdate) -> None:
         """Queue a new state of the conversation's record. Raises as `append` does."""
         self.append((), record)
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Why nothing can be written at the moment, although it is tried again and again."""
+        return self._writer.trouble
+
+    def accept(self) -> None:
+        """Raises JournalUnavailable while nothing can be written, JournalError when the journal failed,
+        LogDeleted. For who wants to begin something, before anything is queued."""
+        self._check()
+        self._writer.check()
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything appended so far is durable."""
+        return self._durable_ticket == self._ticket
+
+    async def flushed_unless_troubled(self) -> bool:
+        """Wait until everything appended so far is durable; False as soon as it is known that this takes a
+        while. Raises as `flushed` does."""
+        wanted = self._ticket
+        await trio.lowlevel.checkpoint()
+        while self._durable_ticket < wanted:
+            self._check()
+            if self._writer.trouble is not None:
+                return False
+            await self._moved.park()
+        return True
 
     async def flushed(self) -> None:
         """Wait until everything appended so far is durable. Cancellation takes nothing back.
@@ -182,7 +224,10 @@ class Log:
     ) -> Page:
         """Return a page of matching events in log order, or with `order="desc"` newest first.
 
-        It has up to `limit` events, fewer where they are very large.
+        It has up to `limit` events, fewer where they are very large, and also where many had to be looked at:
+        a search by anything but `kind` looks at events for a bounded time (`queries.SCAN_SECONDS`). Its page
+        may then have no event at all, and its `next_page_id` tells how far it looked: the next one goes on
+        there. Only a page without `next_page_id` is the last.
 
         `kind` is a class name, alone or at the end of a dotted path. `body` is text that occurs in the
         event's JSON, in upper or lower case. `since` (inclusive) and `before` (exclusive) are timestamps as
@@ -191,7 +236,9 @@ class Log:
         """
         asked = Filter(kind=kind, source=source, body=body, since=since, before=before)
         until = self._high_water
-        return await self._read(lambda c, key: queries.search(c, key, until, asked, order, page, limit))
+        return await self._read(
+            lambda c, key: queries.search(c, key, until, asked, order, page, limit), scans=asked.scans
+        )
 
     async def count(
         self,
@@ -202,24 +249,41 @@ class Log:
         since: str | None = None,
         before: str | None = None,
     ) -> int:
-        """Return how many events match; the filters are those of `search`."""
+        """Return how many events match; the filters are those of `search`.
+
+        Raises SearchTooLong when that would take more than `COUNT_SECONDS` (of real time).
+        """
         asked = Filter(kind=kind, source=source, body=body, since=since, before=before)
         until = self._high_water
         if asked == EVERYTHING:
             self._check()
             await trio.lowlevel.checkpoint()
             return until + 1
-        return await self._read(lambda c, key: queries.count(c, key, until, asked))
+        if not asked.scans:
+            return await self._read(lambda c, key: queries.count(c, key, until, asked))
+        found, seen = 0, -1
+        end = time.monotonic() + COUNT_SECONDS
+        while seen < until:
+            if time.monotonic() > end:
+                raise SearchTooLong(
+                    f"Counting took longer than {COUNT_SECONDS:g} s, with {until - seen} events to go. "
+                    "Count by kind alone, or search page by page"
+                )
+            more, seen = await self._read(
+                partial(_count_some, after=seen, until=until, asked=asked), scans=True
+            )
+            found += more
+        return found
 
     async def get_blob(self, blob_id: str) -> Blob | None:
         """Return the bytes stored under this id."""
         return await self._read(lambda c, key: queries.get_blob(c, key, blob_id))
 
-    async def _read(self, query: Callable[[sqlite3.Connection, int], T]) -> T:
+    async def _read(self, query: Callable[[sqlite3.Connection, int], T], *, scans: bool = False) -> T:
         self._check()
         key = self.key
         assert key is not None
-        found = await self._readers.run(lambda connection: query(connection, key))
+        found = await self._readers.run(lambda connection: query(connection, key), scans=scans)
         # Deleted in between, the file may have held only a part of it.
         self._check()
         return found
@@ -265,6 +329,36 @@ class Log:
         if self._error is None:
             self._error = error
         self._moved.unpark_all()
+
+    def revive(self) -> None:
+        """It was not deleted after all: uses from now on do not raise."""
+        if isinstance(self._error, LogDeleted):
+            self._error = None
+
+    def look_again(self) -> None:
+        """Trouble has begun: whoever waits may want to wait no longer."""
+        self._moved.unpark_all()
+
+
+def _count_some(
+    connection: sqlite3.Connection, key: int, *, after: int, until: int, asked: Filter
+) -> tuple[int, int]:
+    return queries.count_some(connection, key, after, until, asked)
+
+
+def _check_sizes(rows: Sequence[Row], record: RecordUpdate | None, blobs: Sequence[Blob]) -> None:
+    for row in rows:
+        if len(row.body) > MAX_VALUE_BYTES:
+            raise TooLarge(_too_large(f"an event ({row.kind})", len(row.body)))
+    if record is not None and len(record.record) > MAX_VALUE_BYTES:
+        raise TooLarge(_too_large("the conversation's record", len(record.record)))
+    for blob in blobs:
+        if len(blob.data) > MAX_VALUE_BYTES:
+            raise TooLarge(_too_large("a blob", len(blob.data)))
+
+
+def _too_large(what: str, size: int) -> str:
+    return f"{what} of {size} bytes is too large for the journal, which takes {MAX_VALUE_BYTES}"
 
 
 class Cursor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypeVar
 
@@ -31,6 +32,17 @@ times over, and far below what SQLite can hand out in one piece (1 GB). One even
 LIKE_MAX_CHARACTERS = 4096
 """Longest text handed to LIKE: SQLite refuses patterns of more than 50,000 bytes."""
 
+SCAN_SECONDS = 0.5
+"""How long one read looks at events that no index names. A million of the usual size take one to three
+seconds, text with other letters than ASCII's the most."""
+
+SCAN_ROWS = 2000
+"""Events looked at by the first statement of such a read, some milliseconds; the next ones look at more or
+fewer, by the time it took."""
+
+STATEMENT_SECONDS = 0.05
+"""What one such statement should take."""
+
 _CHUNK = 500
 """Ids in one IN list."""
 
@@ -48,6 +60,11 @@ class Filter:
     body: str | None = None
     since: str | None = None
     before: str | None = None
+
+    @property
+    def scans(self) -> bool:
+        """Whether every event (of the kind) has to be looked at: the kind alone has an index."""
+        return any(value is not None for value in (self.source, self.body, self.since, self.before))
 
 
 EVERYTHING = Filter()
@@ -180,24 +197,69 @@ def search(
     limit: int,
 ) -> Page:
     """Return one page of the events that match, among those with seq <= until: shorter than `limit` where
-    they are very large."""
-    condition, values = _where(key, until, asked)
+    they are very large, or where the time to look for them is over."""
+    first, last = 0, until
     if page is not None:
         found = connection.execute(
             "SELECT seq FROM events WHERE conversation = ? AND id = ?", (key, page)
         ).fetchone()
         if found is not None:
-            condition += " AND seq >= ?" if order == "asc" else " AND seq <= ?"
-            values.append(found[0])
-    clauses = f"WHERE {condition} ORDER BY seq {order} LIMIT ?"
-    places = _places(connection, clauses, (*values, limit + 1))
+            first, last = (found[0], until) if order == "asc" else (0, min(until, found[0]))
+    places, looked = _look(connection, key, first, last, asked, order, limit + 1)
     seqs = _first(places[:limit], PAGE_MAX_BYTES)
-    following = None
     if len(places) > len(seqs):
+        going_on: int | None = places[len(seqs)][0]
+    elif order == "asc":
+        going_on = looked + 1 if looked < last else None
+    else:
+        going_on = looked - 1 if looked > first else None
+    following = None
+    if going_on is not None:
         (following,) = connection.execute(
-            "SELECT id FROM events WHERE conversation = ? AND seq = ?", (key, places[len(seqs)][0])
+            "SELECT id FROM events WHERE conversation = ? AND seq = ?", (key, going_on)
         ).fetchone()
     return Page(items=tuple(_fetch(connection, key, seqs, order)), next_page_id=following)
+
+
+def _look(
+    connection: sqlite3.Connection,
+    key: int,
+    first: int,
+    last: int,
+    asked: Filter,
+    order: Order,
+    limit: int,
+) -> tuple[list[tuple[int, int]], int]:
+    """Places of up to `limit` matching events from `first` to `last`, and the last one that was looked at:
+    before the end where there are `limit` of them, or the time is over."""
+    condition, values = _where(key, last, asked)
+    clauses = f"WHERE {condition} AND seq BETWEEN ? AND ? ORDER BY seq {order} LIMIT ?"
+    if not asked.scans:
+        return _places(connection, clauses, (*values, first, last, limit)), last if order == "asc" else first
+    found: list[tuple[int, int]] = []
+    rows = SCAN_ROWS
+    end = time.monotonic() + SCAN_SECONDS
+    low, high = first, last
+    while low <= high and len(found) < limit:
+        begin = time.monotonic()
+        if order == "asc":
+            part = (low, min(high, low + rows - 1))
+            low = part[1] + 1
+        else:
+            part = (max(low, high - rows + 1), high)
+            high = part[0] - 1
+        found += _places(connection, clauses, (*values, *part, limit - len(found)))
+        now = time.monotonic()
+        if now >= end:
+            break
+        rows = _next_rows(rows, now - begin)
+    return found, low - 1 if order == "asc" else high + 1
+
+
+def _next_rows(rows: int, took: float) -> int:
+    if took > STATEMENT_SECONDS:
+        return max(1, rows // 2)
+    return rows * 2 if took < STATEMENT_SECONDS / 2 else rows
 
 
 def count(connection: sqlite3.Connection, key: int, until: int, asked: Filter) -> int:
@@ -205,6 +267,27 @@ def count(connection: sqlite3.Connection, key: int, until: int, asked: Filter) -
     condition, values = _where(key, until, asked)
     (number,) = connection.execute(f"SELECT count(*) FROM events WHERE {condition}", values).fetchone()  # noqa: S608
     return int(number)
+
+
+def count_some(
+    connection: sqlite3.Connection, key: int, after: int, until: int, asked: Filter
+) -> tuple[int, int]:
+    """Count matching events with after < seq <= until for a bounded time. Return how many there are, and the
+    last one that was looked at."""
+    condition, values = _where(key, until, asked)
+    statement = f"SELECT count(*) FROM events WHERE {condition} AND seq BETWEEN ? AND ?"  # noqa: S608
+    found, rows = 0, SCAN_ROWS
+    end = time.monotonic() + SCAN_SECONDS
+    while after < until:
+        begin = time.monotonic()
+        last = min(until, after + rows)
+        (number,) = connection.execute(statement, (*values, after + 1, last)).fetchone()
+        found, after = found + int(number), last
+        now = time.monotonic()
+        if now >= end:
+            break
+        rows = _next_rows(rows, now - begin)
+    return found, after
 
 
 def _where(key: int, until: int, asked: Filter) -> tuple[str, list[object]]:

@@ -14,13 +14,17 @@ import attrs
 import trio
 
 from . import queries
-from .errors import JournalClosed, JournalError
+from .errors import JournalClosed, JournalError, JournalUnavailable
 from .store import BUSY_TIMEOUT
+from .trouble import Nature, nature
 
 T = TypeVar("T")
 
 READERS = 4
 """Reads at once, each with a thread and a connection of its own. More would only queue for the GIL."""
+
+SCANS = 2
+"""Of these, reads that look at event after event: the others stay free for what takes a moment."""
 
 
 @attrs.define(eq=False)
@@ -41,25 +45,32 @@ class _Call:
 class Readers:
     """A pool of connections that cannot write. Whoever made it closes it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, busy_timeout: float = BUSY_TIMEOUT) -> None:
         """Open the connections. Synchronous: run it in a thread."""
         self._limiter = trio.CapacityLimiter(READERS)
+        self._scans = trio.CapacityLimiter(SCANS)
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._calls: set[_Call] = set()
         self._closed = False
         for _ in range(READERS):
             connection = sqlite3.connect(
-                path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
+                path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
             )
             queries.prepare(connection)
             self._idle.put(connection)
 
-    async def run(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a query in a thread.
+    async def run(self, query: Callable[[sqlite3.Connection], T], *, scans: bool = False) -> T:
+        """Run a query in a thread; not more than `SCANS` of those that take long at the same time.
 
         Cancellation returns at once and interrupts the query; its connection comes back by itself.
-        Raises JournalClosed, or JournalError when SQLite fails.
+        Raises JournalClosed, JournalUnavailable when SQLite fails in a way that passes, or else JournalError.
         """
+        if not scans:
+            return await self._run(query)
+        async with self._scans:
+            return await self._run(query)
+
+    async def _run(self, query: Callable[[sqlite3.Connection], T]) -> T:
         if self._closed:
             raise JournalClosed("the journal is closed")
         call = _Call()
@@ -69,6 +80,10 @@ class Readers:
                 self._work, call, query, abandon_on_cancel=True, limiter=self._limiter
             )
         except sqlite3.Error as error:
+            if nature(error) is Nature.PASSES:
+                raise JournalUnavailable(
+                    f"The journal cannot be read now: {error}. Try again later."
+                ) from error
             raise JournalError(f"cannot read the journal: {error}") from error
         except trio.Cancelled:
             call.interrupt()

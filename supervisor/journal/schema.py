@@ -57,7 +57,15 @@ CREATE TABLE blobs (
 );
 """
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1,)
+# The index costs 1.5 us a row beside the 5.5 that a row of 600 bytes takes without it, in the writer's
+# thread; counting a kind among a million events takes 20 ms with it and half a second without. `deletions`
+# has the numbers of conversations that are gone, and whose events are being removed.
+_VERSION_2 = """
+CREATE INDEX events_by_kind ON events (conversation, kind, seq);
+CREATE TABLE deletions (conversation INTEGER PRIMARY KEY);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2)
 
 
 def version(connection: sqlite3.Connection) -> int:

@@ -15,16 +15,23 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from . import schema
 from .errors import JournalError, JournalInUse
+from .reserve import Reserve
 from .rows import Blob, Durability, RecordUpdate, Stored
+from .trouble import Nature, nature
 
 BUSY_TIMEOUT = 5.0
-"""Seconds to wait for a lock: only a stranger, such as the sqlite3 shell, can hold one that we meet."""
+"""Seconds to wait for a lock: only a stranger, such as the sqlite3 shell, can hold one that we meet. Longer
+than that, and it is trouble that is told."""
+
+TROUBLED_BUSY_TIMEOUT = 1.0
+"""Seconds to wait for a lock once there is trouble: the next attempt comes soon, and the end of the server,
+or somebody who wants to delete, must not wait for long."""
 
 PAGE_BYTES = 8192
 """Of a new file. Measured, events of 1 kB take a fifth less CPU than with SQLite's usual 4,096."""
@@ -39,7 +46,14 @@ EXACT_ROWS = 32
 CACHED_STATEMENTS = 64
 """Room for the 31 exact and 6 large INSERTs and the rest: measured, all of them together keep about 1 MB."""
 
+BLOB_ROWS = 16
+"""A blob takes about as long to remove as so many events: it is larger."""
+
 Step = Callable[[], object]
+
+
+class JournalGone(JournalError):
+    """The file was deleted, or another one is in its place: what is written now is lost with the process."""
 
 
 def insert_sizes(count: int) -> Iterator[int]:
@@ -65,18 +79,39 @@ class Store:
     Made by `Store.open`; whoever opened it closes it.
     """
 
-    def __init__(self, connection: sqlite3.Connection, lock: int, epoch: int) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        lock: int,
+        epoch: int,
+        path: Path = Path(":memory:"),
+        busy_timeout: float = BUSY_TIMEOUT,
+    ) -> None:
         self._connection = connection
         self._execute = connection.execute
         self._lock = lock
+        self._path = path
+        self._busy_timeout = busy_timeout
+        self._place = _place(path)
+        self._wal_path = path.with_name(path.name + "-wal")
+        self._wal: tuple[int, int] | None = None
         self.epoch = epoch
+        self.reserve = Reserve(_reserve_path(path))
 
     @classmethod
-    def open(cls, path: Path, durability: Durability, migrations: Sequence[str] = schema.MIGRATIONS) -> Store:
+    def open(
+        cls,
+        path: Path,
+        durability: Durability,
+        migrations: Sequence[str] = schema.MIGRATIONS,
+        *,
+        busy_timeout: float = BUSY_TIMEOUT,
+    ) -> Store:
         """Open or create the file, migrate it, and count the epoch up.
 
         A missing directory is made with mode 0700, a missing file with 0600 (SQLite gives its side files the
-        same). Raises JournalInUse, NewerSchema, or JournalError when the file cannot be used.
+        same). On a full disk the space is used that an earlier start has set aside. Raises JournalInUse,
+        NewerSchema, or JournalError when the file cannot be used.
         """
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -85,31 +120,63 @@ class Store:
             raise JournalError(f"cannot open the journal: {error}") from error
         try:
             _make_private(path)
-            connection = _connect(path)
+            connection = _connect(path, busy_timeout)
         except (OSError, sqlite3.Error) as error:
             os.close(lock)
             raise JournalError(f"cannot open the journal: {error}") from error
         try:
-            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # nothing happens to a file with content
-            schema.migrate(connection, migrations)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA synchronous = {durability.value}")
-            connection.execute("UPDATE server SET epoch = epoch + 1")
-            (epoch,) = connection.execute("SELECT epoch FROM server").fetchone()
+            try:
+                epoch = _prepare(connection, durability, migrations)
+            except sqlite3.OperationalError as error:
+                # What is missing may be room for the index of the write-ahead log, which is an I/O error.
+                if nature(error) is not Nature.PASSES or not Reserve(_reserve_path(path)).release():
+                    raise
+                epoch = _prepare(connection, durability, migrations)
         except BaseException as error:
             connection.close()
             os.close(lock)
             if isinstance(error, sqlite3.Error):
                 raise JournalError(f"cannot open the journal: {error}") from error
             raise
-        return cls(connection, lock, epoch)
+        store = cls(connection, lock, epoch, path, busy_timeout)
+        store.reserve.fill()
+        return store
 
     def close(self) -> None:
         """Close the connection, which folds the write-ahead log into the file, and free the lock."""
         try:
+            self.reserve.remove()
             self._connection.close()
         finally:
             os.close(self._lock)
+
+    def check_place(self) -> None:
+        """Raises JournalGone when the file, or its write-ahead log, is not where it was: SQLite would go on
+        writing into files that nobody finds any more."""
+        try:
+            place, wal = _place(self._path), _place(self._wal_path)
+        except OSError:
+            return  # nothing is known; SQLite will tell
+        if place != self._place:
+            raise JournalGone(f"its file {self._path.name} was deleted or replaced")
+        if self._wal is None:
+            self._wal = wal  # made by the first write, and kept until the last connection closes
+        elif wal != self._wal:
+            raise JournalGone(f"its file {self._wal_path.name} was deleted or replaced")
+
+    def be_patient(self, patient: bool) -> None:
+        """Wait for locks as long as usual, or for a moment while there is trouble."""
+        seconds = self._busy_timeout if patient else min(self._busy_timeout, TROUBLED_BUSY_TIMEOUT)
+        self._execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+
+    def probe(self) -> None:
+        """Write something that changes nothing. Raises sqlite3.Error when nothing can be written."""
+        self._execute("UPDATE server SET epoch = epoch")
+
+    def checkpoint(self) -> None:
+        """Empty the write-ahead log into the file and give its space back, if that can be done now."""
+        with suppress(sqlite3.Error):
+            self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -121,7 +188,8 @@ class Store:
         except BaseException:
             # A full disk makes SQLite roll back by itself; then there is nothing left to do.
             if self._connection.in_transaction:
-                self._execute("ROLLBACK")
+                with suppress(sqlite3.Error):
+                    self._execute("ROLLBACK")
             raise
 
     def insert_steps(self, rows: Sequence[tuple[int, Stored]]) -> list[Step]:
@@ -172,21 +240,71 @@ class Store:
         )
         return cursor.lastrowid if cursor.rowcount == 1 else None
 
-    def delete(self, conversation_id: str) -> bool:
-        """Remove a conversation with its events and blobs. Return whether there was one."""
+    def bury(self, conversation_id: str) -> bool:
+        """Remove a conversation from all that is listed and read. Return whether there was one.
+
+        Its id is free from then on. Its events and blobs, which have its number, are left to `erase`.
+        """
         found = self._execute("SELECT key FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
         if found is None:
             return False
-        self._execute("DELETE FROM events WHERE conversation = ?", found)
-        self._execute("DELETE FROM blobs WHERE conversation = ?", found)
+        self._execute("INSERT INTO deletions VALUES (?)", found)
         self._execute("DELETE FROM conversations WHERE key = ?", found)
         return True
 
+    def erase(self, rows: int) -> int | None:
+        """Remove up to so many events, or blobs, of a conversation that was buried.
 
-def _connect(path: Path) -> sqlite3.Connection:
+        Return how many; None when there is nothing left of any.
+        """
+        found = self._execute("SELECT conversation FROM deletions LIMIT 1").fetchone()
+        if found is None:
+            return None
+        (key,) = found
+        # Sequence numbers have no gaps, so this is so many rows, which stand together in the file.
+        count = self._execute(
+            "DELETE FROM events WHERE conversation = ?1 AND "
+            "seq < (SELECT min(seq) FROM events WHERE conversation = ?1) + ?2",
+            (key, rows),
+        ).rowcount
+        if not count:
+            count = self._execute(
+                "DELETE FROM blobs WHERE rowid IN (SELECT rowid FROM blobs WHERE conversation = ? LIMIT ?)",
+                (key, max(1, rows // BLOB_ROWS)),
+            ).rowcount
+        if not count:
+            count = self._execute("DELETE FROM deletions WHERE conversation = ?", (key,)).rowcount
+        return count
+
+
+def _prepare(connection: sqlite3.Connection, durability: Durability, migrations: Sequence[str]) -> int:
+    """Set a new connection up; returns the epoch."""
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # nothing happens to a file with content
+    schema.migrate(connection, migrations)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA synchronous = {durability.value}")
+    connection.execute("UPDATE server SET epoch = epoch + 1")
+    (epoch,) = connection.execute("SELECT epoch FROM server").fetchone()
+    return int(epoch)
+
+
+def _reserve_path(path: Path) -> Path:
+    return path.with_name(path.name + "-reserve")
+
+
+def _place(path: Path) -> tuple[int, int] | None:
+    """Which file is there."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _connect(path: Path, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connection:
     return sqlite3.connect(
         path,
-        timeout=BUSY_TIMEOUT,
+        timeout=busy_timeout,
         isolation_level=None,
         check_same_thread=False,  # opened in one thread, used by the writer thread alone
         cached_statements=CACHED_STATEMENTS,

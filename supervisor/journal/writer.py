@@ -2,24 +2,35 @@
 
 Everything that gathered while the last transaction ran is the next transaction. For each one the Trio side is
 woken once, with what it needs to move the high-water marks.
+
+A failure that passes (see `trouble`) stops nothing: the thread keeps what it could not write and tries again,
+and what comes meanwhile is queued behind it. The queue has a bound since who produces much waits in `room`,
+and who wants to begin something is refused (`check`). Calls are not kept: they are told at once that nothing
+was stored, so that whoever tries again does nothing twice.
 """
 
 from __future__ import annotations
 
+import math
 import queue
-import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
-import attrs
+import structlog
 import trio
 
-from .errors import DuplicateEvent, JournalClosed, JournalError, again
-from .rows import Blob, RecordUpdate, Stored
-from .store import Step, Store
+from .batch import Append, Call, Lane, Op
+from .batch import write as _write
+from .eraser import Eraser
+from .errors import JournalClosed, JournalError, JournalFailed, JournalUnavailable, LogDeleted, again
+from .store import Store
+from .trouble import FIRST_PAUSE, LOG_SECONDS, LONGEST_PAUSE, Nature, Trouble, is_full, nature, own_fault
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -27,67 +38,57 @@ MAX_PENDING_BYTES = 4 * 1024 * 1024
 """Undurable bytes above which `room` holds producers back. At 50 MB/s and more this is less than 0.1 s of
 writing, so that a flooding conversation delays the others by no more than that."""
 
+ERASE_AT_ONCE_SECONDS = 1.0
+"""How long events are removed on a full disk before anything else is tried: what this frees is for all."""
 
-class Lane(Protocol):
-    """One conversation as the writer sees it."""
-
-    key: int | None
-    """Set by the writer when the conversation is created; None before."""
-    broken: JournalError | None
-    """Set by the writer thread: why what is still queued for this lane is dropped."""
-
-    def settle(self, last_seq: int, ticket: int) -> None:
-        """On the Trio side: everything up to here is durable."""
-
-    def fail(self, error: JournalError) -> None:
-        """On the Trio side: what was not durable is lost."""
-
-
-@attrs.define(eq=False, kw_only=True)
-class Append:
-    """Rows, a record and blobs of one conversation; one transaction. `size` in bytes."""
-
-    lane: Lane
-    rows: Sequence[Stored]
-    record: RecordUpdate | None
-    blobs: Sequence[Blob]
-    size: int
-    last_seq: int
-    ticket: int
-
-
-@attrs.define(eq=False, kw_only=True)
-class Call(Generic[T]):
-    """Something that answers. The answer is there, and `settled` set, once it is durable."""
-
-    action: Callable[[Store], T]
-    lane: Lane | None
-    settled: trio.Event = attrs.field(factory=trio.Event)
-    answer: T | None = None
-    error: JournalError | None = None
-    size: int = 0
-
-
-Op = Append | Call[Any]
+ERASE_PAUSE = 1.0
+"""Seconds after a slice that could not be removed before the next attempt: nobody waits for it."""
 
 
 class Writer:
     """The thread, its queue, and what is not durable yet.
 
     All methods belong to the Trio thread. `start` once, then `stop` once, which joins the thread.
+    `on_failure` is told the error after which nothing is ever written again, `on_trouble` that it began.
     """
 
-    def __init__(self, store: Store, on_failure: Callable[[JournalError], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        on_failure: Callable[[JournalError], None],
+        on_trouble: Callable[[], None] = lambda: None,
+    ) -> None:
         self.failure: JournalError | None = None
+        self.trouble: Trouble | None = None
+        """Why nothing can be written now, although it will be tried again."""
         self._store = store
         self._on_failure = on_failure
+        self._on_trouble = on_trouble
         self._queue: queue.SimpleQueue[Op | None] = queue.SimpleQueue()
+        self._urgent: queue.SimpleQueue[Call[Any]] = queue.SimpleQueue()
         self._calls: set[Call[Any]] = set()
         self._pending_bytes = 0
         self._room = trio.lowlevel.ParkingLot()
+        self._changes = trio.lowlevel.ParkingLot()
+        self._logged_at = -math.inf
+        self._told_log = False
         self._token = trio.lowlevel.current_trio_token()
+        self._nudge = threading.Event()
+        self._stopping = False
+        # The thread's own:
+        self._batch: list[Op] = []
+        self._since: float | None = None
+        self._attempts = 0
+        self._patient = True
+        self._open = True
+        self._eraser = Eraser(store)
         # A daemon only so that a disk that never answers cannot keep a finished process alive: `stop` joins.
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is not durable yet."""
+        return self._pending_bytes
 
     def start(self) -> None:
         """Start the thread."""
@@ -97,35 +98,53 @@ class Writer:
         """Accept nothing more."""
         if self.failure is None:
             self.failure = JournalClosed("the journal is closed")
-        self._room.unpark_all()
+        self._wake_all()
 
     def stop(self, timeout: float) -> bool:
         """Write what is queued, close the store and join the thread within `timeout` seconds of real time.
 
-        Blocks: run it in a thread. Returns whether the thread has ended.
+        While there is trouble that is tried once more. Blocks: run it in a thread. Returns whether the
+        thread has ended.
         """
+        self._stopping = True
         self._queue.put(None)
+        self._nudge.set()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def check(self) -> None:
+        """Raises the failure, or JournalUnavailable while there is trouble: for whoever wants to begin
+        something and can be told to come back."""
+        if self.failure is not None:
+            raise again(self.failure)
+        if self.trouble is not None:
+            raise JournalUnavailable(_refusal(self.trouble))
+
     def enqueue(self, append: Append) -> None:
-        """Queue an append. Raises the journal's failure."""
+        """Queue an append, also while there is trouble. Raises the journal's failure."""
         if self.failure is not None:
             raise again(self.failure)
         self._pending_bytes += append.size
         self._queue.put(append)
 
-    async def call(self, lane: Lane | None, action: Callable[[Store], T]) -> T:
+    async def call(self, lane: Lane | None, action: Callable[[Store], T], *, deletes: bool = False) -> T:
         """Run an action in the next transaction and return its answer when that is durable.
 
         Cancellation is held back until then, so that the caller always knows what happened.
-        Raises JournalError when the transaction failed.
+        Raises JournalUnavailable when it could not be written now, which leaves nothing of it, and
+        JournalError when the journal failed.
         """
-        if self.failure is not None:
-            raise again(self.failure)
-        call = Call(action=action, lane=lane)
+        if deletes:
+            if self.failure is not None:
+                raise again(self.failure)
+        else:
+            self.check()
+        call = Call(action=action, lane=lane, deletes=deletes)
         self._calls.add(call)
         self._queue.put(call)
+        if self.trouble is not None:
+            self._urgent.put(call)
+            self._nudge.set()
         with trio.CancelScope(shield=True):
             await call.settled.wait()
         if call.error is not None:
@@ -139,6 +158,10 @@ class Writer:
             await self._room.park()
         if self.failure is not None:
             raise again(self.failure)
+
+    async def changed(self) -> None:
+        """Wait until trouble begins, changes or ends, or the journal fails."""
+        await self._changes.park()
 
     # The Trio side, called by the thread through the token.
 
@@ -160,14 +183,44 @@ class Writer:
         if self._pending_bytes <= MAX_PENDING_BYTES:
             self._room.unpark_all()
 
+    def _troubled(self, trouble: Trouble) -> None:
+        began = self.trouble is None
+        self.trouble = trouble
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_SECONDS:
+            self._logged_at, self._told_log = now, True
+            log.error(
+                "the journal cannot be written; it is tried again",
+                reason=trouble.reason,
+                seconds=round(time.time() - trouble.since, 1),
+                attempts=trouble.attempts,
+                waiting_bytes=self._pending_bytes,
+            )
+        if began:
+            self._on_trouble()
+        self._changes.unpark_all()
+
+    def _recovered(self) -> None:
+        trouble, self.trouble = self.trouble, None
+        if trouble is not None and self._told_log:
+            self._told_log = False
+            seconds = round(time.time() - trouble.since, 1)
+            log.warning("the journal is written again", seconds=seconds, attempts=trouble.attempts)
+        self._changes.unpark_all()
+
     def _failed(self, error: JournalError) -> None:
         self.failure = error
+        self.trouble = None
         for call in self._calls:
             call.error = error
             call.settled.set()
         self._calls.clear()
-        self._room.unpark_all()
+        self._wake_all()
         self._on_failure(error)
+
+    def _wake_all(self) -> None:
+        self._room.unpark_all()
+        self._changes.unpark_all()
 
     # The thread.
 
@@ -178,112 +231,237 @@ class Writer:
 
     def _run(self) -> None:
         alive = True
-        open_ = True
-        while open_:
-            ops: list[Op] = []
-            op = self._queue.get()
-            with suppress(queue.Empty):
-                while op is not None:
-                    ops.append(op)
-                    op = self._queue.get_nowait()
-                open_ = False
-            if ops and alive:
-                alive = self._commit(ops)
+        while self._open:
+            self._gather(self._eraser.wait() if alive else None)
+            if self._batch and alive:
+                alive = self._commit()
+            if alive:
+                alive = self._erase_some()
+            self._batch = []
         try:
             self._store.close()
-        except sqlite3.Error as error:
+        except Exception as error:  # noqa: BLE001  # the last that can be said
             self._post(self._failed, JournalError(f"cannot close the journal: {error}"))
 
-    def _commit(self, ops: list[Op]) -> bool:
-        """Make a batch durable and tell the Trio side. Return False when nothing can be written any more."""
-        errors = {
-            id(op.lane): op.lane.broken for op in ops if op.lane is not None and op.lane.broken is not None
+    def _gather(self, seconds: float | None) -> None:
+        """Take everything that is queued into the batch; wait so long for the first, None: for ever."""
+        with suppress(queue.Empty):
+            op = self._queue.get(timeout=seconds) if seconds != 0 else self._queue.get_nowait()
+            while op is not None:
+                if not (isinstance(op, Call) and op.done):
+                    self._batch.append(op)
+                op = self._queue.get_nowait()
+            self._open = False
+
+    def _commit(self) -> bool:
+        """Make the batch durable and tell the Trio side, however long that takes. False when it is not, since
+        nothing can be written any more, or the journal is to be closed."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                self._attempt()
+            except Exception as error:  # noqa: BLE001  # whatever it was, waiting for this thread must end
+                if not self._go_on(error):
+                    return False
+            else:
+                self._calm()
+                return True
+            self._nudge.wait(pause)
+            self._nudge.clear()
+            pause = min(pause * 2, LONGEST_PAUSE)
+            self._make_room()
+
+    def _attempt(self) -> None:
+        """Write the batch. What is written leaves it."""
+        self._store.check_place()
+        if not self._batch:
+            self._store.probe()
+            return
+        broken = {
+            id(op.lane): op.lane.broken
+            for op in self._batch
+            if op.lane is not None and op.lane.broken is not None
         }
         try:
-            try:
-                _write(self._store, ops)
-            except sqlite3.IntegrityError:
-                errors.update(self._commit_one_by_one(ops))
-        except Exception as error:  # noqa: BLE001  # whatever it was, waiting for this thread must end
-            failure = JournalError(f"cannot write the journal: {error}")
-            failure.__cause__ = error
-            self._post(self._failed, failure)
-            return False
-        self._post(self._settled, ops, errors)
-        return True
+            _write(self._store, self._batch)
+        except Exception as error:
+            if nature(error) is not Nature.OWN:
+                raise
+            self._attempt_one_by_one()
+        else:
+            self._tell(self._batch, broken)
+            self._batch = []
 
-    def _commit_one_by_one(self, ops: list[Op]) -> dict[int, JournalError]:
-        """Make a batch durable with one transaction for each lane, so that only the culprit loses its part.
+    def _attempt_one_by_one(self) -> None:
+        """Write the batch with one transaction for each lane, so that only the culprit loses its part.
 
         Lanes are different conversations and need no order among them.
         """
         lanes: dict[int, list[Op]] = {}
-        for op in ops:
+        for op in self._batch:
             lanes.setdefault(id(op.lane or op), []).append(op)
-        errors: dict[int, JournalError] = {}
         for lane_id, part in lanes.items():
+            lane = part[0].lane
+            errors: dict[int, JournalError] = {}
+            if lane is not None and lane.broken is not None:
+                errors[lane_id] = lane.broken
             try:
                 _write(self._store, part)
-            except sqlite3.IntegrityError as error:
-                failure = DuplicateEvent(f"an event id was appended twice: {error}")
-                failure.__cause__ = error
+            except Exception as error:
+                if nature(error) is not Nature.OWN:
+                    raise
+                failure = own_fault(error)
                 errors[lane_id] = failure
                 errors.update((id(op), failure) for op in part)
-                if part[0].lane is not None:
-                    part[0].lane.broken = failure
-        return errors
+                if lane is not None:
+                    lane.broken = failure
+            written = {id(op) for op in part}
+            self._batch = [op for op in self._batch if id(op) not in written]
+            self._tell(part, errors)
+
+    def _tell(self, ops: Sequence[Op], errors: dict[int, JournalError]) -> None:
+        for op in ops:
+            if isinstance(op, Call):
+                op.done = True
+                if op.deletes:
+                    self._eraser.look()
+        self._post(self._settled, ops, errors)
+
+    # The thread, when a write has failed.
+
+    def _go_on(self, error: Exception) -> bool:
+        """Whether to try again: not after a failure that lasts, nor at the end."""
+        if nature(error) is not Nature.PASSES:
+            failure = JournalFailed(f"cannot write the journal: {error}")
+            failure.__cause__ = error
+            self._post(self._failed, failure)
+            return False
+        self._attempts += 1
+        self._since = self._since or time.time()
+        trouble = Trouble.of(error, since=self._since, attempts=self._attempts)
+        self._be_patient(False)
+        self._post(self._troubled, trouble)
+        calls = [op for op in self._batch if isinstance(op, Call)]
+        if calls:
+            self._batch = [op for op in self._batch if not isinstance(op, Call)]
+            refusal = JournalUnavailable(_refusal(trouble))
+            deletes = [call for call in calls if call.deletes]
+            self._refuse([call for call in calls if not call.deletes], refusal)
+            for call in deletes:
+                self._delete(call)
+        if self._stopping:
+            self._end_in_trouble(trouble)
+            return False
+        return True
+
+    def _calm(self) -> None:
+        if self._since is None:
+            return
+        self._since, self._attempts = None, 0
+        self._be_patient(True)
+        self._store.reserve.fill()
+        # Deletions that were asked for too late to be urgent are in the queue, too.
+        with suppress(queue.Empty):
+            while True:
+                self._urgent.get_nowait()
+        self._post(self._recovered)
+
+    def _be_patient(self, patient: bool) -> None:
+        if patient is not self._patient:
+            self._patient = patient
+            with suppress(Exception):
+                self._store.be_patient(patient)
+
+    def _refuse(self, calls: Sequence[Call[Any]], error: JournalError) -> None:
+        for call in calls:
+            call.done = True
+        if calls:
+            self._post(self._settled, calls, {id(call): error for call in calls})
+
+    def _make_room(self) -> None:
+        """Do what frees space before what needs it is tried again."""
+        with suppress(queue.Empty):
+            while True:
+                call = self._urgent.get_nowait()
+                if not call.done:
+                    self._delete(call)
+        if self._eraser.pending:
+            self._erase_at_once()
+
+    def _delete(self, call: Call[Any]) -> None:
+        """Run a deletion while there is trouble, on the space that is set aside."""
+        try:
+            self._with_reserve(lambda: _write(self._store, [call]))
+        except Exception as error:  # noqa: BLE001  # a failure that lasts is met by the next attempt, too
+            told = JournalUnavailable(f"The conversation cannot be deleted now, and is still there: {error}")
+            told.__cause__ = error
+            self._refuse([call], told)
+            return
+        if call.lane is not None and call.answer:
+            # Nothing of it that waits is written any more.
+            call.lane.broken = LogDeleted("the conversation has been deleted")
+        self._tell([call], {})
+        self._erase_at_once()
+
+    def _erase_at_once(self) -> None:
+        until = time.monotonic() + ERASE_AT_ONCE_SECONDS
+        erased = False
+        with suppress(Exception):  # as above; the rest is removed later
+            while self._eraser.pending and time.monotonic() < until:
+                self._with_reserve(self._eraser.slice)
+                erased = True
+        if erased:
+            self._store.checkpoint()  # which gives the space of the write-ahead log back
+
+    def _with_reserve(self, write: Callable[[], None]) -> None:
+        """Write what frees space, on the space that is set aside if there is no other."""
+        try:
+            write()
+        except Exception as error:
+            if not is_full(error) or not self._store.reserve.release():
+                raise
+            self._store.checkpoint()
+            write()
+
+    def _end_in_trouble(self, trouble: Trouble) -> None:
+        """The last attempt, with all that is queued and the space set aside; then what is lost is told."""
+        self._gather(0)
+        self._refuse(
+            [op for op in self._batch if isinstance(op, Call)], JournalUnavailable(_refusal(trouble))
+        )
+        self._batch = [op for op in self._batch if isinstance(op, Append)]
+        self._store.reserve.release()
+        try:
+            self._attempt()
+        except Exception:  # noqa: BLE001  # the reason is the one that is known
+            lost = [op for op in self._batch if isinstance(op, Append) and op.lane.broken is None]
+            events = sum(len(op.rows) for op in lost)
+            conversations = len({id(op.lane) for op in lost})
+            self._post(
+                self._failed,
+                JournalError(
+                    f"the journal could not be written before its end: {events} events of {conversations} "
+                    f"conversations are lost: {trouble.reason}"
+                ),
+            )
+
+    # The thread, when there is time: conversations that were deleted.
+
+    def _erase_some(self) -> bool:
+        """One transaction of it, if there is anything. False when nothing can be written any more."""
+        if not self._open or self._eraser.wait() != 0:
+            return True
+        try:
+            self._with_reserve(self._eraser.slice)
+        except Exception as error:  # noqa: BLE001  # as in _commit
+            if nature(error) is Nature.LASTS:
+                return self._go_on(error)
+            self._eraser.rest(ERASE_PAUSE)
+        else:
+            if not self._eraser.pending:
+                self._store.reserve.fill()
+        return True
 
 
-def _write(store: Store, ops: Iterable[Op]) -> None:
-    steps = _steps(store, ops)
-    # One statement is a transaction by itself; see the measurement in `store`.
-    with store.transaction() if len(steps) > 1 else nullcontext():
-        for step in steps:
-            step()
-
-
-def _steps(store: Store, ops: Iterable[Op]) -> list[Step]:
-    """Turn a batch into statements: rows together, and of each conversation's records only the last."""
-    steps: list[Step] = []
-    appends: list[Append] = []
-    for op in ops:
-        if isinstance(op, Call):
-            steps.append(partial(_append, store, appends))
-            appends = []
-            steps.append(partial(_answer, store, op))
-        elif op.lane.broken is None:
-            appends.append(op)
-    # What follows a call may need the key that the call gives to its lane, hence the delay above.
-    return [*steps, partial(_append, store, appends)] if steps else _append_steps(store, appends)
-
-
-def _append(store: Store, appends: Sequence[Append]) -> None:
-    for step in _append_steps(store, appends):
-        step()
-
-
-def _append_steps(store: Store, appends: Sequence[Append]) -> list[Step]:
-    rows: list[tuple[int, Stored]] = []
-    records: dict[int, RecordUpdate] = {}
-    steps: list[Step] = []
-    for append in appends:
-        key = append.lane.key
-        assert key is not None
-        rows += [(key, row) for row in append.rows]
-        if append.record is not None:
-            records[key] = _merged(records.get(key), append.record)
-        if append.blobs:
-            steps.append(partial(store.put_blobs, key, append.blobs))
-    steps += store.insert_steps(rows)
-    steps += (partial(store.update_record, key, update) for key, update in records.items())
-    return steps
-
-
-def _merged(earlier: RecordUpdate | None, later: RecordUpdate) -> RecordUpdate:
-    if earlier is None or later.title is not None:
-        return later
-    return attrs.evolve(later, title=earlier.title)
-
-
-def _answer(store: Store, call: Call[Any]) -> None:
-    call.answer = call.action(store)
+def _refusal(trouble: Trouble) -> str:
+    return f"The journal cannot be written now, and nothing was stored: {trouble.reason}. Try again later."

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import socket
+import stat
+import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -592,3 +595,77 @@ def test_an_unfinished_character_is_left_out_until_it_is_whole() -> None:
     assert ring.text(final=True) == "ok \ufffd"
     ring.add("🙂".encode()[-2:])
     assert ring.text(final=False) == "ok 🙂"
+
+
+# -- a file that cannot be written keeps its text -----------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Any:
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system is not permitted here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+async def test_a_full_disk_keeps_the_old_file(small_disk: Path, linked: bool) -> None:
+    path = small_disk / "f"
+    path.write_text("old")
+    if linked:
+        (small_disk / "g").hardlink_to(path)
+    before = sorted(small_disk.iterdir())
+    async with serving(small_disk) as services:
+        error = await refused(services, "fs/write_text_file", path=str(path), content="x" * 2_000_000)
+        assert (error.code, error.message) == (-32603, "No space left on device")
+        assert path.read_text() == "old"
+        assert sorted(small_disk.iterdir()) == before
+        await services.handle("fs/write_text_file", {"path": str(path), "content": "new"})
+        assert path.read_text() == "new"
+
+
+async def test_any_failure_keeps_the_old_file(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing can be mounted: a write that fails in the middle."""
+    (workspace / "f").write_text("old")
+
+    def fail(file: Any, data: bytes) -> None:
+        file.write(data[:3])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "_write_all", fail)
+    async with serving(workspace) as services:
+        for name in ("f", "fresh"):
+            error = await refused(services, "fs/write_text_file", path=str(workspace / name), content="newer")
+            assert error.message == "No space left on device"
+    assert [(path.name, path.read_text()) for path in workspace.iterdir()] == [("f", "old")]
+
+
+async def test_a_file_that_is_replaced_keeps_its_mode_and_its_names(workspace: Path) -> None:
+    script, other = workspace / "script", workspace / "linked"
+    script.write_text("old, and longer than what comes")
+    script.chmod(0o751)
+    other.write_text("old, and longer than what comes")
+    (workspace / "second-name").hardlink_to(other)
+    (workspace / "link").symlink_to("script")
+    async with serving(workspace) as services:
+        for name in ("link", "linked"):
+            await services.handle("fs/write_text_file", {"path": str(workspace / name), "content": "new"})
+    assert (script.read_text(), stat.S_IMODE(script.stat().st_mode)) == ("new", 0o751)
+    assert (workspace / "link").is_symlink()
+    assert (workspace / "second-name").read_text() == "new"
+    assert len(list(workspace.iterdir())) == 4
+
+
+async def test_a_file_that_may_not_be_written_is_not_replaced(workspace: Path) -> None:
+    """The directory would permit that; the file's mode does not."""
+    if os.geteuid() == 0:
+        pytest.skip("root may write everything")
+    (workspace / "f").write_text("old")
+    (workspace / "f").chmod(0o444)
+    async with serving(workspace) as services:
+        error = await refused(services, "fs/write_text_file", path=str(workspace / "f"), content="new")
+        assert error.code == -32603
+    assert (workspace / "f").read_text() == "old"

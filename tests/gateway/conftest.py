@@ -71,6 +71,14 @@ class FakeConversation:
             "updated_at": self.created_at,
         }
 
+    async def durable_info(self) -> dict[str, Any]:
+        await self.log.flushed()
+        return self.info()
+
+    async def durable_state(self) -> bytes:
+        await self.log.flushed()
+        return self.full_state()
+
     def full_state(self) -> bytes:
         return orjson.dumps(
             {

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+from functools import partial
 
 import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.journal import Brief, Stored, open_journal, queries
+from supervisor.journal import Brief, SearchTooLong, Stored, open_journal, queries
 from supervisor.journal.schema import migrate
 from supervisor.journal.store import Store, _connect, insert_sizes
 
@@ -235,3 +237,72 @@ def test_whatever_bytes_and_names_come_back_as_they_were(content):
 @given(st.integers(0, 100_000))
 def test_statements_add_up(count):
     assert sum(insert_sizes(count)) == count
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("limit", [1, 2, 100])
+@pytest.mark.parametrize(
+    "asked", [{"body": "off"}, {"source": "user"}, {"since": "2026-11-21T08:00:03.000000Z"}, {"body": "none"}]
+)
+async def test_a_search_that_looks_at_much_says_how_far_it_looked(
+    log, make_row, monkeypatch, order, limit, asked
+):
+    await fill(log, make_row)
+    (whole,) = [(await log.search(**asked, order=order, limit=100)).items]
+    monkeypatch.setattr(queries, "SCAN_SECONDS", 0)
+    monkeypatch.setattr(queries, "SCAN_ROWS", 2)
+    found, pages, page_id = [], 0, None
+    while True:
+        page = await log.search(**asked, order=order, limit=limit, page=page_id)
+        assert len(page.items) <= limit
+        found += page.items
+        pages += 1
+        page_id = page.next_page_id
+        if page_id is None:
+            break
+    assert found == list(whole)
+    assert pages >= 3  # of the six events, it looked at two each time
+    assert await log.count(**asked) == len(whole)
+
+
+async def test_a_kind_is_found_by_its_index(log, make_row, monkeypatch):
+    """However many events there are of others."""
+    await fill(log, make_row)
+    monkeypatch.setattr(queries, "SCAN_SECONDS", 0)
+    monkeypatch.setattr(queries, "SCAN_ROWS", 1)
+    page = await log.search(kind="MessageEvent", order="desc", limit=2)
+    assert (ids(page.items), page.next_page_id) == (["id-5", "id-4"], "id-0")
+
+    def plan(connection):
+        condition, values = queries._where(1, 5, queries.Filter(kind="MessageEvent"))
+        sql = f"EXPLAIN QUERY PLAN SELECT seq FROM events WHERE {condition} AND seq >= 0 ORDER BY seq DESC"
+        return connection.execute(sql, values).fetchall()
+
+    (step,) = await log._readers.run(plan)
+    assert "COVERING INDEX events_by_kind (conversation=? AND kind=? AND seq" in step[3]
+
+
+async def test_counting_has_an_end(log, make_row, monkeypatch):
+    await fill(log, make_row)
+    monkeypatch.setattr(queries, "SCAN_SECONDS", 0)
+    monkeypatch.setattr(queries, "SCAN_ROWS", 1)
+    monkeypatch.setattr("supervisor.journal.log.COUNT_SECONDS", -1)
+    with pytest.raises(SearchTooLong, match="6 events to go"):
+        await log.count(body="off")
+    assert await log.count(kind="MessageEvent") == 3
+    assert await log.count() == 6
+
+
+async def test_long_searches_leave_readers_for_others(log, make_row, monkeypatch):
+    await fill(log, make_row)
+    gate = threading.Event()
+    monkeypatch.setattr(queries, "_next_rows", lambda rows, took: (gate.wait(20), rows)[1])
+    async with trio.open_nursery() as nursery:
+        for _ in range(8):
+            nursery.start_soon(partial(log.count, body="off"))
+        await trio.sleep(0.05)
+        with trio.fail_after(5):
+            for _ in range(8):
+                assert len(await log.read(-1, 10)) == 6
+                assert await log.count(kind="ActionEvent") == 2
+        gate.set()

@@ -1,0 +1,56 @@
+"""Removing the events of conversations that were deleted, a little at a time, between other writes.
+
+In one transaction a million events take 7 s, and nothing else is written meanwhile. What is left at the end
+of the process is removed by the next one: the file says which conversations are to be erased.
+"""
+
+from __future__ import annotations
+
+import time
+
+from .store import Store
+
+SLICE_SECONDS = 0.005
+"""What one transaction may take: everything else that comes meanwhile is durable so much later."""
+
+FIRST_ROWS = 64
+"""Events removed by the first transaction; the next ones remove more or fewer, by the time that it took."""
+
+MOST_ROWS = 4096
+"""Events removed by one transaction, however small they are."""
+
+
+class Eraser:
+    """Belongs to the writer thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._rows = FIRST_ROWS
+        self._not_before = 0.0
+        self.pending = True
+        """Whether there may be anything to remove: an earlier process may have left some."""
+
+    def look(self) -> None:
+        """A conversation was deleted."""
+        self.pending = True
+
+    def wait(self) -> float | None:
+        """Seconds until there is something to do, None: nothing."""
+        return max(0.0, self._not_before - time.monotonic()) if self.pending else None
+
+    def rest(self, seconds: float) -> None:
+        """Do nothing for so long."""
+        self._not_before = time.monotonic() + seconds
+
+    def slice(self) -> None:
+        """One transaction. Raises sqlite3.Error; then nothing of it happened."""
+        begin = time.monotonic()
+        if self._store.erase(self._rows) is None:
+            self.pending = False
+            self._rows = FIRST_ROWS
+            return
+        took = time.monotonic() - begin
+        if took > SLICE_SECONDS:
+            self._rows = max(1, self._rows // 2)
+        elif took < SLICE_SECONDS / 2:
+            self._rows = min(MOST_ROWS, self._rows * 2)

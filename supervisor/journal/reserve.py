@@ -1,0 +1,73 @@
+"""Space that is set aside on the disk of the journal, for what frees space.
+
+Deleting writes: the pages that it changes go to the write-ahead log, and that is emptied into the database
+only where the database can take all of it. Measured on a full disk, deleting needs up to as much as the log
+holds then: 1.6 MB with events of 1 kB, 9 MB with events of 3 MB. So a file beside the journal keeps that much
+back, and is emptied when somebody deletes on a full disk.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+RESERVE_BYTES = 16 * 1024 * 1024
+"""What is set aside: twice the size at which SQLite empties the write-ahead log (1,000 pages of 8 kB)."""
+
+RESERVE_PART = 4
+"""At most this part of what is free (1/4) is set aside, so that a small disk is not filled by it."""
+
+_LEAST_BYTES = 64 * 1024
+
+
+class Reserve:
+    """The file. Synchronous; its methods raise nothing: where nothing can be set aside, nothing is."""
+
+    def __init__(self, path: Path, most: int = RESERVE_BYTES) -> None:
+        self._path = path
+        self._most = most
+        self.held = 0
+        """Bytes set aside."""
+
+    def fill(self) -> None:
+        """Set space aside, unless it is."""
+        if self.held or not hasattr(os, "posix_fallocate"):
+            return
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            return
+        try:
+            there = os.fstat(descriptor).st_blocks * 512
+            found = os.fstatvfs(descriptor)
+            free = found.f_bavail * found.f_frsize + there
+            size = min(self._most, free // RESERVE_PART)
+            if size >= _LEAST_BYTES:
+                os.ftruncate(descriptor, size)
+                os.posix_fallocate(descriptor, 0, size)
+                self.held = size
+            else:
+                os.ftruncate(descriptor, 0)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(descriptor, 0)
+        finally:
+            os.close(descriptor)
+
+    def release(self) -> bool:
+        """Give the space back. Return whether there was any."""
+        try:
+            found = self._path.stat().st_blocks > 0
+            if found:
+                os.truncate(self._path, 0)
+        except OSError:
+            return False
+        self.held = 0
+        return found
+
+    def remove(self) -> None:
+        """Leave no file behind."""
+        with suppress(OSError):
+            self._path.unlink()
+        self.held = 0

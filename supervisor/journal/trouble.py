@@ -1,0 +1,118 @@
+"""What is wrong when SQLite cannot write, and whether that passes. Pure.
+
+Three kinds. What *passes* is tried again, with everything that is queued kept: a full disk, a lock of another
+process, a disk that fails for a moment, too few file descriptors or too little memory. What is its *own*
+fault - a value that SQLite does not take, an id that is there already - costs one conversation what it had
+queued, and no other. What *lasts* ends the journal: a file that is no database, is damaged, may not be
+written, or is gone.
+"""
+
+from __future__ import annotations
+
+import enum
+import sqlite3
+
+import attrs
+
+from .errors import DuplicateEvent, JournalError, TooLarge, Unstorable
+
+FIRST_PAUSE = 0.05
+"""Seconds before the first new attempt: many locks are gone by then."""
+
+LONGEST_PAUSE = 1.0
+"""Seconds between attempts later on: what clears the trouble is a person or another program, and nobody
+should wait for us for longer when it is over."""
+
+LOG_SECONDS = 60.0
+"""Trouble is logged once in so many seconds, however often it comes and goes."""
+
+
+class Nature(enum.Enum):
+    """What becomes of a failure."""
+
+    PASSES = "passes"
+    OWN = "own"
+    LASTS = "lasts"
+
+
+_PRIMARY = 0xFF  # the rest of an error code tells details
+
+_ADVICE = {
+    sqlite3.SQLITE_FULL: "the disk is full; free some space, or delete conversations",
+    sqlite3.SQLITE_BUSY: "another process holds the database; wait for it, or end it",
+    sqlite3.SQLITE_LOCKED: "another process holds the database; wait for it, or end it",
+    sqlite3.SQLITE_IOERR: "the disk fails; see the system's log",
+    sqlite3.SQLITE_CANTOPEN: "its files cannot be opened; look at their rights and at the open file limit",
+    sqlite3.SQLITE_NOMEM: "there is no memory; end something",
+    sqlite3.SQLITE_PROTOCOL: "another process holds the database; wait for it, or end it",
+    sqlite3.SQLITE_INTERRUPT: "it was interrupted",
+}
+"""Failures that pass, by SQLite's primary code, and what a person can do."""
+
+_LASTING = frozenset({sqlite3.SQLITE_IOERR_CORRUPTFS, sqlite3.SQLITE_IOERR_DATA})
+"""Kinds of I/O errors that do not pass: the file system, or the page, is damaged."""
+
+_OWN_CODES = frozenset({
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_RANGE,
+    sqlite3.SQLITE_TOOBIG,
+})  # fmt: skip
+
+
+def _code(error: BaseException) -> int | None:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code if isinstance(code, int) else None
+
+
+def nature(error: BaseException) -> Nature:
+    """Whether a failure of a write passes, is the fault of what was written, or lasts."""
+    if isinstance(error, MemoryError):
+        return Nature.PASSES
+    if isinstance(error, OverflowError | UnicodeError | sqlite3.IntegrityError | sqlite3.DataError):
+        return Nature.OWN
+    if isinstance(error, sqlite3.InterfaceError) and _code(error) is None:
+        return Nature.OWN  # a value that cannot be bound
+    code = _code(error)
+    if code is None:
+        return Nature.LASTS
+    if code & _PRIMARY in _OWN_CODES:
+        return Nature.OWN
+    return Nature.PASSES if code & _PRIMARY in _ADVICE and code not in _LASTING else Nature.LASTS
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether there was no space."""
+    code = _code(error)
+    return code is not None and code & _PRIMARY == sqlite3.SQLITE_FULL
+
+
+def own_fault(error: Exception) -> JournalError:
+    """What the conversation is told whose write SQLite did not take."""
+    code = _code(error)
+    found: JournalError
+    if isinstance(error, sqlite3.IntegrityError):
+        found = DuplicateEvent(f"an event id was appended twice: {error}")
+    elif isinstance(error, OverflowError) or (code is not None and code & _PRIMARY == sqlite3.SQLITE_TOOBIG):
+        found = TooLarge(f"an event is larger than the journal takes: {error}")
+    else:
+        found = Unstorable(f"an event cannot be stored: {error}")
+    found.__cause__ = error
+    return found
+
+
+@attrs.frozen
+class Trouble:
+    """Why nothing can be written at the moment. `since` is in seconds since the epoch, `attempts` counts the
+    writes that failed since then."""
+
+    reason: str
+    since: float
+    attempts: int
+
+    @classmethod
+    def of(cls, error: BaseException, *, since: float, attempts: int) -> Trouble:
+        """From a failure that passes."""
+        code = _code(error)
+        advice = "there is no memory; end something" if code is None else _ADVICE[code & _PRIMARY]
+        return cls(f"{advice} (SQLite: {error})", since, attempts)
