@@ -57,6 +57,11 @@ STALL_SECONDS = 20.0
 """How long a client may take no byte of what we send before its connection is ended (TCP_USER_TIMEOUT).
 Longer than a laptop's radio pause, shorter than what a reader of a frozen tab would notice."""
 
+KEEP_ALIVE_SECONDS = 75.0
+"""How long an idle connection is kept. Longer than the polling intervals of clients, so that they rarely
+meet a connection that is just being closed. A request's head must have come within this time, too, however
+slowly a client sends it."""
+
 PING_SECONDS = 20.0
 """Interval of WebSocket pings. Proxies cut idle connections after 30 to 60 s."""
 
@@ -113,6 +118,7 @@ class Config:
     max_connections: int = attrs.field(factory=max_connections)
     max_subscribers: int = MAX_SUBSCRIBERS
     stall_seconds: float = STALL_SECONDS
+    keep_alive_seconds: float = KEEP_ALIVE_SECONDS
     ping_seconds: float = PING_SECONDS
     auth_seconds: float = AUTH_SECONDS
     body_seconds: float = BODY_SECONDS
@@ -171,6 +177,7 @@ def load_config(
         max_connections=pick(env, "OSTLER_MAX_CONNECTIONS", positive_int, max_connections()),
         max_subscribers=pick(env, "OSTLER_MAX_SUBSCRIBERS", positive_int, MAX_SUBSCRIBERS),
         stall_seconds=pick(env, "OSTLER_STALL_SECONDS", positive_float, STALL_SECONDS),
+        keep_alive_seconds=pick(env, "OSTLER_KEEP_ALIVE_SECONDS", positive_float, KEEP_ALIVE_SECONDS),
         ping_seconds=pick(env, "OSTLER_PING_SECONDS", positive_float, PING_SECONDS),
         auth_seconds=pick(env, "OSTLER_AUTH_SECONDS", positive_float, AUTH_SECONDS),
         body_seconds=pick(env, "OSTLER_BODY_SECONDS", positive_float, BODY_SECONDS),

@@ -33,11 +33,6 @@ log = structlog.get_logger("gateway")
 BACKLOG: Final = 256
 """Connections that the kernel holds for us while we are busy, such as during start-up."""
 
-KEEP_ALIVE_SECONDS: Final = 75.0
-"""How long an idle connection is kept. Longer than the polling intervals of clients, so that they rarely
-meet a connection that is just being closed. A request's head must have come within this time, too, however
-slowly a client sends it."""
-
 REQUESTS_PER_CONNECTION: Final = 1_000_000
 """Practically no limit: a client that polls should not have to reconnect."""
 
@@ -116,7 +111,7 @@ def hypercorn_config(config: Config) -> HypercornConfig:
     settings.accesslog = None
     settings.loglevel = "WARNING"
     settings.include_server_header = False
-    settings.keep_alive_timeout = KEEP_ALIVE_SECONDS
+    settings.keep_alive_timeout = config.keep_alive_seconds
     settings.keep_alive_max_requests = REQUESTS_PER_CONNECTION
     settings.websocket_ping_interval = config.ping_seconds
     settings.websocket_max_message_size = config.max_message_bytes
