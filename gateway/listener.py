@@ -24,7 +24,8 @@ from gateway.address import http_url, is_loopback, open_refusal
 from gateway.config import Config
 from gateway.connection import Connection, current
 from gateway.doorway import is_peers_fault, note_peers_fault
-from gateway.lobby import SPARES, Lobby, Spares, accept
+from gateway.lobby import Lobby, Spares, accept
+from supervisor.agents.descriptors import OPERATORS, SPARES
 
 __all__ = ["BindError", "bind", "current", "hypercorn_config", "serve_connections", "url_of"]
 
@@ -42,9 +43,6 @@ WATCH_SECONDS: Final = 1.0
 
 LAST_WATCH_SECONDS: Final = 0.05
 """The same while the server ends."""
-
-OPERATORS_CONNECTIONS: Final = 16
-"""Connections on the control socket: a few people, each with a command or two."""
 
 
 class BindError(Exception):
@@ -124,6 +122,7 @@ async def serve_connections(
     config: Config,
     stop: trio.Event,
     *,
+    lobby: Lobby | None = None,
     control: socket.socket | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -131,13 +130,14 @@ async def serve_connections(
 
     Takes `config.grace_seconds` at most for that. Cancellation cuts every connection at once. The sockets
     are closed in both cases. Beyond `config.max_connections` a new connection takes the place of one that
-    does nothing, or is refused. `control` is the socket of the operators, who have places of their own.
+    does nothing, or is refused; `lobby` counts them. `control` is the socket of the operators, who have
+    places of their own.
     """
     settings = hypercorn_config(config)
     context = WorkerContext(None)
     wrapped = wrap_app(app, settings.wsgi_max_body_size, "asgi")
-    public = Lobby(config.max_connections)
-    operators = Lobby(OPERATORS_CONNECTIONS)
+    public = lobby or Lobby(config.max_connections)
+    operators = Lobby(OPERATORS)
     spares = Spares(0 if control is None else SPARES)
 
     async def receive(lobby: Lobby, stream: trio.SocketStream) -> None:

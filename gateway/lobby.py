@@ -14,6 +14,7 @@ import structlog
 import trio
 
 from gateway.connection import Connection
+from supervisor.agents.descriptors import REFUSALS, SPARES
 
 log = structlog.get_logger("gateway")
 
@@ -26,18 +27,11 @@ REFUSAL: Final = (
 REFUSAL_SECONDS: Final = 0.2
 """How long it may take to read that."""
 
-REFUSALS: Final = 16
-"""Clients that are given this time at once. Others are told and left: each holds a descriptor meanwhile."""
-
 ACCEPT_PAUSE_SECONDS: Final = 0.1
 """Between two tries to accept while there are no descriptors. Clients wait in the kernel's queue."""
 
 COMPLAINT_SECONDS: Final = 60.0
 """Between two lines in the log about that."""
-
-SPARES: Final = 16
-"""Descriptors that are kept for operators: a few connections, and what their requests open (a look at /proc
-takes two, an agent's end one)."""
 
 GONE: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
 HALF_GONE: Final = getattr(select, "POLLRDHUP", 0)

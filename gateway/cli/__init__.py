@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command != "serve":
         return commands.run(arguments)
     # Imported here, so that --version and --help stay quick.
+    from supervisor.agents.descriptors import raise_limit
     from supervisor.agents.lifeline import Lifeline, WardenGone
 
     if argv is None and _wants_warden(arguments):
@@ -72,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     if argv is None:
         _hide_from_peers()
+        raise_limit()
 
     import attrs
 

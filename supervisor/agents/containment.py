@@ -20,7 +20,7 @@ import attrs
 import structlog
 import trio
 
-from supervisor.agents import brand, cgroup, levels, prctl, tree
+from supervisor.agents import brand, cgroup, descriptors, levels, prctl, tree
 from supervisor.agents.brand import Brand
 from supervisor.agents.environment import MARKER
 from supervisor.agents.levels import Level
@@ -76,6 +76,7 @@ class Mark:
         """
 
         def own(pid: int) -> ProcessId:
+            descriptors.give_back(pid)
             process = tree.identify(pid)
             self.owned.add(process)
             return process

@@ -1,4 +1,4 @@
-"""Clients that end their connections in every impolite way, against a real server: it keeps nothing of them."""
+"""Clients that end their connections in every impolite way: a real server keeps nothing of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ AT_ONCE = 60
 """Connections at the same time."""
 
 GONE_SECONDS = 15.0
-"""After so long nothing is left of a client that left; what it may hold up is bounded by the settings below."""
+"""After so long nothing is left of a client that left; the settings below bound what it may hold up."""
 
 ENVIRONMENT = {
     "OSTLER_SESSION_API_KEY": KEY,

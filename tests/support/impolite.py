@@ -16,7 +16,9 @@ GET = b"GET /alive HTTP/1.1\r\n" + HOST + b"\r\n"
 LARGE = b"GET /openapi.json HTTP/1.1\r\n" + HOST + b"\r\n"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HANDSHAKE = (
-    b"GET /sockets/events/00000000-0000-4000-8000-000000000000 HTTP/1.1\r\n" + HOST + b"Upgrade: websocket\r\n"
+    b"GET /sockets/events/00000000-0000-4000-8000-000000000000 HTTP/1.1\r\n"
+    + HOST
+    + b"Upgrade: websocket\r\n"
     b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
     + base64.b64encode(bytes(16))
     + b"\r\n\r\n"
@@ -56,7 +58,11 @@ def masked(opcode: int, payload: bytes = b"", *, fin: bool = True) -> bytes:
 
 
 OPEN_H2 = PREFACE + frame(SETTINGS)
-H2C = b"GET /alive HTTP/1.1\r\n" + HOST + b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: %b\r\n\r\n"
+H2C = (
+    b"GET /alive HTTP/1.1\r\n"
+    + HOST
+    + b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: %b\r\n\r\n"
+)
 POST = b"POST /api/conversations HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\n"
 WINDOW_0 = PREFACE + setting(4, 0)
 ODD = range(1, 201, 2)
@@ -71,7 +77,11 @@ SENT: dict[str, bytes] = {
     "a hundred pipelined": GET * 100,
     "large answers": LARGE * 50,
     "extra bytes": GET + b"extra bytes",
-    "a body on a GET": b"GET /alive HTTP/1.1\r\n" + HOST + b"Content-Length: 30000\r\n\r\n" + b"x" * 30000 + GET,
+    "a body on a GET": b"GET /alive HTTP/1.1\r\n"
+    + HOST
+    + b"Content-Length: 30000\r\n\r\n"
+    + b"x" * 30000
+    + GET,
     "chunks on a GET": b"GET /alive HTTP/1.1\r\n"
     + HOST
     + b"Transfer-Encoding: chunked\r\n\r\n"

@@ -32,7 +32,9 @@ class ServerProcess:
         directory: Path,
         environment: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
+        prefix: Sequence[str] = (),
     ) -> None:
+        self._prefix = list(prefix)
         self.directory = directory
         self.state = directory / "state"
         self.home = directory / "home"
@@ -58,7 +60,7 @@ class ServerProcess:
         with self.output.open("ab") as output:
             begin = output.tell()
             self._process = subprocess.Popen(
-                [*command, *self._arguments],
+                [*self._prefix, *command, *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -123,14 +125,17 @@ class ServerProcess:
 
 @asynccontextmanager
 async def running_server(
-    directory: Path, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+    prefix: Sequence[str] = (),
 ) -> AsyncIterator[ServerProcess]:
     """A started server with a `rest` client; leaving the block stops it in order, or kills it.
 
     The same directory may be used again, one server after the other: its state is kept. Workspaces belong
     below `directory` too, so that the sweep at the end finds whatever an agent left behind.
     """
-    server = ServerProcess(directory, environment, arguments)
+    server = ServerProcess(directory, environment, arguments, prefix)
     try:
         await server.start()
         async with rest_client(server.url) as rest:
