@@ -10,6 +10,7 @@ or the watch (`Connection.overdue`), which looks at all connections once a secon
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final, cast
@@ -232,7 +233,7 @@ class Connection(TCPServer):
         sock = self.stream.socket
         with contextlib.suppress(OSError):
             dropped = 0
-            while dropped < DROP_BYTES and (data := sock._sock.recv(MAX_RECV)):
+            while dropped < DROP_BYTES and (data := os.read(sock.fileno(), MAX_RECV)):
                 dropped += len(data)
         sock.close()
         self._gone(self)
@@ -343,11 +344,14 @@ class Connection(TCPServer):
             rest = memoryview(data)
             with trio.CancelScope(shield=True):
                 try:
+                    taken = WRITE_BYTES
                     while rest and not self.ended:
-                        self._writing = trio.current_time()
-                        await self.stream.send_all(rest[:WRITE_BYTES])
-                        rest = rest[WRITE_BYTES:]
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                        if taken >= WRITE_BYTES:
+                            self._writing, taken = trio.current_time(), 0
+                        sent = await self.stream.socket.send(rest)
+                        rest = rest[sent:]
+                        taken += sent
+                except (OSError, trio.ClosedResourceError):
                     self.end()
                 finally:
                     self._writing = None

@@ -72,6 +72,7 @@ class Http2(H2Protocol):
                 self._marks[stream_id] = (now, sent)
             elif now - since > seconds:
                 found.append(stream_id)
+                del self._marks[stream_id]
         return found
 
     async def give_up(

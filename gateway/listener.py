@@ -136,7 +136,7 @@ async def serve_connections(
     settings = hypercorn_config(config)
     context = WorkerContext(None)
     wrapped = wrap_app(app, settings.wsgi_max_body_size, "asgi")
-    public = lobby or Lobby(config.max_connections)
+    public = Lobby(config.max_connections) if lobby is None else lobby
     operators = Lobby(OPERATORS)
     spares = Spares(0 if control is None else SPARES)
 
@@ -145,9 +145,9 @@ async def serve_connections(
             await lobby.refuse(stream)
             return
         connection = Connection(
-            wrapped, settings, context, stream, stall_seconds=config.stall_seconds, gone=lobby.open.discard
+            wrapped, settings, context, stream, stall_seconds=config.stall_seconds, gone=lobby.leave
         )
-        lobby.open.add(connection)
+        lobby.enter(connection)
         current.set(connection)
         try:
             await connection.run()
@@ -164,7 +164,7 @@ async def serve_connections(
     def look_after() -> None:
         for lobby in (public, operators):
             lobby.look_after(trio.current_time())
-        if not operators.open:
+        if not operators:
             spares.keep()
 
     async def watch() -> None:
@@ -194,7 +194,7 @@ async def serve_connections(
                     accepting.cancel_scope.cancel()
                 await context.terminated.set()
                 with trio.move_on_after(config.grace_seconds):
-                    while public.open or operators.open:
+                    while public or operators:
                         look_after()
                         await trio.sleep(LAST_WATCH_SECONDS)
             finally:

@@ -7,12 +7,13 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
 import trio
 
+from gateway.complaint import Complaint
 from gateway.connection import Connection
 from supervisor.agents.descriptors import REFUSALS, SPARES
 
@@ -30,9 +31,6 @@ REFUSAL_SECONDS: Final = 0.2
 ACCEPT_PAUSE_SECONDS: Final = 0.1
 """Between two tries to accept while there are no descriptors. Clients wait in the kernel's queue."""
 
-COMPLAINT_SECONDS: Final = 60.0
-"""Between two lines in the log about that."""
-
 GONE: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
 HALF_GONE: Final = getattr(select, "POLLRDHUP", 0)
 """The client sends no more; Linux alone tells it while there is something to read."""
@@ -43,28 +41,49 @@ class Lobby:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.open: set[Connection] = set()
         self.refusing = 0
+        self._open: dict[Connection, None] = {}
+        self._strangers: dict[Connection, None] = {}
+        """Those that may be without a welcome, the oldest first: found at once when there are too many."""
+
+    def __len__(self) -> int:
+        return len(self._open)
 
     @property
     def descriptors(self) -> int:
         """How many are open, those of refused clients included."""
-        return len(self.open) + self.refusing
+        return len(self._open) + self.refusing
+
+    def enter(self, connection: Connection) -> None:
+        """Count one until it leaves."""
+        self._open[connection] = self._strangers[connection] = None
+
+    def leave(self, connection: Connection) -> None:
+        """Its descriptor is closed."""
+        self._open.pop(connection, None)
+        self._strangers.pop(connection, None)
 
     def make_room(self) -> bool:
-        """End the connection that is needed least. False when each is at work for a client that was let in.
+        """End the connection that is needed least: of those without a welcome the oldest, else the longest
+        idle. False when each is at work for a client that was let in.
 
         Its descriptor is free when this returns.
         """
-        dispensable = least_needed(self.open)
-        if dispensable is None:
+        while self._strangers:
+            connection = next(iter(self._strangers))
+            del self._strangers[connection]
+            if not connection.welcome:
+                connection.end()
+                return True
+        idle = [each for each in self._open if not each.busy]
+        if not idle:
             return False
-        dispensable.end()
+        min(idle, key=lambda each: each.since).end()
         return True
 
     def has_room(self) -> bool:
         """Whether one more may come, if need be in the place of another."""
-        return len(self.open) < self.limit or self.make_room()
+        return len(self._open) < self.limit or self.make_room()
 
     async def refuse(self, stream: trio.SocketStream) -> None:
         """Tell a client that there is no room, and close. Waits for REFUSAL_SECONDS at the most.
@@ -90,7 +109,7 @@ class Lobby:
     def look_after(self, now: float) -> None:
         """End what is overdue, and what nobody is at the other end of. Takes microseconds for each."""
         held_up: dict[int, Connection] = {}
-        for connection in list(self.open):
+        for connection in list(self._open):
             if connection.overdue(now):
                 connection.end()
                 continue
@@ -110,20 +129,8 @@ class Lobby:
 
     def end(self) -> None:
         """End every connection."""
-        for connection in list(self.open):
+        for connection in list(self._open):
             connection.end()
-
-
-def least_needed(connections: Iterable[Connection]) -> Connection | None:
-    """The one to end when there are too many: of those without a welcome the oldest, else the longest idle.
-
-    None when each of them is at work for a client that was let in.
-    """
-    return min(
-        (each for each in connections if not (each.welcome and each.busy)),
-        key=lambda each: (each.welcome, each.since),
-        default=None,
-    )
 
 
 class Spares:
@@ -148,22 +155,6 @@ class Spares:
         return bool(held)
 
 
-class Complaint:
-    """A line in the log that is not said more often than once a minute."""
-
-    def __init__(self) -> None:
-        self._last = -COMPLAINT_SECONDS
-        self._times = 0
-
-    def say(self, event: str, **fields: object) -> None:
-        """Say it, or count it."""
-        self._times += 1
-        now = trio.current_time()
-        if now - self._last >= COMPLAINT_SECONDS:
-            log.warning(event, **fields, times=self._times)
-            self._last, self._times = now, 0
-
-
 async def accept(
     listener: trio.SocketListener,
     receive: Callable[[trio.SocketStream], Awaitable[None]],
@@ -174,7 +165,7 @@ async def accept(
 
     Where there is no descriptor for one, `make_room` may free some (True); else it is tried again and again.
     """
-    complaint = Complaint()
+    complaint = Complaint(log.warning, "no connection can be accepted")
     async with listener:
         while True:
             try:
@@ -182,7 +173,7 @@ async def accept(
             except OSError as error:
                 if error.errno in (errno.EBADF, errno.EINVAL, errno.ENOTSOCK):
                     raise
-                complaint.say("no connection can be accepted", reason=error.strerror)
+                complaint.say(reason=error.strerror)
                 if not (error.errno == errno.EMFILE and make_room()):
                     await trio.sleep(ACCEPT_PAUSE_SECONDS)
             else:

@@ -338,7 +338,12 @@ async def serving(state: Path, port: int = 0, **settings: Any) -> AsyncIterator[
         async with trio.open_nursery() as nursery:
             await nursery.start(
                 partial(
-                    serve_connections, opened.app, sockets, opened.services.config, opened.services.closing
+                    serve_connections,
+                    opened.app,
+                    sockets,
+                    opened.services.config,
+                    opened.services.closing,
+                    lobby=opened.services.lobby,
                 )
             )
             opened.url = url_of(opened.services.config, sockets)
