@@ -56,7 +56,8 @@ class ControlSocket:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # Before the file is there, which gets the mode of the socket; the directory is private anyway.
-            os.fchmod(self.socket.fileno(), CONTROL_MODE)
+            with contextlib.suppress(OSError):  # not everywhere
+                os.fchmod(self.socket.fileno(), CONTROL_MODE)
             with short_name(self.path) as name:
                 self.socket.bind(name)
             self.path.chmod(CONTROL_MODE)

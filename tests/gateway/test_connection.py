@@ -13,7 +13,7 @@ import h2.events
 import h2.settings
 import pytest
 import trio
-from support.impolite import GET, HANDSHAKE, HOST, LARGE
+from support.impolite import GET, GOAWAY, HANDSHAKE, HOST, LARGE, OPEN_H2, PING, SETTINGS, frame
 
 from gateway.http2 import Http2
 from supervisor.events import Message, MessageEvent, TextContent
@@ -214,6 +214,33 @@ async def test_thousands_of_requests_on_one_connection(server_with):
             while protocol.stream_buffers or protocol.streams:
                 await trio.sleep(0.01)
         assert not protocol._sent
+
+
+FLOODS = {"pings": frame(PING, payload=bytes(8)), "settings": frame(SETTINGS), "unknown": frame(0x42)}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+async def test_frames_that_only_make_work_end_the_connection(server, kind):
+    async with await trio.open_tcp_stream(*address(server)) as stream:
+        received = b""
+
+        async def read():
+            nonlocal received
+            with suppress(trio.BrokenResourceError):
+                async for data in stream:
+                    received += data
+
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                await stream.send_all(OPEN_H2 + FLOODS[kind] * 900)
+                await trio.sleep(0.3)
+                assert len(server.services.lobby) == 1
+                with suppress(trio.BrokenResourceError):
+                    await stream.send_all(FLOODS[kind] * 1000)
+        calm = frame(GOAWAY, payload=bytes(4) + b"\0\0\0\x0b")  # ENHANCE_YOUR_CALM
+        assert received.endswith(calm)
+        assert len(server.services.lobby) == 0
 
 
 async def test_an_end_while_the_server_stops_is_quick(server_with):
