@@ -133,7 +133,11 @@ def for_children() -> tuple[int, int] | None:
 
 
 def give_back(pid: int) -> None:
-    """Give a child that was just started the limits of before. Its own children have them, too, then."""
+    """Give a child that was just started the limits of before. Its own children have them, too, then.
+
+    In its first moment it has those of this process; whoever can set limits between fork and exec need not
+    call this (`for_children`).
+    """
     if _before is not None:
         try:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, _before)
