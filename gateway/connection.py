@@ -10,7 +10,7 @@ or the watch (`Connection.overdue`), which looks at all connections once a secon
 from __future__ import annotations
 
 import contextlib
-import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final, cast
@@ -21,15 +21,15 @@ from hypercorn.config import Config as HypercornConfig
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol import ProtocolWrapper
 from hypercorn.protocol.h11 import H2CProtocolRequiredError, H2ProtocolAssumedError, H11Protocol
-from hypercorn.protocol.ws_stream import FrameTooLargeError, WebsocketBuffer, WSStream
+from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.task_group import TaskGroup, _handle
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr
-from wsproto.events import Message
 
 from gateway.http2 import Http2
+from gateway.inbox import Inbox
 
 GATHER_BYTES: Final = 64 * 1024
 """Written at once at the most while gathering: what a socket's buffer takes without waiting."""
@@ -44,49 +44,12 @@ bytes and cost 15 microseconds each: two KiB of them take some 3 ms."""
 SOCKET_FEED_BYTES: Final = 4 * 1024
 """The same for a WebSocket, whose smallest frames have six bytes."""
 
-DROP_BYTES: Final = 1024 * 1024
-"""What is read and dropped before a close at the most: closing with unread bytes resets the connection, and
-the client would lose the answer."""
-
 HALF_CLOSED_SECONDS: Final = 5.0
 """How long a client that said it sends nothing more may wait for the answers to requests of before."""
 
 LINGER_SECONDS: Final = 2.0
-"""How long a connection on which no request can follow may take to end by itself."""
-
-
-class Inbox(WebsocketBuffer):
-    """The message that a WebSocket is receiving; `first` and `then` are limits in bytes.
-
-    Hypercorn's own keeps what is over its limit, and adds to it for as long as the client sends. Here it is
-    dropped, and so is all that follows; `too_large` tells it.
-    """
-
-    def __init__(self, first: int, then: int) -> None:
-        super().__init__(first)
-        self._then = then
-        self.too_large = trio.Event()
-
-    def extend(self, event: Message[Any]) -> None:
-        """Take the next piece of the message. Raises FrameTooLargeError; Hypercorn answers with 1009."""
-        data = event.data
-        size = len(data) if isinstance(data, bytes | bytearray) or data.isascii() else len(data.encode())
-        if self.too_large.is_set() or self.length + size > self.max_length:
-            super().clear()
-            self.too_large.set()
-            raise FrameTooLargeError
-        before = self.length
-        super().extend(event)
-        self.length = before + size  # Hypercorn counts characters.
-
-    def clear(self) -> None:
-        """Begin the next message."""
-        super().clear()
-        self.max_length = self._then
-
-    def stop(self) -> None:
-        """Take nothing more: the client is on its way out."""
-        self.max_length = self._then = 0
+"""How long a connection on which no request can follow may take to end by itself, and a client to leave after
+the last answer."""
 
 
 class Calls(TaskGroup):
@@ -127,10 +90,16 @@ class Calls(TaskGroup):
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 await trio.lowlevel.checkpoint()
 
+        async def answer(message: Any) -> None:
+            if self._connection.answers:
+                await send(message)
+            else:
+                await trio.lowlevel.checkpoint()
+
         async def call() -> None:
             try:
                 await _handle(
-                    app, config, scope, receive, send, trio.to_thread.run_sync, trio.from_thread.run
+                    app, config, scope, receive, answer, trio.to_thread.run_sync, trio.from_thread.run
                 )
             finally:
                 told.close()
@@ -196,6 +165,7 @@ class Connection(TCPServer):
         self.half_closed: float | None = None
         """When the watch first saw that the client sends nothing more, while the reader was held up."""
         self.ended = False
+        self._left: float | None = None
         self._stall_seconds = stall_seconds
         self._gone = gone
         self._scope = trio.CancelScope()
@@ -203,11 +173,17 @@ class Connection(TCPServer):
         self._gathered: bytearray | None = None
         self._writing: float | None = None
         self._handling = False
+        self._reader: trio.lowlevel.Task | None = None
 
     @property
     def busy(self) -> bool:
         """Whether a request is under way."""
         return self._calls > 0
+
+    @property
+    def answers(self) -> bool:
+        """Whether what is sent reaches anybody."""
+        return not self.ended and self._left is None
 
     @property
     def held_up(self) -> bool:
@@ -230,17 +206,25 @@ class Connection(TCPServer):
             return
         self.ended = True
         self._scope.cancel()
-        sock = self.stream.socket
-        with contextlib.suppress(OSError):
-            dropped = 0
-            while dropped < DROP_BYTES and (data := os.read(sock.fileno(), MAX_RECV)):
-                dropped += len(data)
-        sock.close()
+        self.stream.socket.close()
         self._gone(self)
+
+    def leave(self) -> None:
+        """Say that nothing more is sent, cancel all that goes on, and end when the client has left, too.
+
+        Closing with bytes of the client unread would reset the connection, and it would lose the answer.
+        """
+        if self._left is None and not self.ended:
+            self._left = trio.current_time()
+            self._scope.cancel()
+            with contextlib.suppress(OSError):
+                self.stream.socket.shutdown(socket.SHUT_WR)
 
     def overdue(self, now: float) -> bool:
         """Whether it has to end, for nothing will come of it: the times of all waits of a connection."""
         if self._writing is not None and now - self._writing > self._stall_seconds:
+            return True
+        if self._left is not None and now - self._left > LINGER_SECONDS:
             return True
         if self.half_closed is not None and now - self.half_closed > HALF_CLOSED_SECONDS:
             return True
@@ -291,6 +275,7 @@ class Connection(TCPServer):
                     await self.protocol.initiate()
                     await self._read_data()
                     self.end()
+            await self._see_off()
         except OSError:
             pass
         finally:
@@ -298,6 +283,7 @@ class Connection(TCPServer):
 
     async def _read_data(self) -> None:
         """Hand on what the client sends until it leaves."""
+        self._reader = trio.lowlevel.current_task()
         while True:
             try:
                 data = bytes(await self.stream.receive_some(MAX_RECV))
@@ -316,6 +302,13 @@ class Connection(TCPServer):
         with trio.CancelScope(shield=True):
             await self.protocol.handle(Closed())
 
+    async def _see_off(self) -> None:
+        """Drop what the client still sends, until it leaves or the watch ends this."""
+        self._handling = False
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while await self.stream.receive_some(MAX_RECV):
+                pass
+
     def _feed_bytes(self) -> int:
         protocol = self.protocol.protocol
         if isinstance(protocol, H11Protocol) and not isinstance(protocol.connection, h11.Connection):
@@ -333,9 +326,18 @@ class Connection(TCPServer):
                 data, self._gathered = bytes(self._gathered), bytearray()
                 await self._write(data)
         elif isinstance(event, Closed):
-            self.end()
+            if self._is_answering() and trio.lowlevel.current_task() is self._reader:
+                # What came behind a request was no HTTP. Its answer goes first, and ends the connection.
+                await trio.sleep(LINGER_SECONDS)
+            async with self.send_lock:  # what is about to be written goes first, too
+                self.leave()
         elif isinstance(event, Updated) and not event.idle:
             self.since = trio.current_time()
+
+    def _is_answering(self) -> bool:
+        """Whether a part of an answer has been sent, and the rest follows."""
+        protocol = self.protocol.protocol
+        return isinstance(protocol, H11Protocol) and protocol.connection.our_state is h11.SEND_BODY
 
     async def _write(self, data: bytes) -> None:
         """Send all of it. A cancellation waits, so that no half of a frame is sent: for the client, the watch
@@ -345,7 +347,7 @@ class Connection(TCPServer):
             with trio.CancelScope(shield=True):
                 try:
                     taken = WRITE_BYTES
-                    while rest and not self.ended:
+                    while rest and self.answers:
                         if taken >= WRITE_BYTES:
                             self._writing, taken = trio.current_time(), 0
                         sent = await self.stream.socket.send(rest)

@@ -151,11 +151,20 @@ async def serve_connections(
         current.set(connection)
         try:
             await connection.run()
-        except Exception as error:
-            if is_peers_fault(error):
-                note_peers_fault(error)
-            else:
-                log.exception("connection failed")
+        except BaseExceptionGroup as group:
+            faults, others = group.split(Exception)
+            if faults is not None:
+                note(faults)
+            if others is not None:
+                raise others from None  # a cancellation of the server
+        except Exception as error:  # noqa: BLE001 - it is this connection's alone
+            note(error)
+
+    def note(error: Exception) -> None:
+        if is_peers_fault(error):
+            note_peers_fault(error)
+        else:
+            log.error("connection failed", exc_info=error)
 
     async def receive_operator(stream: trio.SocketStream) -> None:
         spares.release()
