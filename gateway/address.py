@@ -13,6 +13,7 @@ from typing import Final
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8000
+DEFAULT_STATE: Final = "~/.ostler"
 
 KEY_HEADER: Final = "X-Session-API-Key"
 """The header that carries a session key."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import resource
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import attrs
 from gateway.address import (
     DEFAULT_HOST,
     DEFAULT_PORT,
+    DEFAULT_STATE,
     ip_address,
     is_loopback,
     listed,
@@ -24,12 +24,12 @@ from gateway.address import (
 )
 from gateway.parsing import ConfigError, directory, flag, pick, positive_float, positive_int
 from gateway.supervision import Supervision, load_supervision
+from supervisor.agents.descriptors import Shares, shares
+from supervisor.agents.descriptors import limit as descriptor_limit
 from supervisor.agents.levels import Level
 from supervisor.agents.levels import parse as parse_level
 from supervisor.events.model import Vocabulary
 from supervisor.journal.store import BUSY_TIMEOUT
-
-DEFAULT_STATE = "~/.ostler"
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Largest request body. Images travel as data URLs inside messages, so a few pictures must fit."""
@@ -48,15 +48,17 @@ MAX_PAGE = 100
 MAX_EVENT_IDS = 1000
 """Events of one request by id. Ten pages' worth; more is better read page by page."""
 
-MOST_CONNECTIONS: Final = 4096
-"""Connections at the same time, however many files the process may open. Each costs some 50 KB."""
-
 MAX_SUBSCRIBERS = 50
 """WebSockets per conversation; the limit that clients of the wire know (close code 1013)."""
 
 STALL_SECONDS = 20.0
 """How long a client may take no byte of what we send before its connection is ended (TCP_USER_TIMEOUT).
 Longer than a laptop's radio pause, shorter than what a reader of a frozen tab would notice."""
+
+KEEP_ALIVE_SECONDS = 75.0
+"""How long an idle connection is kept. Longer than the polling intervals of clients, so that they rarely
+meet a connection that is just being closed. A request's head must have come within this time, too, however
+slowly a client sends it."""
 
 PING_SECONDS = 20.0
 """Interval of WebSocket pings. Proxies cut idle connections after 30 to 60 s."""
@@ -79,9 +81,8 @@ HOST_PATTERN: Final = re.compile(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.
 
 
 def max_connections() -> int:
-    """Half of the files that this process may open: journal, agents and their pipes need the others."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))
+    """The share of connections in the files that this process may open."""
+    return shares(descriptor_limit()).connections
 
 
 KEYRING_CHOICES = {"auto": True, "off": False}
@@ -95,7 +96,7 @@ class Config:
     `allow_open` permits to listen without session keys where other machines reach us. `allowed_hosts` are
     further names under which an open server may be spoken to (hosts.py). `event_vocabulary` forces one on
     every new conversation, whatever its start request asks for. `containment` is the level that is demanded,
-    None for the best that costs nothing.
+    None for the best that costs nothing. `descriptors` are the shares of the files that it may open.
     """
 
     host: str = DEFAULT_HOST
@@ -116,8 +117,10 @@ class Config:
     max_page: int = MAX_PAGE
     max_event_ids: int = MAX_EVENT_IDS
     max_connections: int = attrs.field(factory=max_connections)
+    descriptors: Shares = attrs.field(factory=lambda: shares(descriptor_limit()))
     max_subscribers: int = MAX_SUBSCRIBERS
     stall_seconds: float = STALL_SECONDS
+    keep_alive_seconds: float = KEEP_ALIVE_SECONDS
     ping_seconds: float = PING_SECONDS
     auth_seconds: float = AUTH_SECONDS
     body_seconds: float = BODY_SECONDS
@@ -152,6 +155,14 @@ def load_config(
     allow_open = pick(env, "OSTLER_ALLOW_OPEN", flag, False)
     if not keys and not allow_open and not _for_this_machine(address):
         raise ConfigError(f"{'OSTLER_HOST' if host is None else '--host'}: {open_refusal(address)}")
+    wanted: int | None = None
+    wanted = pick(env, "OSTLER_MAX_CONNECTIONS", positive_int, wanted)
+    descriptors = shares(descriptor_limit(), wanted)
+    if wanted is not None and descriptors.connections < wanted:
+        raise ConfigError(
+            f"OSTLER_MAX_CONNECTIONS: {wanted} connections do not fit into {descriptors.limit} open files "
+            "beside agents and the rest; raise the hard limit (ulimit -Hn), or lower the variable"
+        )
     return Config(
         host=address,
         port=pick(env, "OSTLER_PORT", read_port, DEFAULT_PORT, argument=port, option="--port"),
@@ -174,9 +185,11 @@ def load_config(
         max_conversations=pick(env, "OSTLER_MAX_CONVERSATIONS", positive_int, MAX_CONVERSATIONS),
         max_page=pick(env, "OSTLER_MAX_PAGE", positive_int, MAX_PAGE),
         max_event_ids=pick(env, "OSTLER_MAX_EVENT_IDS", positive_int, MAX_EVENT_IDS),
-        max_connections=pick(env, "OSTLER_MAX_CONNECTIONS", positive_int, max_connections()),
+        max_connections=descriptors.connections,
+        descriptors=descriptors,
         max_subscribers=pick(env, "OSTLER_MAX_SUBSCRIBERS", positive_int, MAX_SUBSCRIBERS),
         stall_seconds=pick(env, "OSTLER_STALL_SECONDS", positive_float, STALL_SECONDS),
+        keep_alive_seconds=pick(env, "OSTLER_KEEP_ALIVE_SECONDS", positive_float, KEEP_ALIVE_SECONDS),
         ping_seconds=pick(env, "OSTLER_PING_SECONDS", positive_float, PING_SECONDS),
         auth_seconds=pick(env, "OSTLER_AUTH_SECONDS", positive_float, AUTH_SECONDS),
         body_seconds=pick(env, "OSTLER_BODY_SECONDS", positive_float, BODY_SECONDS),

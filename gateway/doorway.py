@@ -15,6 +15,8 @@ import structlog
 import trio
 import wsproto.utilities
 
+from gateway.complaint import Complaint
+
 log = structlog.get_logger(__name__)
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -32,6 +34,9 @@ PEERS_FAULTS: Final = (
 )
 
 
+FAULTS: Final = Complaint(log.info, "a client did not keep to the protocol")
+
+
 def is_peers_fault(error: BaseException) -> bool:
     """Whether it came of bytes that are no HTTP: of a client's making, and no news for the operator."""
     if isinstance(error, BaseExceptionGroup):
@@ -40,10 +45,10 @@ def is_peers_fault(error: BaseException) -> bool:
 
 
 def note_peers_fault(error: BaseException) -> None:
-    """One line for it in the log."""
+    """A line for it in the log, now and then: who has no key must not fill the disk with them."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    log.info("a client did not keep to the protocol", error=type(error).__name__)
+    FAULTS.say(error=type(error).__name__)
 
 
 def refuse_malformed(application: Application) -> Application:

@@ -105,6 +105,8 @@ STATIC_SECRET: Final[dict[str, Any]] = {"value": nullable(NO_NUL), "description"
 RISKY: Final = "ConfirmRisky"
 
 
+SHARE: Final = obj({"used": COUNT, "share": {**COUNT, "description": "At the most"}})
+
 COMPONENTS: Final[dict[str, Schema]] = {
     "ValidationError": obj(
         {"loc": array({"anyOf": [STRING, {"type": "integer"}]}), "msg": STRING, "type": STRING},
@@ -344,6 +346,16 @@ COMPONENTS: Final[dict[str, Schema]] = {
                     "starts": {**COUNT, "description": "At the same time"},
                     "idle_seconds": nullable({**NUMBER, "description": "Then an agent is hibernated"}),
                     "when_full": choice(FULL_POLICIES),
+                }
+            ),
+            "descriptors": obj(
+                {
+                    "used": nullable(COUNT),
+                    "limit": {**COUNT, "description": "Files that the server may open"},
+                    "reserve": {**COUNT, "description": "For operators, and for what is soon closed again"},
+                    "agents": SHARE,
+                    "terminals": SHARE,
+                    "connections": SHARE,
                 }
             ),
         },

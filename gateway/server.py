@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from hypercorn.typing import ASGIFramework
 from gateway import logs
 from gateway.app import create_app
 from gateway.config import Config
+from gateway.control import ControlSocket
 from gateway.keys import is_key
 from gateway.listener import BindError, bind, serve_connections, url_of
 from gateway.notify import Notifier
@@ -129,13 +131,18 @@ async def serve(
         # Signals are heard until the last agent is gone, so that an end that has begun can become a faster
         # one.
         async with trio.open_nursery() as hearing:
-            async with open_services(config, environ) as services, trio.open_nursery() as root:
+            async with (
+                open_services(config, environ) as services,
+                _control_socket(config) as control,
+                trio.open_nursery() as root,
+            ):
                 await hearing.start(_obey_signals, services, root.cancel_scope, lifeline)
                 root.start_soon(notifier.keep_alive)
                 root.start_soon(_watch_journal, services.supervisor.journal, notifier)
                 async with trio.open_nursery() as serving:
                     app = cast(ASGIFramework, create_app(services))
-                    await serving.start(serve_connections, app, sockets, config, services.closing)
+                    serve = partial(serve_connections, lobby=services.lobby, control=control)
+                    await serving.start(serve, app, sockets, config, services.closing)
                     if lifeline is not None:
                         lifeline.serving(sockets)
                     root.start_soon(_take_leave, services.closing, lifeline, notifier)
@@ -166,6 +173,24 @@ async def _watch_journal(journal: Journal, notifier: Notifier) -> None:
             await notifier.status(
                 "Running" if trouble is None else f"The journal cannot be written: {trouble}"
             )
+
+
+@asynccontextmanager
+async def _control_socket(config: Config) -> AsyncIterator[socket.socket | None]:
+    """The socket for operators, and its file; a server that cannot have it goes on without.
+
+    After the journal was opened, whose lock tells that no other server uses the state directory.
+    """
+    try:
+        opened = await trio.to_thread.run_sync(ControlSocket, config.state)
+    except OSError as error:
+        log.warning("no control socket: operators need the address", reason=str(error))
+        yield None
+        return
+    try:
+        yield opened.socket
+    finally:
+        opened.close()
 
 
 async def _take_leave(closing: trio.Event, lifeline: Lifeline | None, notifier: Notifier) -> None:
@@ -256,7 +281,9 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             forced_vocabulary=config.event_vocabulary,
             deadlines=supervision.deadlines,
             restart=supervision.restart,
-            limits=supervision.limits,
+            limits=attrs.evolve(
+                supervision.limits, places=config.descriptors.agents, terminals=config.descriptors.terminals
+            ),
             drain_seconds=supervision.drain_seconds,
             allowance=supervision.allowance,
         ) as supervisor,

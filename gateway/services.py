@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from gateway.config import Config
+from gateway.lobby import Lobby
 
 if TYPE_CHECKING:
     from supervisor.conversations.launcher import Launcher
@@ -78,6 +79,9 @@ class Services:
     secrets: SecretStore
     closing: trio.Event = attrs.field(factory=trio.Event)
     activity: Activity = attrs.field(factory=Activity)
+    lobby: Lobby = attrs.field(
+        default=attrs.Factory(lambda self: Lobby(self.config.max_connections), takes_self=True)
+    )
     subscribers: Subscribers = attrs.field(
         default=attrs.Factory(lambda self: Subscribers(self.config.max_subscribers), takes_self=True)
     )

@@ -52,6 +52,12 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
     except WardenGone as error:
         return _fail(error, FAILED)
 
+    if ours:
+        # In the server, not before it is forked: the warden needs few.
+        from supervisor.agents.descriptors import raise_limit
+
+        raise_limit()
+
     import attrs
 
     from gateway.config import load_config

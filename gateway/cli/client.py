@@ -5,13 +5,25 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 import ssl
 import urllib.parse
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from gateway.address import KEY_HEADER, local_url, session_keys
+from gateway import control
+from gateway.address import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    DEFAULT_STATE,
+    KEY_HEADER,
+    http_url,
+    local_url,
+    session_keys,
+)
 from gateway.keys import FILE_VARIABLE, KeysError, find
+from gateway.parsing import directory
 
 CONNECT_SECONDS: Final = 5.0
 """For a connection: a server on this machine takes a millisecond, one behind a VPN a few hundred."""
@@ -63,10 +75,14 @@ def with_keys(env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class Server:
-    """A running server, by its address and with the key for it. Holds no connection."""
+    """A running server, by its address and with the key for it. Holds no connection.
 
-    def __init__(self, url: str, key: str | None) -> None:
+    Where its control socket is known, that goes first: it has room when the address has none.
+    """
+
+    def __init__(self, url: str, key: str | None, socket_path: Path | None = None) -> None:
         self.url = url.rstrip("/")
+        self.socket_path = socket_path
         self.parts = urllib.parse.urlsplit(self.url)
         self.key = key
         try:
@@ -85,10 +101,12 @@ class Server:
         try:
             env = with_keys(env)
             keys = session_keys(env)
-            found = url or env.get("OSTLER_URL") or local_url(env)
+            named = url or env.get("OSTLER_URL")
+            path = None if named else _socket_path(env)
+            found = named or _address(env, path)
         except ValueError as error:
             raise BadInput(str(error)) from None
-        return cls(found, env.get("OSTLER_API_KEY") or (keys[0] if keys else None))
+        return cls(found, env.get("OSTLER_API_KEY") or (keys[0] if keys else None), path)
 
     def headers(self) -> dict[str, str | bytes]:
         """What every request carries. The key goes as UTF-8, as the server reads it."""
@@ -116,10 +134,12 @@ class Server:
         if body is not None:
             data = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
-        connection = self._connection()
+        connection: http.client.HTTPConnection | None = None
         try:
-            connection.connect()
-            connection.sock.settimeout(seconds)
+            sock, host = self.connect()
+            connection = http.client.HTTPConnection(host)
+            connection.sock = sock
+            sock.settimeout(seconds)
             connection.request(method, self.path(path), data, headers)
             response = connection.getresponse()
             status, content = response.status, response.read()
@@ -131,7 +151,8 @@ class Server:
         except http.client.HTTPException:
             raise Failure(f"what answers at {self.url} is no Ostler server") from None
         finally:
-            connection.close()
+            if connection is not None:
+                connection.close()
         try:
             answer = json.loads(content)
         except ValueError:
@@ -146,11 +167,29 @@ class Server:
         reason = error.strerror or str(error)
         return f"no server at {self.url} ({reason}); name another one with --url or OSTLER_URL"
 
-    def _connection(self) -> http.client.HTTPConnection:
-        if self.secure:
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(self.host, self.port, timeout=CONNECT_SECONDS, context=context)
-        return http.client.HTTPConnection(self.host, self.port, timeout=CONNECT_SECONDS)
+    def connect(self) -> tuple[socket.socket, str]:
+        """A connection of its own, and what the Host header says on it. Raises OSError.
+
+        The socket's file may be left of a server that was killed: then the address is asked.
+        """
+        if self.socket_path is not None:
+            try:
+                sock = control.connect(self.socket_path, CONNECT_SECONDS)
+            except OSError:
+                pass
+            else:
+                self.url = f"unix:{self.socket_path}"
+                return sock, "localhost"
+            self.url = self.parts.geturl()
+        sock = socket.create_connection((self.host, self.port), timeout=CONNECT_SECONDS)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.secure:
+                sock = ssl.create_default_context().wrap_socket(sock, server_hostname=self.host)
+        except BaseException:
+            sock.close()
+            raise
+        return sock, self.parts.netloc.rpartition("@")[2]
 
     def _reason(self, status: int, answer: Any, retry_after: str | None) -> str:
         if status == 401:
@@ -206,3 +245,28 @@ class Server:
             for item in answer["items"]:
                 yield item["id"]
             page = answer["next_page_id"]
+
+
+def _socket_path(env: Mapping[str, str]) -> Path | None:
+    """The control socket of the server that these variables would start, None without one.
+
+    With an address of their own and no state directory they mean another server than that of the default
+    directory.
+    """
+    if "OSTLER_STATE" not in env and ("OSTLER_HOST" in env or "OSTLER_PORT" in env):
+        return None
+    try:
+        path = directory(env.get("OSTLER_STATE") or DEFAULT_STATE) / control.CONTROL_FILE
+        return path if path.is_socket() else None
+    except (ValueError, OSError):
+        return None
+
+
+def _address(env: Mapping[str, str], path: Path | None) -> str:
+    """The address that these variables tell. With a control socket it may be any. Raises ValueError."""
+    try:
+        return local_url(env)
+    except ValueError:
+        if path is None:
+            raise
+        return http_url(DEFAULT_HOST, DEFAULT_PORT)

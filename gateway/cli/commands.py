@@ -22,8 +22,9 @@ SECRETS: Final = "secrets"
 """The command whose arguments are not repeated in what is said about them: one may be a value."""
 
 EPILOG: Final = (
-    "The server is the one at --url, else at OSTLER_URL, else at OSTLER_HOST and OSTLER_PORT; the key for it "
-    "is OSTLER_API_KEY, else a session key of the server's own variables. "
+    "The server is the one at --url, else at OSTLER_URL, else that of the state directory (OSTLER_STATE), "
+    "else at OSTLER_HOST and OSTLER_PORT; the key for it is OSTLER_API_KEY, else a session key of the "
+    "server's own variables. "
     "An ID may be cut to its first characters. "
     "Exit status: 0 done, 1 failed, 2 called wrongly, 3 no server."
 )

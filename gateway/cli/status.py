@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.present import present
 from gateway.cli.text import cut, duration, one_line, size, terminal_width
+
+DESCRIPTOR_KINDS: Final = ("agents", "terminals", "connections")
 
 
 def run(server: Server, arguments: Namespace) -> None:
@@ -31,6 +33,7 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
         f"hibernated when idle for {duration(idle)}" if idle is not None else "idle ones stay"
     )
     key = status["secret_key"]
+    descriptors = status.get("descriptors")
     pairs = [
         ("server", f"{url}, {status['status']}, up {duration(status['uptime'])}, pid {status['pid']}"),
         ("version", f"{status['version']} (Python {status['python_version']})"),
@@ -44,6 +47,7 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
         ("memory", memory),
         ("admission", admission),
         ("turns", f"{status['turns']['running']} running, {_counts(totals['turns']) or 'none'} ended"),
+        *([("descriptors", _descriptors(descriptors))] if descriptors else []),
         ("since start", _counts(totals, "starts", "restarts", "crashes")),
     ]
     column = max(len(name) for name, _ in pairs) + 2
@@ -57,6 +61,12 @@ def _journal(journal: Mapping[str, Any]) -> str:
         f"CANNOT BE WRITTEN since {journal['since']}: {journal['reason']}; "
         f"{journal['attempts']} attempts, {size(journal['waiting_bytes'])} waiting"
     )
+
+
+def _descriptors(found: Mapping[str, Any]) -> str:
+    shares = (f"{kind} {found[kind]['used']}/{found[kind]['share']}" for kind in DESCRIPTOR_KINDS)
+    used = "?" if found["used"] is None else found["used"]
+    return f"{used} of {found['limit']}; {', '.join(shares)}, reserve {found['reserve']}"
 
 
 def _counts(counts: Mapping[str, Any], *names: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 from collections.abc import Iterator
 from typing import Final
 
@@ -21,7 +20,7 @@ from wsproto.events import (
 )
 from wsproto.utilities import ProtocolError
 
-from gateway.cli.client import ANSWER_SECONDS, CONNECT_SECONDS, Failure, Server, Unreachable
+from gateway.cli.client import ANSWER_SECONDS, Failure, Server, Unreachable
 
 READ_BYTES: Final = 64 * 1024
 
@@ -45,7 +44,7 @@ def frames(server: Server, conversation_id: str, after_seq: int | None) -> Itera
     query = "" if after_seq is None else f"?after_seq={after_seq}"
     target = server.path(f"/sockets/session/{conversation_id}{query}")
     try:
-        sock = _connect(server)
+        sock, host = _connect(server)
     except TimeoutError:
         raise Unreachable(f"no answer from {server.url}") from None
     except OSError as error:
@@ -58,7 +57,7 @@ def frames(server: Server, conversation_id: str, after_seq: int | None) -> Itera
         ]
         parts: list[str] = []
         try:
-            sock.sendall(ws.send(Request(host=server.parts.netloc, target=target, extra_headers=headers)))
+            sock.sendall(ws.send(Request(host=host, target=target, extra_headers=headers)))
             for event in _events(sock, ws):
                 match event:
                     case AcceptConnection():
@@ -72,19 +71,18 @@ def frames(server: Server, conversation_id: str, after_seq: int | None) -> Itera
             raise Lost(str(error)) from None
 
 
-def _connect(server: Server) -> socket.socket:
-    sock = socket.create_connection((server.host, server.port), timeout=CONNECT_SECONDS)
+def _connect(server: Server) -> tuple[socket.socket, str]:
+    sock, host = server.connect()
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_SECONDS)
-        if server.secure:
-            sock = ssl.create_default_context().wrap_socket(sock, server_hostname=server.host)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_KEEPIDLE"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_SECONDS)
         sock.settimeout(ANSWER_SECONDS)
     except BaseException:
         sock.close()
         raise
-    return sock
+    return sock, host
 
 
 def _events(sock: socket.socket, ws: WSConnection) -> Iterator[Event]:

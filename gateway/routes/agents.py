@@ -20,7 +20,7 @@ from gateway.routing import Route
 from gateway.services import Services
 from gateway.timestamps import Clock, iso
 from supervisor.acp import TraceLine
-from supervisor.agents import containment_level
+from supervisor.agents import containment_level, descriptors
 from supervisor.credentials import CredentialsFailure
 from supervisor.version import __version__
 
@@ -84,6 +84,7 @@ class AgentRoutes:
         services = self.services
         figures = services.supervisor.figures()
         limits = services.config.supervision.limits
+        shares = services.config.descriptors
         return json_response(
             {
                 "status": self._state(),
@@ -122,6 +123,17 @@ class AgentRoutes:
                     "idle_seconds": limits.idle_seconds,
                     "when_full": limits.full,
                 },
+                "descriptors": {
+                    "used": await trio.to_thread.run_sync(descriptors.used, limiter=READING),
+                    "limit": shares.limit,
+                    "reserve": shares.reserve + shares.operators,
+                    "agents": {"used": figures.live_agents, "share": shares.agents},
+                    "terminals": {"used": figures.terminals, "share": shares.terminals},
+                    "connections": {
+                        "used": services.lobby.descriptors,
+                        "share": services.lobby.limit,
+                    },
+                },
             }
         )
 
@@ -159,6 +171,8 @@ class AgentRoutes:
                 metrics.Metric("ostler_info", "gauge", "What runs here.", ((info, 1),)),
                 metrics.gauge("ostler_uptime_seconds", "Since the start.", services.activity.uptime()),
                 metrics.gauge("ostler_sockets", "WebSockets that are open.", services.subscribers.total),
+                metrics.gauge("ostler_connections", "Connections, open ones.", services.lobby.descriptors),
+                metrics.gauge("ostler_limit_connections", "The most there may be.", services.lobby.limit),
                 metrics.gauge("ostler_conversations", "Conversations.", await services.supervisor.count()),
                 metrics.gauge(
                     "ostler_journal_degraded",

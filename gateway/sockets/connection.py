@@ -11,9 +11,9 @@ from quart import Response, websocket
 from gateway.address import KEY_HEADER
 from gateway.auth import KEY_PARAMETER, from_header, is_known
 from gateway.config import Config
+from gateway.connection import current
 from gateway.cors import Cors
 from gateway.hosts import Hosts
-from gateway.listener import current
 from gateway.reading import Query
 
 POLICY_UNAUTHENTICATED: Final = 4001

@@ -9,7 +9,7 @@ import structlog
 import trio
 from quart import Response, websocket
 
-from gateway.listener import current
+from gateway.connection import current
 from gateway.reading import Invalid, Query, path_uuid
 from gateway.services import Services
 from gateway.sockets.connection import (

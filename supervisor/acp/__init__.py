@@ -18,7 +18,7 @@ from .framing import FrameSplitter, Oversize
 from .handler import Handler, Result
 from .schema import *  # noqa: F403 - the typed messages are this room's vocabulary
 from .schema import Usage as TokenUsage
-from .services import Services
+from .services import Services, TerminalPlaces
 from .trace import SHOWN_CHARS, Trace, TraceLine, shorten_session_id
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Result",
     "RpcError",
     "Services",
+    "TerminalPlaces",
     "TokenUsage",
     "Trace",
     "TraceLine",

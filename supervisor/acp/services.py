@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
@@ -29,6 +29,17 @@ FILE_SECONDS: Final = 10.0
 """How long one read or write may take, seconds. A disk needs far less for what one message can carry; a file
 system that the agent itself serves may never answer. An ending conversation waits that long for a write."""
 
+
+class TerminalPlaces(Protocol):
+    """How many terminals there may be for all agents together."""
+
+    def take(self) -> bool:
+        """Take a place, to be given back; False if there is none."""
+
+    def give(self) -> None:
+        """Give one back."""
+
+
 T = TypeVar("T")
 
 Server = Callable[[Json], Awaitable[Any]]
@@ -40,8 +51,8 @@ class Services:
     Files and working directories must lie in `workspace`, links resolved. A command that runs in a
     terminal is not held there: it may do what the agent itself may. Its environment is `environment`
     (nothing of the server's own) and what the agent adds. `kill_tree(pid)` finds and kills descendants
-    that left the process group; each is started within `spawning`. The tasks of the terminals run in
-    `nursery`; `close` ends them, and so does cancelling the nursery.
+    that left the process group; each is started within `spawning` and takes one of `places`. The tasks of
+    the terminals run in `nursery`; `close` ends them, and so does cancelling the nursery.
     """
 
     def __init__(
@@ -54,7 +65,9 @@ class Services:
         terminal: bool = True,
         kill_tree: Callable[[int], None] | None = None,
         spawning: Spawning = plain_spawning,
+        places: TerminalPlaces | None = None,
     ) -> None:
+        self._places = places
         self._jail = Jail(workspace)
         self._nursery = nursery
         self._environment = dict(environment or {})
@@ -149,25 +162,49 @@ class Services:
         directory = await trio.to_thread.run_sync(open_directory, limiter=self._limiter)
         # No checkpoint from here to the task that owns the process.
         try:
-            if len(self._terminals) >= MAX_TERMINALS:
-                raise RpcError(INTERNAL_ERROR, f"No more than {MAX_TERMINALS} terminals; release some")
-            terminal = Terminal(
-                _argv(command, args if isinstance(args, list) else []),
-                # By its descriptor: its name may lead elsewhere by now.
-                cwd=Path(f"/proc/self/fd/{directory}"),
-                env=self._environment | _variables(params),
-                output_limit=min(MAX_OUTPUT_BYTES, DEFAULT_OUTPUT_BYTES if limit is None else max(0, limit)),
-                outputs=self._outputs,
-                kill_tree=self._kill_tree,
-                spawning=self._spawning,
-            )
+            self._take_place()
+            try:
+                terminal = Terminal(
+                    _argv(command, args if isinstance(args, list) else []),
+                    # By its descriptor: its name may lead elsewhere by now.
+                    cwd=Path(f"/proc/self/fd/{directory}"),
+                    env=self._environment | _variables(params),
+                    output_limit=min(
+                        MAX_OUTPUT_BYTES, DEFAULT_OUTPUT_BYTES if limit is None else max(0, limit)
+                    ),
+                    outputs=self._outputs,
+                    kill_tree=self._kill_tree,
+                    spawning=self._spawning,
+                )
+            except BaseException:
+                self._give_place()
+                raise
         finally:
             os.close(directory)
         self._last_terminal += 1
         terminal_id = f"term_{self._last_terminal}"
         self._terminals[terminal_id] = terminal
-        self._nursery.start_soon(terminal.run, name=f"terminal {terminal_id}")
+        self._nursery.start_soon(self._run, terminal, name=f"terminal {terminal_id}")
         return {"terminalId": terminal_id}
+
+    async def _run(self, terminal: Terminal) -> None:
+        try:
+            await terminal.run()
+        finally:
+            self._give_place()
+
+    def _take_place(self) -> None:
+        if len(self._terminals) >= MAX_TERMINALS:
+            raise RpcError(INTERNAL_ERROR, f"No more than {MAX_TERMINALS} terminals; release some")
+        if self._places is not None and not self._places.take():
+            raise RpcError(
+                INTERNAL_ERROR,
+                "The server has no file descriptors for more terminals; release some, or try again later",
+            )
+
+    def _give_place(self) -> None:
+        if self._places is not None:
+            self._places.give()
 
     async def _show(self, params: Json) -> Json:
         return self._terminal(params).output()

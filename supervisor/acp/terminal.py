@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import trio
 
-from .errors import RpcError
+from .errors import INTERNAL_ERROR, RpcError
 from .output import OutputPool, OutputRing
 
 DRAIN_SECONDS: Final = 0.25
@@ -21,6 +21,9 @@ by then; a descendant that holds the pipe open must not hold up the answer."""
 
 REAP_SECONDS: Final = 2.0
 """How long a killed process may take to die. Only one stuck in the kernel takes longer, perhaps for ever."""
+
+KILLED_SECONDS: Final = 0.1
+"""How long one may take that has only just been started. The event loop waits for it."""
 
 _READ_BYTES: Final = 64 * 1024
 
@@ -61,7 +64,10 @@ class Terminal:
         self.finished = trio.Event()
         """Set when `run` is over."""
         self._exit: tuple[int | None, str | None] = (None, None)
-        read_end, write_end = os.pipe()
+        try:
+            read_end, write_end = os.pipe()
+        except OSError as error:
+            raise RpcError(INTERNAL_ERROR, f"The command cannot be started now: {error}") from None
         try:
             # Standard input is empty: nobody could answer. The group is what is killed.
             with spawning() as own:
@@ -80,9 +86,17 @@ class Terminal:
             raise RpcError.invalid_params(f"The command cannot be started: {error}") from None
         finally:
             os.close(write_end)
-        self._stream = trio.lowlevel.FdStream(read_end)
         # Until `run` reaps it the process keeps its id even when dead, so that no signal can hit another.
-        self._pidfd = os.pidfd_open(self._process.pid)
+        try:
+            self._pidfd = os.pidfd_open(self._process.pid)
+        except OSError as error:  # there is no descriptor for it
+            os.close(read_end)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(KILLED_SECONDS)  # else the next start collects it
+            raise RpcError(INTERNAL_ERROR, f"The command cannot be started now: {error}") from None
+        self._stream = trio.lowlevel.FdStream(read_end)
 
     @property
     def pid(self) -> int:

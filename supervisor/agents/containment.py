@@ -20,7 +20,7 @@ import attrs
 import structlog
 import trio
 
-from supervisor.agents import brand, cgroup, levels, prctl, tree
+from supervisor.agents import brand, cgroup, descriptors, levels, prctl, tree
 from supervisor.agents.brand import Brand
 from supervisor.agents.datadir import write_private
 from supervisor.agents.environment import MARKER
@@ -78,6 +78,7 @@ class Mark:
         """
 
         def own(pid: int) -> ProcessId:
+            descriptors.give_back(pid)
             process = tree.identify(pid)
             self.owned.add(process)
             return process

@@ -1,8 +1,9 @@
 """How many agents may live, and how many may start at the same time; who has to make room.
 
-An agent's tree takes 300 MB to several GB. So there are three limits: on agents, on starts at a time, and
-on memory. At a limit, agents that do nothing are hibernated, the one idle longest first; where none can be,
-a start waits in a queue, or is refused, as configured.
+An agent's tree takes 300 MB to several GB, and some file descriptors of the server. So there are limits: on
+agents, on starts at a time, on memory, and on what the descriptors allow. At a limit, agents that do nothing
+are hibernated, the one idle longest first; where none can be, a start waits in a queue, or is refused, as
+configured.
 """
 
 from __future__ import annotations
@@ -61,13 +62,41 @@ class Lodger(Protocol):
 @attrs.frozen(kw_only=True)
 class Limits:
     """The operator's limits. `agents` and `memory_bytes` None mean no limit of that kind; `idle_seconds`
-    None: idle agents stay until room is needed. `full` says what becomes of a start beyond the limits."""
+    None: idle agents stay until room is needed. `full` says what becomes of a start beyond the limits.
+    `places` and `terminals` are how many the server's file descriptors allow, None where that is no matter.
+    """
 
     agents: int | None = None
     starts: int = STARTS_AT_ONCE
     memory_bytes: int | None = None
     idle_seconds: float | None = IDLE_SECONDS
     full: str = "queue"
+    places: int | None = None
+    terminals: int | None = None
+
+    @property
+    def most_agents(self) -> int | None:
+        """How many may live, by the operator's limit and by the descriptors."""
+        return min((each for each in (self.agents, self.places) if each is not None), default=None)
+
+
+class Places:
+    """So many of something may be at the same time."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.taken = 0
+
+    def take(self) -> bool:
+        """Take a place, to be given back; False if there is none."""
+        if self.limit is not None and self.taken >= self.limit:
+            return False
+        self.taken += 1
+        return True
+
+    def give(self) -> None:
+        """Give one back."""
+        self.taken -= 1
 
 
 def memory_budget(root: Path = Path("/")) -> int | None:
@@ -101,6 +130,8 @@ class Admission:
         self._left = trio.Event()
         self._line = trio.Lock()
         self.queued = 0
+        self.terminals = Places(limits.terminals)
+        """Of the terminals of all agents."""
 
     @property
     def live(self) -> int:
@@ -166,7 +197,7 @@ class Admission:
 
     def _full(self) -> bool:
         limits = self.limits
-        if limits.agents is not None and len(self._lodgers) >= limits.agents:
+        if limits.most_agents is not None and len(self._lodgers) >= limits.most_agents:
             return True
         # One agent always fits: a budget too small for any would otherwise stop everything in silence.
         return (

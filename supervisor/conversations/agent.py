@@ -10,7 +10,7 @@ import attrs
 import structlog
 import trio
 
-from supervisor.acp import Connection, Handler, InitializeResult, Services, open_connection
+from supervisor.acp import Connection, Handler, InitializeResult, Services, TerminalPlaces, open_connection
 from supervisor.agents import AgentProcess, SpawnError, StopPolicy, base_environment, spawn
 from supervisor.credentials.masking import Masker
 
@@ -79,8 +79,11 @@ async def _told_of_the_end(plan: Plan) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def run_agent(plan: Plan, handler: Handler, stop: StopPolicy) -> AsyncIterator[AgentRun]:
-    """Start the agent's process and connect to it; `stop` bounds the steps of ending it.
+async def run_agent(
+    plan: Plan, handler: Handler, stop: StopPolicy, places: TerminalPlaces | None = None
+) -> AsyncIterator[AgentRun]:
+    """Start the agent's process and connect to it; `stop` bounds the steps of ending it, `places` how many
+    terminals there are with those of others.
 
     Owns both: leaving the block, also by cancellation, stops the process tree and fails what is pending.
     When the process ends by itself, what is pending fails with its last words, and the block goes on.
@@ -106,6 +109,7 @@ async def run_agent(plan: Plan, handler: Handler, stop: StopPolicy) -> AsyncIter
                 fs=plan.descriptor.fs,
                 terminal=plan.descriptor.terminal,
                 spawning=process.spawning,
+                places=places,
             )
             try:
                 yield AgentRun(plan, process, connection, services, nursery.cancel_scope)

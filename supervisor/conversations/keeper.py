@@ -253,7 +253,7 @@ class Keeper:
         try:
             async with (
                 self._context.admission.lodging(self, lambda: self.set_phase("queued")),
-                run_agent(plan, self._host.incoming, stop) as run,
+                run_agent(plan, self._host.incoming, stop, self._context.admission.terminals) as run,
             ):
                 self.current = self._last = run
                 task_status.started(run)

@@ -75,6 +75,7 @@ class Figures:
     rss_bytes: int
     limit_agents: int | None
     limit_memory_bytes: int | None
+    terminals: int = 0
 
 
 @attrs.define
@@ -156,4 +157,5 @@ def figures(conversations: list[Conversation], admission: Admission, tally: Tall
         rss_bytes=admission.rss_bytes,
         limit_agents=admission.limits.agents,
         limit_memory_bytes=admission.limits.memory_bytes,
+        terminals=admission.terminals.taken,
     )

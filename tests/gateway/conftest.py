@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -33,6 +34,10 @@ from supervisor.events import Event, Message, MessageEvent, dump_event, new_even
 from supervisor.journal import Journal, Log, Row, open_journal
 from supervisor.mcp import server_errors
 from supervisor.settings import AgentProfileStore, SettingsStore, agent_settings_to_dict
+
+TESTS = str(Path(__file__).resolve().parents[1])
+if TESTS not in sys.path:  # for the `support` modules
+    sys.path.append(TESTS)
 
 PRESETS = {
     "demo": ("demo-agent",),
@@ -341,7 +346,12 @@ async def serving(state: Path, port: int = 0, **settings: Any) -> AsyncIterator[
         async with trio.open_nursery() as nursery:
             await nursery.start(
                 partial(
-                    serve_connections, opened.app, sockets, opened.services.config, opened.services.closing
+                    serve_connections,
+                    opened.app,
+                    sockets,
+                    opened.services.config,
+                    opened.services.closing,
+                    lobby=opened.services.lobby,
                 )
             )
             opened.url = url_of(opened.services.config, sockets)

@@ -152,6 +152,10 @@ async def look_at_status(gateway):
         "idle_seconds": None,
         "when_full": "refuse",
     }
+    shares = gateway.services.config.descriptors
+    assert body["descriptors"]["limit"] == shares.limit > body["descriptors"]["used"] > 3
+    assert body["descriptors"]["agents"] == {"used": 3, "share": shares.agents}
+    assert body["descriptors"]["connections"]["share"] == gateway.services.config.max_connections
     assert body["session_key_wanted"] is False
     source = str(gateway.services.config.state / "master.key")
     assert body["secret_key"] == {"source": source, "problem": None}

@@ -151,6 +151,6 @@ def test_further_names_and_limits():
 
 
 def test_connections_leave_files_for_the_agents(monkeypatch):
-    for soft, most in ((1024, 512), (10**6, 4096), (resource.RLIM_INFINITY, 4096), (20, 16)):
+    for soft, most in ((1024, 342), (10**6, 4096), (resource.RLIM_INFINITY, 4096), (20, 8)):
         monkeypatch.setattr(resource, "getrlimit", lambda _what, soft=soft: (soft, soft))
         assert load_config({}).max_connections == most

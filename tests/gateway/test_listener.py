@@ -156,9 +156,8 @@ async def test_requests_under_way_are_finished_at_the_end(server_with, http):
     assert time.monotonic() - started < 2
 
 
-async def test_idle_connections_are_closed(server_with, monkeypatch):
-    monkeypatch.setattr("gateway.listener.KEEP_ALIVE_SECONDS", 0.1)
-    async with server_with() as server:
+async def test_idle_connections_are_closed(server_with):
+    async with server_with(keep_alive_seconds=0.1) as server:
         received = await exchange(server, b"GET /alive HTTP/1.1\r\nHost: x\r\n\r\n", until_closed=True)
         assert received.startswith(b"HTTP/1.1 200")
 
@@ -198,9 +197,8 @@ async def dribble(server, data, pause=0.02):
     return time.monotonic() - started
 
 
-async def test_a_head_that_comes_slowly_is_cut_off(server_with, http, monkeypatch):
-    monkeypatch.setattr("gateway.listener.KEEP_ALIVE_SECONDS", 0.3)
-    async with server_with() as server:
+async def test_a_head_that_comes_slowly_is_cut_off(server_with, http):
+    async with server_with(keep_alive_seconds=0.3) as server:
         assert await dribble(server, b"GET /alive HTTP/1.1\r\n" + b"X-A: b\r\n" * 100) < 2
         assert (await http.get(f"{server.url}/alive")).status_code == 200
 

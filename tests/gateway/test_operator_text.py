@@ -165,6 +165,14 @@ STATUS = {
         "idle_seconds": 1800.0,
         "when_full": "queue",
     },
+    "descriptors": {
+        "used": 55,
+        "limit": 1024,
+        "reserve": 72,
+        "agents": {"used": 3, "share": 76},
+        "terminals": {"used": 0, "share": 57},
+        "connections": {"used": 9, "share": 342},
+    },
 }
 
 
@@ -182,6 +190,7 @@ def test_status():
         "memory": "2.0G of 8.0G",
         "admission": "4 starts at a time; queue when full; hibernated when idle for 30m00s",
         "turns": "2 running, 30 end_turn, 2 cancelled ended",
+        "descriptors": "55 of 1024; agents 3/76, terminals 0/57, connections 9/342, reserve 72",
         "since start": "20 starts, 5 restarts, 6 crashes",
     }
     assert len({len(value) - len(value.lstrip()) + len(name) for name, value in lines.items()}) == 1

@@ -1,0 +1,28 @@
+"""A line in the log that others can cause as often as they like, and that is not said each time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+COMPLAINT_SECONDS: Final = 60.0
+"""Between two of the same: enough to be seen, too little to fill a disk."""
+
+
+class Complaint:
+    """One such line. `say` is the method of a logger; how often it was meant is told with it."""
+
+    def __init__(self, say: Callable[..., Any], event: str) -> None:
+        self._say = say
+        self._event = event
+        self._last = -COMPLAINT_SECONDS
+        self._times = 0
+
+    def say(self, **fields: object) -> None:
+        """Say it, or count it until it is said again."""
+        self._times += 1
+        now = time.monotonic()
+        if now - self._last >= COMPLAINT_SECONDS:
+            self._say(self._event, **fields, times=self._times)
+            self._last, self._times = now, 0

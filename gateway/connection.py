@@ -1,0 +1,402 @@
+"""One connection of a client: it owns its descriptor, and whatever ends it ends all of it.
+
+Hypercorn speaks the protocols. But its tasks wait for each other (a reader for an answer's end, an answer for
+a queue that nobody empties, a stream for a window that never opens), and an end that one of them meets does
+not reach the others. So the end is made here: `Connection.end` closes the descriptor and cancels every task;
+it is called by whoever learns first - the reader of the client's leaving, a writer that fails, the protocol,
+or the watch (`Connection.overdue`), which looks at all connections once a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, Final, cast
+
+import h11
+import trio
+from hypercorn.config import Config as HypercornConfig
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol import ProtocolWrapper
+from hypercorn.protocol.h11 import H2CProtocolRequiredError, H2ProtocolAssumedError, H11Protocol
+from hypercorn.protocol.ws_stream import WSStream
+from hypercorn.trio.task_group import TaskGroup, _handle
+from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import AppWrapper, ConnectionState
+from hypercorn.utils import parse_socket_addr
+
+from gateway.http2 import Http2
+from gateway.inbox import Inbox
+
+GATHER_BYTES: Final = 64 * 1024
+"""Written at once at the most while gathering: what a socket's buffer takes without waiting."""
+
+WRITE_BYTES: Final = 16 * 1024
+"""What a client has to take within `Config.stall_seconds`, over and over: slower is no reading at all."""
+
+FEED_BYTES: Final = {H11Protocol: 16 * 1024, Http2: 2 * 1024}
+"""How much a protocol is handed before other tasks have their turn. The smallest frames of HTTP/2 have nine
+bytes and cost 15 microseconds each: two KiB of them take some 3 ms."""
+
+SOCKET_FEED_BYTES: Final = 4 * 1024
+"""The same for a WebSocket, whose smallest frames have six bytes."""
+
+HALF_CLOSED_SECONDS: Final = 5.0
+"""How long a client that said it sends nothing more may wait for the answers to requests of before."""
+
+LINGER_SECONDS: Final = 2.0
+"""How long a connection on which no request can follow may take to end by itself, and a client to leave after
+the last answer."""
+
+
+class Calls(TaskGroup):
+    """The tasks of one connection, and what the application is told on it.
+
+    A disconnect is the end of what it is told, not one more message: no queue has to have room for it. What
+    comes for an application that has answered already is dropped, so that nobody waits with it.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    async def spawn_app(
+        self,
+        app: AppWrapper,
+        config: HypercornConfig,
+        scope: Any,
+        send: Callable[[Any], Awaitable[None]],
+    ) -> Callable[[Any], Awaitable[None]]:
+        """Start the application on a request; the function that tells it what comes."""
+        telling, told = trio.open_memory_channel[Any](config.max_app_queue_size)
+        last: list[Any] = []
+
+        async def receive() -> Any:
+            try:
+                return await told.receive()
+            except trio.EndOfChannel:
+                return last[0]
+
+        async def put(message: Any) -> None:
+            if message["type"] in ("http.disconnect", "websocket.disconnect"):
+                last.append(message)
+                telling.close()
+                return
+            try:
+                await telling.send(message)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                await trio.lowlevel.checkpoint()
+
+        async def answer(message: Any) -> None:
+            if self._connection.answers:
+                await send(message)
+            else:
+                await trio.lowlevel.checkpoint()
+
+        async def call() -> None:
+            try:
+                await _handle(
+                    app, config, scope, receive, answer, trio.to_thread.run_sync, trio.from_thread.run
+                )
+            finally:
+                told.close()
+                self._connection.answered()
+
+        self._connection.asked()
+        self.spawn(call)
+        return put
+
+
+class Protocols(ProtocolWrapper):
+    """The protocol that a connection speaks, which a client may change."""
+
+    async def handle(self, event: Event) -> None:
+        """Do what the event asks for. Raises what the protocols raise over bytes that they do not take."""
+        try:
+            await self.protocol.handle(event)
+        except H2ProtocolAssumedError as error:
+            await self._speak_http2(error.data)
+        except H2CProtocolRequiredError as error:
+            await self._speak_http2(error.data, error.headers, error.settings)
+
+    async def _speak_http2(
+        self, data: bytes, headers: list[tuple[bytes, bytes]] | None = None, settings: bytes | None = None
+    ) -> None:
+        self.protocol = Http2(
+            self.app,
+            self.config,
+            self.context,
+            self.task_group,
+            self.state,
+            self.ssl,
+            self.client,
+            self.server,
+            self.send,
+        )
+        await self.protocol.initiate(headers, settings)
+        for piece in _pieces(data, FEED_BYTES[Http2]):
+            await self.protocol.handle(RawData(piece))
+            await trio.lowlevel.checkpoint()
+
+
+class Connection(TCPServer):
+    """Hypercorn's connection, with one end. Owns the stream."""
+
+    stream: Any  # a trio.SocketStream; Hypercorn declares the one of TLS
+
+    def __init__(
+        self,
+        app: AppWrapper,
+        config: HypercornConfig,
+        context: WorkerContext,
+        stream: trio.SocketStream,
+        *,
+        stall_seconds: float,
+        gone: Callable[[Connection], None],
+    ) -> None:
+        super().__init__(app, config, context, ConnectionState({}), cast(Any, stream))
+        self.welcome = False
+        """Whether a request on it was let in. Others have to go first when there are too many."""
+        self.since = trio.current_time()
+        """Since when it has been idle, or busy; Trio's clock."""
+        self.half_closed: float | None = None
+        """When the watch first saw that the client sends nothing more, while the reader was held up."""
+        self.ended = False
+        self._left: float | None = None
+        self._stall_seconds = stall_seconds
+        self._gone = gone
+        self._scope = trio.CancelScope()
+        self._calls = 0
+        self._gathered: bytearray | None = None
+        self._writing: float | None = None
+        self._handling = False
+        self._reader: trio.lowlevel.Task | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        return self._calls > 0
+
+    @property
+    def answers(self) -> bool:
+        """Whether what is sent reaches anybody."""
+        return not self.ended and self._left is None
+
+    @property
+    def held_up(self) -> bool:
+        """Whether the reader waits for something else than the client, and cannot learn of its leaving."""
+        return self._handling and not self.ended
+
+    def asked(self) -> None:
+        """A request begins."""
+        self._calls += 1
+        self.since = trio.current_time()
+
+    def answered(self) -> None:
+        """A request has ended."""
+        self._calls -= 1
+        self.since = trio.current_time()
+
+    def end(self) -> None:
+        """Close the descriptor now, and cancel all that goes on. Waits for nothing; may be called again."""
+        if self.ended:
+            return
+        self.ended = True
+        self._scope.cancel()
+        self.stream.socket.close()
+        self._gone(self)
+
+    def leave(self) -> None:
+        """Say that nothing more is sent, cancel all that goes on, and end when the client has left, too.
+
+        Closing with bytes of the client unread would reset the connection, and it would lose the answer.
+        """
+        if self._left is None and not self.ended:
+            self._left = trio.current_time()
+            self._scope.cancel()
+            with contextlib.suppress(OSError):
+                self.stream.socket.shutdown(socket.SHUT_WR)
+
+    def overdue(self, now: float) -> bool:
+        """Whether it has to end, for nothing will come of it: the times of all waits of a connection."""
+        if self._writing is not None and now - self._writing > self._stall_seconds:
+            return True
+        if self._left is not None and now - self._left > LINGER_SECONDS:
+            return True
+        if self.half_closed is not None and now - self.half_closed > HALF_CLOSED_SECONDS:
+            return True
+        if self.busy:
+            return False
+        idle = now - self.since
+        if idle > self.config.keep_alive_timeout:
+            return True
+        protocol = self.protocol.protocol if hasattr(self, "protocol") else None
+        if self.context.terminated.is_set():
+            return not (isinstance(protocol, Http2) and protocol.unsent) or idle > LINGER_SECONDS
+        if isinstance(protocol, H11Protocol) and protocol.connection.our_state is not h11.IDLE:
+            return idle > LINGER_SECONDS
+        return False
+
+    def refresh(self, now: float) -> None:
+        """End the streams whose client takes nothing of what it asked for; others go on."""
+        if not self.ended and hasattr(self, "protocol"):
+            protocol = self.protocol.protocol
+            if isinstance(protocol, Http2):
+                for stream_id in protocol.stalled(now, self._stall_seconds, WRITE_BYTES):
+                    self._task_group.spawn(protocol.give_up, stream_id)
+
+    async def run(self) -> None:
+        """Serve until an end comes. Afterwards no task of it is left; the descriptor is closed before.
+
+        Cancellation ends it. Raises what the protocols raise over bytes that they do not take.
+        """
+        try:
+            sock = self.stream.socket
+            client = parse_socket_addr(sock.family, sock.getpeername())
+            server = parse_socket_addr(sock.family, sock.getsockname())
+            with self._scope:
+                async with Calls(self) as tasks:
+                    self._task_group = tasks
+                    self.protocol = Protocols(
+                        self.app,
+                        self.config,
+                        self.context,
+                        tasks,
+                        ConnectionState({}),
+                        False,
+                        client,
+                        server,
+                        self.protocol_send,
+                        "http/1.1",
+                    )
+                    await self.protocol.initiate()
+                    await self._read_data()
+                    self.end()
+            await self._see_off()
+        except OSError:
+            pass
+        finally:
+            self.end()
+
+    async def _read_data(self) -> None:
+        """Hand on what the client sends until it leaves."""
+        self._reader = trio.lowlevel.current_task()
+        while True:
+            try:
+                data = bytes(await self.stream.receive_some(MAX_RECV))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                break
+            self._handling = True
+            if not data:
+                await self.protocol.handle(RawData(b""))
+                break
+            for piece in _pieces(data, self._feed_bytes()):
+                await self.protocol.handle(RawData(piece))
+                if len(piece) < len(data):
+                    await trio.lowlevel.checkpoint()
+            self._handling = False
+        # What answers from now on answers nobody.
+        with trio.CancelScope(shield=True):
+            await self.protocol.handle(Closed())
+
+    async def _see_off(self) -> None:
+        """Drop what the client still sends, until it leaves or the watch ends this."""
+        self._handling = False
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while await self.stream.receive_some(MAX_RECV):
+                pass
+
+    def _feed_bytes(self) -> int:
+        protocol = self.protocol.protocol
+        if isinstance(protocol, H11Protocol) and not isinstance(protocol.connection, h11.Connection):
+            return SOCKET_FEED_BYTES
+        return FEED_BYTES[type(protocol)]
+
+    async def protocol_send(self, event: Event) -> None:
+        """Do what the protocol wants. What is sent on a connection that has ended is dropped."""
+        if isinstance(event, RawData):
+            if self._gathered is None:
+                await self._write(event.data)
+                return
+            self._gathered += event.data
+            if len(self._gathered) >= GATHER_BYTES:
+                data, self._gathered = bytes(self._gathered), bytearray()
+                await self._write(data)
+        elif isinstance(event, Closed):
+            if self._is_answering() and trio.lowlevel.current_task() is self._reader:
+                # What came behind a request was no HTTP. Its answer goes first, and ends the connection.
+                await trio.sleep(LINGER_SECONDS)
+            async with self.send_lock:  # what is about to be written goes first, too
+                self.leave()
+        elif isinstance(event, Updated) and not event.idle:
+            self.since = trio.current_time()
+
+    def _is_answering(self) -> bool:
+        """Whether a part of an answer has been sent, and the rest follows."""
+        protocol = self.protocol.protocol
+        return isinstance(protocol, H11Protocol) and protocol.connection.our_state is h11.SEND_BODY
+
+    async def _write(self, data: bytes) -> None:
+        """Send all of it. A cancellation waits, so that no half of a frame is sent: for the client, the watch
+        or the end of the connection."""
+        async with self.send_lock:
+            rest = memoryview(data)
+            with trio.CancelScope(shield=True):
+                try:
+                    taken = WRITE_BYTES
+                    while rest and self.answers:
+                        if taken >= WRITE_BYTES:
+                            self._writing, taken = trio.current_time(), 0
+                        sent = await self.stream.socket.send(rest)
+                        rest = rest[sent:]
+                        taken += sent
+                except (OSError, trio.ClosedResourceError):
+                    self.end()
+                finally:
+                    self._writing = None
+
+    @contextlib.asynccontextmanager
+    async def gathering(self) -> AsyncIterator[None]:
+        """Write what is sent in the block in few large pieces: a write for every frame of a stream costs
+        more than the frame itself, and lets all other tasks go first each time.
+
+        An HTTP/2 connection has many streams, and their control frames must not wait: nothing is gathered.
+        """
+        if not isinstance(self.protocol.protocol, H11Protocol):
+            yield
+            return
+        self._gathered = bytearray()
+        try:
+            yield
+        finally:
+            data, self._gathered = bytes(self._gathered), None
+            if data:
+                await self._write(data)
+
+    def inbox(self, scope: object, *, first: int, then: int, compressed: bool) -> Inbox:
+        """Limit the messages of a WebSocket that is not accepted yet: the first one, and later ones.
+
+        Without `compressed` the client may not compress: a few bytes of its could become a thousand times as
+        many here.
+        """
+        protocol = self.protocol.protocol
+        streams = [protocol.stream] if isinstance(protocol, H11Protocol) else list(protocol.streams.values())
+        inbox = Inbox(first, then)
+        for stream in streams:
+            if isinstance(stream, WSStream) and stream.scope is scope:
+                stream.buffer = inbox
+                if not compressed:
+                    stream.handshake.extensions = None
+        return inbox
+
+
+current: ContextVar[Connection] = ContextVar("current")
+"""The connection that the running task works for."""
+
+
+def _pieces(data: bytes, size: int) -> Iterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]

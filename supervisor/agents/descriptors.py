@@ -1,0 +1,145 @@
+"""File descriptors: how many this process may have, what they are for, and what its children get.
+
+Each agent, terminal and client holds some. So each kind has a share of the limit, and a part is nobody's:
+for what is opened and closed again (files, looks at /proc, the starts of processes), and for operators.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import Final
+
+import attrs
+
+__all__ = ["Shares", "for_children", "give_back", "limit", "raise_limit", "shares", "used"]
+
+FIXED: Final = 40
+"""What the server has open whatever it does: 22 are measured (journal, its readers, event loop, standard
+streams, listening sockets), and some room."""
+
+SPARES: Final = 16
+"""Held for operators, and let go of when one comes: a few connections, and what their requests open."""
+
+REFUSALS: Final = 16
+"""Clients that are told at the same time that there is no room."""
+
+TRANSIENT: Final = 24
+"""What is opened and closed again: the start of a process takes ten, a file four, a look at /proc two."""
+
+PER_AGENT: Final = 6
+"""An agent holds four (three pipes and a pidfd, measured); two more for the files that it has us read."""
+
+PER_TERMINAL: Final = 2
+"""Its output and its pidfd."""
+
+OPERATORS: Final = 16
+"""Connections on the control socket: a few people, each with a command or two."""
+
+MOST_CONNECTIONS: Final = 4096
+"""Connections at the same time, however many descriptors there are. Each costs some 50 KB."""
+
+CONNECTIONS_PART: Final = 3 / 8
+AGENTS_PART: Final = 1 / 2
+"""Parts of what is not fixed; terminals get the rest."""
+
+FEWEST: Final = 8
+"""Connections at least: fewer are no server. So with a very small limit the shares are larger than it."""
+
+UNLIMITED: Final = 65536
+"""Where the system names no limit."""
+
+
+@attrs.frozen
+class Shares:
+    """How many of each there may be. `limit` and `reserve` are in descriptors."""
+
+    limit: int
+    agents: int
+    terminals: int
+    connections: int
+    operators: int
+    reserve: int
+
+    @property
+    def total(self) -> int:
+        """Descriptors that all of it takes."""
+        return (
+            FIXED
+            + self.reserve
+            + self.operators
+            + self.connections
+            + self.agents * PER_AGENT
+            + self.terminals * PER_TERMINAL
+        )
+
+
+def shares(limit: int, connections: int | None = None) -> Shares:
+    """The shares of a limit. `connections` is what the operator wants, as far as others have room, too."""
+    reserve = SPARES + REFUSALS + TRANSIENT
+    rest = max(0, limit - FIXED - reserve - OPERATORS)
+    if connections is None:
+        for_connections = max(FEWEST, min(int(rest * CONNECTIONS_PART), MOST_CONNECTIONS))
+    else:
+        for_connections = min(connections, max(FEWEST, rest - PER_AGENT - PER_TERMINAL))
+    rest = max(0, rest - for_connections)
+    for_agents = int(rest * AGENTS_PART / (1 - CONNECTIONS_PART))
+    return Shares(
+        limit=limit,
+        agents=max(1, for_agents // PER_AGENT),
+        terminals=max(1, (rest - for_agents) // PER_TERMINAL),
+        connections=for_connections,
+        operators=OPERATORS,
+        reserve=reserve,
+    )
+
+
+def limit() -> int:
+    """How many this process may have now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+def used() -> int | None:
+    """How many it has. Reads /proc; None without one, or without a descriptor for it."""
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1  # noqa: PTH208 - names alone; one of them is this look
+    except OSError:
+        return None
+
+
+_before: tuple[int, int] | None = None
+
+
+def raise_limit() -> None:
+    """Raise this process's soft limit to its hard one, where its children can be given theirs back.
+
+    Programs that use select(2) must not get descriptors above 1023, and some close all that there could be.
+    """
+    global _before
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if not hasattr(resource, "prlimit") or soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        return
+    _before = _before or (soft, hard)
+
+
+def for_children() -> tuple[int, int] | None:
+    """Soft and hard limit that children must get; None where they may inherit what this process has."""
+    return _before
+
+
+def give_back(pid: int) -> None:
+    """Give a child that was just started the limits of before. Its own children have them, too, then.
+
+    In its first moment it has those of this process; whoever can set limits between fork and exec need not
+    call this (`for_children`).
+    """
+    if _before is not None:
+        try:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, _before)
+        except (OSError, ValueError):
+            return  # it has ended, or is somebody else's by now

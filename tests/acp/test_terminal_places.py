@@ -1,0 +1,52 @@
+"""Terminals of all agents together, and what becomes of one for which there is no descriptor."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import trio
+
+from supervisor.acp import RpcError, Services
+from supervisor.conversations.admission import Places
+
+
+async def test_beyond_the_servers_share_there_is_an_error_and_places_come_back(tmp_path):
+    places = Places(2)
+    async with trio.open_nursery() as nursery:
+        one, other = (Services(tmp_path, nursery, places=places) for _ in range(2))
+        sleeping = {"command": "sleep", "args": ["60"]}
+        first = await one.handle("terminal/create", sleeping)
+        await other.handle("terminal/create", sleeping)
+        for services in (one, other):
+            with pytest.raises(RpcError, match="no file descriptors for more terminals"):
+                await services.handle("terminal/create", sleeping)
+        await one.handle("terminal/release", first)
+        with pytest.raises(RpcError, match="cannot be started"):
+            await one.handle("terminal/create", {"command": str(tmp_path / "nothing"), "args": ["x"]})
+        await other.handle("terminal/create", sleeping)
+        assert places.taken == 2
+        await one.close()
+        await other.close()
+    assert places.taken == 0
+
+
+@pytest.mark.parametrize("missing", ["pipe", "pidfd_open"])
+async def test_without_a_descriptor_nothing_is_left(tmp_path, monkeypatch, missing):
+    places = Places(1)
+    before = len(os.listdir("/proc/self/fd"))
+
+    def none(*_args):
+        raise OSError(24, "Too many open files")
+
+    async with trio.open_nursery() as nursery:
+        services = Services(tmp_path, nursery, places=places)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, missing, none)
+            with pytest.raises(RpcError, match="cannot be started now"):
+                await services.handle("terminal/create", {"command": "sleep", "args": ["60"]})
+        assert places.taken == 0
+        made = await services.handle("terminal/create", {"command": "true"})
+        await services.handle("terminal/wait_for_exit", made)
+        await services.close()
+    assert len(os.listdir("/proc/self/fd")) <= before + 1

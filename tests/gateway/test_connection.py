@@ -1,0 +1,281 @@
+"""One connection, from its first byte to its end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import suppress
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.settings
+import pytest
+import trio
+from support.impolite import GET, GOAWAY, HANDSHAKE, HOST, LARGE, OPEN_H2, PING, SETTINGS, frame
+
+from gateway.http2 import Http2
+from supervisor.events import Message, MessageEvent, TextContent
+
+
+def address(server):
+    host, port = server.url.removeprefix("http://").split(":")
+    return host, int(port)
+
+
+def open_sockets():
+    return sum(os.readlink(f"/proc/self/fd/{name}").startswith("socket:") for name in listing())
+
+
+def listing():
+    # Without the descriptor of the look itself.
+    names = os.listdir("/proc/self/fd")
+    return [name for name in names if os.path.islink(f"/proc/self/fd/{name}")]
+
+
+SLOW = b"POST /api/conversations/%b/interrupt HTTP/1.1\r\n" + HOST + b"\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", GET * 3, LARGE * 50, HANDSHAKE, b"GET /alive HT"])
+async def test_the_limit_counts_what_is_open(server_with, sent):
+    """Whoever had to go is gone: also where its reader waits for something else than the client."""
+    async with server_with(max_connections=10) as server:
+        before = open_sockets()
+        held = []
+        for _ in range(60):
+            stream = await trio.open_tcp_stream(*address(server))
+            held.append(stream)
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(sent)
+        await trio.sleep(0.3)
+        assert len(server.services.lobby) <= 10
+        assert open_sockets() - before - len(held) <= 10
+        for stream in held:
+            await trio.aclose_forcefully(stream)
+
+
+async def test_refused_clients_count(server_with):
+    async with server_with(max_connections=1) as server:
+        conversation = await server.conversation()
+
+        async def slow():
+            await trio.sleep_forever()
+
+        conversation.interrupt = slow
+        before = open_sockets()
+        async with await trio.open_tcp_stream(*address(server)) as busy:
+            await busy.send_all(SLOW % conversation.id.encode())
+            await trio.sleep(0.1)
+            held = [await trio.open_tcp_stream(*address(server)) for _ in range(100)]
+            await trio.sleep(0.05)
+            assert 1 < server.services.lobby.descriptors <= 17
+            assert open_sockets() - before - len(held) - 1 <= 17
+            for stream in held:
+                await trio.aclose_forcefully(stream)
+
+
+async def test_a_client_that_resets_ends_its_request_though_more_wait_behind_it(server_with):
+    """The reader waits for the answer's end then, and would never learn of it."""
+    async with server_with() as server:
+        conversation = await server.conversation()
+        cancelled = trio.Event()
+
+        async def slow():
+            try:
+                await trio.sleep_forever()
+            finally:
+                cancelled.set()
+
+        conversation.interrupt = slow
+        stream = await trio.open_tcp_stream(*address(server))
+        await stream.send_all(SLOW % conversation.id.encode() + GET * 3)
+        await trio.sleep(0.2)
+        assert len(server.services.lobby) == 1
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        stream.socket.close()
+        with trio.fail_after(5):
+            await cancelled.wait()
+        assert len(server.services.lobby) == 0
+
+
+async def test_who_sends_no_more_gets_what_was_asked_for(server_with):
+    """Half closed, with requests that wait in a row."""
+    async with server_with() as server, await trio.open_tcp_stream(*address(server)) as stream:
+        close = GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+        await stream.send_all(GET * 5 + close)
+        await stream.send_eof()
+        received = b""
+        with trio.fail_after(5):
+            async for data in stream:
+                received += data
+        assert received.count(b"HTTP/1.1 200") >= 5
+
+
+class Client:
+    """HTTP/2, with a window that is opened by hand."""
+
+    def __init__(self, stream, window):
+        self.stream = stream
+        self.h2 = h2.connection.H2Connection(
+            h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
+        )
+        self.h2.initiate_connection()
+        self.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
+        self.reset = set()
+        self.ended = set()
+        self.received = {}
+
+    async def flush(self):
+        await self.stream.send_all(self.h2.data_to_send())
+
+    async def ask(self, number, path, **more):
+        headers = {":method": "GET", ":scheme": "http", ":path": path, ":authority": "localhost", **more}
+        self.h2.send_headers(number, headers.items(), end_stream=":protocol" not in headers)
+        await self.flush()
+
+    async def read(self, until, acknowledge=(), seconds=15):
+        with trio.fail_after(seconds):
+            while not until():
+                data = await self.stream.receive_some(65536)
+                assert data, "the server closed the connection"
+                for event in self.h2.receive_data(data):
+                    match event:
+                        case h2.events.StreamReset(stream_id=number):
+                            self.reset.add(number)
+                        case h2.events.StreamEnded(stream_id=number):
+                            self.ended.add(number)
+                        case h2.events.DataReceived(stream_id=number):
+                            self.received[number] = self.received.get(number, 0) + len(event.data)
+                            if number in acknowledge:
+                                self.h2.acknowledge_received_data(event.flow_controlled_length, number)
+                await self.flush()
+
+
+async def test_a_stream_that_is_not_read_takes_no_memory_and_is_reset_alone(server_with):
+    """A socket over HTTP/2 whose window stays shut, beside one that is read."""
+    async with server_with(stall_seconds=1.5) as server:
+        conversation = await server.conversation()
+        socket_path = f"/sockets/events/{conversation.id}"
+        connect = {":method": "CONNECT", ":protocol": "websocket", "sec-websocket-version": "13"}
+        async with await trio.open_tcp_stream(*address(server)) as stream:
+            client = Client(stream, window=0)
+            await client.flush()
+            await client.read(lambda: client.h2.remote_settings.enable_connect_protocol)
+            await client.ask(1, socket_path, **connect)
+            await client.ask(3, socket_path, **connect)
+            client.h2.increment_flow_control_window(2**28, 3)
+            client.h2.increment_flow_control_window(2**28)
+            await client.flush()
+            (connection,) = server.services.lobby._open
+            with trio.fail_after(5):
+                while len(getattr(connection.protocol.protocol, "streams", ())) < 2:
+                    await trio.sleep(0.01)
+            protocol = connection.protocol.protocol
+            assert isinstance(protocol, Http2)
+            most = 0
+            text = "x" * 20_000
+
+            async def write():
+                nonlocal most
+                for _ in range(200):
+                    message = Message(role="user", content=(TextContent(text=text),))
+                    await conversation.record(MessageEvent(source="user", llm_message=message))
+                    for buffer in protocol.stream_buffers.values():
+                        most = max(most, len(buffer.buffer))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write)
+                await client.read(lambda: client.received.get(3, 0) > 200 * len(text), acknowledge=(3,))
+            assert most < 4 * len(text)
+            await client.read(lambda: 1 in client.reset)
+            assert 3 not in client.reset | client.ended
+            before = client.received[3]
+            await conversation.record(
+                MessageEvent(
+                    source="user", llm_message=Message(role="user", content=(TextContent(text=text),))
+                )
+            )
+            await client.read(lambda: client.received[3] > before + len(text), acknowledge=(3,))
+
+
+async def test_thousands_of_requests_on_one_connection(server_with):
+    """Nothing of a stream that has ended is kept: Hypercorn's tree of priorities takes a thousand."""
+    async with server_with() as server, await trio.open_tcp_stream(*address(server)) as stream:
+        client = Client(stream, window=65535)
+        for number in range(1, 3001, 2):
+            await client.ask(number, "/alive")
+            if number % 20 == 1:
+                await client.read(lambda number=number: number in client.ended)
+        await client.read(lambda: len(client.ended) == 1500)
+        (connection,) = server.services.lobby._open
+        protocol = connection.protocol.protocol
+        with trio.fail_after(5):
+            while protocol.stream_buffers or protocol.streams:
+                await trio.sleep(0.01)
+        assert not protocol._sent
+
+
+FLOODS = {"pings": frame(PING, payload=bytes(8)), "settings": frame(SETTINGS), "unknown": frame(0x42)}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+async def test_frames_that_only_make_work_end_the_connection(server, kind):
+    async with await trio.open_tcp_stream(*address(server)) as stream:
+        received = b""
+
+        async def read():
+            nonlocal received
+            with suppress(trio.BrokenResourceError):
+                async for data in stream:
+                    received += data
+
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                await stream.send_all(OPEN_H2 + FLOODS[kind] * 900)
+                await trio.sleep(0.3)
+                assert len(server.services.lobby) == 1
+                with suppress(trio.BrokenResourceError):
+                    await stream.send_all(FLOODS[kind] * 1000)
+        calm = frame(GOAWAY, payload=bytes(4) + b"\0\0\0\x0b")  # ENHANCE_YOUR_CALM
+        assert received.endswith(calm)
+        with trio.fail_after(10):  # it need not leave for that
+            while len(server.services.lobby):
+                await trio.sleep(0.05)
+
+
+async def test_an_end_while_the_server_stops_is_quick(server_with):
+    async with server_with(grace_seconds=5) as server:
+        stream = await trio.open_tcp_stream(*address(server))
+        client = Client(stream, window=65535)
+        await client.ask(1, "/alive")
+        await client.read(lambda: 1 in client.ended)
+        started = time.monotonic()
+    assert time.monotonic() - started < 2
+    await trio.aclose_forcefully(stream)
+
+
+async def test_what_comes_behind_a_request_does_not_cost_its_answer(server_with):
+    """However the two tasks take turns: the one that answers, and the one that finds no HTTP behind it."""
+    async with server_with() as server:
+        head = LARGE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+
+        async def ask(garbage):
+            async with await trio.open_tcp_stream(*address(server)) as stream:
+                await stream.send_all(head)
+                await trio.lowlevel.checkpoint()
+                with suppress(trio.BrokenResourceError):
+                    await stream.send_all(garbage)
+                received = b""
+                with trio.fail_after(10), suppress(trio.BrokenResourceError):
+                    async for data in stream:
+                        received += data
+            answer, _, body = received.partition(b"\r\n\r\n")
+            assert answer[:12] in (b"HTTP/1.1 200", b"HTTP/1.1 400"), received[:100]
+            if answer.startswith(b"HTTP/1.1 200"):
+                assert b"content-length: %d" % len(body) in answer.lower()
+
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(ask, b"GET garbage" * (number % 3))
