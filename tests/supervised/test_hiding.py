@@ -131,7 +131,7 @@ CONTROL = "c0ntrol-that-everybody-reads"
 LATE = "l4te-" + "control"
 
 CRASHES = 50
-STARTS = 8
+STARTS = 5
 
 OSTLER = """
 import sys
