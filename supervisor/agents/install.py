@@ -26,10 +26,10 @@ import trio
 
 from supervisor.agents.catalog import CATALOG_DIR, Descriptor, NpmPackage
 from supervisor.agents.environment import base_environment
-from supervisor.agents.errors import InstallError
+from supervisor.agents.errors import InstallError, SpawnError
 from supervisor.agents.node import find_node, find_npm
 from supervisor.agents.pipes import LineTail
-from supervisor.agents.process import SpawnError, StopPolicy, spawn
+from supervisor.agents.process import StopPolicy, spawn
 from supervisor.version import __version__
 
 __all__ = ["Launch", "ensure_installed", "resolve_launch", "starts_pinned"]

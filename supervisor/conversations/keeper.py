@@ -22,7 +22,7 @@ from supervisor.acp import (
     shorten_session_id,
 )
 from supervisor.agents import ExitStatus, Parked, RestartBudget, StopPolicy
-from supervisor.agents.containment import Snapshot
+from supervisor.agents.mark import Snapshot
 
 from .agent import AgentRun, run_agent, stderr_words
 from .errors import AgentFailure
@@ -251,7 +251,7 @@ class Keeper:
         try:
             async with (
                 self._context.admission.lodging(self, lambda: self.set_phase("queued")),
-                run_agent(plan, self._host.incoming, stop) as run,
+                run_agent(plan, self._host.incoming, stop, waits.spawn) as run,
             ):
                 self.current = self._last = run
                 task_status.started(run)

@@ -16,7 +16,7 @@ import trio
 
 from supervisor.acp import TraceLine
 from supervisor.agents import RestartPolicy, containment_level
-from supervisor.agents.containment import take_snapshot
+from supervisor.agents.mark import take_snapshot
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.journal import AlreadyExists, Journal, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal
