@@ -287,14 +287,13 @@ def trespass(pid: int, bounds: Bounds) -> str | None:
     """Why no signal of this agent's may go to that process, as things are now; None when it may."""
     if pid <= 1 or pid in bounds.trunk or pid == os.getpid():
         return "it is the server's own"
-    own, others = {each.pid for each in bounds.own}, {each.pid: each for each in bounds.others}
     passed: set[int] = set()
-    while pid > 1 and pid not in passed and pid not in own and pid not in bounds.trunk:
+    while pid > 1 and pid not in passed and pid not in bounds.trunk:
         passed.add(pid)
         entry = read_entry(pid)
-        if entry is None:
+        if entry is None or entry.id in bounds.own:
             break
-        if others.get(pid) == entry.id:
+        if entry.id in bounds.others:
             return "it is another agent's"
         pid = entry.parent
     return None
