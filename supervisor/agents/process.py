@@ -60,6 +60,7 @@ class AgentProcess:
         stderr: AgentPipe,
         mark: Mark,
         policy: StopPolicy,
+        spawn_seconds: float,
     ) -> None:
         self.pid = child.pid
         self.stdin: trio.abc.SendStream = stdin
@@ -78,6 +79,7 @@ class AgentProcess:
         self._stderr = stderr
         self._tail = LineTail()
         self._policy = policy
+        self._spawn_seconds = spawn_seconds
         self._started = trio.current_time()
         self._status: ExitStatus | None = None
         self._leader = child.id
@@ -105,7 +107,7 @@ class AgentProcess:
         ValueError.
         """
         request = Request(argv=argv, cwd=cwd, env=env, stdin=stdin, stdout=output, stderr=output)
-        return await start_child(request, self._mark)
+        return await start_child(request, self._mark, self._spawn_seconds)
 
     async def usage(self, seen: Snapshot | None = None) -> TreeUsage:
         """Memory and CPU time of the tree now; also remembers the processes seen, for the sweep at the end.
@@ -356,6 +358,7 @@ async def _start(
         stderr=AgentPipe(err_read),
         mark=mark,
         policy=policy,
+        spawn_seconds=seconds,
     )
 
 

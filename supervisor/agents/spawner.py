@@ -230,6 +230,7 @@ def hide_and_bind(hidden: bool, dies: bool, server: int) -> None:
 
 if __name__ == "__main__":
     _channel, _server, _number, _hidden, _dies = map(int, sys.argv[1:])
+    os.set_inheritable(_channel, False)  # or all that is started here could start things in the server's name
     if _number:
         brand(_number)
     hide_and_bind(bool(_hidden), bool(_dies), _server)
