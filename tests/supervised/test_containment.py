@@ -253,6 +253,69 @@ async def test_nothing_is_left_when_containment_ends(tmp_path, state):
     stray.wait()
 
 
+# -- marks that are forged ---------------------------------------------------------------------------------
+
+FORGER = """
+import resource, subprocess, sys
+resource.setrlimit(10, (int(sys.argv[1]), resource.getrlimit(10)[1]))
+subprocess.Popen(["sleep", "300"], stdin=subprocess.DEVNULL)
+print("up", flush=True)
+sys.stdin.read()
+sys.exit(7)
+"""
+
+
+@brands_only
+@pytest.mark.parametrize("forged", ["another", "gone", "spawner"])
+async def test_an_agent_that_takes_another_brand_is_neither_ended_nor_reaped_for_it(tmp_path, state, forged):
+    async with (
+        open_containment(state, Level.TREE) as containment,
+        agent(python("print('up', flush=True); input()"), tmp_path) as other,
+    ):
+        number = {
+            "another": brand.read_brand(other.pid),
+            "gone": brand.brand_of(containment.house, 4321),
+            "spawner": brand.brand_of_spawner(containment.house),
+        }[forged]
+        assert await first_line(other) == "up"
+        async with agent([*python(FORGER), str(number)], tmp_path) as forger:
+            assert await first_line(forger) == "up"
+            assert brand.read_brand(forger.pid) == number
+            await containment._tend()
+            assert (await other.usage()).processes == 1
+            assert (await forger.usage()).processes == 2
+            assert (await other.stop()).outlived == 0
+            assert alive(forger.pid)
+            await forger.stdin.aclose()
+            await until(forger.exited.is_set)
+            await containment._tend()
+            assert (await forger.wait()).code == 7
+        assert info(forger.pid) is None
+
+
+@cgroup_only
+async def test_a_stranger_in_an_agents_control_group_outlives_the_agent(tmp_path, state):
+    async with (
+        open_containment(state, Level.CGROUP) as containment,
+        agent(python("print('up', flush=True); input()"), tmp_path) as other,
+    ):
+        assert await first_line(other) == "up"
+        ignoring = "import signal; signal.signal(15, 1); print('up', flush=True); import time; time.sleep(60)"
+        async with agent(python(ignoring), tmp_path) as process:
+            assert await first_line(process) == "up"
+            group = next(
+                path
+                for path in cgroup.leftovers(cgroup.own_group(), containment.house)
+                if process.pid in cgroup.members(path)
+            )
+            (group / "cgroup.procs").write_text(str(other.pid))
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+            assert cgroup.members(group) >= {other.pid, process.pid, os.getpid()}
+        assert process.stop_report.step is StopStep.KILL
+        assert not alive(process.pid)
+        assert alive(other.pid)  # and so are we
+
+
 # -- sweeps ------------------------------------------------------------------------------------------------
 
 
