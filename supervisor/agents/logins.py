@@ -21,7 +21,8 @@ MAX_FILE_BYTES: Final = 1 << 20
 """Of a file that is looked into: logins take a few kilobytes."""
 
 LOOKING: Final = Lanes(2)
-"""Threads that look into the files of one kind of agent at a time; they must not use up those of others."""
+"""Threads that look into the same files at a time: an agent whose own hang must not use up those of
+others."""
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +43,8 @@ async def find_logins(descriptor: Descriptor, env: Mapping[str, str]) -> Logins:
     """
     try:
         work = partial(_find, descriptor, env)
-        return await in_time(work, "to look for logins", limiter=LOOKING.of(descriptor.key))
+        places = {str(_place(source.files, env)) for source in descriptor.credentials}
+        return await in_time(work, "to look for logins", limiter=LOOKING.of("\0".join(sorted(places))))
     except PathTimeout as error:
         log.warning("logins cannot be looked for", agent=descriptor.key, error=str(error))
         return Logins()

@@ -231,7 +231,7 @@ class AgentProcess:
         for pipe in self._pipes:
             await pipe.aclose()
         # For systems without /proc, where the group is all that is known; elsewhere nobody is left in it.
-        kill_tree(self._leader, (), signal.SIGKILL, self._mark.bounds().rooted())
+        await self._signal((), signal.SIGKILL)
         self._child.reap()
         # Where the server is the one that orphans are handed to, those of this agent are collected here. A
         # process that was our child at first sight, or is owned, is left to whoever started it.

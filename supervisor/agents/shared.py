@@ -51,6 +51,8 @@ MAX_LINEAGE_BYTES: Final = 16 << 20
 LINEAGE_LENGTH: Final = 200
 """Values that are remembered. A token rotates a few times a day."""
 
+LOOKING: Final = Lanes(1)
+
 WRITING: Final = Lanes(1)
 """One thread at a time for the credential files of one name. A thread that was given up keeps its place until
 it ends: what is looked at and changed under a name's lock belongs together."""
@@ -105,6 +107,7 @@ class SharedLogins:
         The file has the newest value of the login, which may be a later one than ``value``. A file of another
         login that is there is replaced.
         """
+        await _answers(target)
         async with self._lock(name):
             loan, rotated = await _in_thread(name, partial(self._lend, name, value, user, target))
             await self._offer(rotated)
@@ -112,11 +115,13 @@ class SharedLogins:
 
     async def give_back(self, loan: Loan) -> None:
         """The agent has ended: take over what it rotated."""
+        await _answers(loan.target)
         async with self._lock(loan.name):
             await self._offer(await _in_thread(loan.name, partial(_take_over, loan)))
 
     async def withdraw(self, name: str, *, user: str, target: Path) -> None:
         """The credential is not used (any more): a file of it that ``user`` got is removed."""
+        await _answers(target)
         async with self._lock(name):
             await _in_thread(name, partial(self._withdraw, name, user, target, None))
 
@@ -321,6 +326,12 @@ def _link(file: Path, target: Path) -> None:
 
 def _digest(value: str) -> str:
     return hashlib.sha256(value.encode()).hexdigest()
+
+
+async def _answers(target: Path) -> None:
+    """Find out whether an agent's own directory hangs before others wait for it. Raises PathTimeout."""
+    look = partial(os.path.lexists, target)
+    await in_time(look, f"to look for {target.name}", limiter=LOOKING.of(str(target)), shield=True)
 
 
 async def _in_thread(name: str, work: Callable[[], T]) -> T:

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from supervisor.agents import spawner, tree
 from supervisor.agents.mark import Mark
 from supervisor.agents.tree import ProcessId
 from supervisor.agents.warden import attachable
+from supervisor.patience import Lanes, in_time
 
 __all__ = ["SPAWN_SECONDS", "Child", "Request", "Spawner", "StartTimeout", "start_child"]
 
@@ -46,6 +48,8 @@ somebody."""
 
 ATTEMPTS: Final = 3
 """How often a start is asked for in all when somebody kills the spawner over it. Nothing has run by then."""
+
+_LAUNCHING: Final = Lanes(2)
 
 THREADS: Final = 16
 """Threads that start processes at a time, where there is no spawner."""
@@ -190,8 +194,11 @@ class Spawner:
         async with self._starting:
             if self._channel is None:
                 # In a thread, whose end must not be the process's: its parent's death it learns from the
-                # channel.
-                found = await trio.to_thread.run_sync(lambda: _launch(self.brand, dies_with_us=False))
+                # channel. The interpreter is a file, too, that may not answer.
+                launch = partial(_launch, self.brand, dies_with_us=False)
+                what = "to start the process that starts agents"
+                lane = _LAUNCHING.of("")
+                found = await in_time(launch, what, limiter=lane, seconds=HELLO_SECONDS, wasted=_discard)
                 self._take(*found)
                 await self._greet()
             assert self._channel is not None
@@ -214,6 +221,13 @@ class Spawner:
                 self.close()
         if word != spawner.READY:
             raise OSError("the process that starts agents cannot be started")
+
+
+def _discard(found: tuple[subprocess.Popen[bytes], socket.socket]) -> None:
+    process, channel = found
+    channel.close()
+    process.kill()
+    process.wait()
 
 
 def _launch(number: int, *, dies_with_us: bool) -> tuple[subprocess.Popen[bytes], socket.socket]:

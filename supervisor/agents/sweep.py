@@ -56,10 +56,11 @@ def sweep(house: int) -> tuple[int, list[int]]:
 
     Blocks: some ten milliseconds when there is nothing to do, SWEEP_SECONDS at most.
     """
+    bounds = Bounds().rooted()
     group = cgroup.own_group()
     groups = cgroup.leftovers(group, house) if group is not None else []
     for left in groups:
-        cgroup.kill(left, Bounds().rooted())
+        cgroup.kill(left, bounds)
     until = time.monotonic() + SWEEP_SECONDS
     seen = set()
     while found := members(house):
@@ -67,7 +68,7 @@ def sweep(house: int) -> tuple[int, list[int]]:
         if time.monotonic() > until:
             break
         for entry in found.values():
-            if tree.trespass(entry.id.pid, Bounds().rooted()) is None:
+            if tree.trespass(entry.id.pid, bounds) is None:
                 with suppress(ProcessLookupError, PermissionError):
                     tree.kill(entry.id, signal.SIGKILL)
         time.sleep(POLL_SECONDS)

@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from support.processes import sweep
+from support.processes import command_line, descendants, sweep
 
 from supervisor.agents.containment import PID_FILE
 
@@ -46,6 +46,9 @@ def test_warden_and_server_hide_from_peers(tmp_path, variables, expected):
             server = int((state / PID_FILE).read_text())
             assert server != process.pid
             assert (hidden(process.pid), hidden(server)) == (expected, expected)
+            # The spawner, through which the environments of agents pass.
+            (spawner,) = [each.pid for each in descendants(server) if "spawner.py" in command_line(each.pid)]
+            assert hidden(spawner) == expected
             process.terminate()
             assert process.wait(WAIT_S) == 0
         finally:
