@@ -14,6 +14,7 @@ from .errors import (
     classify_error,
     error_text,
 )
+from .files import Jail
 from .framing import FrameSplitter, Oversize
 from .handler import Handler, Result
 from .schema import *  # noqa: F403 - the typed messages are this room's vocabulary
@@ -29,6 +30,7 @@ __all__ = [
     "FrameSplitter",
     "FrameTooLarge",
     "Handler",
+    "Jail",
     "Oversize",
     "RequestTimeout",
     "Result",

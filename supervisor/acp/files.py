@@ -306,5 +306,9 @@ def _errors(path: str) -> Iterator[None]:
         raise RpcError(RESOURCE_NOT_FOUND, "No such file", {"path": path}) from None
     except (IsADirectoryError, NotADirectoryError):
         raise RpcError.invalid_params("Not a regular file", {"path": path}) from None
+    except BlockingIOError:  # told so, since O_NONBLOCK is among the flags; it could take most of a minute
+        raise RpcError(
+            INTERNAL_ERROR, "Another process holds a lease on the file; try again", {"path": path}
+        ) from None
     except OSError as error:
         raise RpcError(INTERNAL_ERROR, error.strerror or "The file cannot be used", {"path": path}) from None

@@ -11,12 +11,14 @@ from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
+from supervisor.patience import PathTimeout, in_time
+
 from .errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RpcError
 from .files import Jail
 from .output import DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, OutputPool
 from .schema.bounds import short_id
 from .schema.read import Json, as_object, integer, objects, text
-from .terminal import Spawning, Terminal, plain_spawning
+from .terminal import StartProcess, Terminal
 
 MAX_TERMINALS: Final = 64
 """How many terminals one agent may hold. Agents are to release them; those that do not must not fill the
@@ -51,8 +53,9 @@ class Services:
     Files and working directories must lie in `workspace`, links resolved. A command that runs in a
     terminal is not held there: it may do what the agent itself may. Its environment is `environment`
     (nothing of the server's own) and what the agent adds. `kill_tree(pid)` finds and kills descendants
-    that left the process group; each is started within `spawning` and takes one of `places`. The tasks of
-    the terminals run in `nursery`; `close` ends them, and so does cancelling the nursery.
+    that left the process group; each is started by `start`, without which there are no terminals, and takes
+    one of `places`. The tasks of the terminals run in `nursery`; `close` ends them, and so does cancelling
+    the nursery. `jail` is the workspace if it was found before.
     """
 
     def __init__(
@@ -64,15 +67,18 @@ class Services:
         fs: bool = True,
         terminal: bool = True,
         kill_tree: Callable[[int], None] | None = None,
-        spawning: Spawning = plain_spawning,
+        start: StartProcess | None = None,
         places: TerminalPlaces | None = None,
+        jail: Jail | None = None,
     ) -> None:
         self._places = places
-        self._jail = Jail(workspace)
+        self._jail = Jail(workspace) if jail is None else jail
         self._nursery = nursery
         self._environment = dict(environment or {})
         self._kill_tree = kill_tree
-        self._spawning = spawning
+        self._start = start
+        self._starting = 0
+        self._closed = False
         self._limiter = trio.CapacityLimiter(FILE_THREADS)
         self._terminals: dict[str, Terminal] = {}
         self._last_terminal = 0
@@ -80,7 +86,7 @@ class Services:
         self._servers: dict[str, Server] = {}
         if fs:
             self._servers |= {"fs/read_text_file": self._read, "fs/write_text_file": self._write}
-        if terminal:
+        if terminal and start is not None:
             self._servers |= {
                 "terminal/create": self._create,
                 "terminal/output": self._show,
@@ -113,6 +119,7 @@ class Services:
 
         Cancellation does not cut it short.
         """
+        self._closed = True
         terminals = list(self._terminals.values())
         self._terminals.clear()
         for terminal in terminals:
@@ -142,15 +149,26 @@ class Services:
         await self._in_thread(write, shield=True)
         return {}
 
-    async def _in_thread(self, work: Callable[[], T], *, shield: bool = False) -> T:
+    async def _in_thread(
+        self, work: Callable[[], T], *, shield: bool = False, wasted: Callable[[T], object] = lambda _: None
+    ) -> T:
         """What `work` returns. Raises RpcError when it takes longer than FILE_SECONDS.
 
-        Its thread is left behind then, and counts against FILE_THREADS until it ends. `shield` keeps a
-        cancellation from doing the same.
+        Its thread is left behind then, and counts against FILE_THREADS until it ends; `wasted` gets what it
+        brings. `shield` keeps a cancellation from doing the same.
         """
-        with trio.move_on_after(FILE_SECONDS, shield=shield):
-            return await trio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
-        raise RpcError(INTERNAL_ERROR, f"The file system did not answer within {FILE_SECONDS:g} s")
+        try:
+            return await in_time(
+                work,
+                "to use a file",
+                limiter=self._limiter,
+                seconds=FILE_SECONDS,
+                shield=shield,
+                wasted=wasted,
+            )
+        except PathTimeout:
+            reason = f"The file system did not answer within {FILE_SECONDS:g} s"
+            raise RpcError(INTERNAL_ERROR, reason) from None
 
     # -- terminals -----------------------------------------------------------------------------------------
 
@@ -159,32 +177,39 @@ class Services:
         args = params.get("args")
         limit = integer(params, "outputByteLimit")
         open_directory = partial(self._jail.open_directory, text(params, "cwd"))
-        directory = await trio.to_thread.run_sync(open_directory, limiter=self._limiter)
-        # No checkpoint from here to the task that owns the process.
+        assert self._start is not None
+        self._take_place()
+        self._starting += 1
         try:
-            self._take_place()
+            directory = await self._in_thread(open_directory, wasted=os.close)
             try:
-                terminal = Terminal(
+                terminal = await Terminal.start(
                     _argv(command, args if isinstance(args, list) else []),
                     # By its descriptor: its name may lead elsewhere by now.
-                    cwd=Path(f"/proc/self/fd/{directory}"),
+                    cwd=directory,
                     env=self._environment | _variables(params),
                     output_limit=min(
                         MAX_OUTPUT_BYTES, DEFAULT_OUTPUT_BYTES if limit is None else max(0, limit)
                     ),
                     outputs=self._outputs,
+                    start=self._start,
                     kill_tree=self._kill_tree,
-                    spawning=self._spawning,
                 )
-            except BaseException:
-                self._give_place()
-                raise
+            finally:
+                os.close(directory)
+        except BaseException:
+            self._give_place()
+            raise
         finally:
-            os.close(directory)
+            self._starting -= 1
+        # No checkpoint from here to the task that owns the process.
         self._last_terminal += 1
         terminal_id = f"term_{self._last_terminal}"
-        self._terminals[terminal_id] = terminal
         self._nursery.start_soon(self._run, terminal, name=f"terminal {terminal_id}")
+        if self._closed:  # while it was being started
+            terminal.release()
+            raise RpcError(INTERNAL_ERROR, "The agent is being ended")
+        self._terminals[terminal_id] = terminal
         return {"terminalId": terminal_id}
 
     async def _run(self, terminal: Terminal) -> None:
@@ -194,7 +219,7 @@ class Services:
             self._give_place()
 
     def _take_place(self) -> None:
-        if len(self._terminals) >= MAX_TERMINALS:
+        if len(self._terminals) + self._starting >= MAX_TERMINALS:
             raise RpcError(INTERNAL_ERROR, f"No more than {MAX_TERMINALS} terminals; release some")
         if self._places is not None and not self._places.take():
             raise RpcError(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -23,38 +21,51 @@ REAP_SECONDS: Final = 2.0
 """How long a killed process may take to die. Only one stuck in the kernel takes longer, perhaps for ever."""
 
 KILLED_SECONDS: Final = 0.1
-"""How long one may take that has only just been started. The event loop waits for it."""
+"""How long one may take that has only just been started and cannot be waited for by a descriptor."""
+
+_LOOK_SECONDS: Final = 0.01
 
 _READ_BYTES: Final = 64 * 1024
 
-Spawning = Callable[[], contextlib.AbstractContextManager[Callable[[int], object]]]
-"""A context in which a process is started on the agent's behalf; it gives a function that is told the pid."""
+
+class Started(Protocol):
+    """A process that was started."""
+
+    @property
+    def pid(self) -> int:
+        """Its number, its group's and its session's."""
+
+    def reap(self) -> None:
+        """Collect it if it has ended: from then on its number may be another's."""
 
 
-@contextlib.contextmanager
-def plain_spawning() -> Iterator[Callable[[int], object]]:
-    """Nothing special."""
-    yield lambda pid: None
+class StartProcess(Protocol):
+    """Starts a process in a session of its own on the agent's behalf, and waits until its program runs."""
+
+    def __call__(
+        self, argv: Sequence[str], *, cwd: int, env: Mapping[str, str], stdin: int, output: int
+    ) -> Awaitable[Started]:
+        """``cwd`` is the descriptor of a directory. The descriptors stay the caller's, what is started is.
+
+        Cancellation ends what was begun. Raises OSError and ValueError.
+        """
 
 
 class Terminal:
-    """A command in a session and process group of its own, started by the constructor.
+    """A command in a session and process group of its own, started by `start`.
 
-    Must be made on the main thread. `run` owns the process from then on: however it ends, the process
-    group is dead and the process reaped. `kill_tree` is called on the event loop: it must be quick.
-    Raises RpcError (-32602) when the command cannot be started.
+    `run` owns the process from then on: however it ends, the process group is dead and the process reaped.
+    `kill_tree` is called on the event loop: it must be quick.
     """
 
     def __init__(
         self,
-        argv: Sequence[str],
+        process: Started,
+        output: int,
         *,
-        cwd: Path,
-        env: Mapping[str, str],
         output_limit: int,
         outputs: OutputPool | None = None,
         kill_tree: Callable[[int], None] | None = None,
-        spawning: Spawning = plain_spawning,
     ) -> None:
         self._output = OutputRing(output_limit, outputs)
         self._kill_tree = kill_tree
@@ -64,39 +75,55 @@ class Terminal:
         self.finished = trio.Event()
         """Set when `run` is over."""
         self._exit: tuple[int | None, str | None] = (None, None)
+        self._process = process
+        # Until `run` reaps it the process keeps its id even when dead, so that no signal can hit another.
+        self._pidfd = os.pidfd_open(process.pid)
+        self._stream = trio.lowlevel.FdStream(output)
+
+    @classmethod
+    async def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        cwd: int,
+        env: Mapping[str, str],
+        output_limit: int,
+        start: StartProcess,
+        outputs: OutputPool | None = None,
+        kill_tree: Callable[[int], None] | None = None,
+    ) -> Terminal:
+        """Start the command in the directory with the descriptor `cwd`, which stays the caller's.
+
+        Whoever gets the terminal runs `run` without a checkpoint before. Cancellation leaves nothing. Raises
+        RpcError: -32602 when the command cannot be started, -32603 when there are no descriptors for it.
+        """
         try:
             read_end, write_end = os.pipe()
         except OSError as error:
-            raise RpcError(INTERNAL_ERROR, f"The command cannot be started now: {error}") from None
+            raise _not_now(error) from None
         try:
-            # Standard input is empty: nobody could answer. The group is what is killed.
-            with spawning() as own:
-                self._process = subprocess.Popen(
-                    list(argv),
-                    cwd=cwd,
-                    env=dict(env),
-                    stdin=subprocess.DEVNULL,
-                    stdout=write_end,
-                    stderr=write_end,
-                    start_new_session=True,
-                )
-                own(self._process.pid)
-        except (OSError, ValueError) as error:
+            # Standard input is empty: nobody could answer.
+            empty = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
             os.close(read_end)
-            raise RpcError.invalid_params(f"The command cannot be started: {error}") from None
+            os.close(write_end)
+            raise _not_now(error) from None
+        try:
+            process = await start(argv, cwd=cwd, env=env, stdin=empty, output=write_end)
+        except BaseException as error:
+            os.close(read_end)
+            if isinstance(error, (OSError, ValueError)):
+                raise RpcError.invalid_params(f"The command cannot be started: {error}") from None
+            raise
         finally:
             os.close(write_end)
-        # Until `run` reaps it the process keeps its id even when dead, so that no signal can hit another.
+            os.close(empty)
         try:
-            self._pidfd = os.pidfd_open(self._process.pid)
-        except OSError as error:  # there is no descriptor for it
+            return cls(process, read_end, output_limit=output_limit, outputs=outputs, kill_tree=kill_tree)
+        except OSError as error:  # there is no descriptor to wait for it with
             os.close(read_end)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(KILLED_SECONDS)  # else the next start collects it
-            raise RpcError(INTERNAL_ERROR, f"The command cannot be started now: {error}") from None
-        self._stream = trio.lowlevel.FdStream(read_end)
+            await _end_unwatched(process)
+            raise _not_now(error) from None
 
     @property
     def pid(self) -> int:
@@ -181,7 +208,21 @@ class Terminal:
     def _reap(self) -> None:
         if not self.exited.is_set():
             self._exit = self._status()
-        self._process.poll()
+        self._process.reap()
+
+
+def _not_now(error: OSError) -> RpcError:
+    return RpcError(INTERNAL_ERROR, f"The command cannot be started now: {error}")
+
+
+async def _end_unwatched(process: Started) -> None:
+    """Kill a process that was just started, and collect it if it ends within KILLED_SECONDS."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with trio.CancelScope(shield=True):
+        for _ in range(round(KILLED_SECONDS / _LOOK_SECONDS)):
+            await trio.sleep(_LOOK_SECONDS)
+            process.reap()
 
 
 def _signal_name(number: int) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from .datadir import prepare_data_dir
     from .environment import MARKER, base_environment, compose_environment, concerning, needs_data_dir
-    from .errors import InstallError, NodeMissing
+    from .errors import InstallError, NodeMissing, SpawnError
     from .install import Launch, ensure_installed, resolve_launch, starts_pinned
     from .levels import Level, LevelUnavailable
     from .lifeline import Lifeline
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .process import (
         AgentProcess,
         ExitStatus,
-        SpawnError,
         StopPolicy,
         StopReport,
         StopStep,

@@ -21,7 +21,7 @@ from supervisor.agents.tree import read_file
 if sys.platform != "win32":
     import resource
 
-__all__ = ["Brand", "brand_of", "branding", "house_of", "usable"]
+__all__ = ["Brand", "brand_of", "brand_of_spawner", "branding", "house_of", "usable"]
 
 RLIMIT_LOCKS: Final = 10
 """The number of the limit on every Linux; the standard library has no name for it."""
@@ -44,8 +44,13 @@ def house_of(state: Path) -> int:
 
 
 def brand_of(house: int, agent: int) -> Brand:
-    """The brand of one agent; numbers begin again after 2 ** AGENT_BITS - 1 of them."""
-    return house << AGENT_BITS | agent % (1 << AGENT_BITS)
+    """The brand of one agent, from 1 on; numbers begin again after 2 ** AGENT_BITS - 1 of them."""
+    return house << AGENT_BITS | 1 + (agent - 1) % ((1 << AGENT_BITS) - 1)
+
+
+def brand_of_spawner(house: int) -> Brand:
+    """The brand of the process that starts agents (spawner.py): no agent's."""
+    return house << AGENT_BITS
 
 
 def house_of_brand(brand: Brand) -> int:
@@ -55,7 +60,9 @@ def house_of_brand(brand: Brand) -> int:
 
 @contextmanager
 def branding(brand: Brand) -> Iterator[None]:
-    """What the main thread starts inside of the block carries the brand; no await may lie in it.
+    """What the main thread starts inside of the block carries the brand; no await may lie in it. For trying
+    brands out: agents get theirs from the spawner, since here the server carries it, too, and somebody may
+    look.
 
     The hard limit is left alone, so that this process and others may go on to set theirs.
     """

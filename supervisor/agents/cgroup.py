@@ -11,7 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["KILL_FILE", "create", "kill", "leftovers", "own_group", "probe", "remove"]
+import structlog
+
+from supervisor.agents import tree
+from supervisor.agents.tree import Bounds
+
+__all__ = ["KILL_FILE", "create", "kill", "leftovers", "members", "own_group", "probe", "remove"]
+
+log = structlog.get_logger("supervisor")
 
 PROC: Final = Path("/proc")
 
@@ -65,8 +72,32 @@ def create(group: Path, house: int, agent: int) -> Path:
     return made
 
 
-def kill(group: Path) -> None:
-    """SIGKILL to all that is in it, and to what it forks meanwhile."""
+def members(group: Path) -> set[int]:
+    """The pids of the processes in it and in the groups below it, zombies left out."""
+    found: set[int] = set()
+    for below, _, _ in os.walk(group):
+        with suppress(OSError):
+            found |= {int(pid) for pid in (Path(below) / PROCESSES_FILE).read_text().split()}
+    return found
+
+
+def kill(group: Path, bounds: Bounds) -> None:
+    """SIGKILL to all that is in it, and to what it forks meanwhile.
+
+    Whoever may make groups can also put processes into them. One beyond ``bounds`` is moved out first, to
+    where the group is; where that does not work, nobody is killed by the group.
+    """
+    for pid in members(group):
+        reason = tree.trespass(pid, bounds)
+        if reason is None:
+            continue
+        log.error("a process in an agent's control group is none of its own", pid=pid, reason=reason)
+        try:
+            (group.parent / PROCESSES_FILE).write_text(str(pid))
+        except ProcessLookupError:
+            continue
+        except OSError:
+            return
     with suppress(OSError):
         (group / KILL_FILE).write_text("1")
 

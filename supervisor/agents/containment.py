@@ -1,7 +1,7 @@
 """Nothing survives: one server's hold on the processes of its agents.
 
-Each agent has a mark: its brand (brand.py), the processes that somebody waits for, and its control group
-where that level is used. While the server contains, orphans below it are handed to it instead of to the
+Each agent has a mark (mark.py): its brand (brand.py), the processes that somebody waits for, and its control
+group where that level is used. While the server contains, orphans below it are handed to it instead of to the
 system's first process. It reaps those when they die, and ends those whose agent is no more.
 """
 
@@ -10,36 +10,24 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import cached_property
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-import attrs
 import structlog
 import trio
 
-from supervisor.agents import brand, cgroup, descriptors, levels, prctl, tree
+from supervisor.agents import brand, cgroup, prctl, tree
 from supervisor.agents.brand import Brand
 from supervisor.agents.datadir import write_private
-from supervisor.agents.environment import MARKER
 from supervisor.agents.levels import Level
+from supervisor.agents.mark import SCANNING, Mark, live_marks
+from supervisor.agents.spawning import Spawner
 from supervisor.agents.sweep import marker_prefix, sweep
-from supervisor.agents.tree import ProcessEntry, ProcessId
+from supervisor.agents.tree import ProcessEntry
 
-__all__ = [
-    "PID_FILE",
-    "SCANNING",
-    "Containment",
-    "Mark",
-    "Snapshot",
-    "containment_level",
-    "kill_agents",
-    "new_mark",
-    "open_containment",
-    "take_snapshot",
-]
+__all__ = ["PID_FILE", "Containment", "containment_level", "kill_agents", "new_mark", "open_containment"]
 
 log = structlog.get_logger("supervisor")
 
@@ -52,87 +40,17 @@ TICK_SECONDS: Final = 5.0
 COALESCE_SECONDS: Final = 0.05
 """Between two looks at orphans, when many children die at once."""
 
-SCANNING: Final = trio.CapacityLimiter(2)
-"""Threads that read /proc at a time."""
-
 _current: trio.lowlevel.RunVar[Containment | None] = trio.lowlevel.RunVar("containment", None)
-
-
-@attrs.define(eq=False)
-class Mark:
-    """What tells the processes of one agent from all others. `brand` is 0 where there are no brands."""
-
-    brand: Brand = 0
-    variable: str = attrs.field(factory=lambda: uuid.uuid4().hex)
-    """Value of the marker variable."""
-    level: Level = Level.TREE
-    group: Path | None = None
-    owned: set[ProcessId] = attrs.field(factory=set)
-    """Children of the server that somebody waits for: they are not to be reaped behind his back."""
-
-    @contextmanager
-    def spawning(self) -> Iterator[Callable[[int], ProcessId]]:
-        """What is started in the block, on the main thread and without an await, is marked as the agent's.
-
-        The block must give the pid of each child that it will wait for to the function it is given, at once.
-        """
-
-        def own(pid: int) -> ProcessId:
-            descriptors.give_back(pid)
-            process = tree.identify(pid)
-            self.owned.add(process)
-            return process
-
-        if not self.brand:
-            yield own
-            return
-        with brand.branding(self.brand):
-            yield own
-
-    def command(self, argv: Sequence[str]) -> list[str]:
-        """The command that runs `argv` at the level of this mark."""
-        if self.group is not None:
-            return levels.in_cgroup(argv, self.group)
-        return levels.in_namespace(argv) if self.level is Level.PIDNS else list(argv)
-
-    def of(self, seen: Snapshot) -> set[int]:
-        """The pids of the processes seen that carry it."""
-        if self.brand:
-            return {pid for pid, number in seen.brands.items() if number == self.brand}
-        return tree.marked(MARKER, self.variable, seen.table)
-
-
-class Snapshot:
-    """The processes of the machine at one moment: a hundred agents are looked for in one of these, not in a
-    hundred. Made in a thread: it reads all of /proc."""
-
-    def __init__(self) -> None:
-        self.table: Mapping[int, ProcessEntry] = tree.process_table()
-
-    @cached_property
-    def brands(self) -> Mapping[int, Brand]:
-        """The brands of those that have one, by pid. Reads /proc when first asked for."""
-        return {pid: number for pid in self.table if (number := brand.read_brand(pid))}
-
-
-async def take_snapshot() -> Snapshot:
-    """Look at all processes, in a thread, which cancelling waits for (tens of microseconds per process)."""
-
-    def take() -> Snapshot:
-        seen = Snapshot()
-        _ = seen.brands  # read now, with the rest
-        return seen
-
-    return await trio.to_thread.run_sync(take, limiter=SCANNING)
 
 
 class Containment:
     """Made by `open_containment`."""
 
-    def __init__(self, level: Level, house: int, *, brands: bool) -> None:
+    def __init__(self, level: Level, house: int, spawner: Spawner | None) -> None:
         self.level = level
         self.house = house
-        self._brands = brands
+        self.spawner = spawner
+        """Without it there are no brands either: the server would have to carry them itself, for a moment."""
         self._marked = 0
         self._live: dict[Brand, Mark] = {}
         self._empty: list[Path] = []
@@ -147,12 +65,13 @@ class Containment:
         number = brand.brand_of(self.house, self._marked)
         parent = cgroup.own_group() if self.level is Level.CGROUP else None
         mark = Mark(
-            brand=number if self._brands else 0,
+            brand=number if self.spawner is not None else 0,
             variable=marker_prefix(self.house) + uuid.uuid4().hex,
             level=self.level,
             group=None if parent is None else cgroup.create(parent, self.house, self._marked),
+            spawner=self.spawner,
         )
-        if self._brands:
+        if mark.brand:
             self._live[number] = mark
         return mark
 
@@ -178,15 +97,21 @@ class Containment:
     async def _tend(self) -> None:
         self._remove_groups()
         found = await trio.to_thread.run_sync(_branded_children, limiter=SCANNING)
+        # Looked at after the children were: who was started meanwhile is owned, or being started, by now.
+        owned = {process for mark in live_marks() for process in mark.owned}
+        spawners = self.spawner.pids() if self.spawner is not None else ()
         for entry, number in found:
             if brand.house_of_brand(number) != self.house:
                 continue  # none of ours: whoever started it waits for it
-            mark = self._live.get(number)
-            if mark is not None and entry.id in mark.owned:
+            # Whatever brand it carries: a process can give itself another's.
+            if entry.id in owned or entry.id.pid in spawners:
                 continue
+            mark = self._live.get(number)
+            if mark is not None and mark.starting:
+                continue  # about to be owned, perhaps; if not, it is looked at again
             if not entry.alive:
                 tree.reap([entry.id])
-            elif mark is None:
+            elif mark is None and number != brand.brand_of_spawner(self.house):
                 log.warning("ending a stray process of an agent that is gone", pid=entry.id.pid)
                 with suppress(ProcessLookupError, PermissionError):
                     tree.kill(entry.id, signal.SIGKILL)
@@ -206,11 +131,16 @@ def new_mark() -> tuple[Mark, Callable[[], None]]:
 
     Raises OSError.
     """
-    containment = _current.get()
-    if containment is None:
-        return Mark(), lambda: None
-    mark = containment.new_mark()
-    return mark, lambda: containment.release(mark)
+    containment, marks = _current.get(), live_marks()
+    mark = Mark() if containment is None else containment.new_mark()
+    marks.add(mark)
+
+    def release() -> None:
+        marks.discard(mark)
+        if containment is not None:
+            containment.release(mark)
+
+    return mark, release
 
 
 def containment_level() -> Level:
@@ -236,33 +166,44 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
     """
     house = await trio.to_thread.run_sync(brand.house_of, state)
     await _sweep(house)
-    brands = brand.usable()
     # Without brands orphans could not be told from others' children; the warden reaps them then.
     adopted_before = prctl.is_subreaper()
-    adopting = brands and prctl.be_subreaper()
-    pid_file = state / PID_FILE
-    await trio.to_thread.run_sync(write_private, pid_file, f"{os.getpid()}\n")
-    containment = Containment(level, house, brands=brands)
-    _current.set(containment)
-    log.info("containing agents", containment=level.value, brands=brands)
+    adopting = brand.usable() and hasattr(os, "memfd_create") and prctl.be_subreaper()
+    spawner: Spawner | None = None
     try:
-        async with trio.open_nursery() as nursery:
-            if adopting:
-                nursery.start_soon(containment.keep_orphans)
-            try:
-                yield containment
-            finally:
-                with trio.CancelScope(shield=True):
-                    await _sweep(house)
-                    if adopting:
-                        await containment._tend()
-            nursery.cancel_scope.cancel()
+        if adopting:
+            spawner = Spawner(brand.brand_of_spawner(house))
+            await spawner.open()
+        elif level is Level.PIDNS:
+            raise OSError("this system has not what it takes to start agents in PID namespaces")
+        pid_file = state / PID_FILE
+        await trio.to_thread.run_sync(write_private, pid_file, f"{os.getpid()}\n")
+        containment = Containment(level, house, spawner)
+        _current.set(containment)
+        log.info("containing agents", containment=level.value, brands=adopting)
+        try:
+            async with trio.open_nursery() as nursery:
+                if adopting:
+                    nursery.start_soon(containment.keep_orphans)
+                try:
+                    yield containment
+                finally:
+                    with trio.CancelScope(shield=True):
+                        if spawner is not None:
+                            spawner.close()
+                        await _sweep(house)
+                        if adopting:
+                            await containment._tend()
+                nursery.cancel_scope.cancel()
+        finally:
+            _current.set(None)
+            with suppress(OSError):
+                pid_file.unlink()
     finally:
-        _current.set(None)
+        if spawner is not None:
+            spawner.close()
         if adopting:
             prctl.be_subreaper(adopted_before)
-        with suppress(OSError):
-            pid_file.unlink()
 
 
 async def _sweep(house: int) -> None:

@@ -6,11 +6,11 @@ import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-import trio
-
 from supervisor.agents.catalog import Descriptor
+from supervisor.patience import Lanes, in_time
 
 __all__ = ["DIRECTORY_MODE", "make_directory", "make_missing", "prepare_data_dir", "write_private"]
 
@@ -20,8 +20,8 @@ FILE_MODE = 0o600
 HOME_LINKS = (".gitconfig", ".config/git")
 """What a relocated HOME keeps of the real one: who the commits are by."""
 
-SEEDING = trio.CapacityLimiter(4)
-"""Threads for writing data directories at a time; they must not use up those of others."""
+SEEDING = Lanes(1)
+"""Threads that write one data directory at a time: one that was given up may still be at it."""
 
 
 async def prepare_data_dir(
@@ -36,9 +36,11 @@ async def prepare_data_dir(
     ``secrets`` are those that the agent is given: they decide which default files apply. A file that exists
     is kept. ``home`` is the real home, from which a relocated one takes the git identity. The directory
     belongs to the caller; credentials are put into it by ``SharedLogins``. Cancellation waits for the (short)
-    writing to end. Raises OSError.
+    writing to end, at most PATH_SECONDS. Raises OSError.
     """
-    await trio.to_thread.run_sync(_prepare, descriptor, directory, secrets or {}, home, limiter=SEEDING)
+    work = partial(_prepare, descriptor, directory, secrets or {}, home)
+    limiter = SEEDING.of(str(directory))
+    await in_time(work, "to write the agent's data directory", limiter=limiter, shield=True)
 
 
 def _prepare(descriptor: Descriptor, directory: Path, secrets: Mapping[str, str], home: Path | None) -> None:

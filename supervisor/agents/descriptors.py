@@ -135,8 +135,8 @@ def for_children() -> tuple[int, int] | None:
 def give_back(pid: int) -> None:
     """Give a child that was just started the limits of before. Its own children have them, too, then.
 
-    In its first moment it has those of this process; whoever can set limits between fork and exec need not
-    call this (`for_children`).
+    In its first moment it has those of this process: the spawner (spawning.py) is given them before it starts
+    anything, so that agents have them from the beginning.
     """
     if _before is not None:
         try:

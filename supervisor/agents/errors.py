@@ -1,8 +1,8 @@
-"""Why an agent's program is not there to be run."""
+"""Why an agent's program is not there to be run, or could not be started."""
 
 from __future__ import annotations
 
-__all__ = ["InstallError", "NodeMissing"]
+__all__ = ["InstallError", "NodeMissing", "SpawnError"]
 
 
 class InstallError(Exception):
@@ -11,3 +11,7 @@ class InstallError(Exception):
 
 class NodeMissing(InstallError):
     """No Node.js that is new enough was found; the message says what to install."""
+
+
+class SpawnError(Exception):
+    """The command could not be started; the message says which and why."""

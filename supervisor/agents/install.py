@@ -27,10 +27,11 @@ import trio
 from supervisor.agents.catalog import CATALOG_DIR, Descriptor, NpmPackage
 from supervisor.agents.datadir import make_missing
 from supervisor.agents.environment import base_environment
-from supervisor.agents.errors import InstallError
+from supervisor.agents.errors import InstallError, SpawnError
 from supervisor.agents.node import find_node, find_npm
 from supervisor.agents.pipes import LineTail
-from supervisor.agents.process import SpawnError, StopPolicy, spawn
+from supervisor.agents.process import StopPolicy, spawn
+from supervisor.patience import PathTimeout, in_time
 from supervisor.version import __version__
 
 __all__ = ["Launch", "ensure_installed", "resolve_launch", "starts_pinned"]
@@ -83,7 +84,10 @@ dozen, would make the install depend on how the server was started."""
 MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}
 """npm's names of processors."""
 
-DISK = trio.CapacityLimiter(2)
+DISK_SECONDS = 60.0
+"""For one step of the work on install directories: the largest removes or moves half a gigabyte."""
+
+DISK = trio.CapacityLimiter(4)
 """Threads that work on install directories at a time."""
 
 _locks: trio.lowlevel.RunVar[dict[Path, trio.Lock]] = trio.lowlevel.RunVar("supervisor.agents.install.locks")
@@ -187,8 +191,16 @@ async def ensure_installed(
     return Launch(argv=argv, version=package.version, node=node.version_text, path=path)
 
 
-async def _in_thread(work: Callable[..., T], *args: object) -> T:
-    return await trio.to_thread.run_sync(work, *args, limiter=DISK)
+async def _in_thread(
+    work: Callable[..., T], *args: object, wasted: Callable[[T], object] = lambda _: None
+) -> T:
+    """In a thread, which cancelling leaves behind. Raises InstallError when it takes DISK_SECONDS."""
+    task = functools.partial(work, *args)
+    what = "to look after installed agents"
+    try:
+        return await in_time(task, what, limiter=DISK, seconds=DISK_SECONDS, wasted=wasted)
+    except PathTimeout as error:
+        raise InstallError(str(error)) from error
 
 
 def _read_lock_files(descriptor: Descriptor) -> dict[str, bytes]:
@@ -264,7 +276,7 @@ async def _exclusive(
     with trio.move_on_after(seconds + CLEAN_UP_SECONDS) as waiting:
         await lock.acquire()
         try:
-            file = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = await _in_thread(_open_lock, directory / ".lock", wasted=os.close)
             try:
                 os.fchmod(file, 0o600)
                 await _wait_for_flock(file, descriptor, progress)
@@ -276,6 +288,12 @@ async def _exclusive(
             lock.release()
     if waiting.cancelled_caught:
         raise InstallError(f"another installation of {descriptor.name} does not end")
+
+
+def _open_lock(path: Path) -> int:
+    # Neither a lease that somebody holds on it nor a pipe in its place is waited for.
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+    return os.open(path, flags, 0o600)
 
 
 async def _wait_for_flock(file: int, descriptor: Descriptor, progress: Callable[[str], None]) -> None:
@@ -305,13 +323,14 @@ async def _install(
     size = f", about {package.size_mb} MB on disk" if package.size_mb else ""
     progress(f"Installing {descriptor.name} {package.version} (once{size})")
     began = trio.current_time()
-    staging = await _in_thread(_stage, directory, lock_files)
+    remove = functools.partial(shutil.rmtree, ignore_errors=True)
+    staging = await _in_thread(_stage, directory, lock_files, wasted=remove)
     try:
         await _run_npm(npm, staging, descriptor, env, seconds)
         await _in_thread(_publish, descriptor, package, staging, directory)
     finally:
         with trio.CancelScope(shield=True):
-            await _in_thread(functools.partial(shutil.rmtree, staging, ignore_errors=True))
+            await _in_thread(remove, staging)
     progress(f"Installed {descriptor.name} {package.version} in {trio.current_time() - began:.0f} s")
 
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import attrs
-import trio
+import structlog
 
 from supervisor.agents.catalog import Descriptor, Selected
 from supervisor.agents.credential import Found, held_in, member_of, members, tokens_in
+from supervisor.patience import Lanes, PathTimeout, in_time, read_regular
 
 __all__ = ["Logins", "find_logins"]
 
 MAX_FILE_BYTES: Final = 1 << 20
 """Of a file that is looked into: logins take a few kilobytes."""
 
-LOOKING: Final = trio.CapacityLimiter(4)
-"""Threads that look into files at a time; they must not use up those of others."""
+LOOKING: Final = Lanes(2)
+"""Threads that look into the same files at a time: an agent whose own hang must not use up those of
+others."""
+
+log = structlog.get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -33,9 +38,16 @@ class Logins:
 async def find_logins(descriptor: Descriptor, env: Mapping[str, str]) -> Logins:
     """Look where the agent would with ``env``, its composed environment.
 
-    A file that cannot be read holds nothing. In a thread, which cancelling waits for.
+    A file that cannot be read holds nothing, nor does any while one of them does not answer (in
+    PATH_SECONDS). In a thread, which cancelling leaves behind.
     """
-    return await trio.to_thread.run_sync(_find, descriptor, env, limiter=LOOKING)
+    try:
+        work = partial(_find, descriptor, env)
+        places = {str(_place(source.files, env)) for source in descriptor.credentials}
+        return await in_time(work, "to look for logins", limiter=LOOKING.of("\0".join(sorted(places))))
+    except PathTimeout as error:
+        log.warning("logins cannot be looked for", agent=descriptor.key, error=str(error))
+        return Logins()
 
 
 def _find(descriptor: Descriptor, env: Mapping[str, str]) -> Logins:
@@ -85,9 +97,6 @@ def _is_selected(selected: Selected, env: Mapping[str, str]) -> bool:
 
 def _read(path: Path) -> str | None:
     try:
-        if not path.is_file():  # a pipe would keep us waiting
-            return None
-        with path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES).decode()
+        return read_regular(path, MAX_FILE_BYTES).decode()
     except (OSError, ValueError):
         return None

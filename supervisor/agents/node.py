@@ -6,14 +6,18 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 import trio
 
-from supervisor.agents.errors import NodeMissing
+from supervisor.agents.endings import StopPolicy
+from supervisor.agents.errors import NodeMissing, SpawnError
+from supervisor.agents.process import spawn
+from supervisor.patience import PathTimeout, in_time
 
 __all__ = ["Node", "find_node", "find_npm"]
 
@@ -24,6 +28,13 @@ HOW_TO_INSTALL = "pip install 'ostler[node]'"
 
 VERSION_SECONDS = 10.0
 """For ``node --version``: milliseconds as a rule, seconds on a cold and slow disk."""
+
+VERSION_STOP = StopPolicy(stdin_grace=0.5, term_grace=0.2)
+
+MOST_SAID = 4096
+"""Bytes of an answer: a version is a few characters."""
+
+T = TypeVar("T")
 
 PROBING = trio.CapacityLimiter(2)
 """Threads that look for programs at a time."""
@@ -48,28 +59,38 @@ class Node:
 async def find_node(minimum: tuple[int, ...] | None, env: Mapping[str, str]) -> Node:
     """The Node on the PATH of ``env`` if it has at least version ``minimum``, else the one from the wheel.
 
-    Looks, and asks each program its version once, in a thread, which cancellation waits for. Raises
-    NodeMissing.
+    Looks in a thread, and asks each program its version once; cancellation ends both. Raises NodeMissing.
     """
-    return await trio.to_thread.run_sync(_find_node, minimum or (), env.get("PATH"), limiter=PROBING)
+    wanted = minimum or ()
+    passed_over = []
+    for path in await _look(_candidates, env.get("PATH")):
+        version = await _version(path)
+        if version is not None and version >= wanted:
+            return Node(path, version)
+        said = "does not tell its version" if version is None else f"is {'.'.join(map(str, version))}"
+        passed_over.append(f"{path} {said}")
+    name = f"Node.js {'.'.join(map(str, wanted))} or newer" if wanted else "Node.js"
+    found = f" ({'; '.join(passed_over)})" if passed_over else ""
+    raise NodeMissing(f"{name} is needed{found}. Install it, or run: {HOW_TO_INSTALL}")
 
 
 async def find_npm(env: Mapping[str, str]) -> tuple[str, ...]:
     """The beginning of a command line that runs npm; otherwise like ``find_node``."""
-    return await trio.to_thread.run_sync(_find_npm, env.get("PATH"), limiter=PROBING)
+    return await _look(_find_npm, env.get("PATH"))
 
 
-def _find_node(minimum: tuple[int, ...], search: str | None) -> Node:
-    passed_over = []
-    for path in filter(None, (shutil.which("node", path=search or os.defpath), _in_wheel("bin/node"))):
-        version = _version(path)
-        if version is not None and version >= minimum:
-            return Node(path, version)
-        said = "does not tell its version" if version is None else f"is {'.'.join(map(str, version))}"
-        passed_over.append(f"{path} {said}")
-    wanted = f"Node.js {'.'.join(map(str, minimum))} or newer" if minimum else "Node.js"
-    found = f" ({'; '.join(passed_over)})" if passed_over else ""
-    raise NodeMissing(f"{wanted} is needed{found}. Install it, or run: {HOW_TO_INSTALL}")
+async def _look(work: Callable[[str | None], T], search: str | None) -> T:
+    try:
+        return await in_time(partial(work, search), "to look for Node.js", limiter=PROBING)
+    except PathTimeout as error:
+        raise NodeMissing(
+            f"Node.js cannot be looked for: {error}. Look at the directories of PATH"
+        ) from error
+
+
+def _candidates(search: str | None) -> list[str]:
+    found = (shutil.which("node", path=search or os.defpath), _in_wheel("bin/node"))
+    return [path for path in found if path is not None]
 
 
 def _find_npm(search: str | None) -> tuple[str, ...]:
@@ -90,19 +111,28 @@ def _in_wheel(path: str) -> str | None:
     return str(found) if found.is_file() else None
 
 
-def _version(path: str) -> tuple[int, ...] | None:
+async def _version(path: str) -> tuple[int, ...] | None:
+    """What it says, once; None when it says nothing that is a version, or nothing in VERSION_SECONDS."""
     try:
-        key = (path, Path(path).stat().st_mtime_ns)
+        changed = await in_time(lambda: Path(path).stat().st_mtime_ns, "to look at it", limiter=PROBING)
+        key = (path, changed)
         if key not in _versions:
-            answer = subprocess.run(
-                [path, "--version"],
-                capture_output=True,
-                timeout=VERSION_SECONDS,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-            match = re.fullmatch(rb"v(\d+)\.(\d+)\.(\d+).*", answer.stdout.strip())
-            _versions[key] = None if match is None else tuple(int(part) for part in match.groups())
+            _versions[key] = await _ask_version(path)
         return _versions[key]
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, SpawnError):
         return None
+
+
+async def _ask_version(path: str) -> tuple[int, ...] | None:
+    said = b""
+    # With the server's environment, as ever: a Node of a version manager is found by it.
+    asking = spawn([path, "--version"], cwd=Path("/"), env=os.environ, stop=VERSION_STOP)
+    with trio.move_on_after(VERSION_SECONDS):
+        async with asking as process:
+            await process.stdin.aclose()
+            async for data in process.stdout:
+                said += bytes(data)
+                if len(said) > MOST_SAID:
+                    break
+    match = re.fullmatch(rb"v(\d+)\.(\d+)\.(\d+).*", said.strip())
+    return None if match is None else tuple(int(part) for part in match.groups())

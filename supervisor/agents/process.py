@@ -1,31 +1,32 @@
 """An agent's process: spawned, watched, and ended with everything it started.
 
-Spawning is a plain ``Popen`` on the main thread, in a session of its own: under a millisecond, no code
-between fork and exec, and no dependence on the life of a worker thread. Exit is learned from a pidfd, never
-from end of file, as a grandchild may hold the pipes. The dead leader stays unreaped until the block is left,
-so that its number cannot be given to a stranger while its session is swept.
+What starts it is not this process (see spawning.py), but the kernel hands it to this one before its program
+runs. Exit is learned from a pidfd, never from end of file, as a grandchild may hold the pipes. The dead
+leader stays unreaped until the block is left, so that its number cannot be given to a stranger while its
+session is swept.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 import signal
-import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from supervisor.agents import cgroup
-from supervisor.agents.containment import SCANNING, Mark, Snapshot, new_mark
+from supervisor.agents.containment import new_mark
 from supervisor.agents.endings import ExitStatus, StopPolicy, StopReport, StopStep, TreeUsage
 from supervisor.agents.environment import MARKER
+from supervisor.agents.errors import SpawnError
 from supervisor.agents.levels import Level
+from supervisor.agents.mark import SCANNING, Mark, Snapshot, live_marks
 from supervisor.agents.pipes import AgentPipe, LineTail
+from supervisor.agents.spawning import SPAWN_SECONDS, Child, Request, StartTimeout, start_child
 from supervisor.agents.tree import ProcessEntry, ProcessId, belonging, kill_tree, living, reap
 
 __all__ = [
@@ -47,25 +48,21 @@ NAMESPACE_SIGNALLED = 128
 """From a PID namespace, an end by signal n comes as this status plus n (`levels.in_namespace`)."""
 
 
-class SpawnError(Exception):
-    """The command could not be started; the message says which and why."""
-
-
 class AgentProcess:
     """A running agent; made by ``spawn``, which owns it."""
 
     def __init__(
         self,
-        popen: subprocess.Popen[bytes],
+        child: Child,
         *,
         stdin: trio.lowlevel.FdStream,
         stdout: AgentPipe,
         stderr: AgentPipe,
-        leader: ProcessId,
         mark: Mark,
         policy: StopPolicy,
+        spawn_seconds: float,
     ) -> None:
-        self.pid = popen.pid
+        self.pid = child.pid
         self.stdin: trio.abc.SendStream = stdin
         self.stdout: trio.abc.ReceiveStream = stdout
         """Ends at the agent's end of file, at the latest shortly after its exit."""
@@ -77,14 +74,15 @@ class AgentProcess:
         self.exited = trio.Event()
         self.stop_report: StopReport | None = None
         """Set once it has been stopped."""
-        self._popen = popen
+        self._child = child
         self._pipes = (stdout, stderr)
         self._stderr = stderr
         self._tail = LineTail()
         self._policy = policy
+        self._spawn_seconds = spawn_seconds
         self._started = trio.current_time()
         self._status: ExitStatus | None = None
-        self._leader = leader
+        self._leader = child.id
         self._mark = mark
         self._known: dict[ProcessId, ProcessEntry] = {}
         self._stopping = trio.Lock()
@@ -99,9 +97,17 @@ class AgentProcess:
         assert self._status is not None
         return self._status
 
-    def spawning(self) -> AbstractContextManager[Callable[[int], ProcessId]]:
-        """For starting a process on the agent's behalf, to be ended with it (see `Mark.spawning`)."""
-        return self._mark.spawning()
+    async def start(
+        self, argv: Sequence[str], *, cwd: int, env: Mapping[str, str], stdin: int, output: int
+    ) -> Child:
+        """Start a process on the agent's behalf, to be ended with it at the latest, and wait until it runs.
+
+        ``cwd`` is the descriptor of a directory; ``output`` becomes standard output and error. The
+        descriptors stay the caller's, the child is. Cancellation ends what was begun. Raises OSError and
+        ValueError.
+        """
+        request = Request(argv=argv, cwd=cwd, env=env, stdin=stdin, stdout=output, stderr=output)
+        return await start_child(request, self._mark, self._spawn_seconds)
 
     async def usage(self, seen: Snapshot | None = None) -> TreeUsage:
         """Memory and CPU time of the tree now; also remembers the processes seen, for the sweep at the end.
@@ -154,7 +160,7 @@ class AgentProcess:
     async def _terminate(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
         """SIGTERM, then at most its grace; returns what is left, newcomers included."""
         asked = {entry.id for entry in tree.values()}
-        kill_tree(self._leader, asked, signal.SIGTERM)
+        await self._signal(asked, signal.SIGTERM)
         with trio.move_on_after(self._policy.term_grace):
             while living(asked) or not self.exited.is_set():  # noqa: ASYNC110 - others' children
                 await trio.sleep(POLL_SECONDS)
@@ -164,9 +170,7 @@ class AgentProcess:
         """SIGKILL until nothing is left: one pass is not enough for what forks meanwhile."""
         with trio.move_on_after(self._policy.kill):
             while True:
-                if self._mark.group is not None:
-                    cgroup.kill(self._mark.group)
-                kill_tree(self._leader, (entry.id for entry in tree.values()), signal.SIGKILL)
+                await self._signal({entry.id for entry in tree.values()}, signal.SIGKILL)
                 await trio.sleep(POLL_SECONDS)
                 tree = await self._look()
                 if not tree and self.exited.is_set():
@@ -175,16 +179,30 @@ class AgentProcess:
 
     async def _look(self, seen: Snapshot | None = None) -> Mapping[int, ProcessEntry]:
         """The living processes of its tree, also remembered."""
-        known = tuple(self._known)
+        known, bounds = tuple(self._known), self._mark.bounds()
 
         def find() -> Mapping[int, ProcessEntry]:
             found = Snapshot() if seen is None else seen
-            return belonging(self._leader, known, self._mark.of(found), found.table)
+            return belonging(
+                self._leader, known, self._mark.of(found), found.table, bounds.rooted(found.table)
+            )
 
         tree = await trio.to_thread.run_sync(find, limiter=SCANNING)
         for entry in tree.values():
             self._known.setdefault(entry.id, entry)
         return tree
+
+    async def _signal(self, processes: Iterable[ProcessId], number: signal.Signals) -> None:
+        """Send the signal to the group and to each of the processes; SIGKILL to the control group, too."""
+        bounds, group = self._mark.bounds(), self._mark.group
+
+        def send() -> None:
+            rooted = bounds.rooted()
+            if group is not None and number is signal.SIGKILL:
+                cgroup.kill(group, rooted)
+            kill_tree(self._leader, processes, number, rooted)
+
+        await trio.to_thread.run_sync(send, limiter=SCANNING)
 
     async def _watch(self) -> None:
         """Learn of the exit without reaping."""
@@ -212,31 +230,38 @@ class AgentProcess:
         await self.stdin.aclose()
         for pipe in self._pipes:
             await pipe.aclose()
-        if self._popen.returncode is None:
-            # For systems without /proc, where the group is all that is known; elsewhere nobody is left in it.
-            kill_tree(self._leader, (), signal.SIGKILL)
-        self._popen.poll()
+        # For systems without /proc, where the group is all that is known; elsewhere nobody is left in it.
+        await self._signal((), signal.SIGKILL)
+        self._child.reap()
         # Where the server is the one that orphans are handed to, those of this agent are collected here. A
-        # process that was our child at first sight may be somebody's Popen and is left to them.
+        # process that was our child at first sight, or is owned, is left to whoever started it.
+        owned = {process for mark in live_marks() for process in mark.owned}
         reap(
             entry.id
             for entry in self._known.values()
-            if entry.id != self._leader and entry.parent != os.getpid()
+            if entry.id not in owned and entry.parent != os.getpid()
         )
 
 
 @asynccontextmanager
 async def spawn(
-    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stop: StopPolicy | None = None
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    stop: StopPolicy | None = None,
+    seconds: float = SPAWN_SECONDS,
 ) -> AsyncIterator[AgentProcess]:
     """Run ``argv`` in ``cwd`` with exactly ``env`` (plus a marker variable) for the length of the block.
 
-    Leaving the block, however it is left, stops the whole tree (``AgentProcess.stop``), shielded and bounded.
-    The block's own exception comes out unwrapped. To be called in the main thread. Raises SpawnError.
+    Its program runs when the block is entered, which may take ``seconds`` at the most. Leaving the block,
+    however it is left, stops the whole tree (``AgentProcess.stop``), shielded and bounded. The block's own
+    exception comes out unwrapped. Raises SpawnError.
     """
     with _marked(argv) as mark:
         mark.variable = env.get(MARKER) or mark.variable
-        process = _start(argv, cwd, {**env, MARKER: mark.variable}, mark, stop or StopPolicy())
+        begin = partial(_start, mark=mark, policy=stop or StopPolicy(), seconds=seconds)
+        process = await begin(argv, cwd, {**env, MARKER: mark.variable})
         async with _owned(process):
             yield process
 
@@ -291,8 +316,14 @@ async def _owned(process: AgentProcess) -> AsyncIterator[None]:
         raise failure
 
 
-def _start(
-    argv: Sequence[str], cwd: Path, env: Mapping[str, str], mark: Mark, policy: StopPolicy
+async def _start(
+    argv: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    *,
+    mark: Mark,
+    policy: StopPolicy,
+    seconds: float,
 ) -> AgentProcess:
     if not argv:
         raise SpawnError("an empty command cannot be started")
@@ -302,49 +333,41 @@ def _start(
         for _ in range(3):
             ends.extend(os.pipe())
         in_read, in_write, out_read, out_write, err_read, err_write = ends
-        if command != list(argv):
-            _require(argv, cwd, env)
-        with mark.spawning() as own:
-            popen = subprocess.Popen(
-                command,
-                stdin=in_read,
-                stdout=out_write,
-                stderr=err_write,
-                cwd=cwd,
-                env=dict(env),
-                start_new_session=True,
-            )
-            leader = own(popen.pid)
-    except (OSError, ValueError) as error:
+        request = Request(
+            argv=command,
+            cwd=cwd,
+            env=env,
+            stdin=in_read,
+            stdout=out_write,
+            stderr=err_write,
+            needs=None if command == list(argv) else argv[0],
+        )
+        child = await start_child(request, mark, seconds)
+    except BaseException as error:
         for end in ends:
             os.close(end)
-        raise SpawnError(_explain(argv, cwd, error)) from error
+        if isinstance(error, (OSError, ValueError)):
+            raise SpawnError(_explain(argv, cwd, error)) from error
+        raise
     for end in (in_read, out_write, err_write):
         os.close(end)
     return AgentProcess(
-        popen,
+        child,
         stdin=trio.lowlevel.FdStream(in_write),
         stdout=AgentPipe(out_read),
         stderr=AgentPipe(err_read),
-        leader=leader,
         mark=mark,
         policy=policy,
+        spawn_seconds=seconds,
     )
 
 
-def _require(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
-    """Raise what the start of a program that is not there would: wrapped in another, it would start first."""
-    name = str(cwd / argv[0]) if "/" in argv[0] else argv[0]
-    if not cwd.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(cwd))
-    if shutil.which(name, path=env.get("PATH")) is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
-
-
 def _explain(argv: Sequence[str], cwd: Path, error: Exception) -> str:
+    if isinstance(error, StartTimeout):
+        return f"{argv[0]} {error}"
     if isinstance(error, OSError) and str(error.filename) == str(cwd):
         return f"the working directory {cwd} cannot be used: {error.strerror}"
-    return f"{argv[0]} cannot be started: {error.strerror if isinstance(error, OSError) else error}"
+    return f"{argv[0]} cannot be started: {(isinstance(error, OSError) and error.strerror) or error}"
 
 
 async def _wait_exit(pid: int) -> None:

@@ -29,6 +29,7 @@ import trio
 
 from supervisor.agents.credential import held_in, tokens_in
 from supervisor.agents.datadir import make_directory, write_private
+from supervisor.patience import Lanes, in_time, read_regular
 
 __all__ = ["Keep", "Loan", "Rotated", "SharedLogins"]
 
@@ -44,11 +45,17 @@ LINEAGE: Final = "lineage.json"
 MAX_VALUE_BYTES: Final = 1 << 20
 """Of a credential file: they take a few kilobytes, a service account's too."""
 
+MAX_LINEAGE_BYTES: Final = 16 << 20
+"""Of the file of digests and users: users are as many as conversations."""
+
 LINEAGE_LENGTH: Final = 200
 """Values that are remembered. A token rotates a few times a day."""
 
-WRITING: Final = trio.CapacityLimiter(4)
-"""Threads for credential files at a time; they must not use up those of others."""
+LOOKING: Final = Lanes(1)
+
+WRITING: Final = Lanes(1)
+"""One thread at a time for the credential files of one name. A thread that was given up keeps its place until
+it ends: what is looked at and changed under a name's lock belongs together."""
 
 
 @attrs.frozen(kw_only=True)
@@ -86,7 +93,8 @@ class SharedLogins:
     """The credential files of one server, below ``root``. Owns no task and nothing that is open.
 
     One lock for each secret's name: what is looked at and changed under it belongs together. Work on files is
-    done in threads, which cancelling waits for; a change is then finished. Methods raise OSError.
+    done in threads, which cancelling waits for, at most PATH_SECONDS; a change is then finished. Methods
+    raise OSError: PathTimeout, too, and BlockingIOError when an agent holds a lease on its file.
     """
 
     root: Path
@@ -99,34 +107,37 @@ class SharedLogins:
         The file has the newest value of the login, which may be a later one than ``value``. A file of another
         login that is there is replaced.
         """
+        await _answers(target)
         async with self._lock(name):
-            loan, rotated = await _in_thread(partial(self._lend, name, value, user, target))
+            loan, rotated = await _in_thread(name, partial(self._lend, name, value, user, target))
             await self._offer(rotated)
         return loan
 
     async def give_back(self, loan: Loan) -> None:
         """The agent has ended: take over what it rotated."""
+        await _answers(loan.target)
         async with self._lock(loan.name):
-            await self._offer(await _in_thread(partial(_take_over, loan)))
+            await self._offer(await _in_thread(loan.name, partial(_take_over, loan)))
 
     async def withdraw(self, name: str, *, user: str, target: Path) -> None:
         """The credential is not used (any more): a file of it that ``user`` got is removed."""
+        await _answers(target)
         async with self._lock(name):
-            await _in_thread(partial(self._withdraw, name, user, target, None))
+            await _in_thread(name, partial(self._withdraw, name, user, target, None))
 
     async def same(self, name: str, one: str, other: str) -> bool:
         """Whether both values are of one login, so that an agent with the one has the other already."""
         async with self._lock(name):
-            return await _in_thread(partial(self._same, name, {_digest(one), _digest(other)}))
+            return await _in_thread(name, partial(self._same, name, {_digest(one), _digest(other)}))
 
     async def forget(self, user: str) -> None:
         """``user`` will never start an agent again. A login that nobody else uses is offered for keeping a
         last time, then its file is removed."""
-        for name in await _in_thread(self._names):
+        for name in await _in_thread("", self._names):
             async with self._lock(name):
-                for generation in await _in_thread(partial(self._without_users, name, user)):
-                    await self._offer(await _in_thread(partial(_settle, name, generation)))
-                    await _in_thread(partial(shutil.rmtree, generation, ignore_errors=True))
+                for generation in await _in_thread(name, partial(self._without_users, name, user)):
+                    await self._offer(await _in_thread(name, partial(_settle, name, generation)))
+                    await _in_thread(name, partial(shutil.rmtree, generation, ignore_errors=True))
 
     def _lock(self, name: str) -> trio.Lock:
         return self._locks.setdefault(name, trio.Lock())
@@ -171,7 +182,7 @@ class SharedLogins:
             lineage.users.append(user)
             lineage.write(generation)
         _link(file, target)
-        content = file.read_text(encoding="utf-8")
+        content = read_regular(file, MAX_VALUE_BYTES).decode()
         loan = Loan(
             name=name,
             user=user,
@@ -210,9 +221,11 @@ class _Lineage:
     @classmethod
     def read(cls, generation: Path) -> _Lineage:
         try:
-            document = json.loads((generation / LINEAGE).read_text())
+            document = json.loads(read_regular(generation / LINEAGE, MAX_LINEAGE_BYTES))
             return cls([str(each) for each in document["values"]], [str(each) for each in document["users"]])
-        except (OSError, ValueError, LookupError, TypeError):
+        except BlockingIOError:
+            raise  # not lost: somebody holds a lease on it
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return cls([], [])  # of no use to anyone any more
 
     def write(self, generation: Path) -> None:
@@ -269,10 +282,14 @@ def _settle(name: str, generation: Path) -> Rotated | None:
 
 
 def _sound(path: Path) -> str | None:
-    """The content of a credential file; None when it is not there, has none, or is only half written."""
+    """The content of a credential file; None when it is not there, has none, or is only half written.
+
+    Raises BlockingIOError."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_VALUE_BYTES + 1)
         text = data.decode()
+    except BlockingIOError:
+        raise  # somebody holds a lease on it: what it has is not known
     except (OSError, ValueError):
         return None
     if len(data) > MAX_VALUE_BYTES or not held_in(text, ()):
@@ -287,10 +304,14 @@ def _sound(path: Path) -> str | None:
 
 def _overwrite(file: Path, value: str) -> None:
     """In place: those who have a link to the file have to see it."""
-    if file.exists():
-        file.write_text(value, encoding="utf-8")
-    else:
+    if not file.exists():
         write_private(file, value)
+        return
+    # An error at once when somebody holds a lease on it, or when it is a pipe by now.
+    descriptor = os.open(file, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+        opened.truncate(0)
+        opened.write(value)
 
 
 def _link(file: Path, target: Path) -> None:
@@ -307,5 +328,12 @@ def _digest(value: str) -> str:
     return hashlib.sha256(value.encode()).hexdigest()
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
-    return await trio.to_thread.run_sync(work, limiter=WRITING)
+async def _answers(target: Path) -> None:
+    """Find out whether an agent's own directory hangs before others wait for it. Raises PathTimeout."""
+    look = partial(os.path.lexists, target)
+    await in_time(look, f"to look for {target.name}", limiter=LOOKING.of(str(target)), shield=True)
+
+
+async def _in_thread(name: str, work: Callable[[], T]) -> T:
+    what = f"to look after the login {name}" if name else "to look for logins"
+    return await in_time(work, what, limiter=WRITING.of(name), shield=True)

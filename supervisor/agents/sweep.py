@@ -6,7 +6,6 @@ sweeps must hold the lock of the state directory, so that no other server uses i
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from contextlib import suppress
@@ -14,7 +13,7 @@ from typing import Final
 
 from supervisor.agents import brand, cgroup, tree
 from supervisor.agents.environment import MARKER
-from supervisor.agents.tree import ProcessEntry
+from supervisor.agents.tree import Bounds, ProcessEntry
 
 __all__ = ["marker_prefix", "members", "sweep"]
 
@@ -37,7 +36,7 @@ def members(house: int) -> dict[int, ProcessEntry]:
     """
     table = tree.process_table()
     wanted = f"{MARKER}={marker_prefix(house)}".encode()
-    kept = _ancestors(table)
+    kept = Bounds().rooted(table).trunk
     roots = {
         pid
         for pid, entry in table.items()
@@ -57,10 +56,11 @@ def sweep(house: int) -> tuple[int, list[int]]:
 
     Blocks: some ten milliseconds when there is nothing to do, SWEEP_SECONDS at most.
     """
+    bounds = Bounds().rooted()
     group = cgroup.own_group()
     groups = cgroup.leftovers(group, house) if group is not None else []
     for left in groups:
-        cgroup.kill(left)
+        cgroup.kill(left, bounds)
     until = time.monotonic() + SWEEP_SECONDS
     seen = set()
     while found := members(house):
@@ -68,20 +68,11 @@ def sweep(house: int) -> tuple[int, list[int]]:
         if time.monotonic() > until:
             break
         for entry in found.values():
-            with suppress(ProcessLookupError, PermissionError):
-                tree.kill(entry.id, signal.SIGKILL)
+            if tree.trespass(entry.id.pid, bounds) is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    tree.kill(entry.id, signal.SIGKILL)
         time.sleep(POLL_SECONDS)
     # A group is busy until the last of the killed has quite gone.
     while not all(cgroup.remove(left) for left in groups) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
     return len(seen), sorted(found)
-
-
-def _ancestors(table: dict[int, ProcessEntry]) -> set[int]:
-    """This process and those above it."""
-    pid = os.getpid()
-    found = {pid}
-    while (entry := table.get(pid)) is not None and entry.parent not in found:
-        pid = entry.parent
-        found.add(pid)
-    return found

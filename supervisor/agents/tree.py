@@ -4,6 +4,10 @@ A process group is not enough: agents put their shells and tool servers into ses
 counts as an agent's when it descends from the agent, was seen to descend from it earlier, is in its session
 or process group, or carries its brand (see brand.py) or, where brands cannot be had, its marker variable.
 
+Marks can be forged, and looks at /proc can be unlucky. So what a tree can never hold is a value of its own
+(`Bounds`), used where trees are made and once more before a signal is sent: the server with all above it, the
+spawner, and other agents' leaders with all below them.
+
 Everything here is synchronous and reads all of /proc (tens of microseconds per process): callers on the event
 loop use a thread. Where there is no /proc only the process group is known.
 """
@@ -12,15 +16,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 
 import attrs
+import structlog
 
 __all__ = [
+    "Bounds",
     "ProcessEntry",
     "ProcessId",
+    "ancestors",
     "belonging",
     "children",
     "descendants",
@@ -33,7 +40,10 @@ __all__ = [
     "read_entry",
     "read_file",
     "reap",
+    "trespass",
 ]
+
+log = structlog.get_logger("supervisor")
 
 PROC = Path("/proc")
 
@@ -64,6 +74,26 @@ class ProcessEntry:
     """False for a zombie."""
     cpu_seconds: float
     rss_bytes: int
+
+
+@attrs.frozen
+class Bounds:
+    """What one agent's tree cannot hold. A process belongs to the nearest leader above it, whatever marks it
+    carries."""
+
+    trunk: frozenset[int] = frozenset()
+    """Pids of the server, of all above it, and of the spawner: nobody's, and no tree goes through them."""
+
+    own: frozenset[ProcessId] = frozenset()
+    """The agent's leader, and what else the server has started for it."""
+
+    others: frozenset[ProcessId] = frozenset()
+    """The same of all other agents: they and what is below them are none of this agent's."""
+
+    def rooted(self, table: Mapping[int, ProcessEntry] | None = None) -> Bounds:
+        """With this process and all above it in the trunk: as in the table, or, without one, as now."""
+        pid = os.getpid()
+        return attrs.evolve(self, trunk=self.trunk.union((pid, *ancestors(pid, table))))
 
 
 def process_table() -> dict[int, ProcessEntry]:
@@ -148,29 +178,79 @@ def marked(variable: str, value: str, table: Mapping[int, ProcessEntry]) -> set[
     }
 
 
+def ancestors(pid: int, table: Mapping[int, ProcessEntry] | None = None) -> list[int]:
+    """The pids above a process, the nearest first: in the table, or, without one, as they are now."""
+    found: list[int] = []
+    while True:
+        entry = read_entry(pid) if table is None else table.get(pid)
+        # A table is no picture of one moment: with numbers used again there may be a circle in it.
+        if entry is None or entry.parent <= 0 or entry.parent in found:
+            return found
+        pid = entry.parent
+        found.append(pid)
+
+
 def belonging(
     leader: ProcessId,
     known: Iterable[ProcessId],
     marked: Iterable[int],
     table: Mapping[int, ProcessEntry],
+    bounds: Bounds,
 ) -> dict[int, ProcessEntry]:
     """The living processes in the table of the agent that ``leader`` is or was, by pid, the leader included.
 
     ``known`` are processes seen in earlier looks: they count while they live, and so does what is below them.
-    ``marked`` are the pids of those in the table that carry the agent's mark.
+    ``marked`` are the pids of those in the table that carry the agent's mark. Whatever these say, nothing
+    beyond ``bounds`` is in the result, nor reached through it.
     The leader must not have been reaped: a zombie keeps its number, so that its session and group can be told
     from those of strangers.
     """
-    roots = {
+    own, others = _present({leader, *bounds.own}, table), _present(bounds.others, table)
+    others -= own
+    roots = own | _present(known, table)
+    roots |= {pid for pid, entry in table.items() if leader.pid in (entry.session, entry.group)}
+    roots.update(pid for pid in marked if pid in table)
+    closed = others | bounds.trunk
+    pids: set[int] = set()
+    waiting = [pid for pid in roots - closed if not _elsewhere(pid, own, others, bounds.trunk, table)]
+    below: dict[int, list[int]] = {}
+    for pid, entry in table.items():
+        below.setdefault(entry.parent, []).append(pid)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in pids:
+            pids.add(pid)
+            waiting += [child for child in below.get(pid, ()) if child not in closed]
+    return {pid: table[pid] for pid in pids if table[pid].alive}
+
+
+def _present(processes: Iterable[ProcessId], table: Mapping[int, ProcessEntry]) -> set[int]:
+    return {
         process.pid
-        for process in (leader, *known)
+        for process in processes
         if (entry := table.get(process.pid)) is not None and entry.id == process
     }
-    roots |= {pid for pid, entry in table.items() if leader.pid in (entry.session, entry.group)}
-    roots.update(marked)
-    pids = roots | descendants(roots, table)
-    pids.discard(os.getpid())
-    return {pid: table[pid] for pid in pids if table[pid].alive}
+
+
+def _elsewhere(
+    pid: int,
+    own: Set[int],
+    others: Set[int],
+    trunk: Set[int],
+    table: Mapping[int, ProcessEntry],
+) -> bool:
+    """Whether a process, in spite of what points to this agent, belongs to another one: by the nearest leader
+    above it, else by its session, which can be joined by being born in it only."""
+    if pid in own:
+        return False
+    for above in ancestors(pid, table):
+        if above in own:
+            return False
+        if above in others:
+            return True
+        if above in trunk:
+            break
+    return table[pid].session in others
 
 
 def living(processes: Iterable[ProcessId]) -> set[ProcessId]:
@@ -182,16 +262,54 @@ def living(processes: Iterable[ProcessId]) -> set[ProcessId]:
     }
 
 
-def kill_tree(leader: ProcessId, processes: Iterable[ProcessId], number: signal.Signals) -> None:
+def kill_tree(
+    leader: ProcessId, processes: Iterable[ProcessId], number: signal.Signals, bounds: Bounds
+) -> None:
     """Send the signal to the group of ``leader`` (not reaped yet) and to each of ``processes`` that still is.
 
-    One that we may not signal, or that is gone, is passed over: what is left shows in the next look.
+    One that we may not signal, or that is gone, is passed over: what is left shows in the next look. One
+    beyond ``bounds`` is never signalled; that it was among the processes is an error, and logged. Reads
+    /proc a few times for each: callers on the event loop use a thread.
     """
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader.pid, number)
+    if not _group_is_foreign(leader, bounds):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader.pid, number)
     for process in processes:
+        reason = trespass(process.pid, bounds)
+        if reason is not None:
+            log.error("not signalling a process", pid=process.pid, agent=leader.pid, reason=reason)
+            continue
         with suppress(ProcessLookupError, PermissionError):
             kill(process, number)
+
+
+def trespass(pid: int, bounds: Bounds) -> str | None:
+    """Why no signal of this agent's may go to that process, as things are now; None when it may."""
+    if pid <= 1 or pid in bounds.trunk or pid == os.getpid():
+        return "it is the server's own"
+    passed: set[int] = set()
+    while pid > 1 and pid not in passed and pid not in bounds.trunk:
+        passed.add(pid)
+        entry = read_entry(pid)
+        if entry is None or entry.id in bounds.own:
+            break
+        if entry.id in bounds.others:
+            return "it is another agent's"
+        pid = entry.parent
+    return None
+
+
+def _group_is_foreign(leader: ProcessId, bounds: Bounds) -> bool:
+    """Whether somebody beyond the bounds is in the leader's group, or is taken for its leader."""
+    if leader.pid <= 1 or leader.pid in bounds.trunk:
+        log.error("not signalling a group", group=leader.pid, reason="it is the server's own")
+        return True
+    for pid in (os.getpid(), *bounds.trunk, *(each.pid for each in bounds.others)):
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(pid) == leader.pid:
+                log.error("not signalling a group", group=leader.pid, reason="others are in it", pid=pid)
+                return True
+    return False
 
 
 def kill(process: ProcessId, number: signal.Signals) -> None:
@@ -213,10 +331,13 @@ def kill(process: ProcessId, number: signal.Signals) -> None:
 
 
 def reap(processes: Iterable[ProcessId]) -> None:
-    """Collect those of the dead that were handed to us as their new parent; never one that a Popen owns."""
+    """Collect those of the dead that were handed to us as their new parent; never one that somebody else
+    waits for, which the caller sees to, nor one that has got the number since."""
     for process in processes:
-        with suppress(ChildProcessError):
-            os.waitpid(process.pid, os.WNOHANG)
+        entry = read_entry(process.pid)
+        if entry is not None and entry.id == process and not entry.alive:
+            with suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
 
 
 def identify(pid: int) -> ProcessId:

@@ -17,7 +17,7 @@ import attrs
 import structlog
 import trio
 
-from supervisor.agents.containment import Snapshot, take_snapshot
+from supervisor.agents.mark import Snapshot, take_snapshot
 
 from .errors import AtCapacity
 

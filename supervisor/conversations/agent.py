@@ -80,10 +80,10 @@ async def _told_of_the_end(plan: Plan) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def run_agent(
-    plan: Plan, handler: Handler, stop: StopPolicy, places: TerminalPlaces | None = None
+    plan: Plan, handler: Handler, stop: StopPolicy, spawn_seconds: float, places: TerminalPlaces | None = None
 ) -> AsyncIterator[AgentRun]:
-    """Start the agent's process and connect to it; `stop` bounds the steps of ending it, `places` how many
-    terminals there are with those of others.
+    """Start the agent's process, within so many seconds, and connect to it; `stop` bounds the steps of ending
+    it, `places` how many terminals there are with those of others.
 
     Owns both: leaving the block, also by cancellation, stops the process tree and fails what is pending.
     When the process ends by itself, what is pending fails with its last words, and the block goes on.
@@ -92,7 +92,7 @@ async def run_agent(
     try:
         async with (
             _told_of_the_end(plan),
-            spawn(plan.argv, cwd=plan.cwd, env=plan.environment, stop=stop) as process,
+            spawn(plan.argv, cwd=plan.cwd, env=plan.environment, stop=stop, seconds=spawn_seconds) as process,
             trio.open_nursery() as nursery,
             open_connection(
                 process.stdout,
@@ -108,8 +108,9 @@ async def run_agent(
                 environment=base_environment(plan.environment, isolated=False),
                 fs=plan.descriptor.fs,
                 terminal=plan.descriptor.terminal,
-                spawning=process.spawning,
+                start=process.start,
                 places=places,
+                jail=plan.jail,
             )
             try:
                 yield AgentRun(plan, process, connection, services, nursery.cancel_scope)

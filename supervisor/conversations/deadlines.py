@@ -16,6 +16,9 @@ class Deadlines:
     install: float = 600.0
     """One `npm ci`, when an agent is started for the first time: half a gigabyte at 1 MB/s, with some room
     for unpacking."""
+    spawn: float = 10.0
+    """From asking for the agent's process until its program runs: milliseconds, but a file system that does
+    not answer, or a lease that somebody holds on the program, may make it wait for ever."""
     initialize: float = 60.0
     """Answer to `initialize`: a cold Node start under load, many times over."""
     authenticate: float = 30.0

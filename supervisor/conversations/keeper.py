@@ -22,7 +22,7 @@ from supervisor.acp import (
     shorten_session_id,
 )
 from supervisor.agents import ExitStatus, Parked, RestartBudget, StopPolicy
-from supervisor.agents.containment import Snapshot
+from supervisor.agents.mark import Snapshot
 
 from .agent import AgentRun, run_agent, stderr_words
 from .errors import AgentFailure
@@ -253,7 +253,9 @@ class Keeper:
         try:
             async with (
                 self._context.admission.lodging(self, lambda: self.set_phase("queued")),
-                run_agent(plan, self._host.incoming, stop, self._context.admission.terminals) as run,
+                run_agent(
+                    plan, self._host.incoming, stop, waits.spawn, self._context.admission.terminals
+                ) as run,
             ):
                 self.current = self._last = run
                 task_status.started(run)

@@ -12,6 +12,7 @@ import attrs
 import structlog
 import trio
 
+from supervisor.acp import Jail
 from supervisor.agents import (
     Choice,
     Descriptor,
@@ -35,6 +36,7 @@ from supervisor.agents import (
 )
 from supervisor.credentials import CredentialsFailure
 from supervisor.credentials.masking import Masker
+from supervisor.patience import Lanes, PathTimeout, in_time
 from supervisor.settings import AgentSettings, FileSecret, agent_settings_to_dict, secrets_of
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS
 
@@ -53,6 +55,12 @@ STORE: Final = "store"
 
 LOGINS_DIR: Final = "logins"
 """In the directory of data: what is shared by conversations, whose directories have their ids as names."""
+
+OWN_PATHS: Final = Lanes(2)
+"""Threads at a time for the paths of one conversation: its agent may make them hang."""
+
+REMOVE_SECONDS: Final = 30.0
+"""For removing what agents kept for a conversation: some ten thousand files. Beyond, it goes on by itself."""
 
 FILES_DIR: Final = "files"
 """In a conversation's directory: the files that its settings ask for."""
@@ -104,6 +112,8 @@ class Plan:
     secrets: Mapping[str, str] = attrs.field(repr=False)
     """All that there were, by name: given to the agent or not."""
     cwd: Path
+    jail: Jail
+    """The workspace, as it was found before the agent could exchange it."""
     mcp_config: Mapping[str, Any] = attrs.field(repr=False)
     mask: Masker = attrs.field(repr=False)
     version: str | None
@@ -155,13 +165,17 @@ class Launcher:
         return self.catalog[key]
 
     async def forget(self, conversation_id: str) -> None:
-        """Remove what agents kept for a conversation. In threads, which cancelling waits for."""
+        """Remove what agents kept for a conversation. In threads; what does not answer is left behind."""
         try:
             await self._logins.forget(conversation_id)
         except OSError as error:
             log.warning("a login could not be forgotten", conversation=conversation_id, error=str(error))
         remove = partial(shutil.rmtree, self.data / conversation_id, ignore_errors=True)
-        await trio.to_thread.run_sync(remove)
+        try:
+            limiter = OWN_PATHS.of(conversation_id)
+            await in_time(remove, "to remove the data", limiter=limiter, seconds=REMOVE_SECONDS)
+        except PathTimeout as error:
+            log.warning("an agent's data is not removed yet", conversation=conversation_id, error=str(error))
 
     async def plan(
         self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float
@@ -190,11 +204,21 @@ class Launcher:
         try:
             prepared = await self._prepare(record, descriptor, given, origins, launch.path)
         except OSError as error:
-            reason = f"The agent's data directory could not be prepared: {error.strerror or error}"
+            held = (
+                "another process holds a lease on a file in it"
+                if isinstance(error, BlockingIOError)
+                else None
+            )
+            reason = f"The agent's data directory could not be prepared: {held or error.strerror or error}"
             raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
         opened = await self.vault.open_settings(settings)
         cwd = Path(record.working_dir)
-        await trio.to_thread.run_sync(_make_workspace, cwd)
+        try:
+            made = partial(_make_workspace, cwd)
+            jail = await in_time(made, "to find the workspace", limiter=OWN_PATHS.of(record.id))
+        except OSError as error:
+            reason = f"The workspace {cwd} cannot be used: {error.strerror or error}"
+            raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
         # In a thread: some milliseconds for every ten secrets.
         mask = await trio.to_thread.run_sync(
             _masker, given, [*prepared.tokens, *self.hidden], agent_settings_to_dict(opened)
@@ -205,6 +229,7 @@ class Launcher:
             environment=prepared.environment,
             secrets=given,
             cwd=cwd,
+            jail=jail,
             mcp_config=opened.mcp_config,
             mask=mask,
             version=launch.version,
@@ -336,11 +361,16 @@ class Launcher:
         return []
 
     async def _give_back(self, loans: Sequence[Loan]) -> None:
-        for loan in loans:
+        async def one(loan: Loan) -> None:
             try:
                 await self._logins.give_back(loan)
             except OSError as error:
                 log.warning("a login could not be looked at", secret=loan.name, error=str(error))
+
+        # At once: where directories do not answer, their deadlines are not to add up.
+        async with trio.open_nursery() as nursery:
+            for loan in loans:
+                nursery.start_soon(one, loan)
 
     async def _keep(self, rotated: Rotated) -> None:
         """Put the newest value of a login into the store, if an earlier one of it stands there."""
@@ -385,11 +415,13 @@ async def _remove_kept_key(descriptor: Descriptor, choice: Choice, environment: 
     kept = choose_credential(descriptor, {}, (await find_logins(descriptor, environment)).found)
     if kept.credential.kind is Kind.API_KEY and kept.credential.file is not None:
         file = Path(kept.credential.file)
-        await trio.to_thread.run_sync(partial(file.unlink, missing_ok=True))
+        unlink = partial(file.unlink, missing_ok=True)
+        await in_time(unlink, "to remove a key", limiter=OWN_PATHS.of(str(file)))
 
 
-def _make_workspace(path: Path) -> None:
+def _make_workspace(path: Path) -> Jail:
     path.mkdir(parents=True, exist_ok=True)
+    return Jail(path)
 
 
 def _masker(secrets: Mapping[str, str], tokens: Iterable[str], settings: Mapping[str, Any]) -> Masker:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
-from supervisor.agents.containment import Snapshot
+from supervisor.agents.mark import Snapshot
 
 if TYPE_CHECKING:
     from .admission import Admission

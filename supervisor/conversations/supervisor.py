@@ -16,7 +16,8 @@ import trio
 
 from supervisor.acp import TraceLine
 from supervisor.agents import RestartPolicy, containment_level
-from supervisor.agents.containment import kill_agents, take_snapshot
+from supervisor.agents.containment import kill_agents
+from supervisor.agents.mark import take_snapshot
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.journal import AlreadyExists, Journal, JournalError, JournalUnavailable, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal

@@ -18,6 +18,7 @@ from supervisor.credentials.master import KeyPlaces, MasterKey, Place
 from supervisor.credentials.os_keyring import OsKeyring
 from supervisor.credentials.outside import FoundSecret, Outside, merge
 from supervisor.credentials.secret import Secret, SecretInfo, check_name, check_value
+from supervisor.patience import read_regular
 
 log = structlog.get_logger("supervisor")
 
@@ -30,6 +31,9 @@ FoundSecrets = list[FoundSecret]
 
 #: Threads for this room's disk work. One file, changed by one caller at a time, needs one.
 DISK_THREADS: Final = 1
+
+#: Bytes that are read of the file: far more than the secrets of anybody take.
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 
 
 @attrs.frozen
@@ -291,7 +295,7 @@ async def _find(path: Path, places: KeyPlaces) -> MasterKey:
 def _read_document(path: Path) -> Document | None:
     """The content of the secret file, None where there is none. Raises SecretsCorrupt."""
     try:
-        return parse_document(path.read_bytes(), path)
+        return parse_document(read_regular(path, MAX_FILE_BYTES), path)
     except FileNotFoundError:
         return None
     except OSError as error:

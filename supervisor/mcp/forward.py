@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-import trio
 
 from supervisor.mcp.server import MCPServer, MCPServerError, decode_server
+from supervisor.patience import Lanes, PathTimeout, in_time
 
 #: Turns a command into the absolute path of its program, or None when there is none.
 Resolve = Callable[[str], str | None]
@@ -31,7 +31,7 @@ REMOTE_TYPES: Final[Mapping[str | None, str]] = {
 #: Looking up commands is a few stat calls; two conversations may do so at a time.
 RESOLVE_THREADS: Final = 2
 
-_limiter: Final = trio.CapacityLimiter(RESOLVE_THREADS)
+LOOKING: Final = Lanes(RESOLVE_THREADS)
 
 
 @attrs.frozen
@@ -104,11 +104,20 @@ async def forward_servers(
     workspace: Path,
     search_path: str | None = None,
 ) -> Forwarded:
-    """``to_acp_servers`` with the look-up of commands in a thread. Cancellation waits for that thread."""
-    return await trio.to_thread.run_sync(
-        partial(to_acp_servers, mcp_config, mcp_capabilities, resolve=resolver(workspace, search_path)),
-        limiter=_limiter,
-    )
+    """``to_acp_servers`` with the look-up of commands in a thread, which cancellation leaves behind.
+
+    Where a directory does not answer in PATH_SECONDS, only servers with absolute commands are forwarded.
+    """
+    convert = partial(to_acp_servers, mcp_config, mcp_capabilities)
+    resolve = resolver(workspace, search_path)
+    try:
+        return await in_time(
+            partial(convert, resolve=resolve),
+            "to look for the commands of MCP servers",
+            limiter=LOOKING.of(str(workspace)),
+        )
+    except PathTimeout:
+        return convert(resolve=lambda command: None)
 
 
 def _stdio(name: str, command: str, server: MCPServer, resolve: Resolve, notes: list[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import orjson
 import trio
 
+from supervisor.patience import read_regular
 from supervisor.settings.errors import SettingsCorrupt, problem
 
 T = TypeVar("T")
@@ -49,7 +50,8 @@ class JsonFile:
 
     def _load(self, parse: Callable[[Any], T]) -> T | None:
         try:
-            data = self._path.read_bytes()
+            # A lease that another process holds on it is an error, not a wait of most of a minute.
+            data = read_regular(self._path, MAX_DOCUMENT_BYTES + 1)
         except FileNotFoundError:
             return None
         except OSError as error:

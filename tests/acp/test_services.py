@@ -19,6 +19,7 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from support.starting import start_process
 
 from supervisor.acp import files
 from supervisor.acp.errors import RpcError
@@ -40,7 +41,9 @@ async def serving(workspace: Path, **kwargs: Any) -> AsyncIterator[Services]:
     environment = {"PATH": os.environ["PATH"]}
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
-            services = Services(workspace, nursery, **{"environment": environment, **kwargs})
+            services = Services(
+                workspace, nursery, **{"environment": environment, "start": start_process, **kwargs}
+            )
             yield services
             await services.close()
 
@@ -491,7 +494,11 @@ async def test_nothing_survives_the_end(workspace: Path, how: str) -> None:
     pids = workspace / "pids"
     async with trio.open_nursery() as nursery:
         services = Services(
-            workspace, nursery, environment={"PATH": os.environ["PATH"]}, kill_tree=killed.append
+            workspace,
+            nursery,
+            environment={"PATH": os.environ["PATH"]},
+            kill_tree=killed.append,
+            start=start_process,
         )
         for _ in range(3):
             await start(services, f"trap '' TERM HUP INT; sleep 600 & echo $$ $! >> {pids}; wait")

@@ -13,8 +13,9 @@ import trio
 from support.processes import alive, command_line, environment, info, kill, wait_until
 
 from supervisor.agents import brand, cgroup, levels, prctl, tree
-from supervisor.agents.containment import PID_FILE, Snapshot, containment_level, open_containment
+from supervisor.agents.containment import PID_FILE, containment_level, open_containment
 from supervisor.agents.levels import Level, LevelUnavailable
+from supervisor.agents.mark import Snapshot
 from supervisor.agents.process import SpawnError, StopPolicy, StopStep, spawn
 from supervisor.agents.sweep import members, sweep
 
@@ -78,6 +79,16 @@ async def until(condition):
 async def agent(argv, tmp_path, **options):
     async with spawn(argv, cwd=tmp_path, env=ENV, stop=QUICK, **options) as process:
         yield process
+
+
+async def started(process, argv):
+    """Something that the server starts on behalf of an agent, as a terminal is."""
+    directory, nothing = os.open("/", os.O_PATH), os.open(os.devnull, os.O_RDWR)
+    try:
+        return await process.start(argv, cwd=directory, env=ENV, stdin=nothing, output=nothing)
+    finally:
+        os.close(directory)
+        os.close(nothing)
 
 
 @pytest.fixture
@@ -168,27 +179,29 @@ async def test_a_daemon_outlives_its_crashed_agent_only_until_that_is_cleared_aw
 @brands_only
 async def test_orphans_that_die_under_a_living_agent_are_reaped(tmp_path, state):
     many = "for _ in range(20):\n    if os.fork() == 0: os.fork(); os._exit(0)\nprint(1, flush=True)"
-    async with open_containment(state, Level.TREE):
+    async with open_containment(state, Level.TREE) as containment:
         async with agent(daemon(seconds=0.3), tmp_path) as process:
             pid = int(await first_line(process))
             await until(lambda: info(pid) is None)
             assert not process.exited.is_set()
         async with agent(python(f"import os, time\n{many}; time.sleep(60)"), tmp_path) as process:
             await first_line(process)
-        await until(lambda: tree.children() == [])
+        await until(lambda: tree.children() == list(containment.spawner.pids()))
 
 
 @brands_only
 async def test_who_waits_for_a_child_gets_its_status(tmp_path, state):
     async with open_containment(state, Level.TREE), agent(python("input()"), tmp_path) as process:
-        with process.spawning() as own:
-            child = subprocess.Popen(["sh", "-c", "exit 7"])
-            own(child.pid)
+        child = await started(process, ["sh", "-c", "exit 7"])
         stranger = subprocess.Popen(["sh", "-c", "exit 8"])
         async with agent(daemon(seconds=0), tmp_path) as busy:
             pid = int(await first_line(busy))
             await until(lambda: info(pid) is None)  # orphans have been looked at meanwhile
-        assert [child.wait(), stranger.wait()] == [7, 8]
+        assert stranger.wait() == 8
+        await until(lambda: info(child.pid).state == "Z")
+        assert os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT).si_status == 7
+        child.reap()
+        assert info(child.pid) is None
         assert not process.exited.is_set()
 
 
@@ -196,18 +209,18 @@ async def test_who_waits_for_a_child_gets_its_status(tmp_path, state):
 async def test_what_was_started_on_its_behalf_ends_with_the_agent(tmp_path, state):
     async with open_containment(state, Level.TREE):
         async with agent(python("input()"), tmp_path) as process:
-            with process.spawning() as own:
-                child = subprocess.Popen(["sleep", "300"], start_new_session=True, env={"PATH": ENV["PATH"]})
-                own(child.pid)
+            child = await started(process, ["sleep", "300"])
             assert (await process.usage()).processes == 2
-        assert child.wait() in (-signal.SIGTERM, -signal.SIGKILL)
+        assert not alive(child.pid)
+        child.reap()
+        assert info(child.pid) is None
 
 
 @brands_only
 async def test_a_stray_that_turns_up_after_its_agent_is_ended(tmp_path, state):
     async with open_containment(state, Level.TREE) as containment:
         mark = containment.new_mark()
-        with mark.spawning():
+        with brand.branding(mark.brand):
             stray = subprocess.Popen(["sleep", "300"])
         await containment._tend()
         assert alive(stray.pid)
@@ -238,6 +251,69 @@ async def test_nothing_is_left_when_containment_ends(tmp_path, state):
     async with open_containment(state, Level.TREE):
         assert not alive(stray.pid)
     stray.wait()
+
+
+# -- marks that are forged ---------------------------------------------------------------------------------
+
+FORGER = """
+import resource, subprocess, sys
+resource.setrlimit(10, (int(sys.argv[1]), resource.getrlimit(10)[1]))
+subprocess.Popen(["sleep", "300"], stdin=subprocess.DEVNULL)
+print("up", flush=True)
+sys.stdin.read()
+sys.exit(7)
+"""
+
+
+@brands_only
+@pytest.mark.parametrize("forged", ["another", "gone", "spawner"])
+async def test_an_agent_that_takes_another_brand_is_neither_ended_nor_reaped_for_it(tmp_path, state, forged):
+    async with (
+        open_containment(state, Level.TREE) as containment,
+        agent(python("print('up', flush=True); input()"), tmp_path) as other,
+    ):
+        number = {
+            "another": brand.read_brand(other.pid),
+            "gone": brand.brand_of(containment.house, 4321),
+            "spawner": brand.brand_of_spawner(containment.house),
+        }[forged]
+        assert await first_line(other) == "up"
+        async with agent([*python(FORGER), str(number)], tmp_path) as forger:
+            assert await first_line(forger) == "up"
+            assert brand.read_brand(forger.pid) == number
+            await containment._tend()
+            assert (await other.usage()).processes == 1
+            assert (await forger.usage()).processes == 2
+            assert (await other.stop()).outlived == 0
+            assert alive(forger.pid)
+            await forger.stdin.aclose()
+            await until(forger.exited.is_set)
+            await containment._tend()
+            assert (await forger.wait()).code == 7
+        assert info(forger.pid) is None
+
+
+@cgroup_only
+async def test_a_stranger_in_an_agents_control_group_outlives_the_agent(tmp_path, state):
+    async with (
+        open_containment(state, Level.CGROUP) as containment,
+        agent(python("print('up', flush=True); input()"), tmp_path) as other,
+    ):
+        assert await first_line(other) == "up"
+        ignoring = "import signal; signal.signal(15, 1); print('up', flush=True); import time; time.sleep(60)"
+        async with agent(python(ignoring), tmp_path) as process:
+            assert await first_line(process) == "up"
+            group = next(
+                path
+                for path in cgroup.leftovers(cgroup.own_group(), containment.house)
+                if process.pid in cgroup.members(path)
+            )
+            (group / "cgroup.procs").write_text(str(other.pid))
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+            assert cgroup.members(group) >= {other.pid, process.pid, os.getpid()}
+        assert process.stop_report.step is StopStep.KILL
+        assert not alive(process.pid)
+        assert alive(other.pid)  # and so are we
 
 
 # -- sweeps ------------------------------------------------------------------------------------------------
@@ -348,7 +424,7 @@ def test_groups_are_made_found_and_removed(tmp_path):
     made = cgroup.create(tmp_path, 1, 5)
     (made / "below").mkdir()
     assert cgroup.leftovers(tmp_path, 1) == [made]
-    cgroup.kill(made)
+    cgroup.kill(made, tree.Bounds())
     assert (made / cgroup.KILL_FILE).read_text() == "1"
     (made / cgroup.KILL_FILE).unlink()
     assert cgroup.remove(made)

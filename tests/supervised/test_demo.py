@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from contextlib import asynccontextmanager
 
@@ -220,7 +221,7 @@ async def test_memory_survives_a_kill(demo):
         session = await new(client)
         await client.ask("session/set_config_option", sessionId=session, configId="mode", value="auto")
         await client.answer_to(await client.prompt(session, "the word is heron"))
-        client.process._popen.kill()
+        os.kill(client.process.pid, signal.SIGKILL)
         await client.process.wait()
     async with demo() as client:
         listed = await client.ask("session/list")

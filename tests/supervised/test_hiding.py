@@ -55,6 +55,9 @@ def test_warden_and_server_hide_from_peers(tmp_path, variables, expected):
             server = int((state / PID_FILE).read_text())
             assert server != process.pid
             assert (hidden(process.pid), hidden(server)) == (expected, expected)
+            # The spawner, through which the environments of agents pass.
+            (spawner,) = [each.pid for each in descendants(server) if "spawner.py" in command_line(each.pid)]
+            assert hidden(spawner) == expected
             process.terminate()
             assert process.wait(WAIT_S) == 0
         finally:

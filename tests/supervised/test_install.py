@@ -257,10 +257,19 @@ async def test_another_process_is_waited_for(prefix, npm):
     assert len(npm.runs()) == 1
 
 
-async def test_waiting_has_an_end(prefix, npm, autojump_clock):
-    began = trio.current_time()
-    with lock_held(prefix), pytest.raises(InstallError, match="does not end"):
-        await run_install(prefix, npm)
+async def test_waiting_has_an_end(prefix, npm, mock_clock):
+    began, told = trio.current_time(), []
+
+    async def jump_once_it_waits():
+        while not told:  # in real time: threads are at work until then
+            await trio.to_thread.run_sync(time.sleep, 0.01)
+        mock_clock.autojump_threshold = 0
+
+    with lock_held(prefix):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(jump_once_it_waits)
+            with pytest.raises(InstallError, match="does not end"):
+                await run_install(prefix, npm, told)
     assert trio.current_time() - began == pytest.approx(SECONDS + install.CLEAN_UP_SECONDS, abs=1)
 
 

@@ -12,13 +12,27 @@ import trio
 import trio.testing
 from support.processes import alive
 
-from supervisor.agents import tree
-from supervisor.agents.pipes import TAIL_BYTES, TAIL_LINES, AgentPipe, LineTail
+from supervisor.agents import brand, tree
+from supervisor.agents.containment import open_containment
+from supervisor.agents.levels import Level
+from supervisor.agents.pipes import TAIL_LINES, AgentPipe
 from supervisor.agents.process import SpawnError, StopPolicy, StopStep, spawn
 
 QUICK = StopPolicy(stdin_grace=0.3, term_grace=0.3, kill=2.0)
 
 ENV = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+
+
+@pytest.fixture(params=["spawner", "thread"], autouse=True)
+async def containing(request, tmp_path_factory):
+    """What starts processes: with containment it is the spawner, without it a thread."""
+    if request.param == "thread":
+        yield
+    elif not brand.usable():
+        pytest.skip("this system shows no resource limits")
+    else:
+        async with open_containment(tmp_path_factory.mktemp("state"), Level.TREE):
+            yield
 
 
 def python(code):
@@ -313,50 +327,3 @@ async def test_stderr_flood_does_not_block_the_agent(tmp_path):
         async with run(code, tmp_path) as process:
             assert (await process.wait()).code == 5
     assert process.stderr_tail() == ["e" * 100] * TAIL_LINES
-
-
-@pytest.mark.parametrize(
-    ("chunks", "lines"),
-    [
-        ([], []),
-        ([b"a"], ["a"]),
-        ([b"a\n"], ["a"]),
-        ([b"a", b"b\nc"], ["ab", "c"]),
-        ([b"a\r\n\r\nb"], ["a", "", "b"]),
-        ([b"\xff\n"], ["\ufffd"]),
-        ([b"x" * 5000, b"x" * 5000 + b"\ny"], ["x" * 4096, "y"]),
-        ([b"%d\n" % n for n in range(TAIL_LINES + 5)], [str(n) for n in range(5, TAIL_LINES + 5)]),
-    ],
-)
-def test_line_tail(chunks, lines):
-    tail = LineTail()
-    for chunk in chunks:
-        tail.feed(chunk)
-    assert tail.lines() == lines
-
-
-def test_line_tail_is_bounded_in_bytes():
-    tail = LineTail()
-    tail.feed(b"".join(b"z" * 4000 + b"\n" for _ in range(100)))
-    assert sum(map(len, tail.lines())) <= TAIL_BYTES
-
-
-def entry(pid, parent, session=0):
-    return tree.ProcessEntry(
-        id=tree.ProcessId(pid, 1), parent=parent, group=session, session=session, alive=True,
-        cpu_seconds=0.0, rss_bytes=0,
-    )  # fmt: skip
-
-
-def test_descendants_are_found_at_any_depth():
-    table = {pid: entry(pid, parent) for pid, parent in [(1, 0), (2, 1), (3, 2), (4, 3), (5, 1), (6, 99)]}
-    assert tree.descendants([2], table) == {3, 4}
-    assert tree.descendants([2, 5], table) == {3, 4}
-    assert tree.descendants([42], table) == set()
-
-
-def test_signal_goes_only_to_the_process_meant():
-    me = tree.identify(os.getpid())
-    other = tree.ProcessId(me.pid, me.started + 1)
-    assert tree.living([me, other]) == {me}
-    tree.kill(other, signal.SIGKILL)  # it would be this very test

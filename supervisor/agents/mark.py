@@ -1,0 +1,114 @@
+"""What tells the processes of one agent from all others, and what no agent may take for its own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import trio
+
+from supervisor.agents import brand, levels, tree
+from supervisor.agents.brand import Brand
+from supervisor.agents.environment import MARKER
+from supervisor.agents.levels import Level
+from supervisor.agents.tree import Bounds, ProcessEntry, ProcessId
+
+if TYPE_CHECKING:
+    from supervisor.agents.spawning import Spawner
+
+__all__ = ["SCANNING", "Mark", "Snapshot", "live_marks", "take_snapshot"]
+
+SCANNING: Final = trio.CapacityLimiter(2)
+"""Threads that read /proc at a time."""
+
+STARTS_AT_ONCE: Final = 4
+"""Processes that are started for one agent at the same time: starts that hang hold up its own alone."""
+
+_live: trio.lowlevel.RunVar[set[Mark]] = trio.lowlevel.RunVar("marks")
+
+
+def live_marks() -> set[Mark]:
+    """The marks of the agents that live or start in this run."""
+    try:
+        return _live.get()
+    except LookupError:
+        marks: set[Mark] = set()
+        _live.set(marks)
+        return marks
+
+
+@attrs.define(eq=False)
+class Mark:
+    """What tells the processes of one agent from all others. `brand` is 0 where there are no brands."""
+
+    brand: Brand = 0
+    variable: str = attrs.field(factory=lambda: uuid.uuid4().hex)
+    """Value of the marker variable."""
+    level: Level = Level.TREE
+    group: Path | None = None
+    spawner: Spawner | None = None
+    """Starts its processes; None where threads of the server do."""
+    owned: set[ProcessId] = attrs.field(factory=set)
+    """Children of the server that somebody waits for, the leader among them: they are not to be reaped behind
+    his back, and no other agent's tree has them."""
+    starting: int = 0
+    """Starts under way: a child that carries the mark may be one that is about to be owned."""
+    starts: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(STARTS_AT_ONCE))
+
+    def own(self, pid: int) -> ProcessId:
+        """This child of the server is waited for."""
+        process = tree.identify(pid)
+        self.owned.add(process)
+        return process
+
+    def disown(self, process: ProcessId) -> None:
+        """It has been reaped, or nobody waits for it any more."""
+        self.owned.discard(process)
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The command that runs `argv` at the level of this mark."""
+        if self.group is not None and self.spawner is None:
+            return levels.in_cgroup(argv, self.group)
+        return levels.in_namespace(argv) if self.level is Level.PIDNS else list(argv)
+
+    def of(self, seen: Snapshot) -> set[int]:
+        """The pids of the processes seen that carry it."""
+        if self.brand:
+            return {pid for pid, number in seen.brands.items() if number == self.brand}
+        return tree.marked(MARKER, self.variable, seen.table)
+
+    def bounds(self) -> Bounds:
+        """What the tree of this agent cannot hold, but for the server and what is above it (`rooted`)."""
+        trunk = self.spawner.pids() if self.spawner is not None else ()
+        others = (mark.owned for mark in live_marks() if mark is not self)
+        return Bounds(
+            trunk=frozenset(trunk), own=frozenset(self.owned), others=frozenset[ProcessId]().union(*others)
+        )
+
+
+class Snapshot:
+    """The processes of the machine at one moment: a hundred agents are looked for in one of these, not in a
+    hundred. Made in a thread: it reads all of /proc."""
+
+    def __init__(self) -> None:
+        self.table: Mapping[int, ProcessEntry] = tree.process_table()
+
+    @cached_property
+    def brands(self) -> Mapping[int, Brand]:
+        """The brands of those that have one, by pid. Reads /proc when first asked for."""
+        return {pid: number for pid in self.table if (number := brand.read_brand(pid))}
+
+
+async def take_snapshot() -> Snapshot:
+    """Look at all processes, in a thread, which cancelling waits for (tens of microseconds per process)."""
+
+    def take() -> Snapshot:
+        seen = Snapshot()
+        _ = seen.brands  # read now, with the rest
+        return seen
+
+    return await trio.to_thread.run_sync(take, limiter=SCANNING)

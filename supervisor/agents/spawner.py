@@ -1,0 +1,239 @@
+"""The process that starts others for the server, so that the server never waits for an exec.
+
+    python -I -S spawner.py CHANNEL SERVER BRAND HIDDEN DIES
+
+Run as a file, with a bare interpreter and the standard library alone (spawning.py is the server's side): 9
+MB, of which 6 are shared with other interpreters. Opening a program's file can take as long as somebody
+wishes - it is enough to hold a lease on it - and whoever forks in the server waits for that with the
+interpreter's lock.
+
+A request on the channel is one byte with descriptors: a file in memory with what to start, one end of a pair
+of sockets to report on, then standard input, output and error, then a working directory if that is a
+descriptor. Each is started by a grandchild of this process, whose parent is gone at once, so that the kernel
+hands it to the server before it becomes the program: the server waits for it, and a signal at the parent's
+death that the program asks for is bound to the server's main thread. On its pair it says `p<pid>`, waits for
+one byte, so that the server knows of it before anybody else's code runs, and then says why it could not be
+(`e<errno> <step>`), or ends by the exec. Nothing that waits is done in this process itself: it reads no path
+and no request.
+"""
+
+from __future__ import annotations
+
+import _socket
+import marshal
+import os
+import resource
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # without importing `typing`, which costs as much as all the rest
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+MOST_DESCRIPTORS = 6
+"""What comes with a request: see above."""
+
+ADOPTION_SECONDS = 5.0
+"""How long being handed to the server may take: the time that a process needs to end. Beyond, the server is
+gone."""
+
+ADOPTION_POLL_SECONDS = 0.0002
+
+RLIMIT_LOCKS = 10
+"""The limit that carries the brand (see brand.py)."""
+
+GO = b"g"
+"""The server knows the pid."""
+
+READY = b"r"
+"""On the channel, once: requests are served."""
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+
+
+class Refused(Exception):
+    """A step of the start failed: (errno, step)."""
+
+
+def serve(channel: _socket.socket, server: int) -> None:
+    """Start what the server asks for, until it closes the channel."""
+    room = _socket.CMSG_SPACE(MOST_DESCRIPTORS * 4)
+    while True:
+        try:
+            data, extra, _, _ = channel.recvmsg(1, room, _socket.MSG_CMSG_CLOEXEC)
+        except InterruptedError:
+            continue
+        except OSError:
+            return
+        if not data:
+            return
+        numbers = b"".join(payload for _, kind, payload in extra if kind == _socket.SCM_RIGHTS)
+        descriptors = list(memoryview(numbers[: len(numbers) // 4 * 4]).cast("i"))
+        if len(descriptors) >= MOST_DESCRIPTORS - 1:
+            start(descriptors, server)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def start(descriptors: list[int], server: int) -> None:
+    """Fork the grandchild that is to become the program, and see its parent end."""
+    try:
+        pid = os.fork()
+    except OSError as error:
+        report(descriptors[1], error.errno or 0, "fork")
+        return
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    try:
+        request = read_request(descriptors[0])
+        if request["brand"]:
+            # Before the next fork: what is the server's child has carried it from the beginning.
+            brand(request["brand"])
+        if os.fork() == 0:
+            become(request, descriptors, server)
+    except OSError as error:
+        report(descriptors[1], error.errno or 0, "fork")
+    finally:
+        os._exit(0)
+
+
+def read_request(descriptor: int) -> dict[str, Any]:
+    """What the server wrote: `argv`, `env`, `cwd`, `brand`, `group`, `needs`."""
+    size = os.fstat(descriptor).st_size
+    data = b""
+    while len(data) < size and (more := os.pread(descriptor, size - len(data), len(data))):
+        data += more
+    return marshal.loads(data)  # type: ignore[no-any-return] # noqa: S302 - the server wrote it
+
+
+def brand(number: int) -> None:
+    """Carry a brand from now on."""
+    resource.setrlimit(RLIMIT_LOCKS, (number, resource.getrlimit(RLIMIT_LOCKS)[1]))
+
+
+def report(descriptor: int, number: int, step: str) -> None:
+    """Say why nothing was started."""
+    try:
+        os.write(descriptor, b"e%d %s" % (number, step.encode()))
+    except OSError:
+        return
+
+
+def become(request: dict[str, Any], descriptors: list[int], server: int) -> NoReturn:
+    """Be the program, or say why not. Does not return."""
+    socket = descriptors[1]
+    try:
+        wait_for_adoption(server)
+        os.setsid()
+        os.write(socket, b"p%d\n" % os.getpid())
+        if os.read(socket, 1) != GO:
+            os._exit(1)
+        execute(request, descriptors)
+    except Refused as refused:
+        report(socket, *refused.args)
+    except OSError as error:
+        report(socket, error.errno or 0, "start")
+    finally:
+        os._exit(1)
+
+
+def wait_for_adoption(server: int) -> None:
+    """Until the server is our parent."""
+    until = time.monotonic() + ADOPTION_SECONDS
+    while os.getppid() != server:
+        if time.monotonic() > until:
+            os._exit(1)
+        time.sleep(ADOPTION_POLL_SECONDS)
+
+
+def execute(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Put everything in order for the program and become it. Raises Refused."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # ignored by Python, and that is inherited
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if request["group"] is not None:
+        attempt("group", enter, request["group"])
+    attempt("chdir", os.chdir, descriptors[5] if request["cwd"] is None else request["cwd"])
+    for standard, descriptor in enumerate(descriptors[2:5]):
+        os.dup2(descriptor, standard)
+    # All other descriptors are closed by the exec.
+    if request["needs"] is not None:
+        attempt("exec", look_for, request["needs"], request["path"])
+    argv, env = request["argv"], request["env"]
+    attempt("exec", become_program, argv, env, request["path"])
+
+
+def attempt(step: str, work: Callable[..., object], *arguments: object) -> None:
+    """Raises Refused with the name of the step."""
+    try:
+        work(*arguments)
+    except OSError as error:
+        raise Refused(error.errno or 0, step) from None
+
+
+def enter(group: bytes) -> None:
+    """Move into a control group."""
+    descriptor = os.open(group, os.O_WRONLY)
+    try:
+        os.write(descriptor, b"0")
+    finally:
+        os.close(descriptor)
+
+
+def places(name: bytes, path: list[bytes]) -> list[bytes]:
+    """Where a program of that name may be."""
+    return [name] if b"/" in name else [os.path.join(directory, name) for directory in path]  # noqa: PTH118
+
+
+def look_for(name: bytes, path: list[bytes]) -> None:
+    """Raise what starting a program that is not there would: wrapped in another, it would start first."""
+    for place in places(name, path):
+        if os.path.isfile(place) and os.access(place, os.X_OK):  # noqa: PTH113
+            return
+    raise FileNotFoundError(2, "")
+
+
+def become_program(argv: list[bytes], env: dict[bytes, bytes], path: list[bytes]) -> None:
+    """Execute the first that can be; otherwise raise the most telling of the errors, as execvp(3) does."""
+    telling: OSError | None = None
+    last: OSError = FileNotFoundError(2, "")
+    for place in places(argv[0], path):
+        try:
+            os.execve(place, argv, env)  # noqa: S606
+        except (FileNotFoundError, NotADirectoryError) as error:
+            last = error
+        except OSError as error:
+            telling = telling or error
+    raise telling or last
+
+
+def hide_and_bind(hidden: bool, dies: bool, server: int) -> None:
+    """Keep environments that pass through here from other processes of the user, and end with the server's
+    main thread. As in prctl.py, which cannot be imported here."""
+    try:
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+        zero = ctypes.c_ulong(0)
+        if hidden:
+            prctl(PR_SET_DUMPABLE, zero, zero, zero, zero)
+        if dies:
+            prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), zero, zero, zero)
+    except (ImportError, AttributeError, OSError):
+        return
+    if os.getppid() != server:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    _channel, _server, _number, _hidden, _dies = map(int, sys.argv[1:])
+    os.set_inheritable(_channel, False)  # or all that is started here could start things in the server's name
+    if _number:
+        brand(_number)
+    hide_and_bind(bool(_hidden), bool(_dies), _server)
+    _own = _socket.socket(fileno=_channel)
+    _own.send(READY)
+    serve(_own, _server)

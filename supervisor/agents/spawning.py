@@ -1,0 +1,465 @@
+"""Starting a process without waiting for its exec on the event loop, or holding the interpreter meanwhile.
+
+The server's side of the spawner (spawner.py), and what is used where there is none: a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import marshal
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from supervisor.agents import descriptors, spawner, tree
+from supervisor.agents.mark import Mark
+from supervisor.agents.prctl import attachable
+from supervisor.agents.tree import ProcessId
+from supervisor.patience import Lanes, in_time
+
+__all__ = ["SPAWN_SECONDS", "Child", "Request", "Spawner", "StartTimeout", "start_child"]
+
+log = structlog.get_logger("supervisor")
+
+SPAWN_SECONDS: Final = 10.0
+"""From asking for a process until its program runs. That takes milliseconds; but opening the program, or
+going to its directory, may wait for a file system, or for a process that holds a lease, as long as they
+please."""
+
+HELLO_SECONDS: Final = 10.0
+"""For a spawner to be there: a bare interpreter, started in some ten milliseconds."""
+
+ANSWER_SECONDS: Final = 3.0
+"""From a request to the pid, for which the spawner forks twice. One that takes longer was stopped by
+somebody."""
+
+ATTEMPTS: Final = 3
+"""How often a start is asked for in all when somebody kills the spawner over it. Nothing has run by then."""
+
+_LAUNCHING: Final = Lanes(2)
+
+THREADS: Final = 16
+"""Threads that start processes at a time, where there is no spawner."""
+
+# Without this, whoever starts a process holds the interpreter until its exec, also in a thread (see the
+# documentation of `subprocess`).
+subprocess._USE_VFORK = False  # type: ignore[misc]
+
+
+class StartTimeout(TimeoutError):
+    """The program did not run within the time it was given: its file or file system does not answer."""
+
+
+class _SpawnerGone(Exception):
+    """It ended, or was killed, before it had started what it was asked for."""
+
+
+@attrs.frozen(kw_only=True)
+class Request:
+    """A process to be started, in a session of its own. The descriptors stay the caller's."""
+
+    argv: Sequence[str]
+    cwd: Path | int
+    """A path, or the descriptor of a directory."""
+    env: Mapping[str, str] = attrs.field(repr=False)
+    stdin: int
+    stdout: int
+    stderr: int
+    needs: str | None = None
+    """A program that has to be there, too: the one that `argv` is to run in turn."""
+
+
+@attrs.frozen(eq=False)
+class Child:
+    """A process that the server waits for. The owner calls `reap` once it has ended."""
+
+    id: ProcessId
+    _collect: Callable[[], bool]
+
+    @property
+    def pid(self) -> int:
+        """Its number, its group's and its session's."""
+        return self.id.pid
+
+    def reap(self) -> None:
+        """Collect it if it has ended: from then on its number may be another's."""
+        self._collect()
+
+
+async def start_child(request: Request, mark: Mark, seconds: float = SPAWN_SECONDS) -> Child:
+    """Start a process of the agent that `mark` is of, and wait until its program runs.
+
+    It is owned in the mark before any code of the program runs. Cancellation ends what was begun. Raises
+    OSError (`filename` is the directory where that is the reason), StartTimeout among them, and ValueError.
+    """
+    _check(request)
+    with trio.move_on_after(seconds):
+        async with mark.starts:
+            mark.starting += 1
+            try:
+                if mark.spawner is None:
+                    return await _start_in_thread(request, mark)
+                return await _start_by_spawner(request, mark, mark.spawner)
+            finally:
+                mark.starting -= 1
+    raise StartTimeout(
+        f"could not be started within {seconds:g} s: its file or file system does not answer. "
+        "Look at who holds the file, or allow more time (OSTLER_DEADLINE_SPAWN)"
+    )
+
+
+def _check(request: Request) -> None:
+    """Raise ValueError for what no program can be given."""
+    if not request.argv:
+        raise ValueError("an empty command cannot be started")
+    cwd = () if isinstance(request.cwd, int) else (str(request.cwd),)
+    if any("\0" in text for text in (*request.argv, *cwd, *request.env, *request.env.values())):
+        raise ValueError("embedded null byte")
+    if any(not name or "=" in name for name in request.env):
+        raise ValueError("illegal environment variable name")
+
+
+# -- by the spawner ------------------------------------------------------------------------------------------
+
+
+class Spawner:
+    """The process that starts others (spawner.py). Made by `open`; `close` ends it.
+
+    Started again when it is gone or does not answer. Where agents run as the same user they can kill it.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.brand: Final = number
+        """What it carries itself, so that a sweep finds it."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._starting = trio.Lock()
+
+    async def open(self) -> None:
+        """Start it. On the main thread, before there are agents: waits for its exec. Raises OSError."""
+        self._take(*_launch(self.brand, dies_with_us=True))
+        await self._greet()
+
+    def close(self) -> None:
+        """End it; what it has started stays."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            self._process.wait()  # killed, and never where it could hang: it reads no path
+            self._process = None
+
+    def pids(self) -> tuple[int, ...]:
+        """Of the process, while there is one."""
+        return () if self._process is None else (self._process.pid,)
+
+    async def send(self, handed: Sequence[int]) -> socket.socket:
+        """Hand over a request; what stands for the process that has it. Raises _SpawnerGone, and OSError when
+        no spawner can be had."""
+        channel = await self._connected()
+        while True:
+            try:
+                socket.send_fds(channel, [b"s"], list(handed))
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(channel)
+            except OSError as error:
+                self.lost(channel)
+                raise _SpawnerGone from error
+            else:
+                return channel
+
+    def lost(self, channel: socket.socket) -> None:
+        """That one is gone, or does not answer: the next request gets another. Not if that is there
+        already."""
+        if channel is self._channel:
+            log.warning("the process that starts agents is gone; starting it again")
+            self.close()
+
+    async def _connected(self) -> socket.socket:
+        async with self._starting:
+            if self._channel is None:
+                # In a thread, whose end must not be the process's: its parent's death it learns from the
+                # channel. The interpreter is a file, too, that may not answer.
+                launch = partial(_launch, self.brand, dies_with_us=False)
+                what = "to start the process that starts agents"
+                lane = _LAUNCHING.of("")
+                found = await in_time(launch, what, limiter=lane, seconds=HELLO_SECONDS, wasted=_discard)
+                self._take(*found)
+                await self._greet()
+            assert self._channel is not None
+            return self._channel
+
+    def _take(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+        self._process, self._channel = process, channel
+
+    async def _greet(self) -> None:
+        """Wait until it serves."""
+        assert self._channel is not None
+        word = b""
+        try:
+            with trio.move_on_after(HELLO_SECONDS):
+                word = await _receive(self._channel)
+        except OSError:
+            word = b""
+        finally:
+            if word != spawner.READY:
+                self.close()
+        if word != spawner.READY:
+            raise OSError("the process that starts agents cannot be started")
+
+
+def _discard(found: tuple[subprocess.Popen[bytes], socket.socket]) -> None:
+    process, channel = found
+    channel.close()
+    process.kill()
+    process.wait()
+
+
+def _launch(number: int, *, dies_with_us: bool) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    words = (theirs.fileno(), os.getpid(), number, int(not attachable()), int(dies_with_us))
+    # Environments pass through it; its own is empty, but for what the interpreter itself may need.
+    env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", spawner.__file__, *map(str, words)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env=env,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    # Before it is asked for anything: all that it starts has these limits from its first moment.
+    descriptors.give_back(process.pid)
+    return process, ours
+
+
+async def _start_by_spawner(request: Request, mark: Mark, by: Spawner) -> Child:
+    content = _encode(request, mark)
+    for attempt in range(ATTEMPTS):
+        try:
+            return await _ask(request, content, mark, by)
+        except _SpawnerGone:
+            if attempt == ATTEMPTS - 1:
+                raise OSError("the process that starts agents was killed over it") from None
+    raise AssertionError("not reached")
+
+
+async def _ask(request: Request, content: bytes, mark: Mark, by: Spawner) -> Child:
+    with ExitStack() as stack:
+        ours, theirs = socket.socketpair()
+        stack.enter_context(ours)
+        stack.enter_context(theirs)
+        ours.setblocking(False)
+        with _in_memory(content) as memory:
+            directory = [request.cwd] if isinstance(request.cwd, int) else []
+            standard = [request.stdin, request.stdout, request.stderr]
+            channel = await by.send([memory, theirs.fileno(), *standard, *directory])
+        theirs.close()
+        with trio.move_on_after(ANSWER_SECONDS) as waiting:
+            word = await _receive(ours)
+        if waiting.cancelled_caught:
+            try:
+                word = ours.recv(256)  # it may have come while this loop was busy
+            except BlockingIOError:
+                by.lost(channel)
+                raise _SpawnerGone from None
+        if word.startswith(b"e"):
+            raise _error(word, request)
+        if not word.startswith(b"p"):
+            raise _SpawnerGone
+        # From here on it is known, and does not run a program before we say so.
+        pid = int(word[1:])
+        process = mark.own(pid)
+        try:
+            ours.send(spawner.GO)
+            word = await _receive(ours)
+        except BaseException:
+            # Not ours any more: whoever keeps orphans reaps it.
+            mark.disown(process)
+            with suppress(ProcessLookupError, PermissionError):
+                tree.kill(process, signal.SIGKILL)
+            raise
+        if word:
+            mark.disown(process)
+            raise _error(word, request)
+    return _child(process, mark, lambda: _collected(pid))
+
+
+def _encode(request: Request, mark: Mark) -> bytes:
+    path = os.get_exec_path(dict(request.env))
+    group = None if mark.group is None else os.fsencode(mark.group / "cgroup.procs")
+    return marshal.dumps(
+        {
+            "argv": [os.fsencode(word) for word in request.argv],
+            "env": {os.fsencode(name): os.fsencode(value) for name, value in request.env.items()},
+            "cwd": None if isinstance(request.cwd, int) else os.fsencode(request.cwd),
+            "path": [os.fsencode(directory) for directory in path],
+            "needs": None if request.needs is None else os.fsencode(request.needs),
+            "brand": mark.brand,
+            "group": group,
+        }
+    )
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[int]:
+    """A descriptor of a file with that content, which no other process finds."""
+    descriptor = os.memfd_create("start")
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+async def _receive(sock: socket.socket) -> bytes:
+    """The next message; empty at the end."""
+    while True:
+        try:
+            return sock.recv(256)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(sock)
+        except ConnectionResetError:
+            return b""
+
+
+def _error(word: bytes, request: Request) -> OSError:
+    """What the other side says: `e<errno> <step>`."""
+    number, _, step = word[1:].decode("ascii", "replace").partition(" ")
+    code = int(number) if number.isdigit() else 0
+    names = {"chdir": str(request.cwd), "exec": request.needs or request.argv[0]}
+    return OSError(code, os.strerror(code), names.get(step, step))
+
+
+def _collected(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def _child(process: ProcessId, mark: Mark, collect: Callable[[], bool]) -> Child:
+    def reap() -> bool:
+        done = process in mark.owned and collect()
+        if done:
+            mark.disown(process)
+        return done
+
+    return Child(process, reap)
+
+
+# -- by a thread ---------------------------------------------------------------------------------------------
+
+
+_threads: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("spawning")
+
+
+async def _start_in_thread(request: Request, mark: Mark) -> Child:
+    """With `subprocess`. What it would start after it was given up is killed by the thread."""
+    try:
+        limiter = _threads.get()
+    except LookupError:
+        limiter = trio.CapacityLimiter(THREADS)
+        _threads.set(limiter)
+    work = _Work(request)
+    try:
+        popen = await trio.to_thread.run_sync(work.run, limiter=limiter, abandon_on_cancel=True)
+    except BaseException:
+        work.give_up()
+        raise
+    return _child(mark.own(popen.pid), mark, lambda: popen.poll() is not None)
+
+
+class _Work:
+    """A start in a thread. It has descriptors of its own: the caller's may be others' by the time it
+    forks."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._lock = threading.Lock()
+        self._begun = self._given_up = False
+        self._popen: subprocess.Popen[bytes] | None = None
+        cwd = (request.cwd,) if isinstance(request.cwd, int) else ()
+        self._own = [os.dup(each) for each in (request.stdin, request.stdout, request.stderr, *cwd)]
+
+    def run(self) -> subprocess.Popen[bytes]:
+        request = self._request
+        with self._lock:
+            if self._given_up:
+                raise ChildProcessError
+            self._begun = True
+        stdin, stdout, stderr, *cwd = self._own
+        directory = f"/proc/self/fd/{cwd[0]}" if cwd else str(request.cwd)
+        try:
+            if request.needs is not None:
+                _require(request.needs, directory, request.env)
+            popen = subprocess.Popen(
+                request.argv,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=directory,
+                env=dict(request.env),
+                start_new_session=True,
+            )
+        finally:
+            self._close()
+        descriptors.give_back(popen.pid)
+        self._finish(popen)
+        return popen
+
+    def _finish(self, popen: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            self._popen = popen
+            if self._given_up:
+                _end(popen)
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more."""
+        with self._lock:
+            self._given_up = True
+            if self._popen is not None:
+                _end(self._popen)
+            elif not self._begun:
+                self._close()
+
+    def _close(self) -> None:
+        for descriptor in self._own:
+            os.close(descriptor)
+
+
+def _end(popen: subprocess.Popen[bytes]) -> None:
+    popen.kill()
+    popen.wait()
+
+
+def _require(name: str, cwd: str, env: Mapping[str, str]) -> None:
+    """Raise what the start of a program that is not there would: wrapped in another, it would start first."""
+    if not os.path.isdir(cwd):  # noqa: PTH112
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), cwd)
+    if shutil.which(str(Path(cwd, name)) if "/" in name else name, path=env.get("PATH")) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)

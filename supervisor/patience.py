@@ -1,0 +1,143 @@
+"""Work on paths that somebody else can make hang: in threads that are given up.
+
+An agent, or a client, can name a file on a file system that never answers. A thread that waits there cannot
+be ended, but it can be left behind: whoever asked goes on, the thread counts against the limiter of its own
+kind until it ends, and the process ends without it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+from weakref import WeakValueDictionary
+
+import trio
+
+__all__ = ["PATH_SECONDS", "Lanes", "PathTimeout", "in_time", "read_regular"]
+
+T = TypeVar("T")
+
+PATH_SECONDS: Final = 5.0
+"""For work on a few small files or directories, that takes milliseconds on a disk that answers."""
+
+MOST_LEFT_BEHIND: Final = 256
+"""Threads that were given up and have not ended, in all. Beyond, nothing more is begun: a thread costs
+memory."""
+
+
+class PathTimeout(TimeoutError):
+    """A file or directory did not answer in time. The message says so, and what was being done."""
+
+
+class _LeftBehind:
+    """The count of the threads that were given up."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.lock = threading.Lock()
+
+    def add(self, number: int) -> None:
+        with self.lock:
+            self.number += number
+
+
+_left_behind = _LeftBehind()
+
+
+class Lanes:
+    """A limiter of its own for each agent, conversation or kind: who hangs holds up his own alone."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        # A thread that was left behind keeps its limiter alive.
+        self._limiters: WeakValueDictionary[str, trio.CapacityLimiter] = WeakValueDictionary()
+
+    def of(self, key: str) -> trio.CapacityLimiter:
+        """The limiter of that key."""
+        limiter = self._limiters.get(key)
+        if limiter is None:
+            limiter = self._limiters[key] = trio.CapacityLimiter(self._threads)
+        return limiter
+
+
+class _Task(Generic[T]):
+    """Work in a thread, and what becomes of it when nobody waits any more."""
+
+    def __init__(self, work: Callable[[], T], wasted: Callable[[T], object]) -> None:
+        self._work = work
+        self._wasted = wasted
+        self._lock = threading.Lock()
+        self._begun = self._ended = self._given_up = False
+        self._results: list[T] = []
+
+    def run(self) -> T:
+        with self._lock:
+            self._begun = True
+        try:
+            result = self._work()
+            with self._lock:
+                self._results.append(result)
+                if self._given_up:
+                    self._wasted(result)
+            return result
+        finally:
+            with self._lock:
+                self._ended = True
+                if self._given_up:
+                    _left_behind.add(-1)
+
+    def give_up(self) -> None:
+        with self._lock:
+            if self._begun and not self._ended:
+                self._given_up = True
+                _left_behind.add(1)
+            for result in self._results:
+                self._wasted(result)
+
+
+async def in_time(
+    work: Callable[[], T],
+    what: str,
+    *,
+    limiter: trio.CapacityLimiter,
+    seconds: float = PATH_SECONDS,
+    shield: bool = False,
+    wasted: Callable[[T], object] = lambda result: None,
+) -> T:
+    """What ``work`` returns, done in a thread. ``what`` tells a person what it is, as in "to read the login".
+
+    Raises PathTimeout when that takes longer than ``seconds``, waiting for the limiter included. Cancellation
+    gives the thread up as well, unless ``shield`` makes it wait for the end or for the time to be over.
+    ``wasted`` gets the result of work that was given up.
+    """
+    if _left_behind.number >= MOST_LEFT_BEHIND:
+        raise PathTimeout(f"too many files do not answer: it is not tried {what}")
+    task = _Task(work, wasted)
+    if shield:
+        await trio.lowlevel.checkpoint_if_cancelled()
+    with trio.move_on_after(seconds, shield=shield):
+        try:
+            return await trio.to_thread.run_sync(task.run, limiter=limiter, abandon_on_cancel=True)
+        except trio.Cancelled:
+            task.give_up()
+            raise
+    raise PathTimeout(f"it took longer than {seconds:g} s {what}: the file system does not answer")
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The first ``most`` bytes of a plain file. Blocks as long as the file system does, but for nobody's
+    lease.
+
+    Raises OSError: BlockingIOError when another process holds a lease on it, others when it is no plain file.
+    """
+    # With O_NONBLOCK a lease is an error at once instead of a wait of most of a minute, a pipe is opened
+    # without its other end; and no terminal may become the server's.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no plain file")
+        return file.read(most)
