@@ -27,8 +27,8 @@ SORT_ORDERS: Final = ("TIMESTAMP", "TIMESTAMP_DESC")
 TAG: Final = "Events"
 
 PAGE_ID: Final = (
-    "next_page_id of the page before. A page may have fewer events than the limit, or none, where many had to "
-    "be looked at; only one without next_page_id is the last"
+    "next_page_id of the page before. A page may have fewer events than the limit, or none, where many had "
+    "to be looked at; only one without next_page_id is the last"
 )
 
 

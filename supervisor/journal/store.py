@@ -120,8 +120,8 @@ class Store:
 
         A missing directory is made with mode 0700, a missing file with 0600 (SQLite gives its side files the
         same). On a full disk the space is used that an earlier start has set aside. Waits up to
-        `OPEN_SECONDS` for a lock or for space. Raises JournalInUse, NewerSchema, or JournalError when the file
-        cannot be used.
+        `OPEN_SECONDS` for a lock or for space. Raises JournalInUse, NewerSchema, or JournalError when the
+        file cannot be used.
         """
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
