@@ -26,6 +26,11 @@ SORT_ORDERS: Final = ("TIMESTAMP", "TIMESTAMP_DESC")
 
 TAG: Final = "Events"
 
+PAGE_ID: Final = (
+    "next_page_id of the page before. A page may have fewer events than the limit, or none, where many had "
+    "to be looked at; only one without next_page_id is the last"
+)
+
 
 def filters(query: Query) -> dict[str, str | None]:
     """The journal's filters from the query parameters that search and count share."""
@@ -137,7 +142,7 @@ class EventRoutes:
                 tag=TAG,
                 body=schemas.ref("SendMessageRequest"),
                 result=schemas.ref("Success"),
-                errors={**UNKNOWN, 503: "At capacity; the message is saved"},
+                errors={**UNKNOWN, 503: "At capacity (the message is saved), or nothing can be stored now"},
             ),
             Route(
                 method="GET",
@@ -156,7 +161,7 @@ class EventRoutes:
                 summary="List events page by page",
                 tag=TAG,
                 query=(
-                    Param("page_id", schemas.STRING, description="next_page_id of the page before"),
+                    Param("page_id", schemas.STRING, description=PAGE_ID),
                     Param("limit", schemas.integer(1, config.max_page, config.max_page)),
                     Param("sort_order", schemas.choice(SORT_ORDERS, default="TIMESTAMP")),
                     *shared,
@@ -172,7 +177,7 @@ class EventRoutes:
                 tag=TAG,
                 query=shared,
                 result={"type": "integer"},
-                errors=UNKNOWN,
+                errors={**UNKNOWN, 503: "Counting takes too long"},
             ),
             Route(
                 method="GET",

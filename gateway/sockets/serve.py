@@ -27,7 +27,7 @@ from gateway.sockets.connection import (
 )
 from gateway.sockets.inbound import Rejected, take
 from supervisor.conversations.errors import UnknownConversation
-from supervisor.journal import Cursor, LogDeleted
+from supervisor.journal import Cursor, JournalClosed, JournalFailed, JournalUnavailable, LogDeleted
 
 if TYPE_CHECKING:
     from supervisor.conversations.conversation import Conversation
@@ -80,6 +80,8 @@ async def serve(
         await close(error.code, error.reason)
     except (UnknownConversation, LogDeleted):
         await close(UNKNOWN_CONVERSATION, "Conversation not found")
+    except (JournalUnavailable, JournalFailed, JournalClosed):
+        await close(TRY_LATER, "The journal cannot be read now")
     except Exception:
         log.exception("event socket failed", conversation_id=conversation_id)
         await close(INTERNAL_ERROR, "Internal error")

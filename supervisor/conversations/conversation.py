@@ -185,6 +185,8 @@ class Conversation:
         queued = self._unconfirmed.find(message, sender)
         if queued is not None:
             await self._confirm(queued, message, sender)
+            if run and queued in self.inbox:
+                self._run()
             return queued.event_id
         self.log.accept()
         size = message_size(message)

@@ -77,7 +77,8 @@ class Journal:
         await trio.lowlevel.checkpoint()
         while self._writer.trouble is not None:
             await self._writer.changed()
-        self._writer.check()
+        if self._writer.failure is not None:
+            raise again(self._writer.failure)
 
     async def changed(self) -> None:
         """Wait until trouble begins, goes on after another attempt, or ends, or the journal fails."""

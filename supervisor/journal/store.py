@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -23,11 +24,19 @@ from . import schema
 from .errors import JournalError, JournalInUse
 from .reserve import Reserve
 from .rows import Blob, Durability, RecordUpdate, Stored
-from .trouble import Nature, nature
+from .trouble import Nature, may_be_waited_for, nature
 
 BUSY_TIMEOUT = 5.0
 """Seconds to wait for a lock: only a stranger, such as the sqlite3 shell, can hold one that we meet. Longer
 than that, and it is trouble that is told."""
+
+OPEN_SECONDS = 20.0
+"""How long opening waits for a lock, or for space on a full disk. Less than a server may take to end, which
+cannot be told to while it opens; and so much that a warden's budget of restarts, five a minute, is never
+spent over that: it goes on until the file can be opened."""
+
+OPEN_PAUSE = 0.2
+"""Seconds between two attempts of it."""
 
 TROUBLED_BUSY_TIMEOUT = 1.0
 """Seconds to wait for a lock once there is trouble: the next attempt comes soon, and the end of the server,
@@ -110,8 +119,9 @@ class Store:
         """Open or create the file, migrate it, and count the epoch up.
 
         A missing directory is made with mode 0700, a missing file with 0600 (SQLite gives its side files the
-        same). On a full disk the space is used that an earlier start has set aside. Raises JournalInUse,
-        NewerSchema, or JournalError when the file cannot be used.
+        same). On a full disk the space is used that an earlier start has set aside. Waits up to
+        `OPEN_SECONDS` for a lock or for space. Raises JournalInUse, NewerSchema, or JournalError when the
+        file cannot be used.
         """
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -125,13 +135,7 @@ class Store:
             os.close(lock)
             raise JournalError(f"cannot open the journal: {error}") from error
         try:
-            try:
-                epoch = _prepare(connection, durability, migrations)
-            except sqlite3.OperationalError as error:
-                # What is missing may be room for the index of the write-ahead log, which is an I/O error.
-                if nature(error) is not Nature.PASSES or not Reserve(_reserve_path(path)).release():
-                    raise
-                epoch = _prepare(connection, durability, migrations)
+            epoch = _prepare_patiently(connection, durability, migrations, path)
         except BaseException as error:
             connection.close()
             os.close(lock)
@@ -275,6 +279,24 @@ class Store:
         if not count:
             count = self._execute("DELETE FROM deletions WHERE conversation = ?", (key,)).rowcount
         return count
+
+
+def _prepare_patiently(
+    connection: sqlite3.Connection, durability: Durability, migrations: Sequence[str], path: Path
+) -> int:
+    end = time.monotonic() + OPEN_SECONDS
+    while True:
+        try:
+            return _prepare(connection, durability, migrations)
+        except sqlite3.OperationalError as error:
+            if nature(error) is not Nature.PASSES:
+                raise
+            # What is missing may be room for the index of the write-ahead log, which is an I/O error.
+            if Reserve(_reserve_path(path)).release():
+                continue
+            if not may_be_waited_for(error) or time.monotonic() > end:
+                raise
+        time.sleep(OPEN_PAUSE)
 
 
 def _prepare(connection: sqlite3.Connection, durability: Durability, migrations: Sequence[str]) -> int:

@@ -87,6 +87,12 @@ def is_full(error: BaseException) -> bool:
     return code is not None and code & _PRIMARY == sqlite3.SQLITE_FULL
 
 
+def may_be_waited_for(error: BaseException) -> bool:
+    """Whether it is a full disk or a lock: what somebody else may end at any moment."""
+    code = _code(error)
+    return code is not None and code & _PRIMARY in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
+
+
 def own_fault(error: Exception) -> JournalError:
     """What the conversation is told whose write SQLite did not take."""
     code = _code(error)

@@ -38,6 +38,10 @@ MAX_PENDING_BYTES = 4 * 1024 * 1024
 """Undurable bytes above which `room` holds producers back. At 50 MB/s and more this is less than 0.1 s of
 writing, so that a flooding conversation delays the others by no more than that."""
 
+REFUSE_PENDING_BYTES = 64 * 1024 * 1024
+"""Undurable bytes above which `check` refuses what somebody wants to begin: a disk that hangs says nothing
+for a while, and a few large requests are all that may gather meanwhile."""
+
 ERASE_AT_ONCE_SECONDS = 1.0
 """How long events are removed on a full disk before anything else is tried: what this frees is for all."""
 
@@ -113,12 +117,17 @@ class Writer:
         return not self._thread.is_alive()
 
     def check(self) -> None:
-        """Raises the failure, or JournalUnavailable while there is trouble: for whoever wants to begin
-        something and can be told to come back."""
+        """Raises the failure, or JournalUnavailable while there is trouble, or far too much to write: for
+        whoever wants to begin something and can be told to come back."""
         if self.failure is not None:
             raise again(self.failure)
         if self.trouble is not None:
             raise JournalUnavailable(_refusal(self.trouble))
+        if self._pending_bytes > REFUSE_PENDING_BYTES:
+            raise JournalUnavailable(
+                f"The journal is behind, with {self._pending_bytes} bytes to write, and nothing was stored. "
+                "Try again later."
+            )
 
     def enqueue(self, append: Append) -> None:
         """Queue an append, also while there is trouble. Raises the journal's failure."""

@@ -122,6 +122,7 @@ async def check_that_all_goes_on(journal, log, other, cursor, make_row, spoil):
             assert [item.seq for item in await log.read(-1, 100)] == list(range(10))
             assert len((await log.search(source="user")).items) == await log.count(source="user") == 10
             assert (await journal.get_records(["c-1"]))[0].record == b"{}"
+            await until(lambda: len(seen) >= 10)
             assert seen == list(range(10))
             assert not await log.flushed_unless_troubled()
             # What would begin something is refused, and nothing of it is left.
@@ -252,6 +253,24 @@ async def test_what_is_queued_is_bounded_by_those_who_wait_for_room(quick, make_
     await log.flushed()
 
 
+async def test_far_too_much_to_write_refuses_what_would_begin(quick, make_log, make_row, monkeypatch):
+    """Also before anybody knows of trouble: a disk that hangs tells nothing."""
+    log, _ = await two_logs(quick, make_log, make_row)
+    gate = threading.Event()
+    real = writer._write
+    monkeypatch.setattr(writer, "_write", lambda *given: (gate.wait(PATIENCE_S), real(*given)))
+    monkeypatch.setattr(writer, "REFUSE_PENDING_BYTES", 2_500_000)
+    for _ in range(2):
+        log.append([make_row(BIG)])
+    log.accept()
+    log.append([make_row(BIG)])
+    with pytest.raises(JournalUnavailable, match="is behind"):
+        log.accept()
+    gate.set()
+    await log.flushed()
+    log.accept()
+
+
 async def test_closing_in_trouble_is_bounded_and_tells_what_is_lost(
     journal_path, make_log, make_row, failing
 ):
@@ -277,6 +296,22 @@ async def test_closing_tries_once_more(journal_path, make_log, make_row, failing
         failing.clear()
     async with open_journal(journal_path) as journal:
         assert (await journal.log("c-1")).last_seq == 1
+
+
+async def test_opening_waits_for_a_lock(journal_path, make_log, monkeypatch):
+    async with open_journal(journal_path) as journal:
+        await make_log(journal, "c-1")
+    held = held_by_another_process(journal_path)
+    held.__enter__()
+    timer = threading.Timer(0.5, held.__exit__, (None, None, None))
+    timer.start()
+    async with open_journal(journal_path, busy_timeout=0.01) as journal:
+        assert (await journal.log("c-1")).last_seq == -1
+    timer.join()
+    monkeypatch.setattr("supervisor.journal.store.OPEN_SECONDS", 0.1)
+    with held_by_another_process(journal_path), pytest.raises(JournalError, match="locked"):
+        async with open_journal(journal_path, busy_timeout=0.01):
+            pass
 
 
 async def test_a_culprit_among_others_while_the_disk_is_full(quick, make_log, make_row, monkeypatch):
@@ -486,8 +521,8 @@ async def test_conversations_can_be_deleted_on_a_full_disk(small_disk, make_log,
         assert journal._writer._store.reserve.held > 1 << 20
         while journal.trouble is None:
             log.append([make_row(b"x" * 1000) for _ in range(100)])
-            await log.room() if journal.trouble is None else None
-            await trio.sleep(0)
+            while journal.waiting_bytes > 1_000_000 and journal.trouble is None:  # room would wait for ever
+                await trio.sleep(0.001)
         fill_up(small_disk)
         written = other.append([make_row() for _ in range(2000)])
         with pytest.raises(JournalUnavailable):

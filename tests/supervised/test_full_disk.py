@@ -170,7 +170,6 @@ async def test_all_goes_on_when_the_disk_takes_writes_again(directory, spoil):
                 assert [e for e in seen if e["kind"] == "MessageEvent"] == []
             await until(ready, "200 of /ready")
             assert (await post(server, conversation, text)).status_code == 200
-            await rest.act(conversation, "run")
             await rest.wait_status(conversation, "finished", timeout=WAIT_S)
             await rest.turn(conversation, "third")
             assert texts(await rest.events(conversation)) == log.prompts() == ["first", text, "third"]
