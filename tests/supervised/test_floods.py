@@ -1,4 +1,4 @@
-"""Real servers with agents that say very much: memory stays, the others go on, and it is told what is gone."""
+"""Real servers with agents that say very much: memory stays, others go on, and it is told what is gone."""
 
 from __future__ import annotations
 
