@@ -37,6 +37,9 @@ MAX_TAGS = 100
 PROBLEMS_LISTED = 100
 """Mistakes that one answer lists; the others are counted. A body can hold some ten million."""
 
+TOO_MANY = "too_many_errors"
+"""The type of what stands for the others."""
+
 LOC_PARTS = 20
 """Parts of the place of a mistake that are told."""
 
@@ -62,16 +65,19 @@ class Problems(list[ErrorDetail]):
         """What a client is told of them."""
         if not self.more:
             return tuple(self)
-        return (*self, ErrorDetail((), f"There are {self.more} more mistakes", "too_many_errors"))
+        return (*self, ErrorDetail((), f"There are {self.more} more mistakes", TOO_MANY))
 
 
 def told(problems: Iterable[ErrorDetail]) -> tuple[ErrorDetail, ...]:
     """Mistakes in a form that no client can blow up: so many, and so much of each."""
-    listed = Problems()
-    listed.note(*problems)
+    listed = tuple(problems)
+    if len(listed) > PROBLEMS_LISTED and listed[PROBLEMS_LISTED].type != TOO_MANY:
+        first = Problems()
+        first.note(*listed)
+        listed = first.told()
     return tuple(
         ErrorDetail(tuple(map(_part, each.loc[:LOC_PARTS])), cut(each.msg, MESSAGE_CHARACTERS), each.type)
-        for each in listed.told()
+        for each in listed
     )
 
 

@@ -147,6 +147,8 @@ class Translator:
     _used: dict[int, int] = attrs.field(factory=dict)
     _response_id: str | None = None
     _states: dict[str, bytes] = attrs.field(factory=dict)
+    gathered: int = 0
+    """About how many bytes of text, output and payloads there were in the turn."""
     _told: int = 0
     _untold: int = 0
     _weight: int = 0
@@ -227,6 +229,7 @@ class Translator:
 
     def _say(self, segment: _Segment, kind: Kind, text: str) -> None:
         if text:
+            self.gathered += len(text)
             self._outs.extend(segment.said[kind].add(text))
             for start in range(0, len(text), DELTA_CHARS):
                 piece = text if len(text) <= DELTA_CHARS else text[start : start + DELTA_CHARS]
@@ -324,10 +327,12 @@ class Translator:
             before = latest.weight
             latest.pack()
             self._weight += latest.weight - before
+            self.gathered += max(0, latest.weight - before)
         self._latest = card
         before = card.weight
         self._outs.extend(card.merge(raw, asking=asking))
         self._weight += card.weight - before
+        self.gathered += max(0, card.weight - before)
         if self._weight > OPEN_CARDS_BYTES:
             self._make_room(card)
 

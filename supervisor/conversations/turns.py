@@ -15,6 +15,7 @@ from .confirmations import Confirmations
 from .errors import AgentFailure
 from .failures import error_event
 from .keeper import Keeper
+from .memory import FLOOD_BYTES, give_back
 from .operators import FAILED
 from .recorder import Recorder
 from .reports import Reports
@@ -79,6 +80,7 @@ class Turns:
         self.release()  # late words of the turn before are not the beginning of this one's
         self._begun += 1
         self._translator.originals.new_turn()
+        self._translator.gathered = 0
         self.current = turn = Turn(self._begun, item.seq)
         self._recorder.save()
         return turn
@@ -154,6 +156,8 @@ class Turns:
 
     def _clear(self) -> None:
         self.current = None
+        if self._translator.gathered > FLOOD_BYTES:
+            self._context.nursery.start_soon(give_back, self._recorder.log)
         self._record.turn_open = False
         self._confirmations.cancel()
 

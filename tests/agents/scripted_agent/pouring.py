@@ -49,7 +49,8 @@ def _pour(turn: Turn, rest: str) -> None:
             {"sessionUpdate": "tool_call", "toolCallId": CALL, "title": "pour", "status": "in_progress"}
         )
     line = ("0123456789abcdef" * 5)[:79] + "\n"
-    params = {"sessionId": turn.session.id, "update": KINDS[kind](("HEAD" + line * (length // 80))[:length])}
+    text = ("HEAD" + line * (length // len(line) + 1))[:length]
+    params = {"sessionId": turn.session.id, "update": KINDS[kind](text)}
     message = {"jsonrpc": "2.0", "method": "session/update", "params": params}
     frame = json.dumps(message, separators=(",", ":")).encode() + b"\n"
     number = 0
