@@ -20,6 +20,7 @@ from supervisor.acp.connection import (
 from supervisor.acp.errors import ConnectionLost, FrameTooLarge, RequestTimeout, RpcError, classify_error
 from supervisor.acp.framing import Oversize
 from supervisor.acp.handler import Result
+from supervisor.acp.tally import Sum
 
 
 class Recorder:
@@ -27,6 +28,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
+        self.sums: list[Sum] = []
         self.serve: Callable[[str, Any], Awaitable[Any]] | None = None
         self.gate: trio.Event | None = None
 
@@ -38,8 +40,14 @@ class Recorder:
             raise RpcError.method_not_found(method)
         return await self.serve(method, params)
 
+    def prepare(self, method: str, params: Any) -> list[Any]:
+        return [params]
+
     def noise(self, line: bytes) -> None:
         self.seen.append(line)
+
+    def repeated(self, counted: Sum) -> None:
+        self.sums.append(counted)
 
     def oversize(self, frame: Oversize) -> None:
         self.seen.append(frame)

@@ -1,0 +1,93 @@
+"""Making little of what is large before it comes to the conversation, in the connection's worker thread. Pure.
+
+A text of megabytes becomes pieces, as if the agent had streamed it. Of everything else each member is cut as an
+event would cut it, with its whole set aside, so that what the Trio thread is left with is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from supervisor.credentials.masking import Masker
+from supervisor.events import new_event_id
+from supervisor.journal import Blob
+
+from .clip import PAYLOAD_BYTES, clip_payload
+
+MEMBER_BYTES: Final = PAYLOAD_BYTES - 16 * 1024
+"""What is left of one member of a large update, bytes: so much less than an event's payload may have that what
+the event adds does not make it cut a second time."""
+
+PIECE_CHARS: Final = 64 * 1024
+"""Length of the pieces of a long text: each is masked, encoded and sent in some milliseconds."""
+
+CHUNKS: Final = ("agent_message_chunk", "agent_thought_chunk")
+
+
+@attrs.frozen
+class Relieved:
+    """Parameters of which something was set aside: the originals, masked, to be stored before they are used."""
+
+    params: Any
+    blobs: tuple[Blob, ...]
+
+
+def relieve(method: str, params: Any, mask: Masker) -> list[Any]:
+    """What the parameters of a large message become: one or several like them, some perhaps `Relieved`."""
+    if not isinstance(params, dict):
+        return [params]
+    if method == "session/update" and isinstance(params.get("update"), dict):
+        text = _text(params["update"])
+        if text is not None:
+            return [_with_text(params, piece) for piece in _pieces(text)]
+        return [_relieved(params, "update", mask)]
+    if method == "session/request_permission" and isinstance(params.get("toolCall"), dict):
+        return [_relieved(params, "toolCall", mask)]
+    return [params]
+
+
+def _text(update: Mapping[str, Any]) -> str | None:
+    """The text of a chunk, None for anything else."""
+    if update.get("sessionUpdate") not in CHUNKS:
+        return None
+    content = update.get("content")
+    text = content.get("text") if isinstance(content, dict) and content.get("type") == "text" else content
+    return text if isinstance(text, str) else None
+
+
+def _with_text(params: Mapping[str, Any], text: str) -> dict[str, Any]:
+    update = {key: value for key, value in params["update"].items() if key != "_meta"}
+    return {**params, "update": {**update, "content": {"type": "text", "text": text}}}
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[start : start + PIECE_CHARS] for start in range(0, len(text), PIECE_CHARS)] or [""]
+
+
+def _relieved(params: Mapping[str, Any], name: str, mask: Masker) -> Any:
+    blobs: list[Blob] = []
+
+    def cut(value: Any) -> Any:
+        blob_id = f"{new_event_id()}-original"
+        clipped = clip_payload(value, blob_id, MEMBER_BYTES)
+        if clipped.spill is not None:
+            body = mask.content(clipped.spill.body)
+            blobs.append(Blob(id=blob_id, data=body, media_type=clipped.spill.media_type))
+        return clipped.value
+
+    small = {key: _cut_output(value, cut) if key == "_meta" else cut(value) for key, value in params[name].items()}
+    relieved = {**params, name: small}
+    return Relieved(relieved, tuple(blobs)) if blobs else relieved
+
+
+def _cut_output(meta: Any, cut: Any) -> Any:
+    """Two agents stream the output of their shell in here: the members one level further down are cut."""
+    if not isinstance(meta, dict):
+        return cut(meta)
+    return {
+        key: {name: cut(item) for name, item in value.items()} if isinstance(value, dict) else cut(value)
+        for key, value in meta.items()
+    }
