@@ -174,6 +174,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
         secrets=secrets.values,
         origins=origins,
         keep_secret=secrets.exchange,
+        max_frame=supervision.max_frame,
         hidden=(*config.session_api_keys, *(value for name, value in environ.items() if is_private(name))),
         vault=vault,
     )

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import trio
 
+from supervisor.fairness import share
+
 from .errors import RpcError
 
 DEFAULT_OUTPUT_BYTES: Final = 1024 * 1024
@@ -182,9 +184,12 @@ class Terminal:
             self.finished.set()
 
     async def _read_output(self, drained: trio.Event) -> None:
+        relaying = share()
         try:
             while data := await self._stream.receive_some(_READ_BYTES):
+                await relaying.turn()
                 self._output.add(bytes(data))
+                relaying.rest()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         drained.set()

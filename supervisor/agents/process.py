@@ -27,6 +27,7 @@ from supervisor.agents.environment import MARKER
 from supervisor.agents.levels import Level
 from supervisor.agents.pipes import AgentPipe, LineTail
 from supervisor.agents.tree import ProcessEntry, ProcessId, belonging, kill_tree, living, reap
+from supervisor.fairness import share
 
 __all__ = [
     "AgentProcess",
@@ -203,9 +204,12 @@ class AgentProcess:
         self.exited.set()
 
     async def _remember_stderr(self) -> None:
+        relaying = share()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while data := await self._stderr.receive_some():
+                await relaying.turn()
                 self._tail.feed(data)
+                relaying.rest()
 
     async def _release(self) -> None:
         """Close the pipes and reap. After the stop."""

@@ -95,6 +95,7 @@ async def run_agent(plan: Plan, handler: Handler, stop: StopPolicy) -> AsyncIter
                 process.stdout,
                 process.stdin,
                 handler,
+                max_frame=plan.max_frame,
                 explain=lambda: last_words(process, plan.mask),
                 mask=plan.mask,
             ) as connection,

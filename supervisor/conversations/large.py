@@ -78,7 +78,9 @@ def _relieved(params: Mapping[str, Any], name: str, mask: Masker) -> Any:
             blobs.append(Blob(id=blob_id, data=body, media_type=clipped.spill.media_type))
         return clipped.value
 
-    small = {key: _cut_output(value, cut) if key == "_meta" else cut(value) for key, value in params[name].items()}
+    small = {
+        key: _cut_output(value, cut) if key == "_meta" else cut(value) for key, value in params[name].items()
+    }
     relieved = {**params, name: small}
     return Relieved(relieved, tuple(blobs)) if blobs else relieved
 

@@ -12,6 +12,7 @@ import attrs
 import structlog
 import trio
 
+from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import (
     Choice,
     Descriptor,
@@ -108,6 +109,8 @@ class Plan:
     mask: Masker = attrs.field(repr=False)
     version: str | None
     login: Login
+    max_frame: int = MAX_FRAME_BYTES
+    """Longest message of the agent, bytes."""
     lent: frozenset[str] = frozenset()
     """The secrets that it has as files, which it shares with other agents."""
     ended: Callable[[], Awaitable[None]] = _nothing
@@ -141,6 +144,7 @@ class Launcher:
     origins: Callable[[], Awaitable[Mapping[str, str]]] | None = None
     hidden: Sequence[str] = attrs.field(default=(), repr=False)
     keep_secret: KeepSecret | None = None
+    max_frame: int = MAX_FRAME_BYTES
     _logins: SharedLogins = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: SharedLogins(self.data / LOGINS_DIR, self._keep), takes_self=True),
@@ -209,6 +213,7 @@ class Launcher:
             mask=mask,
             version=launch.version,
             login=Login(descriptor=descriptor, choice=prepared.choice, environment=prepared.environment),
+            max_frame=self.max_frame,
             lent=frozenset(loan.name for loan in prepared.loans),
             ended=partial(self._give_back, prepared.loans),
         )

@@ -96,7 +96,10 @@ class Masker:
             return False
         return (
             self._found(document)
-            or any(_ODD_ESCAPES.search(document, start, start + PIECE + 1) for start in range(0, len(document), PIECE))
+            or any(
+                _ODD_ESCAPES.search(document, start, start + PIECE + 1)
+                for start in range(0, len(document), PIECE)
+            )
             or (self._escaped and b"\\\\" in document)
         )
 
@@ -106,7 +109,9 @@ class Masker:
             return self._bytes.search(content) is not None
         # Of a form that is cut by the end of one piece all is in the next: they overlap by that much.
         step = PIECE + 4 * self._longest
-        return any(self._bytes.search(content, start, start + step) for start in range(0, len(content), PIECE))
+        return any(
+            self._bytes.search(content, start, start + step) for start in range(0, len(content), PIECE)
+        )
 
     def document(self, document: bytes) -> bytes:
         """A JSON text, masked."""

@@ -5,6 +5,8 @@ so that it costs this process nothing and the reader everything.
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,12 +34,25 @@ def liquid(name: str) -> Callable[[Callable[[Turn], bytes]], Callable[[Turn], by
 @directive("pour", "KIND [SECONDS] noise, text, tools, ...: as much of it as is taken (until cancelled)")
 def _pour(turn: Turn, rest: str) -> None:
     kind, _, seconds = rest.partition(" ")
-    block = LIQUIDS[kind](turn)
+    block = b"y\n" if kind == "stderr" else LIQUIDS[kind](turn)
     block *= max(1, BLOCK_BYTES // len(block))
     end = time.monotonic() + float(seconds or 3600)
-    while time.monotonic() < end:
-        turn.agent.wire.write(block)
-        turn.checkpoint()
+    poured = 0
+    try:
+        while time.monotonic() < end:
+            if kind == "stderr":
+                os.write(sys.stderr.fileno(), block)
+            else:
+                turn.agent.wire.write(block)
+            poured += len(block)
+            turn.checkpoint()
+    finally:
+        turn.agent.log.write("poured", bytes=poured)
+
+
+@directive("heavy", "N one update with so many empty lists")
+def _heavy(turn: Turn, rest: str) -> None:
+    turn.update({"sessionUpdate": "tool_call_update", "toolCallId": "heavy", "rawOutput": [[]] * int(rest)})
 
 
 def line(message: dict[str, Any]) -> bytes:
