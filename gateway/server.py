@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -115,6 +116,7 @@ async def serve(
                 root.start_soon(_take_leave, services.closing, lifeline, notifier)
                 print(f"Ostler is listening on {url_of(config, sockets)}", flush=True)
                 await notifier.ready(f"Listening on {url_of(config, sockets)}")
+                gc.freeze()  # what is there by now stays; the collector need not look through it each time
                 if started is not None:
                     started.set()
             root.cancel_scope.cancel()

@@ -1,10 +1,10 @@
 """Who relays next: what agents say and what sockets are sent goes in slices, one at a time, behind all else.
 
-Trio knows no priorities: in each pass it runs every task that is ready, in any order. Twenty agents that flood
-us would each have their slice in every pass, and a request, which needs some ten passes, would wait for two
-hundred of them. So all that relays takes turns at one gate. It lets one slice through, and before it lets the
-next one through it waits until nothing else is ready, within bounds. Of those that wait, the one goes first
-that has relayed least: an agent that answers after a long silence overtakes those that flood.
+Trio knows no priorities: in each pass it runs every task that is ready, in any order. Twenty agents that
+flood us would each have their slice in every pass, and a request, which needs some ten passes, would wait for
+two hundred of them. So all that relays takes turns at one gate. It lets one slice through, and before it lets
+the next one through it waits until nothing else is ready, within bounds. Of those that wait, the one goes
+first that has relayed least: an agent that answers after a long silence overtakes those that flood.
 
 The gate is no lock. Whoever was let through may wait for a socket, or end, without a word: nobody is held up.
 """
@@ -38,7 +38,7 @@ QUIET_PASSES: Final = 2
 runs later in a pass is not seen in it."""
 
 MOST_CHARGED_SECONDS: Final = 0.05
-"""The most that one turn is counted as, seconds: who waited in it for a socket has not relayed all the time."""
+"""The most that one turn is counted as, seconds: who waited in it for a socket has not relayed so long."""
 
 Clock = Callable[[], float]
 
@@ -59,8 +59,8 @@ class Gate:
         self._numbers = count()
 
     async def admit(self, used: float) -> float:
-        """Wait for a turn. Takes how much the caller has used so far, and gives what it counts as from now on:
-        nobody saves up more than a slice for later. Cancelling it gives the turn to the next."""
+        """Wait for a turn. Takes how much the caller has used so far, and gives what it counts as from now
+        on: nobody saves up more than a slice for later. Cancelling it gives the turn to the next."""
         used = max(used, self._floor - SLICE_SECONDS)
         if self._leading:
             called = trio.Event()
@@ -131,6 +131,11 @@ class Share:
         self.rest()
         self._used = await self._gate.admit(self._used)
         self._began = self._gate.clock()
+
+    def charge(self, seconds: float) -> None:
+        """So much was done for it elsewhere, as in a thread: the slice under way is the shorter for it."""
+        self._used += min(seconds, MOST_CHARGED_SECONDS)
+        self._gate.seconds_left -= seconds
 
     def rest(self) -> None:
         """The turn is over; what it took is counted."""

@@ -7,10 +7,10 @@ overtaken by the ones after it. What takes time (a permission, a terminal) happe
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -32,9 +32,10 @@ from .errors import (
 from .framing import HEAD_BYTES, MAX_FRAME_BYTES, FrameSplitter, Oversize, salvage
 from .handler import Handler, Mask, Result
 from .jsonrpc import CANCEL_REQUEST
+from .large import encoded, masked, work
 from .tally import Tally
 from .trace import Trace
-from .weight import LARGE_BYTES, is_large
+from .weight import is_large
 
 RECEIVE_BYTES: Final = 64 * 1024
 """How much is read at once, bytes: all that a pipe holds by default."""
@@ -56,12 +57,8 @@ Four of the largest, which is as many files as are written at a time."""
 FRAME_OVERHEAD_BYTES: Final = 64
 """What a queued frame counts as, beside its own bytes: a million of small answers are not small."""
 
-REQUEST_MESSAGES: Final = 4
+REQUEST_MESSAGES: Final = 10
 """As how many messages a request counts in a reader's turn: the task that answers it runs after the turn."""
-
-LARGE_AT_ONCE: Final = 1
-"""How many large frames, of all agents together, are taken apart at a time: each of these threads takes the
-interpreter from the Trio thread."""
 
 NOISE_LINES: Final = 100
 """How many lines that were no messages are remembered: of those that are told, the last."""
@@ -304,14 +301,22 @@ class Connection:
             return
         self.trace.record("<", self._now, frame)
         mask = self._mask if self._mask is not None and self._mask.suspects(frame) else None
-        self._act(message if mask is None else _masked(message, mask), frame)
+        self._act(message if mask is None else masked(message, mask), frame)
 
     async def _take_large(self, frame: bytes) -> None:
-        """What follows waits. The thread is left behind when the connection ends, and counts until it is done."""
+        """What follows waits. The thread is left behind when the connection ends; it counts until it is done.
+
+        It competes with the Trio thread for the interpreter: so before each of them others go first.
+        """
         self._share.rest()
-        messages = await trio.to_thread.run_sync(
-            self._take_apart, frame, abandon_on_cancel=True, limiter=_large_limiter()
-        )
+        large = work()
+        async with large.turns:
+            await self._share.turn()
+            self._share.rest()
+            messages, seconds = await trio.to_thread.run_sync(
+                self._take_apart, frame, abandon_on_cancel=True, limiter=large.threads
+            )
+            self._share.charge(seconds)
         self.trace.record("<", self._now, frame)
         for message in messages:
             if self._share.spent():
@@ -319,11 +324,18 @@ class Connection:
             if self._reason is None:
                 self._act(message, frame)
 
-    def _take_apart(self, frame: bytes) -> list[jsonrpc.Message]:
-        """In a thread: read, mask, and make little what the handler could not deal with quickly."""
+    def _take_apart(self, frame: bytes) -> tuple[list[jsonrpc.Message], float]:
+        """In a thread: read, mask, and make little what the handler could not deal with quickly.
+
+        Tells its CPU time in seconds, too."""
+        begun = time.thread_time()
+        messages = self._read_large(frame)
+        return messages, time.thread_time() - begun
+
+    def _read_large(self, frame: bytes) -> list[jsonrpc.Message]:
         message = jsonrpc.parse(frame)
         if self._mask is not None and self._mask.suspects(frame):
-            message = _masked(message, self._mask)
+            message = masked(message, self._mask)
         if isinstance(message, jsonrpc.Notification | jsonrpc.Request):
             prepared = self._handler.prepare(message.method, message.params)
             return [attrs.evolve(message, params=params) for params in prepared]
@@ -407,10 +419,8 @@ class Connection:
         if request.id in self._serving:
             self._refuse(request.id, RpcError(INVALID_REQUEST, "A request with this id is under way"))
             return
-        if (
-            len(self._serving) >= MAX_AGENT_REQUESTS
-            or self._serving
-            and self._serving_bytes + size > MAX_AGENT_REQUEST_BYTES
+        if len(self._serving) >= MAX_AGENT_REQUESTS or (
+            self._serving and self._serving_bytes + size > MAX_AGENT_REQUEST_BYTES
         ):
             self._refuse(request.id, RpcError(INTERNAL_ERROR, "Too many requests at once"))
             return
@@ -433,7 +443,7 @@ class Connection:
         frame = b""
         with scope:
             try:
-                frame = await _encoded(request.id, await answer)
+                frame = await encoded(request.id, await answer)
             except RpcError as error:
                 frame = jsonrpc.encode_error(request.id, error)
             except Exception:  # noqa: BLE001 - logged by _fault
@@ -454,36 +464,6 @@ class Connection:
         if not self._counted(self._faults, 0):
             _log.exception("request of the agent failed", method=request.method[:SHOWN_METHOD_CHARS])
         return RpcError(INTERNAL_ERROR, "Internal error")
-
-
-def _masked(message: jsonrpc.Message, mask: Mask) -> jsonrpc.Message:
-    """What is told, masked; what is asked for comes as it is."""
-    if isinstance(message, jsonrpc.Notification):
-        return jsonrpc.Notification(message.method, mask.value(message.params))
-    if isinstance(message, jsonrpc.Response):
-        result = Result(message.result, message.error).masked(mask)
-        return jsonrpc.Response(message.id, result.value, result.error)
-    return message
-
-
-async def _encoded(request_id: jsonrpc.Id, result: Any) -> bytes:
-    """An answer as a line; one with a long text in it, such as a file's, is made in a thread."""
-    encode = partial(jsonrpc.encode_result, request_id, result)
-    if isinstance(result, dict) and any(isinstance(v, str) and len(v) > LARGE_BYTES for v in result.values()):
-        return await trio.to_thread.run_sync(encode, abandon_on_cancel=True, limiter=_large_limiter())
-    return encode()
-
-
-_limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("large frames")
-
-
-def _large_limiter() -> trio.CapacityLimiter:
-    try:
-        return _limiter.get()
-    except LookupError:
-        limiter = trio.CapacityLimiter(LARGE_AT_ONCE)
-        _limiter.set(limiter)
-        return limiter
 
 
 @asynccontextmanager

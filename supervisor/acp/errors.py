@@ -55,8 +55,8 @@ class RpcError(AcpError):
 
 
 class FrameTooLarge(RpcError):
-    """The answer, of `size` bytes, was longer than the frame cap (`limit`, bytes) and has been discarded; or it
-    was for another `reason`."""
+    """The answer, of `size` bytes, was longer than the frame cap (`limit`, bytes) and has been discarded; or
+    it was for another `reason`."""
 
     def __init__(self, size: int, limit: int, reason: str | None = None) -> None:
         reason = reason or f"{size} bytes are over the limit of {limit} for one message"

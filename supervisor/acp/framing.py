@@ -15,10 +15,11 @@ import orjson
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 """Longest frame kept, bytes. What agents really send is far below: the longest line of the recorded sessions
-with real agents has 8 KB. The largest that one may have to say is a picture, or the content of a file to be
-written. Models take pictures of 5 MB (7 MB in base64); a source file of 8 MB fits with every byte escaped. A
-session that is replayed comes in one message per update. Each byte costs three while a frame is read, and every
-agent may have one under way: the cap is what bounds them together. A setting, for agents that need more."""
+with real agents has 8 KB. The largest that one may have to say is a picture, or the content of a file that
+it writes. Models take pictures of 5 MB (7 MB in base64); a source file of 8 MB fits with every byte escaped.
+A session that is replayed comes in one message per update. Each byte costs three while a frame is read, and
+every agent may have one under way: the cap is what bounds them together. A setting, for agents that need
+more."""
 
 HEAD_BYTES: Final = 4096
 """How much of an oversize frame is kept to find out whom it concerned, bytes. Its id and method come first
@@ -68,8 +69,8 @@ class FrameSplitter:
         return [frame for frame in self.frames(data) if frame]
 
     def frames(self, data: bytes) -> Iterator[bytes | Oversize]:
-        """The same, each frame when it is asked for: a piece may hold thirty thousand of them. To be asked for
-        all before the next piece. Lines without content are given as empty frames, for the same reason."""
+        """The same, each frame when it is asked for: a piece may hold thirty thousand of them. All are to be
+        asked for before the next piece. Lines without content are empty frames, for the same reason."""
         first, *middle = data.split(b"\n")
         if not middle:
             self._extend(first)

@@ -24,8 +24,8 @@ CANCEL_REQUEST: Final = "$/cancel_request"
 """The notification, in both directions, that the answer to a request is no longer wanted."""
 
 MAX_REPAIR_BYTES: Final = 1024 * 1024
-"""Longest frame that is read although it is no JSON, bytes: what mends it keeps the interpreter locked for some
-40 ms for each megabyte. A longer one is refused."""
+"""Longest frame that is read although it is no JSON, bytes: what mends it keeps the interpreter locked for
+some 40 ms for each megabyte. A longer one is refused."""
 
 MAX_TOMBSTONES: Final = 1000
 """How many abandoned requests are remembered, so that late answers are known as such. Far more than one
@@ -75,7 +75,7 @@ class Noise:
 
 @attrs.frozen
 class Refused:
-    """A frame that is not read, for what it would cost: too many values, too deep, or too long to be mended."""
+    """A frame that is not read for what it would cost: too many values, too deep, too long to be mended."""
 
     reason: str
 

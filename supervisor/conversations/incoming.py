@@ -69,7 +69,7 @@ class Incoming:
         return relieve(method, params, self._recorder.mask)
 
     def _kept(self, params: Any) -> Any:
-        """The parameters, with what was set aside of them on its way into the journal. Raises JournalError."""
+        """The parameters; what was set aside of them is on its way into the journal. Raises JournalError."""
         if isinstance(params, Relieved):
             if not self.replaying:
                 self._recorder.log.append((), None, params.blobs)

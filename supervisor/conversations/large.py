@@ -1,7 +1,7 @@
-"""Making little of what is large before it comes to the conversation, in the connection's worker thread. Pure.
+"""Making little of what is large before a conversation sees it, in the connection's worker thread. Pure.
 
-A text of megabytes becomes pieces, as if the agent had streamed it. Of everything else each member is cut as an
-event would cut it, with its whole set aside, so that what the Trio thread is left with is small.
+A text of megabytes becomes pieces, as if the agent had streamed it. Of everything else each member is cut as
+an event would cut it, with its whole set aside, so that what the Trio thread is left with is small.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from supervisor.journal import Blob
 from .clip import PAYLOAD_BYTES, clip_payload
 
 MEMBER_BYTES: Final = PAYLOAD_BYTES - 16 * 1024
-"""What is left of one member of a large update, bytes: so much less than an event's payload may have that what
-the event adds does not make it cut a second time."""
+"""What is left of one member of a large update, bytes: so much less than an event's payload may have that
+what the event adds does not make it cut a second time."""
 
 PIECE_CHARS: Final = 64 * 1024
 """Length of the pieces of a long text: each is masked, encoded and sent in some milliseconds."""
@@ -29,7 +29,7 @@ CHUNKS: Final = ("agent_message_chunk", "agent_thought_chunk")
 
 @attrs.frozen
 class Relieved:
-    """Parameters of which something was set aside: the originals, masked, to be stored before they are used."""
+    """Parameters of which something was set aside: the originals, masked, to be stored before their use."""
 
     params: Any
     blobs: tuple[Blob, ...]

@@ -40,8 +40,8 @@ NESTED: Final = 3
 
 
 PIECE: Final = 64 * 1024
-"""What is searched in one go, characters or bytes. A search keeps every other thread waiting until it is through:
-for some 30 ms per megabyte."""
+"""What is searched in one go, characters or bytes. A search keeps every other thread waiting until it is
+through: for some 30 ms per megabyte."""
 
 
 class Masker:
@@ -96,9 +96,10 @@ class Masker:
             return False
         return (
             self._found(document)
-            or any(
-                _ODD_ESCAPES.search(document, start, start + PIECE + 1)
-                for start in range(0, len(document), PIECE)
+            or (
+                _ODD_ESCAPES.search(document) is not None
+                if len(document) <= PIECE
+                else any(_ODD_ESCAPES.search(document, at, at + PIECE + 1) for at in _starts(document))
             )
             or (self._escaped and b"\\\\" in document)
         )
@@ -109,9 +110,7 @@ class Masker:
             return self._bytes.search(content) is not None
         # Of a form that is cut by the end of one piece all is in the next: they overlap by that much.
         step = PIECE + 4 * self._longest
-        return any(
-            self._bytes.search(content, start, start + step) for start in range(0, len(content), PIECE)
-        )
+        return any(self._bytes.search(content, at, at + step) for at in _starts(content))
 
     def document(self, document: bytes) -> bytes:
         """A JSON text, masked."""
@@ -150,6 +149,11 @@ class Masker:
         if at < len(self._forms) and self._forms[at] == text:
             at += 1
         return at < len(self._forms) and self._forms[at].startswith(text)
+
+
+def _starts(content: bytes) -> range:
+    """Where the pieces of it begin that are searched one by one."""
+    return range(0, len(content), PIECE)
 
 
 class StreamMask:

@@ -63,7 +63,7 @@ async def relay(share: Share, clock: Clock, messages: int, each: float, seen: li
 def runs(seen: list[str]) -> list[int]:
     """The lengths of the stretches without another name."""
     lengths = [0]
-    for before, name in zip(seen, seen[1:] + [""], strict=True):
+    for before, name in zip(seen, [*seen[1:], ""], strict=True):
         lengths[-1] += 1
         if name != before:
             lengths.append(0)

@@ -1,11 +1,12 @@
-"""The directive `pour`: the same bytes again and again, as fast as they are taken. What is poured is made once,
-so that it costs this process nothing and the reader everything.
+"""The directive `pour`: the same bytes again and again, as fast as they are taken. What is poured is made
+once, so that it costs this process nothing and the reader everything.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from scripted_agent.turn import Turn
 
 BLOCK_BYTES = 64 * 1024  # written at once: what a pipe holds
 LARGE_BYTES = 3 * 1024 * 1024  # of text, in one message
-NODES = 150_000  # of one message that is nothing but structure
+NODES = 49_000  # lists in one message that is nothing but structure: as many as are read
 
 Made = dict[str, Callable[[Turn], bytes]]
 LIQUIDS: Made = {}
@@ -48,6 +49,45 @@ def _pour(turn: Turn, rest: str) -> None:
             turn.checkpoint()
     finally:
         turn.agent.log.write("poured", bytes=poured)
+
+
+def _frame(turn: Turn, value: bytes) -> bytes:
+    """An update with this value, which is JSON already, as a tool's output."""
+    empty = {
+        "sessionUpdate": "tool_call_update",
+        "toolCallId": "worst",
+        "status": "completed",
+        "rawOutput": 0,
+    }
+    return update(turn, empty).replace(b'"rawOutput":0', b'"rawOutput":' + value)
+
+
+MEGABYTE = 1 << 20
+WORST: dict[str, Callable[[], bytes]] = {
+    "text": lambda: b'"' + b"words and words" * MEGABYTE + b'"',
+    "escapes": lambda: b'"' + b"\\n" * (15 * MEGABYTE // 2) + b'"',
+    "codes": lambda: b'"' + b"\\u00e9" * (15 * MEGABYTE // 6) + b'"',
+    "pairs": lambda: b'"' + b"\\ud83d\\ude00" * (15 * MEGABYTE // 12) + b'"',
+    "utf8": lambda: b'"' + "é€😀".encode() * (15 * MEGABYTE // 9) + b'"',
+    "base64": lambda: b'"' + random.Random(1).randbytes(7 * MEGABYTE).hex().encode() + b'"',
+    "brackets": lambda: b'"' + b"[{,:" * (15 * MEGABYTE // 4) + b'"',
+    "lists": lambda: b"[" + b"[]," * NODES + b"1]",
+    "objects": lambda: b"[" + b'{"a":1},' * (NODES // 2) + b"1]",
+    "keys": lambda: b"{" + b",".join(b'"k%d":1' % number for number in range(NODES)) + b"}",
+    "floats": lambda: b"[" + b"1.2345678901234567e-300," * (2 * NODES) + b"1]",
+    "strings": lambda: b"[" + (b'"' + b"s" * 140 + b'",') * (2 * NODES) + b"1]",
+    "deep": lambda: b",".join([b"[" * 190 + b"]" * 190] * 250).join((b"[", b"]")),
+    "repaired": lambda: b'"' + b"\\ud800\\n" * (MEGABYTE // 8 - 100) + b'"',
+    "numbers": lambda: b"[" + b"NaN," * NODES + b"1" * 4000 + b"]",
+    "unmended": lambda: b'"' + b"\\ud800" * (15 * MEGABYTE // 6) + b'"',
+    "heavy": lambda: b"[" + b"[]," * (5 * MEGABYTE) + b"1]",
+}
+"""What costs most to read, just below the limits or, the last two, beyond."""
+
+
+@directive("worst", "KIND one update that is as costly to read as can be")
+def _worst(turn: Turn, rest: str) -> None:
+    turn.agent.wire.write(_frame(turn, WORST[rest]()))
 
 
 @directive("heavy", "N one update with so many empty lists")
@@ -132,3 +172,8 @@ def _large(turn: Turn) -> bytes:
 def _nodes(turn: Turn) -> bytes:
     raw = {"sessionUpdate": "tool_call_update", "toolCallId": "poured", "rawOutput": [[]] * NODES}
     return update(turn, raw)
+
+
+@liquid("heavy")
+def _too_heavy(turn: Turn) -> bytes:
+    return _nodes(turn).replace(b"[]", b"[],[],[],[]")
