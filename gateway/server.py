@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -148,6 +149,7 @@ async def serve(
                     root.start_soon(_take_leave, services.closing, lifeline, notifier)
                     print(f"Ostler is listening on {url_of(config, sockets)}", flush=True)
                     await notifier.ready(f"Listening on {url_of(config, sockets)}")
+                    gc.freeze()  # what is there by now stays: the collector need not look through it
                     if started is not None:
                         started.set()
                 root.cancel_scope.cancel()
@@ -259,6 +261,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
         secrets=secrets.values,
         origins=origins,
         keep_secret=secrets.exchange,
+        max_frame=supervision.max_frame,
         hidden=(*config.session_api_keys, *(value for name, value in environ.items() if is_private(name))),
         vault=vault,
     )

@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 
 from gateway.parsing import directory, pick, positive_float, positive_int
+from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import RestartPolicy
 from supervisor.agents.warden import DRAIN_SECONDS, DRAIN_VARIABLE
 from supervisor.conversations.admission import (
@@ -27,7 +28,8 @@ OFF: Final = "off"
 
 @attrs.frozen(kw_only=True)
 class Supervision:
-    """How agents are supervised. `agents` is where they are installed, None: in the state directory."""
+    """How agents are supervised. `agents` is where they are installed, None: in the state directory.
+    `max_frame` is the longest message of an agent, in bytes."""
 
     limits: Limits
     restart: RestartPolicy
@@ -35,6 +37,7 @@ class Supervision:
     allowance: Allowance = attrs.field(factory=Allowance)
     drain_seconds: float = DRAIN_SECONDS
     agents: Path | None = None
+    max_frame: int = MAX_FRAME_BYTES
 
 
 def load_supervision(env: Mapping[str, str]) -> Supervision:
@@ -63,6 +66,7 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
         ),
         drain_seconds=pick(env, DRAIN_VARIABLE, positive_float, DRAIN_SECONDS),
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
+        max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),
     )
 
 

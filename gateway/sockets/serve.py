@@ -27,6 +27,7 @@ from gateway.sockets.connection import (
 )
 from gateway.sockets.inbound import Rejected, take
 from supervisor.conversations.errors import UnknownConversation
+from supervisor.fairness import share
 from supervisor.journal import Cursor, JournalClosed, JournalFailed, JournalUnavailable, LogDeleted
 
 if TYPE_CHECKING:
@@ -107,12 +108,16 @@ async def _converse(
 async def _write(dialect: Dialect, cursor: Cursor, opening: list[bytes]) -> None:
     for frame in opening:
         await send_text(frame)
+    relaying = share()
     while True:
-        # The cursor's checkpoint is the only one on a connection that is gone.
+        # On a connection that is gone these are the only checkpoints.
         items = await cursor.next()
         async with current.get().gathering():
             for frame in dialect.frames(items):
+                if relaying.spent():
+                    await relaying.turn()
                 await send_text(frame)
+            relaying.rest()
 
 
 async def _read(services: Services, conversation: Conversation, dialect: Dialect) -> None:

@@ -15,14 +15,16 @@ from .errors import (
     error_text,
 )
 from .files import Jail
-from .framing import FrameSplitter, Oversize
+from .framing import MAX_FRAME_BYTES, FrameSplitter, Oversize
 from .handler import Handler, Result
 from .schema import *  # noqa: F403 - the typed messages are this room's vocabulary
 from .schema import Usage as TokenUsage
 from .services import Services, TerminalPlaces
+from .tally import Sum
 from .trace import SHOWN_CHARS, Trace, TraceLine, shorten_session_id
 
 __all__ = [
+    "MAX_FRAME_BYTES",
     "SHOWN_CHARS",
     "AcpError",
     "Connection",
@@ -36,6 +38,7 @@ __all__ = [
     "Result",
     "RpcError",
     "Services",
+    "Sum",
     "TerminalPlaces",
     "TokenUsage",
     "Trace",

@@ -7,14 +7,17 @@ overtaken by the ones after it. What takes time (a permission, a terminal) happe
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import attrs
 import structlog
 import trio
+
+from supervisor.fairness import share
 
 from . import jsonrpc
 from .errors import (
@@ -26,10 +29,13 @@ from .errors import (
     RequestTimeout,
     RpcError,
 )
-from .framing import MAX_FRAME_BYTES, FrameSplitter, Oversize
+from .framing import HEAD_BYTES, MAX_FRAME_BYTES, FrameSplitter, Oversize, salvage
 from .handler import Handler, Mask, Result
 from .jsonrpc import CANCEL_REQUEST
+from .large import encoded, masked, work
+from .tally import Tally
 from .trace import Trace
+from .weight import is_large
 
 RECEIVE_BYTES: Final = 64 * 1024
 """How much is read at once, bytes: all that a pipe holds by default."""
@@ -44,11 +50,24 @@ since neither of us could go on: it is as much as the largest message."""
 MAX_AGENT_REQUESTS: Final = 1000
 """How many requests of the agent may be under way. A storm of them is answered with errors beyond this."""
 
+MAX_AGENT_REQUEST_BYTES: Final = 64 * 1024 * 1024
+"""How many bytes the requests of the agent that are under way may have together; refused like a storm beyond.
+Four of the largest, which is as many files as are written at a time."""
+
+FRAME_OVERHEAD_BYTES: Final = 64
+"""What a queued frame counts as, beside its own bytes: a million of small answers are not small."""
+
+REQUEST_MESSAGES: Final = 10
+"""As how many messages a request counts in a reader's turn: the task that answers it runs after the turn."""
+
 NOISE_LINES: Final = 100
-"""How many lines that were no messages are remembered."""
+"""How many lines that were no messages are remembered: of those that are told, the last."""
 
 NOISE_BYTES: Final = 4096
 """How much of each is remembered and handed on, bytes."""
+
+SHOWN_METHOD_CHARS: Final = 100
+"""How much of a method's name the log shows."""
 
 LAST_WORDS_SECONDS: Final = 0.5
 """How long the agent's output may still go on after it has closed its input. A dying agent closes both."""
@@ -95,6 +114,10 @@ class Connection:
         self._nursery = nursery
         self._calls: jsonrpc.RequestTable[_Call] = jsonrpc.RequestTable()
         self._serving: dict[jsonrpc.Id, trio.CancelScope] = {}
+        self._serving_bytes = 0
+        self._share = share()
+        self._noise, self._oversize = Tally("noise"), Tally("oversize")
+        self._faults = Tally("faults")
         self._reading = trio.CancelScope()
         self._reason: str | None = None
         self._outbox: deque[bytes] = deque()
@@ -190,7 +213,7 @@ class Connection:
             return
         self.trace.record(">", trio.current_time(), frame)
         self._outbox.append(frame)
-        self._queued += len(frame)
+        self._queued += len(frame) + FRAME_OVERHEAD_BYTES
         self._to_send.set()
         if self._idle.is_set():
             self._idle = trio.Event()
@@ -208,7 +231,7 @@ class Connection:
                     batch.append(self._outbox.popleft())
                     size += len(batch[-1])
                 await self._send.send_all(b"".join(batch) if len(batch) > 1 else batch[0])
-                self._queued -= size
+                self._queued -= size + len(batch) * FRAME_OVERHEAD_BYTES
                 if not self._outbox:
                     self._to_send = trio.Event()
                     self._idle.set()
@@ -221,17 +244,27 @@ class Connection:
     # -- reading -------------------------------------------------------------------------------------------
 
     async def _read_all(self) -> None:
-        """The reader task."""
+        """The reader task. It gives way after each turn (`fairness`), in the middle of what it has read."""
         reason = "the agent closed its output"
-        with self._reading:
+        with self._told_at_the_end(), self._reading:
             try:
                 while data := await self._receive.receive_some(RECEIVE_BYTES):
                     self._now = trio.current_time()
-                    self._take(self._splitter.feed(bytes(data)))
+                    for frame in self._splitter.frames(bytes(data)):
+                        if self._share.spent():
+                            await self._share.turn()
+                        if isinstance(frame, Oversize) or is_large(frame):
+                            await self._take(frame)
+                        elif frame:
+                            self._dispatch(frame)
+                        if self._reason is not None:
+                            return  # given up by what the last frame led to
+                    self._share.rest()
                     await self._handler.backpressure()
             except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
                 reason = f"the agent's output broke: {error}"
-            self._take(self._splitter.finish())
+            for frame in self._splitter.finish():
+                await self._take(frame)
             self._lose(await self._explained(reason))
 
     async def _explained(self, reason: str) -> str:
@@ -253,38 +286,107 @@ class Connection:
         self._outbox.clear()
         self._idle.set()
 
-    def _take(self, frames: list[bytes | Oversize]) -> None:
-        for frame in frames:
-            if self._reason is not None:
-                return  # given up by what the last frame led to
-            if isinstance(frame, Oversize):
-                self._take_oversize(frame)
-            else:
-                self._dispatch(frame)
+    async def _take(self, frame: bytes | Oversize) -> None:
+        if isinstance(frame, Oversize):
+            self._take_oversize(frame)
+        elif is_large(frame):
+            await self._take_large(frame)
+        else:
+            self._dispatch(frame)
 
     def _dispatch(self, frame: bytes) -> None:
-        self.trace.record("<", self._now, frame)
         message = jsonrpc.parse(frame)
+        if isinstance(message, jsonrpc.Noise):
+            self._take_noise(message.line)
+            return
+        self.trace.record("<", self._now, frame)
         mask = self._mask if self._mask is not None and self._mask.suspects(frame) else None
+        self._act(message if mask is None else masked(message, mask), frame)
+
+    async def _take_large(self, frame: bytes) -> None:
+        """What follows waits. The thread is left behind when the connection ends; it counts until it is done.
+
+        It competes with the Trio thread for the interpreter: so before each of them others go first.
+        """
+        self._share.rest()
+        large = work()
+        async with large.turns:
+            await self._share.turn()
+            self._share.rest()
+            messages, seconds = await trio.to_thread.run_sync(
+                self._take_apart, frame, abandon_on_cancel=True, limiter=large.threads
+            )
+            self._share.charge(seconds)
+        self.trace.record("<", self._now, frame)
+        for message in messages:
+            if self._share.spent():
+                await self._share.turn()
+            if self._reason is None:
+                self._act(message, frame)
+
+    def _take_apart(self, frame: bytes) -> tuple[list[jsonrpc.Message], float]:
+        """In a thread: read, mask, and make little what the handler could not deal with quickly.
+
+        Tells its CPU time in seconds, too."""
+        begun = time.thread_time()
+        messages = self._read_large(frame)
+        return messages, time.thread_time() - begun
+
+    def _read_large(self, frame: bytes) -> list[jsonrpc.Message]:
+        message = jsonrpc.parse(frame)
+        if self._mask is not None and self._mask.suspects(frame):
+            message = masked(message, self._mask)
+        if isinstance(message, jsonrpc.Notification | jsonrpc.Request):
+            prepared = self._handler.prepare(message.method, message.params)
+            return [attrs.evolve(message, params=params) for params in prepared]
+        return [message]
+
+    def _act(self, message: jsonrpc.Message, frame: bytes) -> None:
         if isinstance(message, jsonrpc.Notification):
             if message.method == CANCEL_REQUEST:
                 self._take_back(message.params)
             else:
-                params = message.params if mask is None else mask.value(message.params)
-                self._handler.notification(message.method, params)
+                self._handler.notification(message.method, message.params)
         elif isinstance(message, jsonrpc.Response):
-            result = Result(message.result, message.error)
-            self._answered(message.id, result if mask is None else result.masked(mask))
+            self._answered(message.id, Result(message.result, message.error))
         elif isinstance(message, jsonrpc.Request):
-            self._serve(message)
+            self._share.spent(REQUEST_MESSAGES - 1)
+            self._serve(message, len(frame))
         elif isinstance(message, jsonrpc.Invalid):
             self._refuse(message.id, RpcError(INVALID_REQUEST, f"Invalid request: {message.reason}"))
+        elif isinstance(message, jsonrpc.Refused):
+            self._take_oversize(salvage(frame[:HEAD_BYTES], len(frame), message.reason))
         else:
-            line = message.line[:NOISE_BYTES]
-            if self._mask is not None:
-                line = self._mask.beginning(line.decode("utf-8", "replace")).encode()
-            self.noise_lines.append(line)
-            self._handler.noise(line)
+            self._take_noise(message.line)
+
+    def _take_noise(self, line: bytes) -> None:
+        if self._counted(self._noise, len(line)):
+            return
+        line = line[:NOISE_BYTES]
+        self.trace.record("<", self._now, line)
+        if self._mask is not None:
+            line = self._mask.beginning(line.decode("utf-8", "replace")).encode()
+        self.noise_lines.append(line)
+        self._handler.noise(line)
+
+    def _counted(self, tally: Tally, size: int) -> bool:
+        """Whether one more of a kind is counted instead of told."""
+        if tally.note(size, self._now):
+            return False
+        told = tally.due(self._now)
+        if told is not None:
+            self._handler.repeated(told)
+        return True
+
+    @contextmanager
+    def _told_at_the_end(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            for tally in (self._noise, self._oversize, self._faults):
+                told = tally.rest()
+                if told is not None:
+                    self._handler.repeated(told)
 
     def _answered(self, request_id: jsonrpc.Id, result: Result) -> None:
         call = self._calls.take(request_id)
@@ -297,27 +399,29 @@ class Connection:
 
     def _take_oversize(self, frame: Oversize) -> None:
         limit = self._splitter.max_frame
-        self.trace.record("<", self._now, b"(discarded: over the size cap)", frame.size)
+        reason = f"over the limit of {limit} bytes" if frame.reason is None else frame.reason
         if frame.answers and frame.id is not None:
-            self._answered(frame.id, Result(None, FrameTooLarge(frame.size, limit)))
+            self._answered(frame.id, Result(None, FrameTooLarge(frame.size, limit, frame.reason)))
             return
         if frame.id is not None and frame.method is not None:
             data = {"size": frame.size, "maxFrameBytes": limit}
-            self._refuse(
-                frame.id, RpcError(INVALID_REQUEST, f"Message over the limit of {limit} bytes", data)
-            )
-        self._handler.oversize(frame)
+            self._refuse(frame.id, RpcError(INVALID_REQUEST, f"Message refused: {reason}", data))
+        if not self._counted(self._oversize, frame.size):
+            self.trace.record("<", self._now, f"(discarded: {reason})".encode(), frame.size)
+            self._handler.oversize(frame)
 
     # -- requests of the agent -----------------------------------------------------------------------------
 
     def _refuse(self, request_id: jsonrpc.Id, error: RpcError) -> None:
         self._enqueue(jsonrpc.encode_error(request_id, error))
 
-    def _serve(self, request: jsonrpc.Request) -> None:
+    def _serve(self, request: jsonrpc.Request, size: int) -> None:
         if request.id in self._serving:
             self._refuse(request.id, RpcError(INVALID_REQUEST, "A request with this id is under way"))
             return
-        if len(self._serving) >= MAX_AGENT_REQUESTS:
+        if len(self._serving) >= MAX_AGENT_REQUESTS or (
+            self._serving and self._serving_bytes + size > MAX_AGENT_REQUEST_BYTES
+        ):
             self._refuse(request.id, RpcError(INTERNAL_ERROR, "Too many requests at once"))
             return
         try:
@@ -326,26 +430,26 @@ class Connection:
             self._refuse(request.id, error)
             return
         except Exception:  # noqa: BLE001 - logged by _fault
-            self._refuse(request.id, _fault(request))
+            self._refuse(request.id, self._fault(request))
             return
         scope = self._serving[request.id] = trio.CancelScope()
-        self._nursery.start_soon(
-            self._answer, request, answer, scope, name=f"{request.method} {request.id!r}"
-        )
+        self._serving_bytes += size
+        self._nursery.start_soon(self._answer, request, answer, scope, size, name="agent request")
 
     async def _answer(
-        self, request: jsonrpc.Request, answer: Awaitable[Any], scope: trio.CancelScope
+        self, request: jsonrpc.Request, answer: Awaitable[Any], scope: trio.CancelScope, size: int
     ) -> None:
         """The task of one request of the agent; cancelled when it is taken back or the connection ends."""
         frame = b""
         with scope:
             try:
-                frame = jsonrpc.encode_result(request.id, await answer)
+                frame = await encoded(request.id, await answer)
             except RpcError as error:
                 frame = jsonrpc.encode_error(request.id, error)
             except Exception:  # noqa: BLE001 - logged by _fault
-                frame = jsonrpc.encode_error(request.id, _fault(request))
+                frame = jsonrpc.encode_error(request.id, self._fault(request))
         del self._serving[request.id]
+        self._serving_bytes -= size
         if scope.cancelled_caught:
             frame = jsonrpc.encode_error(request.id, RpcError(REQUEST_CANCELLED, "Request cancelled"))
         self._enqueue(frame)
@@ -355,11 +459,11 @@ class Connection:
         if isinstance(request_id, int | float | str) and request_id in self._serving:
             self._serving[request_id].cancel()
 
-
-def _fault(request: jsonrpc.Request) -> RpcError:
-    """A fault of ours over one request is told to the agent and to the log, and ends nothing else."""
-    _log.exception("request of the agent failed", method=request.method)
-    return RpcError(INTERNAL_ERROR, "Internal error")
+    def _fault(self, request: jsonrpc.Request) -> RpcError:
+        """A fault of ours over one request is told to the agent and to the log, and ends nothing else."""
+        if not self._counted(self._faults, 0):
+            _log.exception("request of the agent failed", method=request.method[:SHOWN_METHOD_CHARS])
+        return RpcError(INTERNAL_ERROR, "Internal error")
 
 
 @asynccontextmanager

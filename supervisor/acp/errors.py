@@ -60,12 +60,14 @@ class RpcError(AcpError):
 
 
 class FrameTooLarge(RpcError):
-    """The answer was longer than the frame cap (`limit`, bytes) and has been discarded: `size` bytes."""
+    """The answer, of `size` bytes, was longer than the frame cap (`limit`, bytes) and has been discarded; or
+    it was for another `reason`."""
 
-    def __init__(self, size: int, limit: int) -> None:
+    def __init__(self, size: int, limit: int, reason: str | None = None) -> None:
+        reason = reason or f"{size} bytes are over the limit of {limit} for one message"
         super().__init__(
             INTERNAL_ERROR,
-            f"The answer was discarded: {size} bytes are over the limit of {limit} for one message",
+            f"The answer was discarded: {reason}",
             {"size": size, "maxFrameBytes": limit},
         )
         self.size = size

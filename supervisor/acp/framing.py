@@ -7,14 +7,19 @@ more than that: carriage returns, a byte order mark, blank lines, and a line too
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 import attrs
 import orjson
 
-MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
-"""Longest frame kept, bytes. Twice what a common agent SDK accepts itself, so that whatever such an agent
-may relay gets through, and small enough that one lying agent cannot take the server's memory."""
+MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+"""Longest frame kept, bytes. What agents really send is far below: the longest line of the recorded sessions
+with real agents has 8 KB. The largest that one may have to say is a picture, or the content of a file that
+it writes. Models take pictures of 5 MB (7 MB in base64); a source file of 8 MB fits with every byte escaped.
+A session that is replayed comes in one message per update. Each byte costs three while a frame is read, and
+every agent may have one under way: the cap is what bounds them together. A setting, for agents that need
+more."""
 
 HEAD_BYTES: Final = 4096
 """How much of an oversize frame is kept to find out whom it concerned, bytes. Its id and method come first
@@ -31,13 +36,14 @@ class Oversize:
 
     `size` is its length in bytes without the line feed. `id` and `method` are what a shallow scan of its
     first bytes found (None: not found). `answers` says that it carried a result or an error, that is,
-    that it was the answer to a request of ours.
+    that it was the answer to a request of ours. `reason` is why a frame within the cap was refused.
     """
 
     size: int
     id: int | str | None = None
     method: str | None = None
     answers: bool = False
+    reason: str | None = None
 
 
 class FrameSplitter:
@@ -60,32 +66,34 @@ class FrameSplitter:
 
     def feed(self, data: bytes) -> list[bytes | Oversize]:
         """Take the next piece of the stream; give the frames that it completed, in order."""
+        return [frame for frame in self.frames(data) if frame]
+
+    def frames(self, data: bytes) -> Iterator[bytes | Oversize]:
+        """The same, each frame when it is asked for: a piece may hold thirty thousand of them. All are to be
+        asked for before the next piece. Lines without content are empty frames, for the same reason."""
         first, *middle = data.split(b"\n")
         if not middle:
             self._extend(first)
-            return []
+            return
         last = middle.pop()
-        frames: list[bytes | Oversize] = []
         if self._partial or self._discarded:
             self._extend(first)
-            self._complete(frames)
+            yield self._complete()
         else:
             middle.insert(0, first)
         for line in middle:
             # What agents write, all but always: an object, without a carriage return, within the cap.
             if line and line[0] == _BRACE and line[-1] != _RETURN and len(line) <= self.max_frame:
-                frames.append(line)
+                yield line
             else:
                 self._extend(line)
-                self._complete(frames)
+                yield self._complete()
         self._extend(last)
-        return frames
 
     def finish(self) -> list[bytes | Oversize]:
         """The stream has ended: give the frame that no line feed completed, if there is one."""
-        frames: list[bytes | Oversize] = []
-        self._complete(frames)
-        return frames
+        frame = self._complete()
+        return [frame] if frame else []
 
     def _extend(self, data: bytes) -> None:
         if self._discarded:
@@ -103,24 +111,22 @@ class FrameSplitter:
             return
         self._partial += data
 
-    def _complete(self, frames: list[bytes | Oversize]) -> None:
+    def _complete(self) -> bytes | Oversize:
         kept, discarded = self._partial, self._discarded
         if not kept:
-            return
+            return b""
         self._partial, self._discarded = bytearray(), 0
         if discarded:
-            frames.append(_salvage(bytes(kept), discarded))
-            return
-        frame = bytes(kept).removeprefix(_BOM).strip(b" \t\r")
-        if frame:
-            frames.append(frame)
+            return salvage(bytes(kept), discarded)
+        return bytes(kept).removeprefix(_BOM).strip(b" \t\r")
 
 
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,"]|[^\s{}\[\]:,"]+', re.DOTALL)
 
 
-def _salvage(head: bytes, size: int) -> Oversize:
-    """Look at the members of the outermost object, as far as `head` goes, without entering their values."""
+def salvage(head: bytes, size: int, reason: str | None = None) -> Oversize:
+    """What is known of a frame of `size` bytes that is not read. Looks at the members of the outermost
+    object, as far as `head` goes, without entering their values."""
     found: dict[str, int | str] = {}
     answers = False
     depth = 0
@@ -144,7 +150,7 @@ def _salvage(head: bytes, size: int) -> Oversize:
                 found[key.strip(b'"').decode()] = value
         before = token
     method = found.get("method")
-    return Oversize(size, found.get("id"), method if isinstance(method, str) else None, answers)
+    return Oversize(size, found.get("id"), method if isinstance(method, str) else None, answers, reason)
 
 
 def _scalar(token: bytes) -> int | str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
 import attrs
 
 from .errors import RpcError
 from .framing import Oversize
+from .tally import Sum
 
 
 class Mask(Protocol):
@@ -61,11 +62,25 @@ class Handler(Protocol):
         answered as an internal error. With `async def` everything happens in the task.
         """
 
+    def prepare(self, method: str, params: Any) -> Sequence[Any]:
+        """Make little of the parameters of a large notification or request, in a worker thread.
+
+        `notification` is then called with each of what this gives, one after the other; `request` with the
+        first. Must touch nothing that another task may.
+        """
+
     def noise(self, line: bytes) -> None:
-        """The agent wrote a line that is no message; `line` is cut to its first 4 KiB."""
+        """The agent wrote a line that is no message; `line` is cut to its first 4 KiB. The first few only:
+        see `repeated`."""
 
     def oversize(self, frame: Oversize) -> None:
-        """The agent sent a message over the size cap that was no answer to a request. It is gone."""
+        """The agent sent a message over the size cap, or too large in another way, that was no answer to a
+        request. It is gone. The first few only: see `repeated`."""
+
+    def repeated(self, counted: Sum) -> None:
+        """So much more came of what is told a few times only, since the last time it was said: lines that are
+        no messages (`noise`), messages that are too large (`oversize`). At growing intervals, and at the end
+        of the connection."""
 
     async def backpressure(self) -> None:
         """Return when more can be taken. Awaited after each piece read; while it waits, nothing is read."""

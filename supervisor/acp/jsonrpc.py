@@ -15,6 +15,7 @@ import attrs
 import orjson
 
 from .errors import INTERNAL_ERROR, RpcError
+from .weight import too_heavy
 
 Id = int | float | str | None
 """A request id. Ours are integers; an agent's may be whatever it likes, null included."""
@@ -22,9 +23,9 @@ Id = int | float | str | None
 CANCEL_REQUEST: Final = "$/cancel_request"
 """The notification, in both directions, that the answer to a request is no longer wanted."""
 
-MAX_DEPTH: Final = 200
-"""Deepest nesting accepted. The JSON encoder refuses values beyond 254 levels, so that what is deeper could
-be read and then never be recorded."""
+MAX_REPAIR_BYTES: Final = 1024 * 1024
+"""Longest frame that is read although it is no JSON, bytes: what mends it keeps the interpreter locked for
+some 40 ms for each megabyte. A longer one is refused."""
 
 MAX_TOMBSTONES: Final = 1000
 """How many abandoned requests are remembered, so that late answers are known as such. Far more than one
@@ -72,23 +73,39 @@ class Noise:
     line: bytes
 
 
-Message = Request | Notification | Response | Invalid | Noise
+@attrs.frozen
+class Refused:
+    """A frame that is not read for what it would cost: too many values, too deep, too long to be mended."""
+
+    reason: str
+
+
+Message = Request | Notification | Response | Invalid | Noise | Refused
+
+_MAY_BE_JSON: Final = frozenset(b"{[ \t")
 
 
 def parse(frame: bytes) -> Message:
-    """What one frame says. Never raises, whatever the bytes."""
+    """What one frame says. Never raises, whatever the bytes.
+
+    For some 20 ms at the most it keeps all other threads from running, however long the frame is.
+    """
+    if not frame or frame[0] not in _MAY_BE_JSON:
+        return Noise(frame)
+    reason = too_heavy(frame)
+    if reason is not None:
+        return Refused(reason) if frame.lstrip().startswith(b"{") else Noise(frame)
     try:
         obj = orjson.loads(frame)
     except orjson.JSONDecodeError:
+        if len(frame) > MAX_REPAIR_BYTES and frame.lstrip().startswith(b"{"):
+            return Refused("no valid JSON")
         obj = _repaired(frame)
     if type(obj) is not dict:
         if type(obj) is list:
             return Invalid(None, "batches are not part of the protocol")
         return Noise(frame)
     method = obj.get("method")
-    if frame.count(b"{") + frame.count(b"[") > MAX_DEPTH and _too_deep(obj):
-        asks = type(method) is str and "id" in obj and _is_id(obj["id"])
-        return Invalid(obj["id"], f"nested deeper than {MAX_DEPTH} levels") if asks else Noise(frame)
     if type(method) is str:
         if "id" not in obj:
             return Notification(method, obj.get("params"))
@@ -151,20 +168,6 @@ def _repaired(frame: bytes) -> Any:
         )
     except (ValueError, RecursionError):
         return None
-
-
-def _too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for node in level
-            for child in (node.values() if isinstance(node, dict) else node)
-            if isinstance(child, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def encode_request(request_id: int, method: str, params: Any) -> bytes:

@@ -10,6 +10,8 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from supervisor.fairness import share
+
 from .errors import INTERNAL_ERROR, RpcError
 from .output import OutputPool, OutputRing
 
@@ -187,9 +189,12 @@ class Terminal:
             self.finished.set()
 
     async def _read_output(self, drained: trio.Event) -> None:
+        relaying = share()
         try:
             while data := await self._stream.receive_some(_READ_BYTES):
+                await relaying.turn()
                 self._output.add(bytes(data))
+                relaying.rest()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         drained.set()

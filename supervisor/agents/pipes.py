@@ -105,6 +105,10 @@ class LineTail:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes; nothing is assumed about where they were cut."""
+        if data.count(b"\n") > TAIL_LINES:
+            # Only what will still be remembered is looked at: a piece may hold thirty thousand lines.
+            _, *lines = data.rsplit(b"\n", TAIL_LINES + 1)
+            self._open, data = b"", b"\n".join(lines)
         first, *more = data.split(b"\n")
         self._extend(first)
         for part in more:

@@ -28,6 +28,7 @@ from supervisor.agents.mark import SCANNING, Mark, Snapshot, live_marks
 from supervisor.agents.pipes import AgentPipe, LineTail
 from supervisor.agents.spawning import SPAWN_SECONDS, Child, Request, StartTimeout, start_child
 from supervisor.agents.tree import ProcessEntry, ProcessId, belonging, kill_tree, living, reap
+from supervisor.fairness import share
 
 __all__ = [
     "AgentProcess",
@@ -221,9 +222,12 @@ class AgentProcess:
         self.exited.set()
 
     async def _remember_stderr(self) -> None:
+        relaying = share()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while data := await self._stderr.receive_some():
+                await relaying.turn()
                 self._tail.feed(data)
+                relaying.rest()
 
     async def _release(self) -> None:
         """Close the pipes and reap. After the stop."""

@@ -98,6 +98,7 @@ async def run_agent(
                 process.stdout,
                 process.stdin,
                 handler,
+                max_frame=plan.max_frame,
                 explain=lambda: last_words(process, plan.mask),
                 mask=plan.mask,
             ) as connection,

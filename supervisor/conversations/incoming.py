@@ -7,7 +7,8 @@ among it. These calls are synchronous, so nothing can come between two of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -18,6 +19,7 @@ from supervisor.acp import (
     AgentThoughtChunk,
     Oversize,
     RpcError,
+    Sum,
     ToolCall,
     ToolCallUpdate,
     parse_update,
@@ -26,6 +28,7 @@ from supervisor.journal import Journal, JournalError
 
 from .hold import HoldTimer
 from .keeper import Keeper
+from .large import Relieved, relieve
 from .permission_requests import PermissionRequests
 from .recorder import Recorder
 from .silence import SilenceWatch
@@ -67,6 +70,19 @@ class Incoming:
         self.replaying = False
         """Whether updates repeat now what the journal already holds."""
 
+    def prepare(self, method: str, params: Any) -> Sequence[Any]:
+        """Cut what is large. In a worker thread, while the reader of this agent waits for it."""
+        return relieve(method, params, self._recorder.mask, self._translator.originals.apart())
+
+    def _kept(self, params: Any) -> Any:
+        """The parameters; what was set aside of them is on its way into the journal. Raises JournalError."""
+        if isinstance(params, Relieved):
+            if not self.replaying:
+                self._translator.originals.charge(sum(len(spill.body) for spill in params.spills))
+                self._recorder.emit(params.spills)
+            return params.params
+        return params
+
     def notification(self, method: str, params: Any) -> None:
         """An update, in arrival order. Other notifications are the agents' own and mean nothing here.
 
@@ -75,7 +91,7 @@ class Incoming:
         if method != "session/update":
             return
         try:
-            self._take_update(params)
+            self._take_update(self._kept(params))
         except JournalError:
             raise
         except Exception as error:
@@ -110,24 +126,45 @@ class Incoming:
         Raises RpcError for what is not offered, JournalError.
         """
         if method == "session/request_permission":
-            return self._permission_requests.ask(params)
+            return self._permission_requests.ask(self._kept(params))
         run = self._keeper.current
         if run is not None and run.services.serves(method):
             return run.services.handle(method, params)
         raise RpcError.method_not_found(method)
 
     def noise(self, line: bytes) -> None:
-        """A line that is no message: survived, and shown in the log."""
+        """A line that is no message: survived, and, of the first few, shown in the log."""
         log.info("agent wrote a line that is no message", conversation=self._record.id, line=line[:200])
 
     def oversize(self, frame: Oversize) -> None:
-        """A message over the size cap was thrown away: its conversation is told, and goes on.
+        """A message over a limit was thrown away: its conversation is told, and goes on.
 
         Raises JournalError.
         """
-        log.warning("agent sent a message over the size cap", conversation=self._record.id, size=frame.size)
+        log.warning(
+            "agent sent a message that is too large",
+            conversation=self._record.id,
+            size=frame.size,
+            reason=frame.reason,
+        )
         value = {"kind": "oversize_frame", "size": frame.size, "method": frame.method}
+        if frame.reason is not None:
+            value["reason"] = frame.reason
         self._recorder.emit(self._translator.state("acp_dropped", value))
+
+    def repeated(self, counted: Sum) -> None:
+        """More of what is told a few times only. Of lost messages their conversation is told, too."""
+        log.info(
+            "agent goes on with what is counted, no longer told one by one",
+            conversation=self._record.id,
+            what=counted.what,
+            count=counted.count,
+            bytes=counted.size,
+        )
+        if counted.what == "oversize":
+            value = {"kind": "oversize_frames", "count": counted.count, "size": counted.size}
+            with suppress(JournalError):  # at the end of a connection there may be none any more
+                self._recorder.emit(self._translator.state("acp_dropped", value))
 
     async def backpressure(self) -> None:
         """Stop reading while the journal is behind: the pipe then holds the agent back.

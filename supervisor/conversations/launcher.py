@@ -12,7 +12,7 @@ import attrs
 import structlog
 import trio
 
-from supervisor.acp import Jail
+from supervisor.acp import MAX_FRAME_BYTES, Jail
 from supervisor.agents import (
     Choice,
     Descriptor,
@@ -118,6 +118,8 @@ class Plan:
     mask: Masker = attrs.field(repr=False)
     version: str | None
     login: Login
+    max_frame: int = MAX_FRAME_BYTES
+    """Longest message of the agent, bytes."""
     lent: frozenset[str] = frozenset()
     """The secrets that it has as files, which it shares with other agents."""
     ended: Callable[[], Awaitable[None]] = _nothing
@@ -151,6 +153,7 @@ class Launcher:
     origins: Callable[[], Awaitable[Mapping[str, str]]] | None = None
     hidden: Sequence[str] = attrs.field(default=(), repr=False)
     keep_secret: KeepSecret | None = None
+    max_frame: int = MAX_FRAME_BYTES
     _logins: SharedLogins = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: SharedLogins(self.data / LOGINS_DIR, self._keep), takes_self=True),
@@ -234,6 +237,7 @@ class Launcher:
             mask=mask,
             version=launch.version,
             login=Login(descriptor=descriptor, choice=prepared.choice, environment=prepared.environment),
+            max_frame=self.max_frame,
             lent=frozenset(loan.name for loan in prepared.loans),
             ended=partial(self._give_back, prepared.loans),
         )

@@ -65,6 +65,14 @@ class Originals:
         """The allowance of a turn begins anew."""
         self._kept_before = self.kept
 
+    def apart(self) -> Originals:
+        """The same allowance for a worker thread; what it took there is counted here with `charge`."""
+        return attrs.evolve(self)
+
+    def charge(self, size: int) -> None:
+        """So many bytes have been set aside."""
+        self.kept += size
+
     def take(self, size: int) -> bool:
         """Whether so many bytes may be set aside; they count from now on."""
         allowed = self.allowance

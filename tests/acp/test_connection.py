@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +21,9 @@ from supervisor.acp.connection import (
 from supervisor.acp.errors import ConnectionLost, FrameTooLarge, RequestTimeout, RpcError, classify_error
 from supervisor.acp.framing import Oversize
 from supervisor.acp.handler import Result
+from supervisor.acp.tally import TOLD, Sum
+from supervisor.acp.weight import LARGE_BYTES, MAX_NODES
+from supervisor.fairness import SLICE_MESSAGES
 
 
 class Recorder:
@@ -27,6 +31,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
+        self.sums: list[Sum] = []
         self.serve: Callable[[str, Any], Awaitable[Any]] | None = None
         self.gate: trio.Event | None = None
 
@@ -38,8 +43,14 @@ class Recorder:
             raise RpcError.method_not_found(method)
         return await self.serve(method, params)
 
+    def prepare(self, method: str, params: Any) -> list[Any]:
+        return [params]
+
     def noise(self, line: bytes) -> None:
         self.seen.append(line)
+
+    def repeated(self, counted: Sum) -> None:
+        self.sums.append(counted)
 
     def oversize(self, frame: Oversize) -> None:
         self.seen.append(frame)
@@ -541,6 +552,110 @@ async def test_a_fault_over_a_request_is_answered_and_ends_nothing() -> None:
             answer = await peer.read()
             assert (answer["id"], answer["error"]["code"]) == (number, -32603)
         assert connection.reason is None
+
+
+async def test_a_reader_gives_way_within_one_piece() -> None:
+    async with connected() as (connection, peer, handler):
+        passes = 0
+
+        async def others() -> None:
+            nonlocal passes
+            while True:
+                passes += 1
+                await trio.lowlevel.checkpoint()
+
+        # One read of 60,000 bytes.
+        await peer.stream.send_all(b"y\n" * 30_000)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            while connection._noise._count + TOLD < 30_000:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        assert passes > 30_000 / SLICE_MESSAGES
+        assert handler.seen == [b"y"] * TOLD
+        assert len(connection.noise_lines) == TOLD
+    assert [(told.what, told.count, told.size) for told in handler.sums] == [
+        ("noise", 30_000 - TOLD, 30_000 - TOLD)
+    ]
+
+
+async def test_large_messages_keep_their_place() -> None:
+    async with connected(mask=NoTulips()) as (_, peer, handler):
+        handler.prepare = lambda _method, params: [params["text"][:5], params["text"][-5:]]  # type: ignore[assignment,method-assign]
+        large = {"method": "m", "params": {"text": "tulip" + "x" * LARGE_BYTES + "tulip"}}
+        await peer.write(update(1), large, update(2), large, update(3))
+        with trio.fail_after(20):
+            while len(handler.seen) < 7:
+                await trio.sleep(0.001)
+        pieces = [("m", "***xx"), ("m", "xx***")]
+        numbers = [("session/update", {"n": n}) for n in (1, 2, 3)]
+        assert handler.seen == [numbers[0], *pieces, numbers[1], *pieces, numbers[2]]
+
+
+async def test_what_is_too_heavy_is_refused_like_what_is_too_large() -> None:
+    async with connected() as (connection, peer, handler), trio.open_nursery() as nursery:
+        heavy = b"[" + b"[]," * MAX_NODES + b"1]"
+
+        async def agent() -> None:
+            asked = await peer.read()
+            await peer.write(
+                b'{"method":"session/update","params":' + heavy + b"}\n",
+                b'{"id":"theirs","method":"fs/write_text_file","params":' + heavy + b"}\n",
+                b'{"id":%d,"result":' % asked["id"] + heavy + b"}\n",
+                update(1),
+            )
+
+        nursery.start_soon(agent)
+        with pytest.raises(FrameTooLarge, match=f"more than {MAX_NODES} values"):
+            await connection.request("session/prompt", {}, timeout=60)
+        answer = await peer.read()
+        assert (answer["id"], answer["error"]["code"]) == ("theirs", -32600)
+        while len(handler.seen) < 3:
+            await trio.sleep(0.001)
+        methods = [seen.method if isinstance(seen, Oversize) else seen for seen in handler.seen]
+        assert methods == ["session/update", "fs/write_text_file", ("session/update", {"n": 1})]
+
+
+async def test_what_is_too_large_is_told_a_few_times() -> None:
+    async with connected(max_frame=100) as (_, peer, handler):
+        await peer.write(*[{"method": "m", "params": "x" * 200}] * 50, update(1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(handler.seen) == TOLD + 1
+    assert [(told.what, told.count) for told in handler.sums] == [("oversize", 50 - TOLD)]
+
+
+async def test_an_agent_that_does_not_read_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 300_000
+    monkeypatch.setattr("supervisor.acp.connection.MAX_QUEUED_BYTES", most)
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    async with open_connection(ours, ours, Recorder()) as connection:
+        with trio.fail_after(20), contextlib.suppress(trio.BrokenResourceError):
+            while connection.reason is None:
+                with trio.move_on_after(1):
+                    await theirs.send_all(b'{"id":"x","method":"nope"}\n' * 1000)
+                assert connection.queued_bytes <= most
+        assert str(connection.reason).startswith("the agent does not read its input")
+
+
+async def test_requests_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.acp.connection.MAX_AGENT_REQUEST_BYTES", 2500)
+    async with connected() as (connection, peer, handler):
+        go_on = trio.Event()
+
+        async def serve(_method: str, _params: Any) -> Any:
+            await go_on.wait()
+            return {}
+
+        handler.serve = serve
+        await peer.write(*({"id": n, "method": "ask", "params": "x" * 1000} for n in range(3)))
+        refused = await peer.read()
+        assert (refused["id"], refused["error"]["code"]) == (2, -32603)
+        go_on.set()
+        assert {(await peer.read())["id"] for _ in range(2)} == {0, 1}
+        # One is always taken, however large.
+        await peer.write({"id": 9, "method": "ask", "params": "x" * 5000})
+        assert (await peer.read())["result"] == {}
+        assert connection._serving_bytes == 0
 
 
 async def test_backpressure_stops_the_reading() -> None:

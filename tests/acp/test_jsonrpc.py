@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from supervisor.acp.errors import RpcError
 from supervisor.acp.jsonrpc import (
-    MAX_DEPTH,
+    MAX_REPAIR_BYTES,
     MAX_TOMBSTONES,
     Invalid,
     Noise,
     Notification,
+    Refused,
     Request,
     RequestTable,
     Response,
@@ -24,6 +25,7 @@ from supervisor.acp.jsonrpc import (
     encode_result,
     parse,
 )
+from supervisor.acp.weight import MAX_DEPTH, MAX_NODES
 
 
 @pytest.mark.parametrize(
@@ -104,11 +106,20 @@ def test_too_deep_to_be_recorded() -> None:
         return b"[" * depth + b"]" * depth
 
     assert isinstance(parse(b'{"method":"m","params":' + nested(MAX_DEPTH - 2) + b"}"), Notification)
-    assert isinstance(parse(b'{"method":"m","params":' + nested(MAX_DEPTH + 1) + b"}"), Noise)
-    answer = parse(b'{"id":1,"method":"m","params":' + nested(MAX_DEPTH + 1) + b"}")
-    assert isinstance(answer, Invalid)
-    assert answer.id == 1
-    assert isinstance(parse(b'{"method":"m","params":' + nested(100_000) + b"}"), Noise)
+    refused = parse(b'{"id":1,"method":"m","params":' + nested(MAX_DEPTH + 1) + b"}")
+    assert refused == Refused(f"nested deeper than {MAX_DEPTH} levels")
+
+
+def test_what_costs_too_much_is_not_parsed() -> None:
+    values = b'{"method":"m","params":[' + b"[]," * MAX_NODES + b"1]}"
+    assert parse(values) == Refused(f"more than {MAX_NODES} values")
+    unmended = b'{"method":"m","params":"' + b"\\ud800" * (MAX_REPAIR_BYTES // 6) + b'"}'
+    assert parse(unmended) == Refused("no valid JSON")
+    # What is no object is no message, however much of it there is.
+    assert isinstance(parse(b"[" * MAX_NODES), Noise)
+
+
+def test_wide_is_not_deep() -> None:
     wide = b'{"method":"m","params":[' + b",".join([b"[]"] * 5000) + b"]}"
     assert isinstance(parse(wide), Notification)
 

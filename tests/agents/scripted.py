@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from scripted_agent import asking, endings, leaking, pouring  # noqa: F401 - they add their directives
+from scripted_agent import asking, endings, flooding, leaking, pouring  # noqa: F401 - they add their directives
 from scripted_agent.agent import Agent
 from scripted_agent.directives import DIRECTIVES
 from scripted_agent.modes import KNOWN, Modes

@@ -191,7 +191,13 @@ class _Handler:
         await trio.lowlevel.checkpoint()
         return {"outcome": {"outcome": "cancelled"}}
 
+    def prepare(self, method: str, params: Any) -> list[Any]:
+        return [params]
+
     def noise(self, line: bytes) -> None:
+        pass
+
+    def repeated(self, counted: Any) -> None:
         pass
 
     def oversize(self, frame: Oversize) -> None:

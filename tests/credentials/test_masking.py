@@ -8,11 +8,12 @@ import re
 import shlex
 import urllib.parse
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.credentials.masking import HIDDEN, Masker
+from supervisor.credentials.masking import HIDDEN, PIECE, Masker
 
 KEY = 'sk-Ab9/+x "q"\\\té-0123456789'
 OTHER = "sk-Ab9-another-one"
@@ -188,3 +189,18 @@ def test_only_what_may_be_a_secret_waits():
     assert stream.feed("ying, ") == "skying, "
     assert stream.feed(f"{KEY[:9]}") == ""
     assert stream.feed(f"{KEY[9:]}!") == f"{HIDDEN}!"
+
+
+@pytest.mark.parametrize("before", [0, PIECE - 20, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE - 7])
+def test_what_is_long_is_searched_in_pieces_and_nothing_is_missed(before: int) -> None:
+    secret = "sk-long-0123456789-abcdefgh"
+    masker = Masker([secret])
+    text = "é" * (before // 2) + "x" * (before % 2) + secret + "y" * (2 * PIECE)
+    hidden = text.replace(secret, HIDDEN)
+    assert masker.text(text) == hidden
+    assert masker.content(text.encode()) == hidden.encode()
+    assert masker.content(b"\xff" + text.encode()) == b"\xff" + hidden.encode()
+    assert masker.suspects(text.encode())
+    assert not masker.suspects(hidden.encode())
+    escaped = orjson.dumps({"text": "x" * before}).replace(b"{", b'{"n":"' + b"z" * PIECE + b'\\u0041",')
+    assert masker.suspects(escaped)

@@ -58,6 +58,7 @@ def test_arguments_go_before_the_environment(tmp_path):
         ({}, {"OSTLER_MAX_CONNECTIONS": "-1"}, "OSTLER_MAX_CONNECTIONS"),
         ({}, {"OSTLER_MAX_MESSAGE_BYTES": "1e3"}, "OSTLER_MAX_MESSAGE_BYTES"),
         ({}, {"OSTLER_BODY_SECONDS": "0"}, "OSTLER_BODY_SECONDS"),
+        ({}, {"OSTLER_MAX_FRAME_BYTES": "16M"}, "OSTLER_MAX_FRAME_BYTES"),
     ],
 )
 def test_what_cannot_be_used_is_named(arguments, env, named):

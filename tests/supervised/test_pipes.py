@@ -27,6 +27,17 @@ def test_line_tail(chunks, lines):
     assert tail.lines() == lines
 
 
+def test_line_tail_of_a_flood_is_that_of_its_end():
+    flood = b"begun\n" + b"".join(b"%d\n" % n for n in range(30_000)) + b"open"
+    at_once, bit_by_bit = LineTail(), LineTail()
+    at_once.feed(b"bef")
+    at_once.feed(flood)
+    for start in range(0, len(flood), 100):
+        bit_by_bit.feed(flood[start : start + 100])
+    assert at_once.lines() == bit_by_bit.lines()
+    assert at_once.lines()[-2:] == ["29999", "open"]
+
+
 def test_line_tail_is_bounded_in_bytes():
     tail = LineTail()
     tail.feed(b"".join(b"z" * 4000 + b"\n" for _ in range(100)))

@@ -1,0 +1,56 @@
+"""What large messages are dealt with by: threads that all connections share, so that they are few."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import attrs
+import trio
+
+from . import jsonrpc
+from .handler import Mask, Result
+from .weight import LARGE_BYTES
+
+LARGE_AT_ONCE: Final = 1
+"""How many large frames, of all agents together, are taken apart at a time: each of these threads takes the
+interpreter from the Trio thread."""
+
+
+def masked(message: jsonrpc.Message, mask: Mask) -> jsonrpc.Message:
+    """What is told, masked; what is asked for comes as it is."""
+    if isinstance(message, jsonrpc.Notification):
+        return jsonrpc.Notification(message.method, mask.value(message.params))
+    if isinstance(message, jsonrpc.Response):
+        result = Result(message.result, message.error).masked(mask)
+        return jsonrpc.Response(message.id, result.value, result.error)
+    return message
+
+
+async def encoded(request_id: jsonrpc.Id, result: Any) -> bytes:
+    """An answer as a line; one with a long text in it, such as a file's, is made in a thread."""
+    encode = partial(jsonrpc.encode_result, request_id, result)
+    if isinstance(result, dict) and any(isinstance(v, str) and len(v) > LARGE_BYTES for v in result.values()):
+        return await trio.to_thread.run_sync(encode, abandon_on_cancel=True, limiter=work().threads)
+    return encode()
+
+
+@attrs.frozen
+class Work:
+    """What all connections of a Trio run share for large frames: whose turn it is, and the threads."""
+
+    turns: trio.Lock = attrs.field(factory=trio.Lock)
+    threads: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(LARGE_AT_ONCE))
+
+
+_shared: trio.lowlevel.RunVar[Work] = trio.lowlevel.RunVar("large frames")
+
+
+def work() -> Work:
+    """That of this Trio run."""
+    try:
+        return _shared.get()
+    except LookupError:
+        made = Work()
+        _shared.set(made)
+        return made

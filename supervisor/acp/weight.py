@@ -1,0 +1,89 @@
+"""How much structure a frame has, found out from its bytes: what the parser would make of it costs far more.
+
+A frame of brackets is a Python object for every two bytes: 20 million of them take seconds to make, with the
+interpreter locked all the time, and gigabytes to keep. The counts here never are below the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+MAX_DEPTH: Final = 200
+"""Deepest nesting accepted. The JSON encoder refuses values beyond 254 levels, so that what is deeper could
+be read and then never be recorded."""
+
+MAX_NODES: Final = 100_000
+"""Most values in one frame, keys among them. The parser needs up to 0.2 microseconds for each and lets nobody
+else run meanwhile: 20 ms, and as much again when they are freed. Real agents send some hundreds."""
+
+WINDOW_BYTES: Final = 64 * 1024
+"""Looked at in one go, bytes: about a millisecond, after which other threads may run."""
+
+LARGE_BYTES: Final = 64 * 1024
+LARGE_CONTAINERS: Final = 2000
+"""From so many bytes, or lists and objects, on a frame is taken apart in a thread. Below it takes about a
+millisecond; the way into a thread and back takes a fifth of that."""
+
+_OPENING: Final = (b"[", b"{")
+_SEPARATING: Final = (b",", b":")
+_STRUCTURE: Final = bytes.maketrans(b"{}", b"[]")
+_NO_STRUCTURE: Final = bytes(set(range(256)) - set(b"[]{},:"))
+
+
+def is_large(frame: bytes) -> bool:
+    """Whether taking a frame apart would hold up others for too long."""
+    size = len(frame)
+    if size <= 2 * LARGE_CONTAINERS:
+        return False
+    return size > LARGE_BYTES or sum(map(frame.count, _OPENING)) > LARGE_CONTAINERS
+
+
+def too_heavy(frame: bytes, max_nodes: int = MAX_NODES, max_depth: int = MAX_DEPTH) -> str | None:
+    """Why a frame is not to be parsed; None where it may be.
+
+    First by counting bytes, which takes those within strings for structure; where that is too much, without
+    strings. Everything that the parser can read before it fails is counted.
+    """
+    opening = sum(map(frame.count, _OPENING))
+    if opening <= max_depth and len(frame) < max_nodes:
+        return None
+    if opening <= max_depth and 1 + opening + sum(map(frame.count, _SEPARATING)) <= max_nodes:
+        return None
+    nodes, brackets = 1, bytearray()
+    for structure, quotes in _outside_strings(frame, 2 * max_nodes):
+        nodes += len(structure) - structure.count(b"]")
+        if nodes > max_nodes or quotes > 2 * max_nodes:
+            return f"more than {max_nodes} values"
+        brackets += structure.translate(None, b",:")
+    return f"nested deeper than {max_depth} levels" if _deeper(bytes(brackets), max_depth) else None
+
+
+def _outside_strings(frame: bytes, most_quotes: int) -> Iterator[tuple[bytes, int]]:
+    """The structure of the frame in pieces, braces as brackets, and how many quotes there were so far."""
+    within = False
+    quotes = 0
+    carried = b""
+    for start in range(0, len(frame), WINDOW_BYTES):
+        piece = carried + frame[start : start + WINDOW_BYTES]
+        carried = b""
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # what it escapes comes next
+            piece, carried = piece[:-1], b"\\"
+        piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+        found = piece.count(b'"')
+        quotes += found
+        if quotes > most_quotes:
+            yield b"", quotes
+            return
+        outside = piece.split(b'"')[1 if within else 0 :: 2]
+        within ^= found % 2 == 1
+        yield b"".join(outside).translate(_STRUCTURE, _NO_STRUCTURE), quotes
+
+
+def _deeper(brackets: bytes, levels: int) -> bool:
+    """Whether brackets are nested deeper than that. What is not closed counts as too deep: it is no JSON."""
+    for _ in range(levels):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)

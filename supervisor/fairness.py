@@ -1,0 +1,159 @@
+"""Who relays next: what agents say and what sockets are sent goes in slices, one at a time, behind all else.
+
+Trio knows no priorities: in each pass it runs every task that is ready, in any order. Twenty agents that
+flood us would each have their slice in every pass, and a request, which needs some ten passes, would wait for
+two hundred of them. So all that relays takes turns at one gate. It lets one slice through, and before it lets
+the next one through it waits until nothing else is ready, within bounds. Of those that wait, the one goes
+first that has relayed least: an agent that answers after a long silence overtakes those that flood.
+
+The gate is no lock. Whoever was let through may wait for a socket, or end, without a word: nobody is held up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final
+
+import trio
+
+SLICE_SECONDS: Final = 0.002
+"""How long one slice lasts, seconds. A request meets one or two of them, and one message more than that; what
+it costs to give way (some 30 microseconds) is little beside it."""
+
+LONE_SLICE_SECONDS: Final = 0.005
+"""The same when nobody else is ready or waits for a turn: fewer, larger writes for the same work."""
+
+SLICE_MESSAGES: Final = 500
+"""How many messages one slice has at the most, whatever the clock says."""
+
+MOST_PASSES: Final = 12
+"""How many passes of the scheduler the gate waits while others are ready. A request is answered within about
+as many; more would let a crowd of clients keep agents from being heard."""
+
+QUIET_PASSES: Final = 2
+"""After how many passes in which nobody else was seen to be ready the gate opens. One alone says little: who
+runs later in a pass is not seen in it."""
+
+MOST_CHARGED_SECONDS: Final = 0.05
+"""The most that one turn is counted as, seconds: who waited in it for a socket has not relayed so long."""
+
+Clock = Callable[[], float]
+
+
+class Gate:
+    """Lets relaying through, a slice at a time: those that have used least go first. `clock` is in seconds.
+
+    A slice may be one long turn or many short ones; what is left of it lets the next through at once.
+    """
+
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        self.clock = clock
+        self.seconds_left = 0.0
+        self.messages_left = 0
+        self._floor = 0.0
+        self._leading = False  # somebody is about to go through
+        self._waiting: list[tuple[float, int, trio.Event]] = []
+        self._numbers = count()
+
+    async def admit(self, used: float) -> float:
+        """Wait for a turn. Takes how much the caller has used so far, and gives what it counts as from now
+        on: nobody saves up more than a slice for later. Cancelling it gives the turn to the next."""
+        used = max(used, self._floor - SLICE_SECONDS)
+        if self._leading:
+            called = trio.Event()
+            heappush(self._waiting, (used, next(self._numbers), called))
+            try:
+                await called.wait()
+            except BaseException:
+                if called.is_set():
+                    self._call_next()
+                else:
+                    called.set()  # whoever comes to it passes it over
+                raise
+        self._leading = True
+        try:
+            if self.seconds_left <= 0 or self.messages_left <= 0:
+                alone = await _let_others_go_first() and not self._waiting
+                self.seconds_left = LONE_SLICE_SECONDS if alone else SLICE_SECONDS
+                self.messages_left = SLICE_MESSAGES
+        finally:
+            self._floor = max(self._floor, used)
+            self._call_next()
+        return used
+
+    def _call_next(self) -> None:
+        while self._waiting:
+            *_, called = heappop(self._waiting)
+            if not called.is_set():
+                called.set()
+                return
+        self._leading = False
+
+
+async def _let_others_go_first() -> bool:
+    """Whether there were none."""
+    quiet = 0
+    for number in range(MOST_PASSES):
+        await trio.lowlevel.checkpoint()
+        if trio.lowlevel.current_statistics().tasks_runnable:
+            quiet = 0
+            continue
+        quiet += 1
+        if quiet == QUIET_PASSES:
+            return number < QUIET_PASSES
+    return False
+
+
+class Share:
+    """What one reader or writer has of the relaying. For one task.
+
+    Before each message: `if share.spent(): await share.turn()`. Before waiting for more of them: `rest()`.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._used = 0.0
+        self._began: float | None = None
+
+    def spent(self, messages: int = 1) -> bool:
+        """Count so many messages, and tell whether the turn is over, or there is none."""
+        gate = self._gate
+        gate.messages_left -= messages
+        return (
+            self._began is None or gate.messages_left < 0 or gate.clock() - self._began >= gate.seconds_left
+        )
+
+    async def turn(self) -> None:
+        """Wait for a turn. A checkpoint, unless the slice under way has room for it."""
+        self.rest()
+        self._used = await self._gate.admit(self._used)
+        self._began = self._gate.clock()
+
+    def charge(self, seconds: float) -> None:
+        """So much was done for it elsewhere, as in a thread: the slice under way is the shorter for it."""
+        self._used += min(seconds, MOST_CHARGED_SECONDS)
+        self._gate.seconds_left -= seconds
+
+    def rest(self) -> None:
+        """The turn is over; what it took is counted."""
+        if self._began is not None:
+            took = min(self._gate.clock() - self._began, MOST_CHARGED_SECONDS)
+            self._used += took
+            self._gate.seconds_left -= took
+            self._began = None
+
+
+_gate: trio.lowlevel.RunVar[Gate] = trio.lowlevel.RunVar("gate")
+
+
+def share() -> Share:
+    """A share in the relaying of this Trio run."""
+    try:
+        gate = _gate.get()
+    except LookupError:
+        gate = Gate()
+        _gate.set(gate)
+    return Share(gate)

@@ -1,0 +1,70 @@
+"""The costliest messages that an agent can send, and how long they hold up everything else."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import trio
+
+from .house import answer, open_house, say, settled, turn
+
+HELD_UP_S = 1.0
+"""Far above what is aimed at (50 ms), for machines that are busy; far below what one such frame once took
+(5 to 17 s)."""
+
+KINDS = (
+    "text",
+    "escapes",
+    "codes",
+    "pairs",
+    "utf8",
+    "base64",
+    "brackets",
+    "lists",
+    "objects",
+    "keys",
+    "floats",
+    "strings",
+    "deep",
+    "repaired",
+    "numbers",
+    "unmended",
+    "heavy",
+)
+
+
+class Probe:
+    """How late a task is that wants to run every millisecond: the longest that the loop was held up."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    async def run(self) -> None:
+        while True:
+            begun = time.perf_counter()
+            await trio.sleep(0.001)
+            self.longest = max(self.longest, time.perf_counter() - begun - 0.001)
+
+
+@pytest.mark.parametrize(
+    "secrets", [{}, {"TOKEN": "tok-1234567890abcdef", "OTHER": "s" * 40}], ids=["", "masked"]
+)
+async def test_no_frame_holds_up_the_others(tmp_path, secrets):
+    async with open_house(tmp_path, secrets=secrets) as house, trio.open_nursery() as nursery:
+        sender, other = await house.start(), await house.start()
+        await turn(other, "hello")
+        await turn(sender, "hello")
+        await other.send(say("!slow 100000 5"), run=True)
+        for kind in KINDS:
+            probe = Probe()
+            with trio.CancelScope() as probing:
+                nursery.start_soon(probe.run)
+                found = await turn(sender, f"!worst {kind}\nafterwards")
+            del probing
+            print(f"{kind}: {probe.longest * 1000:.1f} ms")
+            assert answer(found).endswith("echo: afterwards "), kind
+            assert probe.longest < HELD_UP_S, kind
+        await other.interrupt()
+        await settled(other)
+        nursery.cancel_scope.cancel()

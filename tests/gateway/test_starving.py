@@ -1,0 +1,132 @@
+"""Agents that flood the server, and everybody else: a real server, real processes, real time.
+
+What is asserted would still hold on a machine that is busy with other things. What is aimed at on a quiet one
+with two cores: at the 99th percentile a request below 50 ms, and an interrupt below 0.3 s.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.client import Rest
+from support.scripted import ScriptedLog, scripted_command
+from support.server import ServerProcess, running_server
+
+AGENTS = 20
+PROBE_SECONDS = 2.0
+KINDS = {
+    "told": ("noise", "text", "tools", "progress", "stderr"),
+    "asked": ("broken", "unknown", "reads", "permissions"),
+    "large": ("large", "nodes", "heavy"),
+}
+
+REQUEST_MEDIAN_S, REQUEST_P99_S = 0.15, 1.0
+INTERRUPT_MEDIAN_S, INTERRUPT_MOST_S = 0.7, 5.0
+
+
+def agent(*modes: str, log: Path | None = None) -> dict[str, object]:
+    return {"acp_server": "custom", "acp_command": scripted_command(*modes, log=log)}
+
+
+async def warm(rest: Rest, workspace: Path, log: Path | None = None) -> str:
+    conversation = (await rest.create(workspace, agent(log=log)))["id"]
+    await rest.send(conversation, "hello")
+    await settled(rest, conversation)
+    return conversation
+
+
+async def settled(rest: Rest, conversation: str) -> None:
+    with trio.fail_after(60):
+        while await rest.status(conversation) in ("idle", "running"):
+            await trio.sleep(0.02)
+
+
+@asynccontextmanager
+async def flooded(server: ServerProcess, conversations: list[str], kind: str) -> AsyncIterator[None]:
+    for each in conversations:
+        await server.rest.send(each, f"!pour {kind}")
+    try:
+        yield
+    finally:
+        async with trio.open_nursery() as nursery:
+            for each in conversations:
+                nursery.start_soon(server.rest.act, each, "interrupt")
+        for each in conversations:
+            await settled(server.rest, each)
+
+
+async def probe(server: ServerProcess, other: str) -> tuple[list[float], list[float]]:
+    """Seconds that requests took, and interrupts of a conversation that does not flood."""
+    requests: list[float] = []
+    interrupts: list[float] = []
+    until = time.monotonic() + PROBE_SECONDS
+
+    async def ask() -> None:
+        while time.monotonic() < until:
+            begun = time.perf_counter()
+            await server.rest.call("GET", "/health")
+            requests.append(time.perf_counter() - begun)
+            await trio.sleep(0.01)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        while time.monotonic() < until:
+            await server.rest.send(other, "!slow 1000 1000")
+            await trio.sleep(0.1)
+            begun = time.perf_counter()
+            await server.rest.act(other, "interrupt")
+            interrupts.append(time.perf_counter() - begun)
+            await settled(server.rest, other)
+    return requests, interrupts
+
+
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+async def test_twenty_agents_that_flood_starve_nobody(tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    async with running_server(tmp_path) as server:
+        workspace = tmp_path / "workspace"
+        other = await warm(server.rest, workspace)
+        flooding = [await warm(server.rest, workspace) for _ in range(AGENTS)]
+        for kind in kinds:
+            async with flooded(server, flooding, kind):
+                await trio.sleep(0.3)
+                requests, interrupts = await probe(server, other)
+            requests.sort()
+            p99 = requests[int(len(requests) * 0.99)]
+            words = (
+                f"{kind}: requests {statistics.median(requests):.4f} s, p99 {p99:.4f} s; "
+                f"interrupts {statistics.median(interrupts):.4f} s, most {max(interrupts):.4f} s"
+            )
+            print(words)
+            assert statistics.median(requests) < REQUEST_MEDIAN_S, words
+            assert p99 < REQUEST_P99_S, words
+            assert statistics.median(interrupts) < INTERRUPT_MEDIAN_S, words
+            assert max(interrupts) < INTERRUPT_MOST_S, words
+
+
+@pytest.mark.parametrize("kind", ["noise", "stderr", "broken", "unknown"])
+async def test_what_an_agent_repeats_is_counted_and_not_logged_each_time(tmp_path: Path, kind: str) -> None:
+    log = tmp_path / "agent.log"
+    async with running_server(tmp_path) as server:
+        conversation = await warm(server.rest, tmp_path / "workspace", log)
+        before = server.output.stat().st_size
+        await server.rest.send(conversation, f"!pour {kind} 3")
+        await settled(server.rest, conversation)
+        poured = ScriptedLog(log).records("poured")[0]["bytes"]
+        await server.rest.call("DELETE", f"/api/conversations/{conversation}")
+        written = server.output.stat().st_size - before
+        assert poured > 100_000
+        assert written < 10_000, (poured, written)
+        if kind == "noise":
+            said = server.output_tail()
+            assert "what=noise" in said
+            assert said.count("a line that is no message") == 10
