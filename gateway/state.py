@@ -25,8 +25,9 @@ def make_private(state: Path) -> None:
     """Make the directory and those above it that are missing, or take from others what they may in one that
     is there, whatever the umask is.
 
-    Raises StateRefused where it, or a link at its place, belongs to another user, or where everybody could
-    exchange it: below a directory that all may write to, without the sticky bit. Raises OSError.
+    Raises StateRefused where it, or a link at its place, belongs to another user; root is only warned, since
+    volumes of containers often are another's. Warned of, too: a directory above it that all may write to,
+    without the sticky bit, so that everybody can exchange it. Raises OSError.
     """
     _make(state)
     link = state.lstat()
@@ -36,13 +37,16 @@ def make_private(state: Path) -> None:
     try:
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid():
-            raise StateRefused(f"{_named(state)} belongs to another user (uid {found.st_uid}); {_ELSE}")
-        for above in {*state.parents, *state.resolve().parents}:
+            if os.geteuid() != 0:
+                raise StateRefused(f"{_named(state)} belongs to another user (uid {found.st_uid}); {_ELSE}")
+            log.warning("another user can read the state directory", directory=str(state), uid=found.st_uid)
+        for above in sorted({*state.parents, *state.resolve().parents}):
             mode = above.stat().st_mode
             if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-                raise StateRefused(
-                    f"{_named(state)} can be exchanged by everybody who may write to {above}; "
-                    f"chmod o-w it, or {_ELSE}"
+                log.warning(
+                    "everybody can exchange the state directory; take the right to write (chmod o-w) away",
+                    directory=str(state),
+                    above=str(above),
                 )
         if found.st_mode & OTHERS:
             os.fchmod(descriptor, STATE_MODE)

@@ -91,29 +91,28 @@ def below_an_open_one(path):
 
 
 ANOTHERS = "belongs to another user (uid 65533)"
-EXCHANGED = "can be exchanged by everybody who may write to "
+ONLY_ROOT_GIVES = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@ONLY_ROOT_GIVES
+@NEEDS_USER
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
         (somebody_elses, ANOTHERS),
         (lambda path: link_to(somebody_elses(path)), ANOTHERS),
         (link_of_another, "is a link of another user (uid 65533)"),
-        (below_an_open_one, EXCHANGED),
-        (lambda path: link_to(below_an_open_one(path)), EXCHANGED),
-        (lambda path: below_an_open_one(path) / "new" / "one", EXCHANGED),
     ],
 )
-def test_what_cannot_be_private_is_refused_in_one_line(tmp_path, make, complaint):
+def test_what_cannot_be_private_is_refused_in_one_line(tmp_path, monkeypatch, make, complaint):
     state = make(tmp_path / "x")
-    with pytest.raises(StateRefused) as info:
+    with monkeypatch.context() as patched, pytest.raises(StateRefused) as info:
+        patched.setattr(os, "geteuid", lambda: USER)
         make_private(state)
     assert complaint in str(info.value)
     assert "--state" in str(info.value)
     done = subprocess.run(
-        [PROGRAM, "serve", "--port", "0", "--state", state],
+        [*AS_USER, PROGRAM, "serve", "--port", "0", "--state", state],
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -121,6 +120,24 @@ def test_what_cannot_be_private_is_refused_in_one_line(tmp_path, make, complaint
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"ostler: {info.value}\n"
+
+
+@pytest.mark.parametrize(
+    ("make", "warning"),
+    [
+        pytest.param(somebody_elses, "another user can read", marks=ONLY_ROOT_GIVES),
+        (below_an_open_one, "everybody can exchange"),
+        (lambda path: link_to(below_an_open_one(path)), "everybody can exchange"),
+        (lambda path: below_an_open_one(path) / "new" / "one", "everybody can exchange"),
+    ],
+)
+def test_what_may_be_meant_is_warned_of(tmp_path, monkeypatch, make, warning):
+    logger = structlog.testing.CapturingLogger()
+    monkeypatch.setattr(state_module, "log", logger)
+    state = make(tmp_path / "x")
+    make_private(state)
+    assert mode(state.resolve()) & 0o777 == 0o700
+    assert any(call.args[0].startswith(warning) for call in logger.calls)
 
 
 def open_to_others(state):
