@@ -39,6 +39,7 @@ class Reserve:
         except OSError:
             return
         try:
+            os.fchmod(descriptor, 0o600)  # whatever the umask
             there = os.fstat(descriptor).st_blocks * 512
             found = os.fstatvfs(descriptor)
             free = found.f_bavail * found.f_frsize + there

@@ -106,8 +106,8 @@ ONLY_ROOT_GIVES = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives 
 )
 def test_what_cannot_be_private_is_refused_in_one_line(tmp_path, monkeypatch, make, complaint):
     state = make(tmp_path / "x")
-    with monkeypatch.context() as patched, pytest.raises(StateRefused) as info:
-        patched.setattr(os, "geteuid", lambda: USER)
+    monkeypatch.setattr(os, "geteuid", lambda: USER)
+    with pytest.raises(StateRefused) as info:
         make_private(state)
     assert complaint in str(info.value)
     assert "--state" in str(info.value)
