@@ -30,6 +30,7 @@ from supervisor.conversations.vault import Vault
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore, is_private, take_private
 from supervisor.journal import JournalError, open_journal
 from supervisor.mcp import server_errors
+from supervisor.mcp.file import McpFile
 from supervisor.settings import (
     AgentProfileStore,
     AgentSettings,
@@ -174,6 +175,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
         secrets=secrets.values,
         origins=origins,
         keep_secret=secrets.exchange,
+        mcp_file=McpFile(config.state),
         hidden=(*config.session_api_keys, *(value for name, value in environ.items() if is_private(name))),
         vault=vault,
     )

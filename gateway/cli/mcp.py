@@ -93,7 +93,9 @@ def run(_: object, arguments: Namespace) -> None:
 
 def state_of(arguments: Namespace) -> Path:
     """The state directory that an argument or the environment names. Raises BadInput."""
-    given = arguments.state if arguments.state is not None else os.environ.get("OSTLER_STATE") or DEFAULT_STATE
+    given = (
+        arguments.state if arguments.state is not None else os.environ.get("OSTLER_STATE") or DEFAULT_STATE
+    )
     if not given.strip():
         raise BadInput("--state must name a directory")
     try:
@@ -120,7 +122,9 @@ def list_servers(arguments: Namespace) -> None:
         if each.problem is not None:
             tell(f"{each.name} ({each.source}) is not used: {each.problem}")
         elif each.hidden:
-            tell(f"{each.name} of mcp.json does not count: the settings have one of that name, which goes before it")
+            tell(
+                f"{each.name} of mcp.json does not count: the settings have one of that name, which goes before it"
+            )
     for problem in problems:
         tell(problem)
 
@@ -236,14 +240,18 @@ def found(file: McpFile) -> tuple[list[Server], list[str]]:
         settings = []
         problems.append(str(error))
     names = {each.name for each in settings}
-    servers = [_server(name, FILE, entry, hidden=name in names) for name, entry in file.read().servers.items()]
+    servers = [
+        _server(name, FILE, entry, hidden=name in names) for name, entry in file.read().servers.items()
+    ]
     return [*settings, *servers], problems
 
 
 def missing(name: str, servers: list[Server]) -> Failure:
     """What to say of a server that is not in the file."""
     if any(each.name == name and each.source == IN_SETTINGS for each in servers):
-        return Failure(f"{name} is in the settings and not in mcp.json: change it where the settings are changed")
+        return Failure(
+            f"{name} is in the settings and not in mcp.json: change it where the settings are changed"
+        )
     near = difflib.get_close_matches(name, [each.name for each in servers if each.source == FILE], 1)
     return Missing(f"no server {name}" + (f"; did you mean {near[0]}?" if near else ""))
 

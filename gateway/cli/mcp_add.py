@@ -134,7 +134,9 @@ def _env(given: list[str]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not VARIABLE.fullmatch(name):
-            raise BadInput("--env must have the form KEY=value, with a name of letters, digits and underscores")
+            raise BadInput(
+                "--env must have the form KEY=value, with a name of letters, digits and underscores"
+            )
         if "\0" in value:
             raise BadInput(f"--env {name}: a value holds no NUL character")
         if name in env:

@@ -61,7 +61,9 @@ def add_mcp(add: Callable[..., argparse.ArgumentParser]) -> None:
     actions = mcp.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=McpParser)
 
     def action(name: str, summary: str, **more: Any) -> argparse.ArgumentParser:
-        parser = actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", **more)
+        parser = actions.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", **more
+        )
         parser.add_argument("--json", action="store_true", help="print JSON, for programs")
         parser.add_argument(
             "--state", metavar="DIR", help="the state directory (OSTLER_STATE; default ~/.ostler)"
@@ -99,7 +101,9 @@ def add_mcp(add: Callable[..., argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="ostler mcp add NAME --transport TYPE [options] TARGET [-- ARGS...]",
     )
-    adding.add_argument("name", metavar="NAME", help="of the server: letters, digits, dots, dashes, underscores")
+    adding.add_argument(
+        "name", metavar="NAME", help="of the server: letters, digits, dots, dashes, underscores"
+    )
     adding.add_argument("--transport", metavar="TYPE", help="http, sse or stdio; required")
     adding.add_argument(
         "--header", metavar="'Key: Value'", action="append", default=[], help="for http and sse; repeatable"

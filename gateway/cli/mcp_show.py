@@ -10,7 +10,21 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 MASK: Final = "**********"
 
 PLAIN: Final = frozenset(
-    "command args cwd transport type description enabled disabled timeout strategy username header_name icon".split()
+    [
+        "command",
+        "args",
+        "cwd",
+        "transport",
+        "type",
+        "description",
+        "enabled",
+        "disabled",
+        "timeout",
+        "strategy",
+        "username",
+        "header_name",
+        "icon",
+    ]
 )
 """Keys of an entry whose values are no credentials. `url` has its own rule; what nobody knows may be one."""
 

@@ -16,6 +16,7 @@ from supervisor.credentials.masking import Masker
 
 from .errors import AgentFailure
 from .launcher import Plan
+from .mounting import Mounted
 from .session import Session
 
 log = structlog.get_logger(__name__)
@@ -26,7 +27,8 @@ STDERR_LINES: Final = 8
 
 @attrs.define(eq=False)
 class AgentRun:
-    """A running agent. `initialized` and `session` are set once the handshake is through.
+    """A running agent. `initialized` and `session` are set once the handshake is through, `mounted` with the
+    session.
 
     `scope` ends it: cancelling it stops the process tree by the stop ladder. `gone` is set when the whole
     tree is. `asked` is the phase that follows when the end was asked for; None makes it a crash.
@@ -39,6 +41,7 @@ class AgentRun:
     scope: trio.CancelScope
     initialized: InitializeResult | None = None
     session: Session | None = None
+    mounted: Mounted = attrs.field(factory=Mounted)
     asked: str | None = None
     gone: trio.Event = attrs.field(factory=trio.Event)
 

@@ -32,6 +32,7 @@ from .failures import error_event
 from .history import open_calls, speech
 from .info import conversation_info, full_state
 from .launcher import Launcher
+from .mounting import COMMAND
 from .operators import Tally
 from .record import ConversationRecord
 from .recorder import Recorder
@@ -130,7 +131,8 @@ class Conversation:
 
         Messages are prompted one after another in the order they came, each once.
         """
-        if run:
+        ours = prompt.is_command(message, COMMAND)
+        if run and not ours:
             self._check_room()
         record = self.record
         events: list[Event] = []
@@ -139,7 +141,7 @@ class Conversation:
             events.append(self.recorder.state("execution_status", "idle"))
         event = MessageEvent(id=new_event_id(), source="user", llm_message=message, sender=sender)
         record.last_user_message_id = event.id
-        if record.title is None and record.autotitle:
+        if record.title is None and record.autotitle and not ours:
             record.title = _title(message)
         events += [event, self.recorder.state("last_user_message_id", event.id)]
         last = self.recorder.write(events)

@@ -35,10 +35,12 @@ from supervisor.agents import (
 )
 from supervisor.credentials import CredentialsFailure
 from supervisor.credentials.masking import Masker
+from supervisor.mcp.file import McpFile
 from supervisor.settings import AgentSettings, FileSecret, agent_settings_to_dict, secrets_of
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS
 
 from .errors import AgentFailure
+from .mounting import Mounting, gather
 from .record import ConversationRecord
 from .vault import Vault
 
@@ -104,7 +106,7 @@ class Plan:
     secrets: Mapping[str, str] = attrs.field(repr=False)
     """All that there were, by name: given to the agent or not."""
     cwd: Path
-    mcp_config: Mapping[str, Any] = attrs.field(repr=False)
+    mounting: Mounting
     mask: Masker = attrs.field(repr=False)
     version: str | None
     login: Login
@@ -129,7 +131,8 @@ class Launcher:
     `origins` says of global secrets, by name, where they were given; those that it does not name are from the
     store. `keep_secret` puts a new value (a token that an agent rotated) into the store, if what stands there
     may be replaced; without it such a value is kept in the data directory alone. `hidden` are values of the
-    server's own that are masked in what agents say, though no agent is given them.
+    server's own that are masked in what agents say, though no agent is given them. `mcp_file` has the MCP
+    servers of this machine.
     """
 
     catalog: Mapping[str, Descriptor]
@@ -141,6 +144,7 @@ class Launcher:
     origins: Callable[[], Awaitable[Mapping[str, str]]] | None = None
     hidden: Sequence[str] = attrs.field(default=(), repr=False)
     keep_secret: KeepSecret | None = None
+    mcp_file: McpFile | None = None
     _logins: SharedLogins = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: SharedLogins(self.data / LOGINS_DIR, self._keep), takes_self=True),
@@ -193,25 +197,35 @@ class Launcher:
             reason = f"The agent's data directory could not be prepared: {error.strerror or error}"
             raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
         opened = await self.vault.open_settings(settings)
+        mounting = await gather(self.mcp_file, opened.mcp_config, given, record.mcp_only)
         cwd = Path(record.working_dir)
         await trio.to_thread.run_sync(_make_workspace, cwd)
         # In a thread: some milliseconds for every ten secrets.
-        mask = await trio.to_thread.run_sync(
-            _masker, given, [*prepared.tokens, *self.hidden], agent_settings_to_dict(opened)
-        )
+        # With the MCP servers as the agent gets them: secrets are in their place.
+        shown = {**agent_settings_to_dict(opened), "mcp_config": {**opened.mcp_config, **mounting.entries}}
+        mask = await trio.to_thread.run_sync(_masker, given, [*prepared.tokens, *self.hidden], shown)
         return Plan(
             descriptor=descriptor,
             argv=launch.argv,
             environment=prepared.environment,
             secrets=given,
             cwd=cwd,
-            mcp_config=opened.mcp_config,
+            mounting=mounting,
             mask=mask,
             version=launch.version,
             login=Login(descriptor=descriptor, choice=prepared.choice, environment=prepared.environment),
             lent=frozenset(loan.name for loan in prepared.loans),
             ended=partial(self._give_back, prepared.loans),
         )
+
+    async def mounting(self, record: ConversationRecord) -> Mounting:
+        """The MCP servers that an agent of this conversation would be given if it were started now.
+
+        Raises what `secrets` raises.
+        """
+        given = {**await self.secrets(), **await self.vault.open(record.secrets)}
+        opened = await self.vault.open_settings(record.agent)
+        return await gather(self.mcp_file, opened.mcp_config, given, record.mcp_only)
 
     async def global_secrets(self) -> Mapping[str, str] | None:
         """The global secrets as they are now; None while they cannot be read."""

@@ -15,6 +15,7 @@ from supervisor.version import __version__
 from . import usage
 from .agent import AgentRun
 from .deadlines import Deadlines
+from .mounting import Mounted
 from .record import ConversationRecord
 from .session import (
     Memory,
@@ -37,11 +38,16 @@ MINUTE_MARGIN_SECONDS: Final = 0.5
 
 @attrs.frozen
 class Started:
-    """What came of a start: the session, its models, and the MCP servers that were left out, with reasons."""
+    """What came of a start: the session, its models, and its MCP servers."""
 
     session: Session
     models: ModelChoice
-    dropped: tuple[str, ...]
+    mounted: Mounted
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The MCP servers that were left out, or are there without something, with reasons."""
+        return tuple(f"{name}: {reason}" for name, reason in (*self.mounted.dropped, *self.mounted.notes))
 
 
 async def open_agent(
@@ -59,7 +65,7 @@ async def open_agent(
         )
     capabilities = run.initialized.capabilities
     forwarded = await forward_servers(
-        run.plan.mcp_config,
+        run.plan.mounting.entries,
         {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
         workspace=run.plan.cwd,
         search_path=run.plan.environment.get("PATH"),
@@ -80,8 +86,8 @@ async def open_agent(
         models = attrs.evolve(models, current=current)
     if record.agent.acp_session_mode:
         await choose_mode(run.connection, run.session, record.agent.acp_session_mode, deadlines)
-    notes = [*forwarded.dropped, *forwarded.notes]
-    return Started(run.session, models, tuple(f"{name}: {reason}" for name, reason in notes))
+    run.mounted = Mounted.of(run.plan.mounting, forwarded)
+    return Started(run.session, models, run.mounted)
 
 
 def _given_up(record: ConversationRecord) -> str | None:

@@ -45,6 +45,10 @@ USED_IDS_MAX: Final = 50_000
 """Tool call ids remembered per session to tell a reused one; beyond it the oldest are forgotten."""
 
 
+BY_OSTLER: Final = "Answered by Ostler itself"
+"""The summary of such an answer."""
+
+
 Kind = Literal["text", "reasoning"]
 
 
@@ -416,6 +420,15 @@ class Translator:
                 )
             )
         )
+
+    def answer(self, text: str) -> list[Out]:
+        """An answer that is Ostler's own, in the shape of an agent's."""
+        self._close_segment()
+        segment = self._segment = self._new_segment()
+        segment.said["text"].append(text)
+        self._finish(BY_OSTLER)
+        self._response_id = None
+        return self._drain()
 
     # -- the rest -----------------------------------------------------------------------------------
 

@@ -7,20 +7,16 @@ old file or the new one. What is in it and not understood is kept, in its place.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
-import secrets
-import stat
-import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
 import attrs
+
+from supervisor.mcp.private import UnusableError, locked, read_regular, replace
 
 T = TypeVar("T")
 
@@ -32,20 +28,10 @@ SERVERS: Final = "mcpServers"
 MAX_BYTES: Final = 1024 * 1024
 """Of the file. It is written by hand; what is larger is a mistake."""
 
-PRIVATE_FILE: Final = 0o600
-PRIVATE_DIRECTORY: Final = 0o700
-
-LOCK_SECONDS: Final = 10.0
-"""How long another writer is waited for: each needs milliseconds."""
-
-LOCK_LOOK_SECONDS: Final = 0.01
-
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 """Names that can be added: agents make names of tools from them."""
 
-NAME_RULE: Final = (
-    "a server name has at most 64 letters, digits, dots, dashes and underscores, and begins with none of . and -"
-)
+NAME_RULE: Final = "a server name has at most 64 letters, digits, dots, dashes and underscores, and begins with none of . and -"
 
 OLD_TABLES: Final = ("mcp", "mcpServers", "mcp_servers")
 OLD_FILES: Final[Mapping[str, bool]] = {"mcp.toml": True, "config.toml": False}
@@ -92,7 +78,7 @@ class Found:
 
 class McpFile:
     """The file in one state directory. Every method blocks: on the disk, and where it changes something for
-    at most `LOCK_SECONDS` on another writer."""
+    a bounded time on another writer."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -100,19 +86,24 @@ class McpFile:
 
     def read(self) -> Found:
         """What is there now; nothing where there is no file. Raises McpFileError."""
-        data, version = self._bytes()
-        return Found({} if data is None else parse(data, self.path), version)
+        try:
+            data, info = read_regular(self.path, MAX_BYTES)
+        except FileNotFoundError:
+            return Found({}, None)
+        except (OSError, UnusableError) as error:
+            raise McpFileError(self.path, _reason("it cannot be read", error)) from error
+        return Found(parse(data, self.path), (info.st_ino, info.st_mtime_ns, info.st_size, info.st_dev))
 
     def old_configuration(self) -> str | None:
         """What to do about a TOML file of before, None where there is none. One line, with names alone."""
         for name, whole in OLD_FILES.items():
             path = self.state / name
             try:
-                data, _ = _read_regular(path)
+                data, _ = read_regular(path, MAX_BYTES)
                 document = tomllib.loads(data.decode())
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, RecursionError, McpFileError):
+            except (OSError, ValueError, RecursionError, UnusableError):
                 if not whole:
                     continue
                 document = {}
@@ -134,71 +125,24 @@ class McpFile:
         where what is there cannot be read. Raises McpFileError, and what `edit` raises.
         """
         try:
-            self.state.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-            with self._locked():
+            with locked(self.path):
                 document = self.read().document
                 before = dump(document)
                 if document.get(SERVERS) is None:
                     document[SERVERS] = {}
                 result = edit(document[SERVERS])
                 after = dump(document)
+                if len(after) > MAX_BYTES:
+                    raise McpFileError(self.path, f"it would have more than {MAX_BYTES} bytes")
                 if after != before:
-                    self._replace(after)
+                    replace(self.path, after)
                 return result
-        except OSError as error:
-            raise McpFileError(self.path, f"it cannot be written: {error.strerror or error}") from error
+        except (OSError, UnusableError) as error:
+            raise McpFileError(self.path, _reason("it cannot be written", error)) from error
 
-    def _bytes(self) -> tuple[bytes | None, tuple[int, ...] | None]:
-        try:
-            data, info = _read_regular(self.path)
-        except FileNotFoundError:
-            return None, None
-        except OSError as error:
-            raise McpFileError(self.path, f"it cannot be read: {error.strerror or error}") from error
-        return data, (info.st_ino, info.st_mtime_ns, info.st_size, info.st_dev)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Alone among writers. The lock is a file of its own, since the other one is exchanged."""
-        descriptor = os.open(
-            self.state / f"{FILE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE
-        )
-        try:
-            until = time.monotonic() + LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        reason = f"another program has been changing it for {LOCK_SECONDS:g} s; try again"
-                        raise McpFileError(self.path, reason) from None
-                    time.sleep(LOCK_LOOK_SECONDS)
-            yield
-        finally:
-            os.close(descriptor)
-
-    def _replace(self, data: bytes) -> None:
-        if len(data) > MAX_BYTES:
-            raise McpFileError(self.path, f"it would have more than {MAX_BYTES} bytes")
-        # A link stays a link: people keep such files somewhere else.
-        target = Path(os.path.realpath(self.path))
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            with os.fdopen(os.open(temporary, flags, PRIVATE_FILE), "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)  # the rename is durable only with its directory
-        finally:
-            os.close(descriptor)
+def _reason(what: str, error: OSError | UnusableError) -> str:
+    return str(error) if isinstance(error, UnusableError) else f"{what}: {error.strerror or error}"
 
 
 def dump(document: Mapping[str, Any]) -> bytes:
@@ -226,7 +170,9 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
     except _OddError as error:
         raise McpFileError(path, error.reason, *_place(text, error.find(text))) from None
     except (RecursionError, ValueError):
-        raise McpFileError(path, "it is nested too deeply, or holds a number that is too long", 1, 1) from None
+        raise McpFileError(
+            path, "it is nested too deeply, or holds a number that is too long", 1, 1
+        ) from None
     if not isinstance(document, dict):
         raise McpFileError(path, "it must hold an object", *_place(text, len(text) - len(text.lstrip())))
     if not isinstance(document.get(SERVERS), dict | None):
@@ -265,18 +211,6 @@ def _constant(name: str) -> NoReturn:
 def _place(text: str, position: int) -> tuple[int, int]:
     """Line and column, both from 1."""
     return text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
-
-
-def _read_regular(path: Path) -> tuple[bytes, os.stat_result]:
-    # A pipe must not be waited for.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        info = os.fstat(file.fileno())
-        if not stat.S_ISREG(info.st_mode):
-            raise McpFileError(path, "it is no regular file")
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise McpFileError(path, f"it has more than {MAX_BYTES} bytes")
-    return data, info
 
 
 def _names(table: Mapping[str, Any]) -> list[str]:

@@ -28,6 +28,7 @@ from supervisor.conversations.supervisor import Supervisor, open_supervisor
 from supervisor.conversations.vault import Vault
 from supervisor.events import Message, TextContent, Vocabulary
 from supervisor.journal import open_journal
+from supervisor.mcp.file import McpFile
 from supervisor.settings import AgentSettings
 
 PATIENCE_SECONDS = 20.0
@@ -121,6 +122,7 @@ async def open_house(
         secrets=current,
         keep_secret=keep,
         vault=vault,
+        mcp_file=McpFile(root),
     )
     async with (
         open_journal(root / "journal.sqlite3") as journal,

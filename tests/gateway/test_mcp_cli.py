@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
-SECRET = "s3cr3t-value-of-a-header"  # noqa: S105
+SECRET = "s3cr3t-value-of-a-header"
 OSTLER = Path(sysconfig.get_path("scripts")) / "ostler"
 
 
@@ -60,7 +60,12 @@ class Machine:
             **variables,
         }
         done = subprocess.run(
-            [OSTLER, "mcp", *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+            [OSTLER, "mcp", *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert "Traceback" not in done.stderr
         return Ran(done.returncode, done.stdout, done.stderr)
@@ -72,11 +77,18 @@ def mcp(tmp_path: Path) -> Machine:
 
 
 def test_add_list_get_disable_enable_remove(mcp: Machine) -> None:
-    done = mcp("add", "files", "--transport", "stdio", "--env", "KEY=a=b", "npx", "--", "-y", "pkg", "--", "--env")
+    done = mcp(
+        "add", "files", "--transport", "stdio", "--env", "KEY=a=b", "npx", "--", "-y", "pkg", "--", "--env"
+    )
     assert (done.status, done.err) == (0, "")
     assert "files" in done.out
     assert mcp.servers == {
-        "files": {"command": "npx", "args": ["-y", "pkg", "--", "--env"], "env": {"KEY": "a=b"}, "enabled": True}
+        "files": {
+            "command": "npx",
+            "args": ["-y", "pkg", "--", "--env"],
+            "env": {"KEY": "a=b"},
+            "enabled": True,
+        }
     }
     assert stat.S_IMODE(mcp.file.stat().st_mode) == 0o600
     assert mcp(

@@ -16,6 +16,7 @@ import pytest
 from supervisor.mcp import MCPServerError
 from supervisor.mcp.entry import is_enabled, settings_entry, switch, transport_of, uses_oauth
 from supervisor.mcp.file import MAX_BYTES, McpFile, McpFileError, check_name
+from supervisor.mcp.private import locked
 
 ENTRY = {"command": "npx", "args": ["-y", "pkg"], "env": {"KEY": "v"}}
 
@@ -112,7 +113,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
         ('{"mcpServers": {\n  "a": {"command" "c"}\n}}', 2, 19, "it is not JSON"),
         ("{\n// hello\n}", 2, 1, "it is not JSON"),
         ('{"mcpServers":', 1, 15, "it is not JSON"),
-        ('\n\n   [1, 2]', 3, 4, "it must hold an object"),
+        ("\n\n   [1, 2]", 3, 4, "it must hold an object"),
         ('"text"', 1, 1, "it must hold an object"),
         ('{"x": 1,\n  "mcpServers": ["a"]}', 2, 3, "mcpServers must be an object"),
         ('{"mcpServers": {"a": {},\n "b": {}, "a": {}}}', 2, 11, "the same key twice"),
@@ -198,16 +199,19 @@ def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_waits_too_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.mcp.file.LOCK_SECONDS", 0.05)
-    file = McpFile(tmp_path)
-    with file._locked(), pytest.raises(McpFileError, match="another program"):
+    monkeypatch.setattr("supervisor.mcp.private.LOCK_SECONDS", 0.05)
+    with locked(McpFile(tmp_path).path), pytest.raises(McpFileError, match="another program"):
         add(McpFile(tmp_path), "one")
 
 
 @pytest.mark.parametrize(
     ("name", "text", "servers"),
     [
-        ("mcp.toml", '[mcpServers.files]\ncommand = "c"\n[mcpServers.web]\nurl = "https://x?k=secret"', "files, web"),
+        (
+            "mcp.toml",
+            '[mcpServers.files]\ncommand = "c"\n[mcpServers.web]\nurl = "https://x?k=secret"',
+            "files, web",
+        ),
         ("config.toml", '[mcp]\n[mcp.files]\ncommand = "c"', "files"),
         ("config.toml", '[[mcp.stdio_servers]]\nname = "files"\ncommand = "c"', "files"),
         ("mcp.toml", "this is = = not toml", None),
@@ -232,7 +236,10 @@ def test_other_toml_files_are_nobodys_business(tmp_path: Path) -> None:
     ("entry", "expected"),
     [
         (ENTRY, ENTRY),
-        ({"command": "c", "type": "stdio", "disabled": True}, {"command": "c", "transport": "stdio", "enabled": False}),
+        (
+            {"command": "c", "type": "stdio", "disabled": True},
+            {"command": "c", "transport": "stdio", "enabled": False},
+        ),
         ({"url": "https://x", "type": "streamable-http"}, {"url": "https://x", "transport": "http"}),
         ({"url": "https://x", "transport": "streamableHttp"}, {"url": "https://x", "transport": "http"}),
         ({"url": "https://x", "type": "HTTP"}, {"url": "https://x", "transport": "http"}),
