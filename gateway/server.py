@@ -25,12 +25,14 @@ from gateway.services import Services
 from supervisor.agents import Level, Lifeline, load_catalog, open_containment, presets
 from supervisor.conversations.errors import InvalidStart
 from supervisor.conversations.launcher import Launcher
+from supervisor.conversations.mcp_logins import McpLogins
 from supervisor.conversations.supervisor import open_supervisor
 from supervisor.conversations.vault import Vault
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore, is_private, take_private
 from supervisor.journal import JournalError, open_journal
 from supervisor.mcp import server_errors
 from supervisor.mcp.file import McpFile
+from supervisor.mcp.logins import LoginStore
 from supervisor.settings import (
     AgentProfileStore,
     AgentSettings,
@@ -176,6 +178,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
         origins=origins,
         keep_secret=secrets.exchange,
         mcp_file=McpFile(config.state),
+        mcp_logins=McpLogins(LoginStore(config.state, cipher), environ, config.state),
         hidden=(*config.session_api_keys, *(value for name, value in environ.items() if is_private(name))),
         vault=vault,
     )

@@ -40,6 +40,7 @@ from supervisor.settings import AgentSettings, FileSecret, agent_settings_to_dic
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS
 
 from .errors import AgentFailure
+from .mcp_logins import McpLogins
 from .mounting import Mounting, gather
 from .record import ConversationRecord
 from .vault import Vault
@@ -132,7 +133,7 @@ class Launcher:
     store. `keep_secret` puts a new value (a token that an agent rotated) into the store, if what stands there
     may be replaced; without it such a value is kept in the data directory alone. `hidden` are values of the
     server's own that are masked in what agents say, though no agent is given them. `mcp_file` has the MCP
-    servers of this machine.
+    servers of this machine, `mcp_logins` the tokens for those that want a login.
     """
 
     catalog: Mapping[str, Descriptor]
@@ -145,6 +146,7 @@ class Launcher:
     hidden: Sequence[str] = attrs.field(default=(), repr=False)
     keep_secret: KeepSecret | None = None
     mcp_file: McpFile | None = None
+    mcp_logins: McpLogins | None = None
     _logins: SharedLogins = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: SharedLogins(self.data / LOGINS_DIR, self._keep), takes_self=True),
@@ -197,13 +199,14 @@ class Launcher:
             reason = f"The agent's data directory could not be prepared: {error.strerror or error}"
             raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
         opened = await self.vault.open_settings(settings)
-        mounting = await gather(self.mcp_file, opened.mcp_config, given, record.mcp_only)
+        mounting = await gather(self.mcp_file, opened.mcp_config, given, record.mcp_only, self.mcp_logins)
         cwd = Path(record.working_dir)
         await trio.to_thread.run_sync(_make_workspace, cwd)
         # In a thread: some milliseconds for every ten secrets.
         # With the MCP servers as the agent gets them: secrets are in their place.
         shown = {**agent_settings_to_dict(opened), "mcp_config": {**opened.mcp_config, **mounting.entries}}
-        mask = await trio.to_thread.run_sync(_masker, given, [*prepared.tokens, *self.hidden], shown)
+        paths = [path for path, _ in mounting.proxied.values()]
+        mask = await trio.to_thread.run_sync(_masker, given, [*prepared.tokens, *self.hidden, *paths], shown)
         return Plan(
             descriptor=descriptor,
             argv=launch.argv,
@@ -225,7 +228,9 @@ class Launcher:
         """
         given = {**await self.secrets(), **await self.vault.open(record.secrets)}
         opened = await self.vault.open_settings(record.agent)
-        return await gather(self.mcp_file, opened.mcp_config, given, record.mcp_only)
+        return await gather(
+            self.mcp_file, opened.mcp_config, given, record.mcp_only, self.mcp_logins, peek=True
+        )
 
     async def global_secrets(self) -> Mapping[str, str] | None:
         """The global secrets as they are now; None while they cannot be read."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any, Final
 
 import attrs
 import trio
 
+from supervisor.credentials import CredentialsFailure
 from supervisor.mcp import Forwarded
 from supervisor.mcp.configured import Configured, Server, configured, resolve, without_secrets
+from supervisor.mcp.entry import transport_of, uses_oauth
 from supervisor.mcp.file import FILE, McpFile, McpFileError
+from supervisor.mcp.proxy import NoToken, Proxy, Target, new_path
+
+from .mcp_logins import McpLogins, NotLoggedIn
 
 _limiter: Final = trio.CapacityLimiter(2)
 """Threads that read the file at a time: it takes less than a millisecond."""
@@ -24,7 +30,11 @@ class Mounting:
     wanted: Configured = attrs.field(factory=Configured)
     entries: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     dropped: tuple[tuple[str, str], ...] = ()
+    without: tuple[tuple[str, str], ...] = ()
+    """(name, reason) of servers that are mounted, but without something."""
     notes: tuple[str, ...] = ()
+    proxied: Mapping[str, tuple[str, Target]] = attrs.field(factory=dict, repr=False)
+    """The servers, by name, whose token expires: the path of a proxy for each, and what it stands for."""
 
     @property
     def servers(self) -> tuple[Server, ...]:
@@ -37,10 +47,14 @@ async def gather(
     own: Mapping[str, Any],
     secrets: Mapping[str, str],
     only: Collection[str] | None = None,
+    logins: McpLogins | None = None,
+    *,
+    peek: bool = False,
 ) -> Mounting:
     """Read the file (in a thread, which cancelling waits for) and put together what counts.
 
-    A file that cannot be read drops its own servers alone.
+    A file that cannot be read drops its own servers alone. `logins` gives tokens to servers that want them,
+    which may ask an authorization server; not with `peek`, for which it only matters whether there is a login.
     """
     entries: dict[str, Any] = {}
     dropped: list[tuple[str, str]] = []
@@ -61,7 +75,64 @@ async def gather(
             dropped.append((server.name, without_secrets(missing)))
         else:
             entries[server.name] = entry
-    return Mounting(wanted, entries, tuple(dropped), notes)
+    logged_in = _LoggedIn(logins, peek=peek)
+    for name in [name for name, entry in entries.items() if uses_oauth(entry)]:
+        try:
+            entries[name] = await logged_in.entry(name, entries[name])
+        except (NotLoggedIn, CredentialsFailure) as error:
+            del entries[name]
+            dropped.append((name, str(error)))
+    return Mounting(wanted, entries, tuple(dropped), tuple(logged_in.without), notes, logged_in.proxied)
+
+
+class _LoggedIn:
+    """Gives servers their tokens: as a header where one lasts, else through a proxy."""
+
+    def __init__(self, logins: McpLogins | None, *, peek: bool) -> None:
+        self._logins, self._peek = logins, peek
+        self.proxied: dict[str, tuple[str, Target]] = {}
+        self.without: list[tuple[str, str]] = []
+
+    async def entry(self, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """The entry with its login in it. Raises NotLoggedIn, and what the store of logins raises."""
+        logins = self._logins
+        if logins is None:
+            raise NotLoggedIn("there are no logins here")
+        plain = {key: value for key, value in entry.items() if key != "auth"}
+        if self._peek:
+            await logins.check(name, entry)
+            return plain
+        token = await logins.token(name, entry)
+        if token.expires_at is not None and transport_of(entry) == "http":
+            self.proxied[name] = (new_path(), Target(entry["url"], partial(_current, logins, name, entry)))
+            return plain
+        if token.expires_at is not None:
+            self.without.append(
+                (name, "its login is not renewed while the agent runs: it speaks MCP over sse")
+            )
+        headers = entry.get("headers") or {}
+        given = {key: value for key, value in headers.items() if key.lower() != "authorization"}
+        return {**plain, "headers": {**given, "Authorization": f"Bearer {token.value}"}}
+
+
+async def _current(logins: McpLogins, name: str, entry: Mapping[str, Any], refused: str | None) -> str:
+    try:
+        return (await logins.token(name, entry, refused=refused)).value
+    except (NotLoggedIn, CredentialsFailure) as error:
+        raise NoToken(str(error)) from error
+
+
+async def served(mounting: Mounting, nursery: trio.Nursery) -> Mapping[str, Any]:
+    """The entries as the agent is to get them: a proxy for those that need one runs in the nursery from now on."""
+    if not mounting.proxied:
+        return mounting.entries
+    proxy = Proxy({path: target for path, target in mounting.proxied.values()})
+    await nursery.start(proxy.serve)
+    urls = {name: proxy.url(path) for name, (path, _) in mounting.proxied.items()}
+    return {
+        name: {**entry, "url": urls[name]} if name in urls else entry
+        for name, entry in mounting.entries.items()
+    }
 
 
 @attrs.frozen
@@ -80,7 +151,7 @@ class Mounted:
         return cls(
             tuple(server for server in mounting.servers if server.name in given),
             (*mounting.dropped, *forwarded.dropped),
-            tuple(forwarded.notes),
+            (*mounting.without, *forwarded.notes),
         )
 
     def __bool__(self) -> bool:

@@ -15,7 +15,7 @@ from supervisor.version import __version__
 from . import usage
 from .agent import AgentRun
 from .deadlines import Deadlines
-from .mounting import Mounted
+from .mounting import Mounted, served
 from .record import ConversationRecord
 from .session import (
     Memory,
@@ -64,8 +64,10 @@ async def open_agent(
             run.connection, __version__, deadlines, fs=descriptor.fs, terminal=descriptor.terminal
         )
     capabilities = run.initialized.capabilities
+    if run.servers is None:
+        run.servers = await served(run.plan.mounting, run.nursery)
     forwarded = await forward_servers(
-        run.plan.mounting.entries,
+        run.servers,
         {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
         workspace=run.plan.cwd,
         search_path=run.plan.environment.get("PATH"),
