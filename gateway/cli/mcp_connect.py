@@ -14,6 +14,7 @@ from typing import Any, Final
 import attrs
 import trio
 
+from gateway import logs
 from gateway.cli.client import Failure
 from gateway.cli.mcp import IN_SETTINGS, Server, found, missing, state_of, tell
 from gateway.cli.present import print_json
@@ -35,6 +36,7 @@ PASTE_BYTES: Final = 16 * 1024
 
 def run(arguments: Namespace) -> None:
     """Do what `arguments.action` says. Raises Failure."""
+    logs.configure()
     action = {"test": _test, "login": _login, "logout": _logout}[arguments.action]
     try:
         trio.run(action, arguments)

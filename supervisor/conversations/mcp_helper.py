@@ -14,7 +14,7 @@ import trio
 
 from supervisor.agents import AgentProcess, SpawnError, base_environment, spawn
 
-START_SECONDS: Final = 15.0
+START_SECONDS: Final = 30.0
 """What a helper may take on top of its own limit: the SDK takes a second to import, more on a busy machine."""
 
 MAX_LINE: Final = 4 * 1024 * 1024

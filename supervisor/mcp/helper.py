@@ -91,6 +91,7 @@ async def main() -> None:
     if request is None:
         return
     seconds = float(request.get("timeout", 30.0))
+    _load(request)
     diagnosis = Diagnosis(request["server"])
     result: dict[str, Any] = {}
     async with trio.open_nursery() as nursery:
@@ -116,6 +117,15 @@ async def main() -> None:
             result = diagnose(error, diagnosis, seconds)
         talk.tell("done", **result)
         nursery.cancel_scope.cancel()
+
+
+def _load(request: Mapping[str, Any]) -> None:
+    """Import the SDK before time counts: on a busy machine that takes seconds."""
+    import mcp.client.auth  # noqa: F401
+
+    if request["op"] != "refresh":
+        import mcp.client.sse
+        import mcp.client.streamable_http  # noqa: F401
 
 
 async def _test(request: Mapping[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
