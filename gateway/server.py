@@ -20,12 +20,14 @@ from gateway import logs
 from gateway.app import create_app
 from gateway.config import Config
 from gateway.listener import BindError, bind, serve_connections, url_of
+from gateway.mcp_jobs import open_jobs
 from gateway.notify import Notifier
 from gateway.services import Services
 from supervisor.agents import Level, Lifeline, load_catalog, open_containment, presets
 from supervisor.conversations.errors import InvalidStart
 from supervisor.conversations.launcher import Launcher
 from supervisor.conversations.mcp_logins import McpLogins
+from supervisor.conversations.mcp_probe import McpProbe
 from supervisor.conversations.supervisor import open_supervisor
 from supervisor.conversations.vault import Vault
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore, is_private, take_private
@@ -164,6 +166,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     cipher = StoreCipher(secrets)
     settings = SettingsStore(config.state, presets(catalog), server_errors, cipher)
     vault = Vault(cipher)
+    logins = McpLogins(LoginStore(config.state, cipher), environ, config.state)
     supervision = config.supervision
 
     async def origins() -> dict[str, str]:
@@ -178,7 +181,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
         origins=origins,
         keep_secret=secrets.exchange,
         mcp_file=McpFile(config.state),
-        mcp_logins=McpLogins(LoginStore(config.state, cipher), environ, config.state),
+        mcp_logins=logins,
         hidden=(*config.session_api_keys, *(value for name, value in environ.items() if is_private(name))),
         vault=vault,
     )
@@ -204,6 +207,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             limits=supervision.limits,
             drain_seconds=supervision.drain_seconds,
         ) as supervisor,
+        open_jobs(McpProbe(environ, _home(environ, config.state), logins)) as jobs,
     ):
         yield Services(
             config=config,
@@ -212,7 +216,14 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             settings=settings,
             profiles=AgentProfileStore(settings),
             secrets=secrets,
+            mcp=jobs,
         )
+
+
+def _home(environ: Mapping[str, str], otherwise: Path) -> Path:
+    """Where programs are started that belong to no conversation."""
+    home = Path(environ.get("HOME") or otherwise)
+    return home if home.is_dir() else otherwise
 
 
 def _make_private(state: Path) -> None:

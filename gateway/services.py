@@ -14,6 +14,7 @@ import trio
 from gateway.config import Config
 
 if TYPE_CHECKING:
+    from gateway.mcp_jobs import McpJobs
     from supervisor.conversations.launcher import Launcher
     from supervisor.conversations.supervisor import Supervisor
     from supervisor.credentials import SecretStore
@@ -76,6 +77,7 @@ class Services:
     settings: SettingsStore
     profiles: AgentProfileStore
     secrets: SecretStore
+    mcp: McpJobs | None = None
     closing: trio.Event = attrs.field(factory=trio.Event)
     activity: Activity = attrs.field(factory=Activity)
     subscribers: Subscribers = attrs.field(

@@ -27,7 +27,11 @@ LOGIN_SECONDS: Final = 600.0
 
 
 class CannotTry(Exception):
-    """Nothing was asked of the server; one line with what to check, and without values."""
+    """Nothing was asked of the server; one line with what to check, and without values. `kind` is the wire's."""
+
+    def __init__(self, reason: str, kind: str = "unknown") -> None:
+        super().__init__(reason)
+        self.kind = kind
 
 
 @attrs.frozen
@@ -61,7 +65,9 @@ class McpProbe:
                 cwd=self.cwd,
                 seconds=seconds,
             )
-        except (CannotTry, HelperFailed) as error:
+        except CannotTry as error:
+            return {"ok": False, "error": str(error), "error_kind": error.kind}
+        except HelperFailed as error:
             return {"ok": False, "error": str(error), "error_kind": "unknown"}
         return _masked(answer, mask)
 
@@ -87,7 +93,7 @@ class McpProbe:
             search_path=self.environment.get("PATH"),
         )
         if forwarded.dropped:
-            raise CannotTry(_reason(given, forwarded.dropped[0][1]))
+            raise CannotTry(_reason(given, forwarded.dropped[0][1]), "connection")
         (acp,) = forwarded.servers
         server: dict[str, Any]
         if "command" in acp:
