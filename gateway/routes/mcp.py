@@ -20,8 +20,7 @@ from gateway.routing import Param, Route
 from gateway.services import Services
 from supervisor.credentials import NotDecryptable
 from supervisor.events import ErrorDetail
-from supervisor.mcp import MCPServerError, server_errors
-from supervisor.mcp.entry import settings_entry
+from supervisor.mcp import server_errors
 from supervisor.settings import EXPOSE_HEADER, Expose, SettingsError, unseal
 from supervisor.settings.exposure import expose_secrets
 from supervisor.settings.merge import merge_patch
@@ -29,6 +28,9 @@ from supervisor.settings.merge import merge_patch
 TAG: Final = "MCP"
 
 TYPES: Final = ("stdio", "http", "shttp", "streamable-http", "sse")
+
+FIELDS: Final = {"command": ("command", "args", "env", "cwd"), "url": ("url", "headers", "auth")}
+"""What is read of a server, by the property that it must have."""
 
 DEFAULT_SECONDS: Final = 15.0
 MOST_SECONDS: Final = 120.0
@@ -94,14 +96,13 @@ def _entry(inner: Reader, server: Mapping[str, Any]) -> dict[str, Any]:
     wanted = "command" if kind == "stdio" else "url"
     if inner.string(wanted, required=True, min_length=1) is None:
         return {}
-    other = "url" if kind == "stdio" else "command"
-    given = {key: value for key, value in server.items() if key not in (other, "enabled", "disabled")}
-    try:
-        return settings_entry({**given, "type": kind})
-    except MCPServerError as error:
-        for problem in error.errors:
-            inner.wrong(tuple(problem.loc), problem.msg, problem.type)
-    return {}
+    entry = {key: server[key] for key in FIELDS[wanted] if server.get(key) is not None}
+    problems = server_errors(entry)
+    for problem in problems:
+        inner.wrong(tuple(problem.loc), problem.msg, problem.type)
+    if problems:
+        return {}
+    return entry if kind == "stdio" else {**entry, "transport": "sse" if kind == "sse" else "http"}
 
 
 @attrs.frozen
@@ -227,7 +228,10 @@ class McpRoutes:
 
     async def patch(self, settings_key: str) -> Response:
         """Merge a change into a server of the settings."""
-        return await self._change(settings_key, await json_body(request), new=False)
+        change = await json_body(request)
+        if change is None:  # to the settings it would mean that the server is to go
+            raise Invalid(*server_errors(change, ("body",)))
+        return await self._change(settings_key, change, new=False)
 
     async def delete(self, settings_key: str) -> Response:
         """Remove a server from the settings."""

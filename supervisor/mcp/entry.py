@@ -102,13 +102,11 @@ def _auth(value: object) -> object:
         if strategy is None:
             raise _error(("auth",), "it should be oauth, none, or an object with a strategy")
         return {"strategy": strategy}
-    if (
-        isinstance(value, Mapping)
-        and "strategy" not in value
-        and str(value.get("type")).lower() in AUTH_WORDS
-    ):
-        rest = {key: item for key, item in value.items() if key != "type"}
-        return {**rest, "strategy": AUTH_WORDS[str(value["type"]).lower()]}
+    if isinstance(value, Mapping) and "strategy" not in value:
+        word = value.get("type")
+        if isinstance(word, str) and word.lower() in AUTH_WORDS:
+            rest = {key: item for key, item in value.items() if key != "type"}
+            return {**rest, "strategy": AUTH_WORDS[word.lower()]}
     return value
 
 

@@ -57,6 +57,7 @@ async def test_servers_of_the_settings(gateway: Any) -> None:
         ("PATCH", {"env": {"A": 1}}, ["body", "env", "A"]),
         ("PATCH", {"command": None}, ["body"]),
         ("PATCH", "x", ["body"]),
+        ("PATCH", None, ["body"]),
     ],
 )
 async def test_what_is_no_server(gateway: Any, method: str, body: Any, loc: list[str]) -> None:
@@ -112,6 +113,8 @@ async def test_trying_what_does_not_work(gateway: Any) -> None:
         ({}, ["body", "server"]),
         ({"server": {}}, ["body", "server", "command"]),
         ({"server": {"type": "http"}}, ["body", "server", "url"]),
+        ({"server": {"type": "http", "url": "u", "headers": {"A": 1}}}, ["body", "server", "headers", "A"]),
+        ({"server": {"type": "http", "url": "u", "auth": {}}}, ["body", "server", "auth", "strategy"]),
         ({"server": {"type": "pigeon", "url": "x"}}, ["body", "server", "type"]),
         ({"server": {"command": "c", "env": {"A": []}}}, ["body", "server", "env", "A"]),
         ({"server": {"command": "c"}, "timeout": 0}, ["body", "timeout"]),
