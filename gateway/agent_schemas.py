@@ -134,12 +134,12 @@ def _mcp_components() -> dict[str, Schema]:
         "MCPServerPatch": {**FREE, "description": "A merge patch of an MCPServer: null removes a property"},
         "MCPTestRequest": obj(
             {
-                "name": {"type": "string", "minLength": 1, "maxLength": 128},
+                "name": nullable({"type": "string", "minLength": 1, "maxLength": 128}),
                 "server": {
                     "anyOf": [
                         obj(
                             {
-                                "type": choice(["stdio"]),
+                                "type": nullable(choice(["stdio"])),
                                 "command": FILLED,
                                 "args": nullable(array(STRING)),
                                 "env": nullable(STRINGS_BY_NAME),
@@ -159,7 +159,7 @@ def _mcp_components() -> dict[str, Schema]:
                         ),
                     ]
                 },
-                "timeout": {"type": "number", "exclusiveMinimum": 0, "maximum": 120},
+                "timeout": nullable({"type": "number", "exclusiveMinimum": 0, "maximum": 120}),
                 "tool_call": nullable(obj({"name": FILLED, "arguments": nullable(FREE)}, "name")),
             },
             "server",

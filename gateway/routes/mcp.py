@@ -224,14 +224,17 @@ class McpRoutes:
 
     async def create(self, settings_key: str) -> Response:
         """Add a server to the settings; one that is there already is left alone."""
-        return await self._change(settings_key, await json_body(request), new=True)
+        return await self._change(settings_key, await self._server(), new=True)
+
+    async def _server(self) -> Any:
+        body = await json_body(request)
+        if body is None:  # to the settings it would mean that the server is to go
+            raise Invalid(*server_errors(body, ("body",)))
+        return body
 
     async def patch(self, settings_key: str) -> Response:
         """Merge a change into a server of the settings."""
-        change = await json_body(request)
-        if change is None:  # to the settings it would mean that the server is to go
-            raise Invalid(*server_errors(change, ("body",)))
-        return await self._change(settings_key, change, new=False)
+        return await self._change(settings_key, await self._server(), new=False)
 
     async def delete(self, settings_key: str) -> Response:
         """Remove a server from the settings."""

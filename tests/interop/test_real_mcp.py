@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -24,7 +25,13 @@ pytestmark = pytest.mark.interop
 
 OSTLER = Path(sysconfig.get_path("scripts")) / "ostler"
 
-AGENTS = {agent.key: agent for agent in (CLAUDE_CODE, CODEX, GEMINI_CLI)}
+
+# Without that it offers the tools of MCP servers only after a search, in a form of its own.
+UPFRONT = replace(
+    CLAUDE_CODE, secrets=lambda url: {**CLAUDE_CODE.secrets(url), "ENABLE_TOOL_SEARCH": "false"}
+)
+
+AGENTS = {agent.key: agent for agent in (UPFRONT, CODEX, GEMINI_CLI)}
 each_agent = pytest.mark.parametrize("agent", AGENTS.values(), ids=AGENTS)
 
 CALL = 'MCP: secret_sum {"a": 20, "b": 3}'

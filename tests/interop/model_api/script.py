@@ -110,9 +110,10 @@ def _one_call(request: ModelRequest, verb: str, argument: str) -> Answer:
         return _call(tool, lambda found: tools.write_arguments(found, path, text or "text"))
     if verb == "MCP":
         name, _, text = argument.partition(" ")
-        return _call(
-            tools.find_like(request.tools, name), lambda found: tools.mcp_arguments(found, name, text)
-        )
+        found = tools.find_like(request.tools, name)
+        if found is None and not request.rounds:
+            found = next((each for each in request.tools if each.kind == "search"), None)
+        return _call(found, lambda tool: tools.mcp_arguments(tool, name, text))
     tool = tools.find(request.tools, tools.SHELL)
     return _call(tool, lambda found: tools.shell_arguments(found, argument, escalate=verb == "ASK"))
 

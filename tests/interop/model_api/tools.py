@@ -32,6 +32,8 @@ def find_like(tools: Iterable[Tool], part: str) -> Tool | None:
 
 def mcp_arguments(tool: Tool, part: str, arguments: str) -> Any:
     """Arguments of a call of an MCP server's tool; of one that runs code, such a call."""
+    if tool.kind == "search":
+        return {"query": part}
     given = json.loads(arguments or "{}")
     if tool.kind == "code":
         return (
