@@ -73,7 +73,7 @@ class McpJobs:
     async def start(
         self, name: str, entry: Mapping[str, Any], given: Mapping[str, str], *, seconds: float
     ) -> Job:
-        """Begin a login, and wait at most so long until a person can be sent somewhere. Raises TooManyJobs."""
+        """Begin a login; wait at most so long until a person can be sent somewhere. Raises TooManyJobs."""
         self._forget()
         if sum(not job.over for job in self._jobs.values()) >= MAX_JOBS:
             raise TooManyJobs("as many logins as there may be are under way; finish one, or try again later")

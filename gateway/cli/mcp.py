@@ -122,9 +122,7 @@ def list_servers(arguments: Namespace) -> None:
         if each.problem is not None:
             tell(f"{each.name} ({each.source}) is not used: {each.problem}")
         elif each.hidden:
-            tell(
-                f"{each.name} of mcp.json does not count: the settings have one of that name, which goes before it"
-            )
+            tell(f"{each.name} of mcp.json does not count: that of the settings goes before it")
     for problem in problems:
         tell(problem)
 

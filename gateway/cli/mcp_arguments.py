@@ -17,7 +17,7 @@ EPILOG: Final = (
 
 ADD_EXAMPLES: Final = """examples:
   ostler mcp add files --transport stdio npx -- -y @modelcontextprotocol/server-filesystem /srv
-  ostler mcp add github --transport http https://mcp.example/github --header 'Authorization: Bearer ${GITHUB_TOKEN}'
+  ostler mcp add github --transport http https://mcp.example/gh --header 'Authorization: Bearer ${GH_TOKEN}'
   ostler mcp add tracker --transport http https://mcp.example/tracker --auth oauth
   ostler mcp add search --transport stdio --env API_KEY='${SEARCH_KEY}' --disabled search-server
 

@@ -126,9 +126,7 @@ async def _login(arguments: Namespace) -> None:
             if event["event"] == "authorize":
                 url = event["url"]
                 _say(f"Open this address in a browser to log in to {server.name}:\n\n    {clean(url)}\n")
-                _say(
-                    "If the browser then finds nothing, paste the address that it was sent to, or the code in it:"
-                )
+                _say("If the browser then finds nothing, paste the address it was sent to, or the code:")
                 if not arguments.no_browser and sys.stderr.isatty():
                     await trio.to_thread.run_sync(partial(webbrowser.open, url), abandon_on_cancel=True)
                 nursery.start_soon(_pasted, login)

@@ -1,4 +1,4 @@
-"""Runs the process that speaks to an MCP server (`supervisor.mcp.helper`), and ends it with all it started."""
+"""Runs the process that speaks to an MCP server (`supervisor.mcp.helper`), and ends all of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import trio
 from supervisor.agents import AgentProcess, SpawnError, base_environment, spawn
 
 START_SECONDS: Final = 30.0
-"""What a helper may take on top of its own limit: the SDK takes a second to import, more on a busy machine."""
+"""What a helper may take on top of its own limit: the SDK takes a second to import, or more."""
 
 MAX_LINE: Final = 4 * 1024 * 1024
 """Bytes of one event: a thousand tools and a result fit into half a megabyte."""

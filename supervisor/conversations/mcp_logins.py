@@ -1,4 +1,4 @@
-"""Access tokens for MCP servers that want OAuth: kept, renewed before they expire, given to whom they are for."""
+"""Access tokens for MCP servers that want OAuth: kept, and renewed before they expire."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ LOGIN_SECONDS: Final = 600.0
 
 
 class CannotTry(Exception):
-    """Nothing was asked of the server; one line with what to check, and without values. `kind` is the wire's."""
+    """Nothing was asked of the server; one line with what to check, no values. `kind` is the wire's."""
 
     def __init__(self, reason: str, kind: str = "unknown") -> None:
         super().__init__(reason)
@@ -52,7 +52,7 @@ class McpProbe:
         seconds: float,
         tool_call: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Connect and list the tools: the wire's answer, with objects as `tools`. `entry` is a valid one in the
+        """Connect and list the tools: the wire's answer, with objects as `tools`. `entry` is valid, in the
         settings' shape; `secrets` are what its values may name.
 
         Bounded by `seconds` and what a start takes. Cancelling it ends what it started.
@@ -115,7 +115,7 @@ class McpProbe:
     async def login(
         self, name: str, entry: Mapping[str, Any], secrets: Mapping[str, str]
     ) -> AsyncIterator[Login]:
-        """Log in to a remote server, for the length of the block, which has to see it through (`Login.event`).
+        """Log in to a remote server, in the block, which has to see it through (`Login.event`).
 
         Raises CannotTry, HelperFailed, and what the store of logins raises. Cancelling it ends the login.
         """
@@ -173,5 +173,5 @@ def _named(pairs: list[dict[str, str]]) -> dict[str, str]:
 
 def _reason(entry: Mapping[str, Any], reason: str) -> str:
     if entry.get("command") is not None:
-        return f"Command not found: {entry['command']} is no program on PATH, or not executable. Check the command."
+        return f"Command not found: {entry['command']} is not on PATH, or not executable. Check the command."
     return reason

@@ -54,27 +54,10 @@ async def gather(
     """Read the file (in a thread, which cancelling waits for) and put together what counts.
 
     A file that cannot be read drops its own servers alone. `logins` gives tokens to servers that want them,
-    which may ask an authorization server; not with `peek`, for which it only matters whether there is a login.
+    which may ask an authorization server; not with `peek`, which only looks whether there is a login.
     """
-    entries: dict[str, Any] = {}
-    dropped: list[tuple[str, str]] = []
-    notes: tuple[str, ...] = ()
-    found: Mapping[str, Any] = {}
-    if file is not None:
-        try:
-            found = (await trio.to_thread.run_sync(file.read, limiter=_limiter)).servers
-        except McpFileError as error:
-            dropped.append((FILE, str(error)))
-        old = await trio.to_thread.run_sync(file.old_configuration, limiter=_limiter)
-        notes = () if old is None else (old,)
-    wanted = configured(found, own, only=only)
-    dropped += wanted.dropped
-    for server in wanted.servers:
-        entry, missing = resolve(server, secrets)
-        if missing:
-            dropped.append((server.name, without_secrets(missing)))
-        else:
-            entries[server.name] = entry
+    found = await trio.to_thread.run_sync(_found, file, own, secrets, only, limiter=_limiter)
+    entries, dropped = dict(found.entries), list(found.dropped)
     logged_in = _LoggedIn(logins, peek=peek)
     for name in [name for name, entry in entries.items() if uses_oauth(entry)]:
         try:
@@ -82,7 +65,39 @@ async def gather(
         except (NotLoggedIn, CredentialsFailure) as error:
             del entries[name]
             dropped.append((name, str(error)))
-    return Mounting(wanted, entries, tuple(dropped), tuple(logged_in.without), notes, logged_in.proxied)
+    return attrs.evolve(
+        found,
+        entries=entries,
+        dropped=tuple(dropped),
+        without=tuple(logged_in.without),
+        proxied=logged_in.proxied,
+    )
+
+
+def _found(
+    file: McpFile | None, own: Mapping[str, Any], secrets: Mapping[str, str], only: Collection[str] | None
+) -> Mounting:
+    """What there is, before anybody is logged in. Blocks on the disk, and on what a large file takes."""
+    entries: dict[str, Any] = {}
+    dropped: list[tuple[str, str]] = []
+    notes: tuple[str, ...] = ()
+    listed: Mapping[str, Any] = {}
+    if file is not None:
+        try:
+            listed = file.read().servers
+        except McpFileError as error:
+            dropped.append((FILE, str(error)))
+        old = file.old_configuration()
+        notes = () if old is None else (old,)
+    wanted = configured(listed, own, only=only)
+    dropped += wanted.dropped
+    for server in wanted.servers:
+        entry, missing = resolve(server, secrets)
+        if missing:
+            dropped.append((server.name, without_secrets(missing)))
+        else:
+            entries[server.name] = entry
+    return Mounting(wanted, entries, tuple(dropped), notes=notes)
 
 
 class _LoggedIn:
@@ -123,10 +138,10 @@ async def _current(logins: McpLogins, name: str, entry: Mapping[str, Any], refus
 
 
 async def served(mounting: Mounting, nursery: trio.Nursery) -> Mapping[str, Any]:
-    """The entries as the agent is to get them: a proxy for those that need one runs in the nursery from now on."""
+    """The entries as the agent is to get them: a proxy for those that need one lives in the nursery."""
     if not mounting.proxied:
         return mounting.entries
-    proxy = Proxy({path: target for path, target in mounting.proxied.values()})
+    proxy = Proxy(dict(mounting.proxied.values()))
     await nursery.start(proxy.serve)
     urls = {name: proxy.url(path) for name, (path, _) in mounting.proxied.items()}
     return {

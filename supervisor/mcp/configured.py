@@ -39,7 +39,7 @@ class Server:
 
 @attrs.frozen
 class Configured:
-    """The servers that are enabled, and (name, reason) of those that cannot be used. Reasons hold no values."""
+    """The servers that are enabled, and (name, reason) of those that cannot be used, without values."""
 
     servers: tuple[Server, ...] = ()
     dropped: tuple[tuple[str, str], ...] = ()

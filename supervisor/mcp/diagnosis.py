@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -79,7 +78,8 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
             return "unknown", f"Authentication: {leaf}."
     if seen.status in (401, 403):
         return "connection", (
-            f"Authentication: the server answered with status {seen.status}. Check its headers, or log in to it."
+            f"Authentication: the server answered with status {seen.status}. "
+            "Check its headers, or log in to it."
         )
     for leaf in leaves:
         if type(leaf).__name__.startswith("OAuth"):

@@ -23,7 +23,7 @@ URL_KEYS: Final[Mapping[str, str | None]] = {"httpUrl": "http", "serverUrl": Non
 """Other names of `url`, and the transport that each tells."""
 
 KEPT: Final = ("url", "command", "args", "env", "cwd", "description", "headers", "auth", "enabled")
-"""What an entry here and one of the settings have in common. Everything else in the file is somebody else's."""
+"""What an entry here and one of the settings have in common. All else in the file is somebody else's."""
 
 OAUTH: Final = "oauth"
 AUTH_WORDS: Final[Mapping[str, str]] = {OAUTH: "oauth2", "oauth2": "oauth2", "none": "none"}

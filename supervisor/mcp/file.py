@@ -1,8 +1,8 @@
 """The file `mcp.json`: the MCP servers of this machine, written by people and by `ostler mcp`.
 
-`{"mcpServers": {name: entry}}`, as other MCP clients have it. Whoever changes it holds a lock, reads the newest
-content, and replaces the file as a whole: two writers at once lose nothing of each other's, a reader sees the
-old file or the new one. What is in it and not understood is kept, in its place.
+`{"mcpServers": {name: entry}}`, as other MCP clients have it. Whoever changes it holds a lock, reads what is
+there now, and replaces the file as a whole: two writers at once lose nothing of each other's, a reader sees
+the old file or the new one. What is in it and not understood is kept, in its place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ MAX_BYTES: Final = 1024 * 1024
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 """Names that can be added: agents make names of tools from them."""
 
-NAME_RULE: Final = "a server name has at most 64 letters, digits, dots, dashes and underscores, and begins with none of . and -"
+NAME_RULE: Final = (
+    "a server name has at most 64 letters, digits, dots, dashes and underscores, none of . and - at first"
+)
 
 OLD_TABLES: Final = ("mcp", "mcpServers", "mcp_servers")
 OLD_FILES: Final[Mapping[str, bool]] = {"mcp.toml": True, "config.toml": False}
@@ -113,7 +115,7 @@ class McpFile:
             names = sorted({each for table in found or [document] for each in _names(table)})
             listed = f" ({', '.join(names)})" if names else ""
             return (
-                f"{path} is MCP configuration in the old format and is not read: add its servers{listed} again "
+                f"{path} is MCP configuration in the old format and not read: add its servers{listed} again "
                 "with `ostler mcp add`, then remove it"
             )
         return None

@@ -7,8 +7,9 @@ One JSON object comes in on standard input, a line of JSON for each event goes o
 `{"event": "done", ...}`. When the input ends, so does the process. What is asked for (`op`):
 
 `test`     `server` (an entry in the settings' shape, secrets in place), `tool_call`: connect, list the tools.
-`login`    `server`, `state`: the OAuth flow. Tells `{"event": "authorize", "url", "redirect_uri"}` and takes the
-           browser's answer on a loopback address, or as `{"callback_url": ...}` or `{"code": ...}` from the input.
+`login`    `server`, `state`: the OAuth flow. Tells `{"event": "authorize", "url", "redirect_uri"}`, and
+           takes the browser's answer on a loopback address, or as `{"callback_url": ...}` or `{"code": ...}`
+           from the input.
 `refresh`  `server`, `state`: a new access token.
 
 `state` is what a login consists of: client registration, tokens, when they expire (seconds since the epoch),
@@ -17,6 +18,7 @@ and the authorization server's addresses.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -112,7 +114,7 @@ async def main() -> None:
                     result = await _refresh(request)
                 else:
                     result = await _test(request, diagnosis)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is told
             # Whatever it is, it is told: nobody reads a traceback here.
             result = diagnose(error, diagnosis, seconds)
         talk.tell("done", **result)
@@ -121,11 +123,9 @@ async def main() -> None:
 
 def _load(request: Mapping[str, Any]) -> None:
     """Import the SDK before time counts: on a busy machine that takes seconds."""
-    import mcp.client.auth  # noqa: F401
-
+    importlib.import_module("mcp.client.auth")
     if request["op"] != "refresh":
-        import mcp.client.sse
-        import mcp.client.streamable_http  # noqa: F401
+        importlib.import_module("mcp")
 
 
 async def _test(request: Mapping[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
@@ -168,7 +168,7 @@ async def _transport(server: Mapping[str, Any], diagnosis: Diagnosis, auth: Any)
     async with AsyncExitStack() as stack:
         kind = transport_of(server)
         if kind == "stdio":
-            errors = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+            errors = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))  # noqa: SIM115
             marker = {MARKER: os.environ[MARKER]} if MARKER in os.environ else {}
             parameters = StdioServerParameters(
                 command=server["command"],

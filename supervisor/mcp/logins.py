@@ -136,7 +136,7 @@ class LoginStore:
                 raise LoginsError(f"{self._path} was written by another version of Ostler")
             logins = document["logins"]
             if not all(isinstance(token, str) for token in logins.values()):
-                raise TypeError
+                raise TypeError  # noqa: TRY301 - it is as unusable as what the rest of the block meets
         except FileNotFoundError:
             return {}
         except (OSError, UnusableError) as error:

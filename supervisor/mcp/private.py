@@ -40,8 +40,8 @@ def read_regular(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Alone among the writers of that file, whose directory is made if need be. The lock is a file of its own,
-    since the other one is exchanged. Raises UnusableError after `LOCK_SECONDS`, and OSError."""
+    """Alone among the writers of that file, whose directory is made if need be. The lock is a file of its
+    own, since the other one is exchanged. Raises UnusableError after `LOCK_SECONDS`, and OSError."""
     path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(path.with_name(f"{path.name}.lock"), flags, PRIVATE_FILE)

@@ -1,8 +1,8 @@
 """A loopback address that stands for a remote MCP server behind a login, and adds the token of the moment.
 
 Agents keep the headers that they are told at their start, and access tokens end sooner than conversations do.
-So where a token expires, the agent is told this address instead: it has nothing to hide but a path that nobody
-can guess, and the token never leaves the server. One proxy serves the servers of one agent, and ends with it.
+So where a token expires, the agent is told this address instead: all it has is a path that nobody can guess,
+and the token never leaves the server. One proxy serves the servers of one agent, and ends with it.
 """
 
 from __future__ import annotations

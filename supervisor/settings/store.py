@@ -65,7 +65,7 @@ class SettingsStore:
         return await self.patch_with(lambda _: body)
 
     async def patch_with(self, make: Callable[[SettingsDocument], Any]) -> SettingsDocument:
-        """``patch`` with the body that ``make`` makes of the settings as they are; what it raises comes out."""
+        """``patch`` with the body that ``make`` makes of the settings now; what it raises comes out."""
         async with self._lock:
             body = make(await self._load())
             changed = apply_change(await self._load(), body, self.rules)

@@ -17,7 +17,7 @@ from supervisor.conversations.admission import Limits
 from supervisor.events import Vocabulary
 
 CAT = {"command": "/bin/cat"}
-TOKEN = "t0ken-of-the-tracker"  # noqa: S105
+TOKEN = "t0ken-of-the-tracker"
 
 
 def configure(root: Path, servers: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Agents and MCP servers behind a login: a header with a token that lasts, or a proxy that adds one of the moment.
+"""Agents and MCP servers behind a login: a header with a token that lasts, or a proxy that adds one.
 
 The servers and their authorization server are the MCP SDK's own, on loopback.
 """

@@ -92,7 +92,8 @@ def test_add_list_get_disable_enable_remove(mcp: Machine) -> None:
     }
     assert stat.S_IMODE(mcp.file.stat().st_mode) == 0o600
     assert mcp(
-        "add", "web", "https://mcp.example/x", "--transport", "http", "--header", f"Authorization: Bearer {SECRET}",
+        "add", "web", "https://mcp.example/x", "--transport", "http",
+        "--header", f"Authorization: Bearer {SECRET}",
         "--header", "X-Key:  v:1 ", "--disabled",
     ).status == 0  # fmt: skip
     assert mcp.servers["web"] == {
@@ -190,7 +191,8 @@ def test_json_for_programs(mcp: Machine) -> None:
         (["add", "a", "--transport", "http", "http://x", "--", "y"], ["--", "stdio"]),
         (["add", "a", "--transport", "http", "http://x", "--auth", "magic"], ["--auth", "magic", "oauth"]),
         (
-            ["add", "a", "--transport", "http", "http://x", "--auth", "oauth", "--header", "authorization: x"],
+            ["add", "a", "--transport", "http", "http://x", "--auth", "oauth",
+             "--header", "authorization: x"],
             ["--auth", "--header", "exclude"],
         ),
         (["add", "a", "--transport", "stdio", "c", "--enabled", "--disabled"], ["--enabled", "--disabled"]),
@@ -198,7 +200,7 @@ def test_json_for_programs(mcp: Machine) -> None:
         (["add", "a", "--transport", "stdio", "c", "pkg"], ["pkg", "behind --"]),
         (["add", "a", "--transport", "http", "http://x", "--header", "nocolon"], ["--header", "Key: Value"]),
         (["add", "a", "--transport", "http", "http://x", "--header", "a b: c"], ["--header", "Key: Value"]),
-        (["add", "a", "--transport", "http", "http://x", "--header", "A: b\r\nC: d"], ["--header", "control"]),
+        (["add", "a", "--transport", "sse", "http://x", "--header", "A: b\r\nC: d"], ["--header", "control"]),
         (
             ["add", "a", "--transport", "http", "http://x", "--header", "A: b", "--header", "a: c"],
             ["--header", "twice"],
@@ -259,7 +261,8 @@ def test_a_server_that_is_there_already(mcp: Machine) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["list"], ["get", "a"], ["remove", "a"], ["enable", "a"], ["disable", "a"], ["test", "a"], ["login", "a"],
+        ["list"], ["get", "a"], ["remove", "a"], ["enable", "a"], ["disable", "a"], ["test", "a"],
+        ["login", "a"],
         ["add", "b", "--transport", "stdio", "c"],
     ],
 )  # fmt: skip

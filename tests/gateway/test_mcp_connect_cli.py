@@ -126,7 +126,7 @@ class Odd(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"hi")
 
-    do_GET = do_POST
+    do_GET = do_POST  # noqa: N815
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -296,7 +296,8 @@ def test_a_login_that_is_refused(mcp: Machine, tmp_path: Path) -> None:
         process = mcp.start("login", "calc")
         url = authorization_url(process)
         query = parse_qs(urlsplit(url).query)
-        answer = f"{query['redirect_uri'][0]}?error=access_denied&error_description=no+thanks&state={query['state'][0]}"
+        refusal = f"error=access_denied&error_description=no+thanks&state={query['state'][0]}"
+        answer = f"{query['redirect_uri'][0]}?{refusal}"
         assert "refused" in httpx2.get(answer).text
         _, err = process.communicate(timeout=60)
         assert process.returncode == 1
@@ -329,7 +330,7 @@ def test_a_token_is_renewed_before_it_expires(mcp: Machine, tmp_path: Path) -> N
 def test_a_login_that_cannot_be_renewed_has_ended(mcp: Machine, tmp_path: Path) -> None:
     with real_server("oauth", tmp_path) as server:
         log_in(mcp, server)
-        expires_in(mcp, server, -1, refresh_token="refresh-of-another-day")  # noqa: S106
+        expires_in(mcp, server, -1, refresh_token="refresh-of-another-day")
         done = mcp("test", "calc")
         assert done.status == 1
         assert "the login has ended: `ostler mcp login calc`" in done.err

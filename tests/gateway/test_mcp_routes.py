@@ -160,7 +160,7 @@ async def test_a_login_over_the_interface(gateway: Any, tmp_path: Path) -> None:
                 await trio.sleep(0.1)
                 _, found = await gateway.call("GET", path)
         assert (found["ok"], found["status"], found["tools"]) == (True, "succeeded", TOOLS), found
-        assert found["oauth_state"]["tokens"]["access_token"] == "**********"  # noqa: S105
+        assert found["oauth_state"]["tokens"]["access_token"] == "**********"
         _, found = await gateway.call("GET", path, headers={"X-Expose-Secrets": "plaintext"})
         token = real.lines("took")[-1].split()[1]
         assert found["oauth_state"]["tokens"]["access_token"] == token

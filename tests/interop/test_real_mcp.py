@@ -1,7 +1,7 @@
 """Real agents use real MCP servers through Ostler: one that they start, one over http, one behind a login.
 
-The servers are the MCP SDK's (`support/mcp_server.py`). The model is told to call their tool, whose answer nobody
-can guess.
+The servers are the MCP SDK's (`support/mcp_server.py`). The model is told to call their tool, whose
+answer nobody can guess.
 """
 
 from __future__ import annotations

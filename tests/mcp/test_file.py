@@ -268,9 +268,11 @@ def test_entries_as_others_write_them(entry: dict[str, Any], expected: dict[str,
 @pytest.mark.parametrize(
     "entry",
     [
-        "npx", None, [], {}, {"command": "c", "url": "https://x"}, {"command": 1}, {"command": "c", "args": "x"},
+        "npx", None, [], {}, {"command": "c", "url": "https://x"}, {"command": 1},
+        {"command": "c", "args": "x"},
         {"url": "https://x", "transport": "carrier-pigeon"}, {"url": "https://x", "transport": "stdio"},
-        {"command": "c", "transport": "http"}, {"url": "https://x", "auth": "magic"}, {"command": "c", "env": ["x"]},
+        {"command": "c", "transport": "http"}, {"url": "https://x", "auth": "magic"},
+        {"command": "c", "env": ["x"]},
         {"command": "c", "enabled": "yes"}, {"command": "c", "type": 1},
     ],
 )  # fmt: skip

@@ -1,8 +1,8 @@
 """A real MCP server, from the MCP SDK: `mcp_server.py stdio|http|sse|oauth [options]`.
 
-`http`, `sse` and `oauth` listen on a free loopback port and print it as their first line. `oauth` wants a token
-of the SDK's own authorization server, which lets everybody in at once; `--lifetime` is that of its access tokens
-in seconds (0: they last), and a refresh token counts once. `--log FILE` gets a line for each thing that happens.
+`http`, `sse` and `oauth` listen on a free loopback port and print it as their first line. `oauth` wants a
+token of the SDK's own authorization server, which lets everybody in at once; `--lifetime` is that of its access tokens
+in seconds (0: they last), and a refresh token counts once. `--log FILE` gets a line for what happens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 
 class Desk:
-    """What the SDK's authorization server keeps: it decides nothing, and refuses what it has not given out."""
+    """What the SDK's authorization server keeps: it refuses what it has not given out."""
 
     def __init__(self, lifetime: int, log: Any) -> None:
         self.lifetime, self.log = lifetime, log

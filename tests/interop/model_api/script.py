@@ -3,8 +3,8 @@
     TOOL: COMMAND           one call of the agent's own shell tool, then a text with its result
     ASK: COMMAND            the same, asking to leave the sandbox where the tool offers that (Codex requests
                             a permission only then)
-    MCP: NAME ARGUMENTS     one call of the tool of an MCP server that has this in its name, with these arguments
-                            (JSON)
+    MCP: NAME ARGUMENTS     one call of the tool of an MCP server that has this in its name, with these
+                            arguments (JSON)
     TOOLS N: COMMAND        N calls in one answer
     LOOP N: COMMAND         N rounds of one call each (`%i` in COMMAND is the number of the call)
     WRITE: PATH TEXT        one call of the agent's own file-writing tool
