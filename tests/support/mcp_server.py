@@ -1,8 +1,9 @@
 """A real MCP server, from the MCP SDK: `mcp_server.py stdio|http|sse|oauth [options]`.
 
-`http`, `sse` and `oauth` listen on a free loopback port and print it as their first line. `oauth` wants a
-token of the SDK's own authorization server, which lets everybody in at once; `--lifetime` is that of its access tokens
-in seconds (0: they last), and a refresh token counts once. `--log FILE` gets a line for what happens.
+`http`, `sse` and `oauth` listen on a free loopback port and print it as their first line.
+`oauth` wants a token of the SDK's own authorization server, which lets everybody in at once. `--lifetime` is
+that of its tokens in seconds (0: they last); a refresh token counts once. `--log FILE` gets a line for what
+happens.
 """
 
 from __future__ import annotations
