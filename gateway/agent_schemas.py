@@ -116,11 +116,85 @@ def agent_components() -> dict[str, Schema]:
             "subdir",
         ),
         "MCPServer": _mcp_server(),
+        **_mcp_components(),
     }
 
 
 PROFILE_FIELDS = frozenset({"acp_model", "acp_session_mode", "acp_prompt_timeout", "acp_startup_timeout"})
 """What a profile has in common with the settings."""
+
+
+def _mcp_components() -> dict[str, Schema]:
+    """What is asked and answered when an MCP server is tried, or logged in to."""
+    auth = nullable(obj({"strategy": choice(AUTH_FIELDS)}, "strategy"))
+    kind = nullable(choice(["timeout", "connection", "unknown"]))
+    text, result = nullable(STRING), nullable(ref("MCPToolCallResult"))
+    names = array(STRING)
+    return {
+        "MCPServerPatch": {**FREE, "description": "A merge patch of an MCPServer: null removes a property"},
+        "MCPTestRequest": obj(
+            {
+                "name": nullable({"type": "string", "minLength": 1, "maxLength": 128}),
+                "server": {
+                    "anyOf": [
+                        obj(
+                            {
+                                "type": nullable(choice(["stdio"])),
+                                "command": FILLED,
+                                "args": nullable(array(STRING)),
+                                "env": nullable(STRINGS_BY_NAME),
+                                "cwd": nullable(STRING),
+                            },
+                            "command",
+                        ),
+                        obj(
+                            {
+                                "type": choice(["http", "shttp", "streamable-http", "sse"]),
+                                "url": FILLED,
+                                "headers": nullable(STRINGS_BY_NAME),
+                                "auth": auth,
+                            },
+                            "type",
+                            "url",
+                        ),
+                    ]
+                },
+                "timeout": nullable({"type": "number", "exclusiveMinimum": 0, "maximum": 120}),
+                "tool_call": nullable(obj({"name": FILLED, "arguments": nullable(FREE)}, "name")),
+            },
+            "server",
+        ),
+        "MCPToolCallResult": obj({"is_error": BOOLEAN, "text": STRING}, "is_error", "text"),
+        "MCPTestResponse": {
+            "anyOf": [
+                obj({"ok": {"const": True}, "tools": names, "tool_result": result}, "ok", "tools"),
+                obj(
+                    {"ok": {"const": False}, "error": STRING, "error_kind": kind}, "ok", "error", "error_kind"
+                ),
+            ]
+        },
+        "MCPOAuthStartResponse": obj(
+            {"ok": BOOLEAN, "job_id": text, "authorization_url": text, "error": text, "error_kind": kind},
+            "ok",
+        ),
+        "MCPOAuthStatusResponse": obj(
+            {
+                "ok": BOOLEAN,
+                "status": choice(["pending", "authorizing", "succeeded", "failed"]),
+                "job_id": STRING,
+                "authorization_url": text,
+                "callback_ready": BOOLEAN,
+                "tools": nullable(names),
+                "tool_result": result,
+                "oauth_state": nullable(FREE),
+                "error": text,
+                "error_kind": kind,
+            },
+            "ok",
+            "status",
+            "job_id",
+        ),
+    }
 
 
 def _mcp_server() -> Schema:

@@ -21,6 +21,7 @@ from gateway.routes.agents import METRICS, AgentRoutes
 from gateway.routes.conversations import ConversationRoutes
 from gateway.routes.credentials import CredentialRoutes
 from gateway.routes.events import EventRoutes
+from gateway.routes.mcp import McpRoutes
 from gateway.routes.secrets import SecretRoutes
 from gateway.routes.server import ServerRoutes
 from gateway.routes.settings import SettingsRoutes
@@ -63,6 +64,7 @@ def create_app(services: Services) -> QuartTrio:
         *AgentProfileRoutes(services).routes(),
         *AgentRoutes(services).routes(),
         *CredentialRoutes(services).routes(),
+        *McpRoutes(services).routes(),
     )
     register(app, routes)
 

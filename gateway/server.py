@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Final, cast
 
 import attrs
@@ -23,6 +24,7 @@ from gateway.config import Config
 from gateway.control import ControlSocket
 from gateway.keys import is_key
 from gateway.listener import BindError, bind, serve_connections, url_of
+from gateway.mcp_jobs import open_jobs
 from gateway.notify import Notifier
 from gateway.services import Services
 from gateway.state import StateRefused, make_private
@@ -30,11 +32,15 @@ from supervisor.agents import Level, Lifeline, load_catalog, open_containment, p
 from supervisor.agents.lifeline import WardenGone
 from supervisor.conversations.errors import InvalidStart
 from supervisor.conversations.launcher import Launcher
+from supervisor.conversations.mcp_logins import McpLogins
+from supervisor.conversations.mcp_probe import McpProbe
 from supervisor.conversations.supervisor import open_supervisor
 from supervisor.conversations.vault import Vault
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore, is_private, take_private
 from supervisor.journal import Journal, JournalClosed, JournalError, open_journal
 from supervisor.mcp import server_errors
+from supervisor.mcp.file import McpFile
+from supervisor.mcp.logins import LoginStore
 from supervisor.settings import (
     AgentProfileStore,
     AgentSettings,
@@ -248,6 +254,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     cipher = StoreCipher(secrets)
     settings = SettingsStore(config.state, presets(catalog), server_errors, cipher)
     vault = Vault(cipher)
+    logins = McpLogins(LoginStore(config.state, cipher), environ, config.state)
     supervision = config.supervision
 
     async def origins() -> dict[str, str]:
@@ -262,6 +269,8 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
         origins=origins,
         keep_secret=secrets.exchange,
         max_frame=supervision.max_frame,
+        mcp_file=McpFile(config.state),
+        mcp_logins=logins,
         hidden=(*config.session_api_keys, *(value for name, value in environ.items() if is_private(name))),
         vault=vault,
     )
@@ -290,6 +299,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             drain_seconds=supervision.drain_seconds,
             allowance=supervision.allowance,
         ) as supervisor,
+        open_jobs(McpProbe(environ, _home(environ, config.state), logins)) as jobs,
     ):
         yield Services(
             config=config,
@@ -298,7 +308,14 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             settings=settings,
             profiles=AgentProfileStore(settings),
             secrets=secrets,
+            mcp=jobs,
         )
+
+
+def _home(environ: Mapping[str, str], otherwise: Path) -> Path:
+    """Where programs are started that belong to no conversation."""
+    home = Path(environ.get("HOME") or otherwise)
+    return home if home.is_dir() else otherwise
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

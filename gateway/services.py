@@ -15,6 +15,7 @@ from gateway.config import Config
 from gateway.lobby import Lobby
 
 if TYPE_CHECKING:
+    from gateway.mcp_jobs import McpJobs
     from supervisor.conversations.launcher import Launcher
     from supervisor.conversations.supervisor import Supervisor
     from supervisor.credentials import SecretStore
@@ -77,6 +78,7 @@ class Services:
     settings: SettingsStore
     profiles: AgentProfileStore
     secrets: SecretStore
+    mcp: McpJobs | None = None
     closing: trio.Event = attrs.field(factory=trio.Event)
     activity: Activity = attrs.field(factory=Activity)
     lobby: Lobby = attrs.field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+import attrs
 import orjson
 import trio
 
@@ -57,7 +58,12 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     reader.flag("secrets_encrypted")
     profile_id = reader.uuid("agent_profile_id")
     agent = _spelled_out(reader, services)
-    defaults = {} if named else (await services.settings.get()).conversation_settings
+    settings = await services.settings.get()
+    if agent is not None:
+        # By name, the request's MCP servers go before those of the settings.
+        servers = settings.agent_settings.get("mcp_config") or {}
+        agent = attrs.evolve(agent, mcp_config={**servers, **agent.mcp_config})
+    defaults = {} if named else settings.conversation_settings
     fields = _fields(reader, defaults)
     secrets: dict[str, str] = {}
     try:
@@ -68,6 +74,8 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     if profile_id is not None:
         profile = await services.profiles.by_id(profile_id)
         agent = await services.profiles.launch_settings(profile_id)
+        if profile.mcp_server_refs is not None:
+            fields["mcp_only"] = profile.mcp_server_refs
         fields["launched_agent_profile"] = {
             "agent_profile_id": profile.id,
             "revision": profile.revision,

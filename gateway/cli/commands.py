@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from gateway.cli.mcp_arguments import add_mcp
+
 INTERRUPTED: Final = 130
 """128 and the number of SIGINT, as shells have it."""
 
@@ -88,6 +90,7 @@ def add_commands(
     check = command("check", "tell which credential an agent would use, never its value", actions)
     check.add_argument("agent", metavar="AGENT", nargs="?", help="its key, such as codex; all without it")
     command("rotate", "encrypt everything that is stored under a new master key", actions)
+    add_mcp(add)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -99,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
     try:
-        server = Server.of(arguments.url, os.environ)
+        server = Server.of(arguments.url, os.environ) if hasattr(arguments, "url") else None
         importlib.import_module(f"gateway.cli.{arguments.command}").run(server, arguments)
         sys.stdout.flush()
     except Failure as error:

@@ -45,12 +45,12 @@ class SettingsRoutes:
     async def get(self) -> Response:
         """The settings; secrets in them are redacted unless the request says otherwise."""
         expose = expose_of(request.headers.get(EXPOSE))
-        return await self._answer(await self.services.settings.get(), expose)
+        return await self.answer(await self.services.settings.get(), expose)
 
     async def patch(self) -> Response:
         """Apply a change as a whole, or not at all."""
         changed = await self.services.settings.patch(await json_body(request))
-        return await self._answer(changed, Expose.REDACTED)
+        return await self.answer(changed, Expose.REDACTED)
 
     async def agent_schema(self) -> Response:
         """What a form for the agent settings shows."""
@@ -60,7 +60,8 @@ class SettingsRoutes:
         """What a form for the conversation settings shows."""
         return json_response(conversation_schema())
 
-    async def _answer(self, document: SettingsDocument, expose: Expose) -> Response:
+    async def answer(self, document: SettingsDocument, expose: Expose) -> Response:
+        """The settings, secrets in them shown as `expose` says."""
         # In a thread: the first encryption loads a large library.
         response = json_response(await trio.to_thread.run_sync(public, document, expose, self._cipher()))
         response.headers["Cache-Control"] = "no-store"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import structlog
@@ -16,6 +16,7 @@ from supervisor.credentials.masking import Masker
 
 from .errors import AgentFailure
 from .launcher import Plan
+from .mounting import Mounted
 from .session import Session
 
 log = structlog.get_logger(__name__)
@@ -26,8 +27,10 @@ STDERR_LINES: Final = 8
 
 @attrs.define(eq=False)
 class AgentRun:
-    """A running agent. `initialized` and `session` are set once the handshake is through.
+    """A running agent. `initialized` and `session` are set once the handshake is through, `mounted` with the
+    session.
 
+    `nursery` is for what serves the agent and ends with it.
     `scope` ends it: cancelling it stops the process tree by the stop ladder. `gone` is set when the whole
     tree is. `asked` is the phase that follows when the end was asked for; None makes it a crash.
     """
@@ -36,11 +39,19 @@ class AgentRun:
     process: AgentProcess
     connection: Connection
     services: Services
-    scope: trio.CancelScope
+    nursery: trio.Nursery
     initialized: InitializeResult | None = None
     session: Session | None = None
+    mounted: Mounted = attrs.field(factory=Mounted)
+    servers: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
+    """The MCP servers as it is told of them, once they are known."""
     asked: str | None = None
     gone: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def scope(self) -> trio.CancelScope:
+        """What ends it."""
+        return self.nursery.cancel_scope
 
     @property
     def pid(self) -> int:
@@ -114,7 +125,7 @@ async def run_agent(
                 jail=plan.jail,
             )
             try:
-                yield AgentRun(plan, process, connection, services, nursery.cancel_scope)
+                yield AgentRun(plan, process, connection, services, nursery)
             finally:
                 with trio.CancelScope(shield=True):
                     await services.close()

@@ -32,6 +32,7 @@ from .failures import error_event
 from .history import OpenCalls, speech
 from .info import conversation_info, full_state
 from .launcher import Launcher
+from .mounting import COMMAND
 from .operators import Tally
 from .originals import Allowance
 from .record import ConversationRecord
@@ -194,7 +195,8 @@ class Conversation:
             len(self.inbox) >= QUEUED_MAX or sum(item.size for item in self.inbox) + size > QUEUED_BYTES
         ):
             raise QueueFull(len(self.inbox))
-        if run:
+        ours = prompt.is_command(message, COMMAND)
+        if run and not ours:
             self._check_room()
         record = self.record
         events: list[Event] = []
@@ -203,7 +205,7 @@ class Conversation:
             events.append(self.recorder.state("execution_status", "idle"))
         event = MessageEvent(id=new_event_id(), source="user", llm_message=message, sender=sender)
         record.last_user_message_id = event.id
-        if record.title is None and record.autotitle:
+        if record.title is None and record.autotitle and not ours:
             record.title = _title(message)
         events += [event, self.recorder.state("last_user_message_id", event.id)]
         last = self.recorder.write(events)

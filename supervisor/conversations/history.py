@@ -7,6 +7,9 @@ from typing import Any, Final
 
 from supervisor.events import ACPToolCallEvent, AgentErrorEvent, Event, new_event_id
 
+from .mounting import COMMAND
+from .translate import BY_OSTLER
+
 INTERRUPTED: Final = (
     "Interrupted: the server stopped before this tool call ended; what it has done is not known."
 )
@@ -16,6 +19,9 @@ REPEATED_BYTES: Final = 16 * 1024
 calls that a dead server leaves open the rest need not be in memory."""
 
 _CARD_NAMES: Final = ("tool_call_id", "title", "tool_kind")
+
+NOT_FOR_AGENTS: Final = frozenset({COMMAND})
+"""Messages that Ostler answers: no agent has heard of them."""
 
 OUTPUT_CHARS: Final = 500
 """How much of a tool's output a transcript shows: enough to know what it was."""
@@ -91,11 +97,15 @@ def speech(event: Mapping[str, Any]) -> tuple[str, str] | None:
     kind = event.get("kind")
     if kind == "MessageEvent":
         words = _text(event["llm_message"].get("content"))
+        if words.strip() in NOT_FOR_AGENTS:
+            return None
         who = {"user": "User", "agent": "Assistant"}.get(str(event.get("source")))
         return (who, words) if who and words else None
     if kind == "ActionEvent":
         action = event.get("action") or {}
         if action.get("kind") == "FinishAction":
+            if event.get("summary") == BY_OSTLER:
+                return None
             return ("Assistant", action["message"]) if action.get("message") else None
         return ("Tool call", str(event.get("summary") or event.get("tool_name")))
     if kind == "ObservationEvent":

@@ -36,11 +36,14 @@ from supervisor.agents import (
 )
 from supervisor.credentials import CredentialsFailure
 from supervisor.credentials.masking import Masker
+from supervisor.mcp.file import McpFile
 from supervisor.patience import Lanes, PathTimeout, in_time
 from supervisor.settings import AgentSettings, FileSecret, agent_settings_to_dict, secrets_of
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS
 
 from .errors import AgentFailure
+from .mcp_logins import McpLogins
+from .mounting import Mounting, gather
 from .record import ConversationRecord
 from .vault import Vault
 
@@ -114,7 +117,7 @@ class Plan:
     cwd: Path
     jail: Jail
     """The workspace, as it was found before the agent could exchange it."""
-    mcp_config: Mapping[str, Any] = attrs.field(repr=False)
+    mounting: Mounting
     mask: Masker = attrs.field(repr=False)
     version: str | None
     login: Login
@@ -141,7 +144,8 @@ class Launcher:
     `origins` says of global secrets, by name, where they were given; those that it does not name are from the
     store. `keep_secret` puts a new value (a token that an agent rotated) into the store, if what stands there
     may be replaced; without it such a value is kept in the data directory alone. `hidden` are values of the
-    server's own that are masked in what agents say, though no agent is given them.
+    server's own that are masked in what agents say, though no agent is given them. `mcp_file` has the MCP
+    servers of this machine, `mcp_logins` the tokens for those that want a login.
     """
 
     catalog: Mapping[str, Descriptor]
@@ -154,6 +158,8 @@ class Launcher:
     hidden: Sequence[str] = attrs.field(default=(), repr=False)
     keep_secret: KeepSecret | None = None
     max_frame: int = MAX_FRAME_BYTES
+    mcp_file: McpFile | None = None
+    mcp_logins: McpLogins | None = None
     _logins: SharedLogins = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: SharedLogins(self.data / LOGINS_DIR, self._keep), takes_self=True),
@@ -215,6 +221,7 @@ class Launcher:
             reason = f"The agent's data directory could not be prepared: {held or error.strerror or error}"
             raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
         opened = await self.vault.open_settings(settings)
+        mounting = await gather(self.mcp_file, opened.mcp_config, given, record.mcp_only, self.mcp_logins)
         cwd = Path(record.working_dir)
         try:
             made = partial(_make_workspace, cwd)
@@ -223,9 +230,10 @@ class Launcher:
             reason = f"The workspace {cwd} cannot be used: {error.strerror or error}"
             raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
         # In a thread: some milliseconds for every ten secrets.
-        mask = await trio.to_thread.run_sync(
-            _masker, given, [*prepared.tokens, *self.hidden], agent_settings_to_dict(opened)
-        )
+        # With the MCP servers as the agent gets them: secrets are in their place.
+        shown = {**agent_settings_to_dict(opened), "mcp_config": {**opened.mcp_config, **mounting.entries}}
+        paths = [path for path, _ in mounting.proxied.values()]
+        mask = await trio.to_thread.run_sync(_masker, given, [*prepared.tokens, *self.hidden, *paths], shown)
         return Plan(
             descriptor=descriptor,
             argv=launch.argv,
@@ -233,13 +241,24 @@ class Launcher:
             secrets=given,
             cwd=cwd,
             jail=jail,
-            mcp_config=opened.mcp_config,
+            mounting=mounting,
             mask=mask,
             version=launch.version,
             login=Login(descriptor=descriptor, choice=prepared.choice, environment=prepared.environment),
             max_frame=self.max_frame,
             lent=frozenset(loan.name for loan in prepared.loans),
             ended=partial(self._give_back, prepared.loans),
+        )
+
+    async def mounting(self, record: ConversationRecord) -> Mounting:
+        """The MCP servers that an agent of this conversation would be given if it were started now.
+
+        Raises what `secrets` raises.
+        """
+        given = {**await self.secrets(), **await self.vault.open(record.secrets)}
+        opened = await self.vault.open_settings(record.agent)
+        return await gather(
+            self.mcp_file, opened.mcp_config, given, record.mcp_only, self.mcp_logins, peek=True
         )
 
     async def global_secrets(self) -> Mapping[str, str] | None:

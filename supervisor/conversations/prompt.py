@@ -45,6 +45,12 @@ def blocks(message: Message, *, images: bool) -> list[dict[str, Any]]:
     return out or [text_block("(empty message)")]
 
 
+def is_command(message: Message, command: str) -> bool:
+    """Whether a message is this command and nothing else."""
+    texts = [part.text for part in message.content if isinstance(part, TextContent)]
+    return len(texts) == len(message.content) and "".join(texts).strip() == command
+
+
 def _image(url: str, *, images: bool) -> dict[str, Any]:
     match = _DATA_URI.fullmatch(url)
     if match is None:

@@ -32,7 +32,8 @@ class ConversationRecord:
     queue. `turn_open` tells that its turn is under way; `unfinished` that it did not end well (yet), so that
     an explicit run has something to continue; `retry_seq` names a message that was handed over but of which
     nothing happened, so that an explicit run may hand it over once more. `secrets` holds encrypted values by
-    name. `blob_bytes` counts what has been set aside as blobs.
+    name. `blob_bytes` counts what has been set aside as blobs. `mcp_only` names the MCP servers that an agent
+    profile allows, None allows all.
 
     Of the agent's session: `session_id` (a bearer token: never shown whole), `session_cwd` its workspace,
     `session_opened` when it was opened last (seconds since the epoch), `session_used` whether the agent did
@@ -76,6 +77,7 @@ class ConversationRecord:
     parent_conversation_id: str | None = None
     children: list[str] = attrs.field(factory=list)
     launched_agent_profile: dict[str, Any] | None = None
+    mcp_only: list[str] | None = None
     extra: dict[str, Any] = attrs.field(factory=dict)
     blob_bytes: int = 0
 

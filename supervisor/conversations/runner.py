@@ -15,8 +15,9 @@ import trio
 
 from supervisor.acp.schema import text_block
 from supervisor.agents import ExitStatus
+from supervisor.credentials import CredentialsFailure
 
-from . import permissions, prompt
+from . import mounting, permissions, prompt
 from .agent import AgentRun
 from .cancelling import CancelLadder
 from .confirmations import Confirmations
@@ -26,6 +27,7 @@ from .incoming import Incoming
 from .keeper import Keeper
 from .originals import Allowance, Originals
 from .permission_requests import PermissionRequests
+from .prompt import is_command
 from .prompting import Prompting
 from .recorder import Recorder
 from .reports import Reports
@@ -271,6 +273,9 @@ class Runner:
         self._conversation.context.admission.look_again()
 
     async def _one_turn(self, item: Queued) -> None:
+        if is_command(item.message, mounting.COMMAND):
+            await self._show_mcp(item)
+            return
         with trio.CancelScope() as starting:
             self._start_scope = starting
             try:
@@ -308,6 +313,18 @@ class Runner:
             await self._recorder.log.flushed()
             nursery.cancel_scope.cancel()
 
+    async def _show_mcp(self, item: Queued) -> None:
+        """Answer `/mcp` ourselves: no agent is asked, and none is started."""
+        try:
+            now = await self._conversation.context.launcher.mounting(self._record)
+        except (CredentialsFailure, OSError) as error:
+            text = f"The configuration cannot be read: {error}"
+        else:
+            run = self._keeper.run
+            running = None if run is None or not run.usable else (run.plan.mounting, run.mounted)
+            text = mounting.overview(running, now)
+        self._turns.answered(item, text)
+
     # -- what the keeper tells ---------------------------------------------------------------------------
 
     @property
@@ -330,6 +347,8 @@ class Runner:
         note_session(self._record, run, started)
         self._translator.new_session(self._record.sessions - 1)
         self._reports.session(started)
+        if started.mounted:
+            self._recorder.emit(self._translator.state("mcp_servers", started.mounted.dump()))
         if started.session.result.config_options:
             options = [option.raw for option in started.session.result.config_options]
             self._recorder.emit(self._translator.state("config_options", options))

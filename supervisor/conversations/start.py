@@ -45,6 +45,7 @@ class StartRequest:
     autotitle: bool = True
     parent_conversation_id: str | None = None
     launched_agent_profile: dict[str, Any] | None = None
+    mcp_only: tuple[str, ...] | None = None
     extra: dict[str, Any] = attrs.field(factory=dict)
 
 

@@ -15,6 +15,7 @@ from supervisor.version import __version__
 from . import usage
 from .agent import AgentRun
 from .deadlines import Deadlines
+from .mounting import Mounted, served
 from .record import ConversationRecord
 from .session import (
     MODELS_BYTES,
@@ -38,13 +39,18 @@ MINUTE_MARGIN_SECONDS: Final = 0.5
 
 @attrs.frozen
 class Started:
-    """What came of a start: the session, its models, the MCP servers that were left out, with reasons, and
-    what of the agent's answers was not kept, in words."""
+    """What came of a start: the session, its models, its MCP servers, and what of the agent's answers was not
+    kept, in words."""
 
     session: Session
     models: ModelChoice
-    dropped: tuple[str, ...]
+    mounted: Mounted
     cut: tuple[str, ...] = ()
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The MCP servers that were left out, or are there without something, with reasons."""
+        return tuple(f"{name}: {reason}" for name, reason in (*self.mounted.dropped, *self.mounted.notes))
 
 
 async def open_agent(
@@ -61,8 +67,10 @@ async def open_agent(
             run.connection, __version__, deadlines, fs=descriptor.fs, terminal=descriptor.terminal
         )
     capabilities = run.initialized.capabilities
+    if run.servers is None:
+        run.servers = await served(run.plan.mounting, run.nursery)
     forwarded = await forward_servers(
-        run.plan.mcp_config,
+        run.servers,
         {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
         workspace=run.plan.cwd,
         search_path=run.plan.environment.get("PATH"),
@@ -83,9 +91,8 @@ async def open_agent(
         models = attrs.evolve(models, current=current)
     if record.agent.acp_session_mode:
         await choose_mode(run.connection, run.session, record.agent.acp_session_mode, deadlines)
-    notes = [*forwarded.dropped, *forwarded.notes]
-    dropped = tuple(f"{name}: {reason}" for name, reason in notes)
-    return Started(run.session, models, dropped, tuple(_cut(run.initialized, run.session, models)))
+    run.mounted = Mounted.of(run.plan.mounting, forwarded)
+    return Started(run.session, models, run.mounted, tuple(_cut(run.initialized, run.session, models)))
 
 
 def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -> Iterator[str]:

@@ -118,6 +118,7 @@ class Supervisor:
                 secrets=await self._context.vault.seal(request.secrets),
                 parent_conversation_id=request.parent_conversation_id,
                 launched_agent_profile=request.launched_agent_profile,
+                mcp_only=None if request.mcp_only is None else list(request.mcp_only),
                 extra=dict(request.extra),
             )
             descriptor = self._context.launcher.descriptor(record)

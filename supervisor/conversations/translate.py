@@ -65,6 +65,10 @@ ARGUMENT_BYTES: Final = 256 * 1024
 within JSON, and few clients look at them."""
 
 
+BY_OSTLER: Final = "Answered by Ostler itself"
+"""The summary of such an answer."""
+
+
 Kind = Literal["text", "reasoning"]
 
 
@@ -494,6 +498,15 @@ class Translator:
                 )
             )
         )
+
+    def answer(self, text: str) -> list[Out]:
+        """An answer that is Ostler's own, in the shape of an agent's."""
+        self._close_segment()
+        segment = self._segment = self._new_segment()
+        self._outs.extend(segment.said["text"].add(text))
+        self._finish(BY_OSTLER)
+        self._response_id = None
+        return self._drain()
 
     # -- the rest -----------------------------------------------------------------------------------
 

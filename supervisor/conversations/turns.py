@@ -141,6 +141,24 @@ class Turns:
                 self._keeper.drop(run)  # it comes back with what credentials there are then
         self.run_failed(failure)
 
+    def answered(self, item: Queued, text: str) -> None:
+        """A message was answered by Ostler itself: it leaves the queue, and the agent never hears of it.
+
+        What an earlier turn left unfinished stays so.
+        """
+        self._work.inbox.remove(item)
+        self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
+        self.release()
+        self._recorder.emit(self._translator.answer(text))
+        if self._work.interrupted:
+            self.run_paused()
+        elif self._record.execution_status == "paused":
+            self._close_run("paused")
+        elif not self._work.more:
+            self._close_run("finished")
+        else:
+            self._recorder.save()
+
     def break_down(self, error: Exception) -> None:
         """A fault of ours ended what was going on. Raises nothing: it is the last that can be said."""
         failure = AgentFailure("InternalError", f"{type(error).__name__}: {error}"[:DETAIL_CHARS])

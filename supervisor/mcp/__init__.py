@@ -1,4 +1,4 @@
-"""MCP server configuration and what of it is forwarded to an agent."""
+"""MCP servers: their configuration, what of it is forwarded to an agent, and speaking to them."""
 
 from __future__ import annotations
 

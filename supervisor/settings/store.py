@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -61,7 +62,12 @@ class SettingsStore:
         Concurrent calls happen one after the other. Raises SettingsError, SettingsEmpty,
         UnknownProfile, SettingsCorrupt, or OSError from the disk; nothing is changed then.
         """
+        return await self.patch_with(lambda _: body)
+
+    async def patch_with(self, make: Callable[[SettingsDocument], Any]) -> SettingsDocument:
+        """``patch`` with the body that ``make`` makes of the settings now; what it raises comes out."""
         async with self._lock:
+            body = make(await self._load())
             changed = apply_change(await self._load(), body, self.rules)
             profile_id = changed.active_agent_profile_id
             if "active_agent_profile_id" in body and profile_id is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -23,12 +24,15 @@ from supervisor.conversations.admission import Limits
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.deadlines import Deadlines
 from supervisor.conversations.launcher import Launcher
+from supervisor.conversations.mcp_logins import McpLogins
 from supervisor.conversations.originals import Allowance
 from supervisor.conversations.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor, open_supervisor
 from supervisor.conversations.vault import Vault
 from supervisor.events import Message, TextContent, Vocabulary
 from supervisor.journal import open_journal
+from supervisor.mcp.file import McpFile
+from supervisor.mcp.logins import LoginStore
 from supervisor.settings import AgentSettings
 
 PATIENCE_SECONDS = 20.0
@@ -97,6 +101,7 @@ async def open_house(
     drain_seconds: float = 0.0,
     path: str = "/usr/bin:/bin",
     allowance: Allowance | None = None,
+    logins: bool = False,
 ) -> AsyncIterator[House]:
     """A supervisor for the block. A clock that the test moves by hand runs by itself at the end, so that an
     agent that keeps still can be waited for and ended."""
@@ -123,6 +128,8 @@ async def open_house(
         secrets=current,
         keep_secret=keep,
         vault=vault,
+        mcp_file=McpFile(root),
+        mcp_logins=McpLogins(LoginStore(root, NoCipher()), dict(os.environ), root) if logins else None,
     )
     async with (
         open_journal(root / "journal.sqlite3") as journal,

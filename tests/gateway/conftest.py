@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,15 @@ from gateway import logs
 from gateway.app import create_app
 from gateway.config import Config
 from gateway.listener import bind, serve_connections, url_of
+from gateway.mcp_jobs import open_jobs
 from gateway.server import StoreCipher
 from gateway.services import Services
 from supervisor.acp import TraceLine
 from supervisor.agents import load_catalog
 from supervisor.conversations.errors import AlreadyRunning, AtCapacity, InvalidStart, UnknownConversation
 from supervisor.conversations.launcher import Launcher
+from supervisor.conversations.mcp_logins import McpLogins
+from supervisor.conversations.mcp_probe import McpProbe
 from supervisor.conversations.operators import AgentView, Figures
 from supervisor.conversations.start import StartRequest, choose_vocabulary
 from supervisor.conversations.vault import Vault
@@ -33,6 +37,7 @@ from supervisor.credentials import SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
 from supervisor.journal import Journal, Log, Row, open_journal
 from supervisor.mcp import server_errors
+from supervisor.mcp.logins import LoginStore
 from supervisor.settings import AgentProfileStore, SettingsStore, agent_settings_to_dict
 
 TESTS = str(Path(__file__).resolve().parents[1])
@@ -285,9 +290,12 @@ class FakeSupervisor:
 async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
     """The application and what it stands on, over one state directory."""
     config = Config(state=state, **settings)
-    async with open_journal(state / "journal.sqlite3") as journal:
+    async with open_journal(state / "journal.sqlite3") as journal, AsyncExitStack() as jobs_of:
         store = SettingsStore(state, PRESETS, server_errors)
         secrets = await SecretStore.open(state, {})
+        environment = {"PATH": os.environ["PATH"], "HOME": str(state)}
+        logins = McpLogins(LoginStore(state, StoreCipher(secrets)), environment, state)
+        jobs = await jobs_of.enter_async_context(open_jobs(McpProbe(environment, state, logins)))
         services = Services(
             config=config,
             supervisor=FakeSupervisor(journal),  # type: ignore[arg-type]
@@ -302,6 +310,7 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
             settings=store,
             profiles=AgentProfileStore(store),
             secrets=secrets,
+            mcp=jobs,
         )
         yield Gateway(services, create_app(services))
 

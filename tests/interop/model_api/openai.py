@@ -11,7 +11,7 @@ from interop.model_api.request import ModelRequest, Tool, text_of
 from interop.model_api.script import Answer
 from interop.model_api.stream import INPUT_TOKENS, Event, new_id, pieces
 
-CALLS = ("function_call", "custom_tool_call", "local_shell_call")
+CALLS = ("function_call", "custom_tool_call", "local_shell_call", "tool_search_call")
 CODE_CALLS = "declare const tools"  # in the description of a tool that runs code, which calls the others
 CHAT_STOPS = {"end": "stop", "refusal": "content_filter", "tokens": "length"}
 INCOMPLETE = {"refusal": "content_filter", "tokens": "max_output_tokens"}
@@ -30,7 +30,7 @@ def parse_responses(body: dict[str, Any]) -> ModelRequest:
     in_round = False
     for item in items:
         kind = item.get("type", "message")
-        if kind == "additional_tools":  # so the newer models are told of their tools
+        if kind in ("additional_tools", "tool_search_output"):  # so the newer models are told of their tools
             for tool in item.get("tools") or []:
                 request.tools += _response_tools(tool)
             continue
@@ -55,6 +55,8 @@ def _response_tools(tool: dict[str, Any], namespace: str | None = None) -> list[
             return [Tool(tool["name"], kind="code" if code else "custom")]
         case "local_shell":
             return [Tool("local_shell", kind="local_shell")]
+        case "tool_search":
+            return [Tool("tool_search", kind="search")]
         case "namespace":
             inner = [_response_tools(each, tool.get("name")) for each in tool.get("tools") or []]
             return [found for group in inner for found in group]
@@ -122,6 +124,15 @@ def _call(tool: Tool, arguments: Any, output: list[dict[str, Any]]) -> Iterator[
     item: dict[str, Any] = {"call_id": new_id("call_"), "status": "in_progress"}
     if tool.kind == "local_shell":
         item |= {"id": new_id("lsh_"), "type": "local_shell_call", "status": "completed", "action": arguments}
+        yield "response.output_item.added", {**place, "item": item}
+    elif tool.kind == "search":
+        item |= {
+            "id": new_id("tsc_"),
+            "type": "tool_search_call",
+            "execution": "client",
+            "status": "completed",
+        }
+        item["arguments"] = arguments
         yield "response.output_item.added", {**place, "item": item}
     elif tool.kind in ("custom", "code"):
         item |= {"id": new_id("ctc_"), "type": "custom_tool_call", "name": tool.name, "input": ""}

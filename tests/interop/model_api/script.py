@@ -3,6 +3,8 @@
     TOOL: COMMAND           one call of the agent's own shell tool, then a text with its result
     ASK: COMMAND            the same, asking to leave the sandbox where the tool offers that (Codex requests
                             a permission only then)
+    MCP: NAME ARGUMENTS     one call of the tool of an MCP server that has this in its name, with these
+                            arguments (JSON)
     TOOLS N: COMMAND        N calls in one answer
     LOOP N: COMMAND         N rounds of one call each (`%i` in COMMAND is the number of the call)
     WRITE: PATH TEXT        one call of the agent's own file-writing tool
@@ -35,7 +37,7 @@ RESULT_SHOWN = 200  # characters of a tool result that are repeated
 ECHO_SHOWN = 80  # characters of the user's message that are repeated
 
 _COMMAND = re.compile(
-    r"\W*(?:(?P<tool>TOOL|ASK|WRITE):\s*(?P<argument>.+)"
+    r"\W*(?:(?P<tool>TOOL|ASK|WRITE|MCP):\s*(?P<argument>.+)"
     r"|(?P<many>TOOLS|LOOP)\s+(?P<count>\d+):\s*(?P<command>.+)"
     r"|TELL\s+(?P<size>\d+)\s+(?P<path>\S+):\s*(?P<told>.+)"
     r"|(?P<number>SLOW|STREAM|THINK|ERROR)\s+(?P<n>\d+)(?:\s+(?P<ms>\d+))?"
@@ -106,6 +108,12 @@ def _one_call(request: ModelRequest, verb: str, argument: str) -> Answer:
         tool = tools.find(request.tools, tools.WRITE)
         path, _, text = argument.partition(" ")
         return _call(tool, lambda found: tools.write_arguments(found, path, text or "text"))
+    if verb == "MCP":
+        name, _, text = argument.partition(" ")
+        found = tools.find_like(request.tools, name)
+        if found is None and not request.rounds:
+            found = next((each for each in request.tools if each.kind == "search"), None)
+        return _call(found, lambda tool: tools.mcp_arguments(tool, name, text))
     tool = tools.find(request.tools, tools.SHELL)
     return _call(tool, lambda found: tools.shell_arguments(found, argument, escalate=verb == "ASK"))
 

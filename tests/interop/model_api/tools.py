@@ -23,6 +23,26 @@ def find(tools: Iterable[Tool], names: Iterable[str]) -> Tool | None:
     return named or next((tool for tool in offered if tool.kind == "code"), None)
 
 
+def find_like(tools: Iterable[Tool], part: str) -> Tool | None:
+    """The first tool with `part` in its name; else the one that runs code."""
+    offered = list(tools)
+    named = next((tool for tool in offered if part in tool.name), None)
+    return named or next((tool for tool in offered if tool.kind == "code"), None)
+
+
+def mcp_arguments(tool: Tool, part: str, arguments: str) -> Any:
+    """Arguments of a call of an MCP server's tool; of one that runs code, such a call."""
+    if tool.kind == "search":
+        return {"query": part}
+    given = json.loads(arguments or "{}")
+    if tool.kind == "code":
+        return (
+            f"const name = Object.keys(tools).find((each) => each.includes({json.dumps(part)}));"
+            f"text(JSON.stringify(await tools[name]({json.dumps(given)})));"
+        )
+    return given
+
+
 def shell_arguments(tool: Tool, command: str, *, escalate: bool) -> Any:
     """Arguments that run `command`; `escalate` asks to leave the sandbox where the tool knows how."""
     if tool.kind == "local_shell":

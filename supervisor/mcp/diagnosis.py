@@ -1,0 +1,155 @@
+"""Why a connection to an MCP server failed, and what a person should look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import trio
+
+from supervisor.mcp.callback import LoginRefused
+from supervisor.mcp.entry import transport_of
+
+if TYPE_CHECKING:
+    import httpx2
+
+CONNECT_SECONDS: Final = 10.0
+"""For a connection to a server, its name looked up and its certificate checked."""
+
+WORDS: Final = 500
+"""Characters of somebody else's message that are repeated."""
+
+LINES: Final = 8
+"""Last lines of a server's standard error that are repeated."""
+
+
+class Diagnosis:
+    """What was seen of a server while it was spoken to."""
+
+    def __init__(self, server: Mapping[str, Any]) -> None:
+        self.server = server
+        self.stderr = ""
+        self.status: int | None = None
+        self.challenge = ""
+
+    def client(
+        self, headers: Mapping[str, str] | None = None, timeout: Any = None, auth: Any = None
+    ) -> httpx2.AsyncClient:
+        """An HTTP client that notes what goes wrong."""
+        import httpx2
+
+        async def note(response: httpx2.Response) -> None:
+            await trio.lowlevel.checkpoint()
+            # The SDK asks for more than has to be there (405 for a stream, 404 for metadata).
+            same = urlsplit(str(response.request.url)).path == urlsplit(self.server["url"]).path
+            if response.status_code >= 300 and same and response.request.method in ("POST", self._method):
+                self.status = response.status_code
+                self.challenge = response.headers.get("WWW-Authenticate", "")
+            elif same and response.status_code < 300:
+                self.status = None
+
+        return httpx2.AsyncClient(
+            headers=dict(headers or {}),
+            timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
+            auth=auth,
+            event_hooks={"response": [note]},
+        )
+
+    @property
+    def _method(self) -> str:
+        return "GET" if transport_of(self.server) == "sse" else "POST"
+
+
+def diagnose(error: BaseException, seen: Diagnosis, seconds: float) -> dict[str, Any]:
+    """`error` (one line, what failed and what to check) and `error_kind` of the wire."""
+    kind, text = _cause(list(_leaves(error)), seen, seconds)
+    lines = [line.strip() for line in seen.stderr.splitlines() if line.strip()][-LINES:]
+    if lines:
+        text = f"{text} Its last words: {' | '.join(lines)}"
+    return {"ok": False, "error_kind": kind, "error": " ".join(text.split())[: 4 * WORDS]}
+
+
+def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tuple[str, str]:
+    server = seen.server
+    names = {type(leaf).__name__ for leaf in leaves}
+    for leaf in leaves:
+        if isinstance(leaf, LoginRefused):
+            return "unknown", f"Authentication: {leaf}."
+    if seen.status in (401, 403):
+        return "connection", (
+            f"Authentication: the server answered with status {seen.status}. "
+            "Check its headers, or log in to it."
+        )
+    for leaf in leaves:
+        if type(leaf).__name__.startswith("OAuth"):
+            return "unknown", f"Authentication: {str(leaf)[:WORDS]}."
+    if isinstance(leaves[0], trio.TooSlowError) or "TooSlowError" in names:
+        return "timeout", f"Time-out: the server did not answer within {seconds:g} s. {_check(server)}"
+    if server.get("command") is not None:
+        return _of_command(leaves, server)
+    if "ConnectTimeout" in names:
+        return (
+            "timeout",
+            f"Time-out: no connection to {_origin(server)} within {CONNECT_SECONDS:g} s. {_check(server)}",
+        )
+    for leaf in leaves:
+        if type(leaf).__name__ in ("ConnectError", "UnsupportedProtocol", "InvalidURL", "LocalProtocolError"):
+            reason = str(leaf)[:WORDS] or "no connection"
+            return "connection", f"URL: {_origin(server)} cannot be reached ({reason}). {_check(server)}"
+    if seen.status is not None:
+        what = (
+            "The URL is redirected somewhere else" if seen.status < 400 else "The URL does not answer as MCP"
+        )
+        if seen.status >= 500:
+            what = "The server has failed"
+        return (
+            "connection",
+            f"Status: the server answered with status {seen.status}. {what}. {_check(server)}",
+        )
+    return "connection", f"What answers is no MCP server ({_words(leaves)}). {_check(server)}"
+
+
+def _of_command(leaves: list[BaseException], server: Mapping[str, Any]) -> tuple[str, str]:
+    command = server["command"]
+    for leaf in leaves:
+        if isinstance(leaf, OSError):
+            cwd = server.get("cwd")
+            if cwd is not None and str(leaf.filename) == str(cwd):
+                return "connection", f"Directory: {cwd} cannot be used ({leaf.strerror}). Check its cwd."
+            if isinstance(leaf, FileNotFoundError):
+                return (
+                    "connection",
+                    f"Command not found: {command}. Check the command, and where it is looked for (PATH).",
+                )
+            return (
+                "connection",
+                f"The command {command} cannot be started ({leaf.strerror}). {_check(server)}",
+            )
+    return "connection", f"The command ended, or what it says is not MCP ({_words(leaves)}). {_check(server)}"
+
+
+def _check(server: Mapping[str, Any]) -> str:
+    if server.get("command") is not None:
+        return "Run the command by hand."
+    return "Check the URL, and that the server runs."
+
+
+def _origin(server: Mapping[str, Any]) -> str:
+    parts = urlsplit(server["url"])
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _words(leaves: list[BaseException]) -> str:
+    leaf = leaves[-1]
+    return (str(leaf) or type(leaf).__name__)[:WORDS]
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+        if error.__cause__ is not None:
+            yield from _leaves(error.__cause__)

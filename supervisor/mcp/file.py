@@ -1,0 +1,231 @@
+"""The file `mcp.json`: the MCP servers of this machine, written by people and by `ostler mcp`.
+
+`{"mcpServers": {name: entry}}`, as other MCP clients have it. Whoever changes it holds a lock, reads what is
+there now, and replaces the file as a whole: two writers at once lose nothing of each other's, a reader sees
+the old file or the new one. What is in it and not understood is kept, in its place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+import attrs
+
+from supervisor.mcp.private import UnusableError, locked, read_regular, replace
+
+T = TypeVar("T")
+
+FILE: Final = "mcp.json"
+"""In the state directory."""
+
+SERVERS: Final = "mcpServers"
+
+MAX_BYTES: Final = 1024 * 1024
+"""Of the file. It is written by hand; what is larger is a mistake."""
+
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+"""Names that can be added: agents make names of tools from them."""
+
+NAME_RULE: Final = (
+    "a server name has at most 64 letters, digits, dots, dashes and underscores, none of . and - at first"
+)
+
+OLD_TABLES: Final = ("mcp", "mcpServers", "mcp_servers")
+OLD_FILES: Final[Mapping[str, bool]] = {"mcp.toml": True, "config.toml": False}
+"""Where the configuration was before it was JSON; whether the whole file was about MCP."""
+
+
+class McpFileError(Exception):
+    """The file cannot be used, or not be written. One line, which quotes nothing of the content."""
+
+    def __init__(self, path: Path, reason: str, line: int | None = None, column: int | None = None) -> None:
+        self.path, self.reason, self.line, self.column = path, reason, line, column
+        place = "" if line is None else f", line {line}, column {column}"
+        super().__init__(f"{path}{place}: {reason}")
+
+
+def check_name(name: str) -> str:
+    """A name for a server to be added. Raises ValueError with the rule."""
+    if not NAME.fullmatch(name):
+        raise ValueError(NAME_RULE)
+    return name
+
+
+def odd_name(name: str) -> str | None:
+    """Why a name in the file cannot be used: more liberal than `check_name`, for files of other clients."""
+    if not name.strip() or len(name) > 128 or not name.isprintable():
+        return "its name must have 1 to 128 printable characters"
+    return None
+
+
+@attrs.frozen
+class Found:
+    """The content at one moment. `servers` is each entry as it is written, whatever it is; `version` is the
+    same for the same content, and None while there is no file. Entries may hold credentials."""
+
+    document: dict[str, Any] = attrs.field(repr=False)
+    version: tuple[int, ...] | None
+
+    @property
+    def servers(self) -> dict[str, Any]:
+        """The entries by name, in their order."""
+        found: dict[str, Any] = self.document.get(SERVERS) or {}
+        return found
+
+
+class McpFile:
+    """The file in one state directory. Every method blocks: on the disk, and where it changes something for
+    a bounded time on another writer."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.path = state / FILE
+
+    def read(self) -> Found:
+        """What is there now; nothing where there is no file. Raises McpFileError."""
+        try:
+            data, info = read_regular(self.path, MAX_BYTES)
+        except FileNotFoundError:
+            return Found({}, None)
+        except (OSError, UnusableError) as error:
+            raise McpFileError(self.path, _reason("it cannot be read", error)) from error
+        return Found(parse(data, self.path), (info.st_ino, info.st_mtime_ns, info.st_size, info.st_dev))
+
+    def old_configuration(self) -> str | None:
+        """What to do about a TOML file of before, None where there is none. One line, with names alone."""
+        for name, whole in OLD_FILES.items():
+            path = self.state / name
+            try:
+                data, _ = read_regular(path, MAX_BYTES)
+                document = tomllib.loads(data.decode())
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, RecursionError, UnusableError):
+                if not whole:
+                    continue
+                document = {}
+            found = [document[table] for table in OLD_TABLES if isinstance(document.get(table), dict)]
+            if not found and not whole:
+                continue
+            names = sorted({each for table in found or [document] for each in _names(table)})
+            listed = f" ({', '.join(names)})" if names else ""
+            return (
+                f"{path} is MCP configuration in the old format and not read: add its servers{listed} again "
+                "with `ostler mcp add`, then remove it"
+            )
+        return None
+
+    def change(self, edit: Callable[[dict[str, Any]], T]) -> T:
+        """Apply `edit` to the entries by name, in place, and write durably; what it returns.
+
+        The rest of the document stays. Nothing is written where `edit` raises, where it changes nothing, or
+        where what is there cannot be read. Raises McpFileError, and what `edit` raises.
+        """
+        try:
+            with locked(self.path):
+                document = self.read().document
+                before = dump(document)
+                if document.get(SERVERS) is None:
+                    document[SERVERS] = {}
+                result = edit(document[SERVERS])
+                after = dump(document)
+                if len(after) > MAX_BYTES:
+                    raise McpFileError(self.path, f"it would have more than {MAX_BYTES} bytes")
+                if after != before:
+                    replace(self.path, after)
+                return result
+        except (OSError, UnusableError) as error:
+            raise McpFileError(self.path, _reason("it cannot be written", error)) from error
+
+
+def _reason(what: str, error: OSError | UnusableError) -> str:
+    return str(error) if isinstance(error, UnusableError) else f"{what}: {error.strerror or error}"
+
+
+def dump(document: Mapping[str, Any]) -> bytes:
+    """A document as text for people."""
+    try:
+        return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can spell and UTF-8 cannot
+        return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def parse(data: bytes, path: Path) -> dict[str, Any]:
+    """The document in these bytes; an empty file is an empty document. Raises McpFileError with the place."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8", "replace")
+        raise McpFileError(path, "it is not UTF-8", *_place(before, len(before))) from None
+    if not text.strip():
+        return {}
+    try:
+        document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+    except json.JSONDecodeError as error:
+        reason = f"it is not JSON: {error.msg[0].lower()}{error.msg[1:]}"
+        raise McpFileError(path, reason, error.lineno, error.colno) from None
+    except _OddError as error:
+        raise McpFileError(path, error.reason, *_place(text, error.find(text))) from None
+    except (RecursionError, ValueError):
+        raise McpFileError(
+            path, "it is nested too deeply, or holds a number that is too long", 1, 1
+        ) from None
+    if not isinstance(document, dict):
+        raise McpFileError(path, "it must hold an object", *_place(text, len(text) - len(text.lstrip())))
+    if not isinstance(document.get(SERVERS), dict | None):
+        at = text.find(json.dumps(SERVERS))
+        raise McpFileError(path, f"{SERVERS} must be an object", *_place(text, max(at, 0)))
+    return document
+
+
+class _OddError(Exception):
+    """JSON as Python reads it, and nobody else: `pattern` finds the place, at its n-th match."""
+
+    def __init__(self, reason: str, pattern: str, match: int = 0) -> None:
+        super().__init__(reason)
+        self.reason, self._pattern, self._match = reason, pattern, match
+
+    def find(self, text: str) -> int:
+        places = [match.start() for match in re.finditer(self._pattern, text)]
+        return places[min(self._match, len(places) - 1)] if places else 0
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        # One of the two would be lost with the next change.
+        quoted = json.dumps(twice, ensure_ascii=False)
+        raise _OddError("it has the same key twice in one object", re.escape(quoted) + r"\s*:", 1)
+    return found
+
+
+def _constant(name: str) -> NoReturn:
+    raise _OddError(f"{name} is not JSON", re.escape(name))
+
+
+def _place(text: str, position: int) -> tuple[int, int]:
+    """Line and column, both from 1."""
+    return text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
+
+
+def _names(table: Mapping[str, Any]) -> list[str]:
+    """Names of what looks like servers, in a table or in the tables of it."""
+    names: list[str] = []
+    for key, value in table.items():
+        if isinstance(value, dict):
+            if "command" in value or "url" in value:
+                names.append(key)
+            else:
+                names += _names(value)
+        elif isinstance(value, list):
+            for item in value:
+                if isinstance(item, dict) and ("command" in item or "url" in item):
+                    names.append(str(item.get("name", key)))
+    return [name for name in names if name.isprintable()]

@@ -1,0 +1,368 @@
+"""A process that speaks to one MCP server with the MCP SDK, and ends: `python -P -m supervisor.mcp.helper`.
+
+The SDK takes most of a second and tens of megabytes to import, starts processes, and asks addresses that
+others name. So it runs here, where it is bounded and ended with all that it started, and never in the server.
+
+One JSON object comes in on standard input, a line of JSON for each event goes out: at the end always
+`{"event": "done", ...}`. When the input ends, so does the process. What is asked for (`op`):
+
+`test`     `server` (an entry in the settings' shape, secrets in place), `tool_call`: connect, list the tools.
+`login`    `server`, `state`: the OAuth flow. Tells `{"event": "authorize", "url", "redirect_uri"}`, and
+           takes the browser's answer on a loopback address, or as `{"callback_url": ...}` or `{"code": ...}`
+           from the input.
+`refresh`  `server`, `state`: a new access token.
+
+`state` is what a login consists of: client registration, tokens, when they expire (seconds since the epoch),
+and the authorization server's addresses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+
+import trio
+
+from supervisor.mcp.callback import Callback
+from supervisor.mcp.diagnosis import Diagnosis, diagnose
+from supervisor.mcp.entry import transport_of
+from supervisor.version import __version__
+
+MAX_INPUT: Final = 1024 * 1024
+"""Bytes of what is asked, and of a line that follows."""
+
+MAX_TOOLS: Final = 1000
+MAX_PAGES: Final = 100
+MAX_NAME: Final = 200
+MAX_TEXT: Final = 64 * 1024
+"""Bounds of what a server can make us tell: tools and pages of them, characters of a name and of a result."""
+
+STDERR_BYTES: Final = 4096
+"""The end of a server's standard error, which goes into what is told of a failure."""
+
+CONNECT_SECONDS: Final = 10.0
+
+MARKER: Final = "OSTLER_AGENT"
+"""The variable by which processes are found that belong to this one. The SDK passes on only a few."""
+
+
+class Talk:
+    """The two ends of this process: requests come in, events go out."""
+
+    def __init__(self) -> None:
+        self._input = trio.lowlevel.FdStream(os.dup(sys.stdin.fileno()))
+        self._output = os.dup(sys.stdout.fileno())
+        # What a library prints is no event.
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        self._buffer = bytearray()
+
+    async def line(self) -> dict[str, Any] | None:
+        """The next object that came in; None at the end of the input, or at what is none."""
+        while (end := self._buffer.find(b"\n")) < 0:
+            data = await self._input.receive_some(65536)
+            if not data or len(self._buffer) > MAX_INPUT:
+                return None
+            self._buffer += data
+        text = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Send an event."""
+        data = json.dumps({"event": event, **fields}).encode() + b"\n"
+        while data:
+            data = data[os.write(self._output, data) :]
+
+
+async def main() -> None:
+    """Do what is asked; the last event is `done`."""
+    talk = Talk()
+    request = await talk.line()
+    if request is None:
+        return
+    seconds = float(request.get("timeout", 30.0))
+    _load(request)
+    diagnosis = Diagnosis(request["server"])
+    result: dict[str, Any] = {}
+    async with trio.open_nursery() as nursery:
+        callback = Callback()
+
+        async def listen() -> None:
+            while (line := await talk.line()) is not None:
+                if not callback.take(line.get("callback_url"), line.get("code")):
+                    talk.tell("refused")
+            nursery.cancel_scope.cancel()  # nobody is there any more
+
+        nursery.start_soon(listen)
+        try:
+            with trio.fail_after(seconds):
+                if request["op"] == "login":
+                    result = await _login(request, talk, callback, diagnosis)
+                elif request["op"] == "refresh":
+                    result = await _refresh(request)
+                else:
+                    result = await _test(request, diagnosis)
+        except Exception as error:  # noqa: BLE001 - it is told
+            # Whatever it is, it is told: nobody reads a traceback here.
+            result = diagnose(error, diagnosis, seconds)
+        talk.tell("done", **result)
+        nursery.cancel_scope.cancel()
+
+
+def _load(request: Mapping[str, Any]) -> None:
+    """Import the SDK before time counts: on a busy machine that takes seconds."""
+    importlib.import_module("mcp.client.auth")
+    if request["op"] != "refresh":
+        importlib.import_module("mcp")
+
+
+async def _test(request: Mapping[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
+    async with _transport(request["server"], diagnosis, None) as transport:
+        return await _tools(transport, request.get("tool_call"))
+
+
+async def _tools(transport: Any, tool_call: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a server offers over this transport; with `tool_call` one of its tools is called, too."""
+    from mcp import Client
+    from mcp.types import Implementation
+
+    async with Client(transport, client_info=Implementation(name="ostler", version=__version__)) as client:
+        tools: list[dict[str, str]] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            tools += [
+                {"name": tool.name[:MAX_NAME], "description": (tool.description or "")[:MAX_NAME]}
+                for tool in page.tools
+            ]
+            cursor = page.next_cursor
+            if cursor is None or len(tools) >= MAX_TOOLS:
+                break
+        found: dict[str, Any] = {"ok": True, "tools": tools[:MAX_TOOLS]}
+        if tool_call is not None:
+            result = await client.call_tool(tool_call["name"], tool_call.get("arguments") or {})
+            texts = [part.text for part in result.content if part.type == "text"]
+            found["tool_result"] = {"is_error": bool(result.is_error), "text": "\n".join(texts)[:MAX_TEXT]}
+        return found
+
+
+@asynccontextmanager
+async def _transport(server: Mapping[str, Any], diagnosis: Diagnosis, auth: Any) -> AsyncIterator[Any]:
+    """A transport of the SDK to this server; what it says on standard error is kept for the diagnosis."""
+    from mcp.client.sse import sse_client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+    from mcp.client.streamable_http import streamable_http_client
+
+    async with AsyncExitStack() as stack:
+        kind = transport_of(server)
+        if kind == "stdio":
+            errors = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))  # noqa: SIM115
+            marker = {MARKER: os.environ[MARKER]} if MARKER in os.environ else {}
+            parameters = StdioServerParameters(
+                command=server["command"],
+                args=list(server.get("args") or ()),
+                env={**marker, **(server.get("env") or {})},
+                cwd=server.get("cwd"),
+            )
+            try:
+                yield stdio_client(parameters, errlog=errors)
+            finally:
+                size = errors.seek(0, os.SEEK_END)
+                errors.seek(max(0, size - STDERR_BYTES))
+                diagnosis.stderr = errors.read()
+        elif kind == "sse":
+            yield sse_client(
+                server["url"],
+                headers=dict(server.get("headers") or {}),
+                timeout=CONNECT_SECONDS,
+                httpx_client_factory=diagnosis.client,
+                auth=auth,
+            )
+        else:
+            client = await stack.enter_async_context(diagnosis.client(server.get("headers"), None, auth))
+            yield streamable_http_client(server["url"], http_client=client)
+
+
+class _Login:
+    """A login's state, as the SDK keeps and asks for it. It restores what the SDK itself forgets: when the
+    tokens expire, and where they are renewed."""
+
+    def __init__(self, state: Mapping[str, Any] | None) -> None:
+        self.state: dict[str, Any] = dict(state or {})
+        self.context: Any = None
+        self.renewed = False
+
+    async def get_tokens(self) -> Any:
+        from mcp.shared.auth import OAuthMetadata, OAuthToken, ProtectedResourceMetadata
+
+        await trio.lowlevel.checkpoint()
+        tokens = self.state.get("tokens")
+        if not tokens:
+            return None
+        self.context.token_expiry_time = self.state.get("token_expires_at")
+        if self.state.get("metadata"):
+            self.context.oauth_metadata = OAuthMetadata.model_validate(self.state["metadata"])
+        if self.state.get("resource"):
+            found = ProtectedResourceMetadata.model_validate(self.state["resource"])
+            self.context.protected_resource_metadata = found
+            self.context.auth_server_url = str(found.authorization_servers[0])
+        return OAuthToken.model_validate(tokens)
+
+    async def set_tokens(self, tokens: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        self.renewed = True
+        self.state["tokens"] = tokens.model_dump(mode="json", exclude_none=True)
+        self.state["token_expires_at"] = (
+            None if tokens.expires_in is None else time.time() + float(tokens.expires_in)
+        )
+
+    async def get_client_info(self) -> Any:
+        from mcp.shared.auth import OAuthClientInformationFull
+
+        await trio.lowlevel.checkpoint()
+        found = self.state.get("client_info")
+        return OAuthClientInformationFull.model_validate(found) if found else None
+
+    async def set_client_info(self, client_info: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        self.state["client_info"] = client_info.model_dump(mode="json", exclude_none=True)
+
+    def remember(self) -> dict[str, Any]:
+        """The state, with what the flow learned of the authorization server."""
+        for key, found in (
+            ("metadata", self.context.oauth_metadata),
+            ("resource", self.context.protected_resource_metadata),
+        ):
+            if found is not None:
+                self.state[key] = found.model_dump(mode="json", exclude_none=True)
+        return self.state
+
+
+def _provider(server: Mapping[str, Any], login: _Login, redirect_uri: str, **handlers: Any) -> Any:
+    from mcp.client.auth import OAuthClientProvider
+    from mcp.shared.auth import OAuthClientMetadata
+
+    auth = server.get("auth") or {}
+    wanted = auth.get("authentication") or {}
+    scopes = wanted.get("scopes")
+    metadata: dict[str, Any] = {
+        "client_name": wanted.get("client_name") or "Ostler",
+        "redirect_uris": [redirect_uri],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": wanted.get("client_auth_method") or "none",
+        "scope": " ".join(scopes) if isinstance(scopes, list) else scopes,
+    }
+    provider = OAuthClientProvider(
+        server_url=server["url"],
+        client_metadata=OAuthClientMetadata.model_validate(metadata),
+        storage=login,
+        client_metadata_url=wanted.get("client_metadata_url"),
+        **handlers,
+    )
+    login.context = provider.context
+    return provider
+
+
+async def _login(
+    request: Mapping[str, Any], talk: Talk, callback: Callback, diagnosis: Diagnosis
+) -> dict[str, Any]:
+    from mcp.shared.auth import AuthorizationCodeResult
+
+    server = request["server"]
+    before = request.get("state") or {}
+    async with callback.listening(_old_port(before)) as redirect_uri:
+        login = _Login(_begin(server, before, redirect_uri))
+
+        async def authorize(url: str) -> None:
+            callback.expect(url)
+            await trio.lowlevel.checkpoint()
+            talk.tell("authorize", url=url, redirect_uri=redirect_uri)
+
+        async def answered() -> Any:
+            return AuthorizationCodeResult(**await callback.answer())
+
+        provider = _provider(
+            server, login, redirect_uri, redirect_handler=authorize, callback_handler=answered
+        )
+        async with _transport(server, diagnosis, provider) as transport:
+            result = await _tools(transport)
+    return {**result, "renewed": login.renewed, "state": login.remember()}
+
+
+def _begin(server: Mapping[str, Any], before: Mapping[str, Any], redirect_uri: str) -> dict[str, Any]:
+    """What of an earlier login goes into the next one: the registration, where it fits, and no token."""
+    wanted = (server.get("auth") or {}).get("authentication") or {}
+    if wanted.get("client_id"):
+        method = wanted.get("client_auth_method")
+        secret = wanted.get("client_secret")
+        return {
+            "client_info": {
+                "client_id": wanted["client_id"],
+                "redirect_uris": [redirect_uri],
+                "token_endpoint_auth_method": method or ("client_secret_post" if secret else "none"),
+                **({"client_secret": secret} if secret else {}),
+            }
+        }
+    registered = before.get("client_info") or {}
+    return {"client_info": registered} if redirect_uri in (registered.get("redirect_uris") or ()) else {}
+
+
+def _old_port(before: Mapping[str, Any]) -> int:
+    """The port that the client is registered with, 0 for any."""
+    from urllib.parse import urlsplit
+
+    uris = (before.get("client_info") or {}).get("redirect_uris") or [""]
+    try:
+        return urlsplit(uris[0]).port or 0
+    except ValueError:
+        return 0
+
+
+async def _refresh(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Only the SDK's first step: what it would send before a request whose token has expired."""
+    import httpx2
+
+    server = request["server"]
+    login = _Login({**request["state"], "token_expires_at": 1.0})
+    registered = (login.state.get("client_info") or {}).get("redirect_uris") or ["http://127.0.0.1/"]
+    provider = _provider(server, login, registered[0])
+    if not (login.state.get("tokens") or {}).get("refresh_token"):
+        return {"ok": False, "error": "there is no refresh token", "error_kind": "unknown"}
+    asked = httpx2.Request("GET", server["url"])
+    flow = provider.async_auth_flow(asked)
+    status = None
+    try:
+        async with httpx2.AsyncClient(timeout=httpx2.Timeout(CONNECT_SECONDS, read=None)) as client:
+            sent = await flow.__anext__()
+            while sent is not asked:
+                response = await client.send(sent)
+                status = response.status_code
+                sent = await flow.asend(response)
+    finally:
+        await flow.aclose()
+    if not login.renewed:
+        return {
+            "ok": False,
+            "error": f"the authorization server gave no new token (status {status})",
+            "error_kind": "unknown",
+            "refused": status is not None and 400 <= status < 500,
+        }
+    return {"ok": True, "state": login.remember()}
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)  # the SDK logs failures with all that came in
+    trio.run(main)

@@ -1,0 +1,151 @@
+"""Logins to MCP servers, encrypted on the disk: `mcp-logins.json` in the state directory.
+
+A login is what `helper.py` calls its state. It belongs to an address: under another one, the name of a server
+means nothing. The file is shared by the server and the commands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import attrs
+
+from supervisor.mcp.private import UnusableError, locked, read_regular, replace
+
+FILE: Final = "mcp-logins.json"
+
+VERSION: Final = 1
+
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""Of the file: a thousand logins."""
+
+EARLY_SECONDS: Final = 60.0
+"""A token is renewed so long before it expires: a request that carries it may be on its way for a while."""
+
+EARLY_PART: Final = 1 / 4
+"""Of tokens that live shorter than that would make sense for: this part of their life."""
+
+
+class Cipher(Protocol):
+    """What encrypts for the disk and opens again. Both raise errors of their own."""
+
+    def encrypt(self, data: bytes) -> str:
+        """A token."""
+
+    def decrypt(self, token: str) -> bytes:
+        """What the token was made of."""
+
+
+class LoginsError(Exception):
+    """The file of logins cannot be used; one line. It is left as it is."""
+
+
+@attrs.frozen
+class Token:
+    """An access token. `expires_at` in seconds since the epoch, None where it lasts."""
+
+    value: str = attrs.field(repr=False)
+    expires_at: float | None
+    lifetime: float | None
+    renewable: bool
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Token | None:
+        """The one in a login's state, if there is one."""
+        tokens = state.get("tokens")
+        if not isinstance(tokens, Mapping):
+            return None
+        value = tokens.get("access_token")
+        if not isinstance(value, str) or not value:
+            return None
+        expires_at, lifetime = state.get("token_expires_at"), tokens.get("expires_in")
+        return cls(
+            value,
+            float(expires_at) if isinstance(expires_at, int | float) else None,
+            float(lifetime) if isinstance(lifetime, int | float) else None,
+            bool(tokens.get("refresh_token")),
+        )
+
+    def fresh(self, now: float | None = None) -> bool:
+        """Whether it can be used for a while yet."""
+        if self.expires_at is None:
+            return True
+        early = EARLY_SECONDS if self.lifetime is None else min(EARLY_SECONDS, self.lifetime * EARLY_PART)
+        return (time.time() if now is None else now) < self.expires_at - early
+
+    def alive(self, now: float | None = None) -> bool:
+        """Whether it has not expired yet."""
+        return self.expires_at is None or (time.time() if now is None else now) < self.expires_at
+
+
+class LoginStore:
+    """The file, with the cipher for it. Every method blocks on the disk, and raises LoginsError or what the
+    cipher raises."""
+
+    def __init__(self, state: Path, cipher: Cipher) -> None:
+        self._path = state / FILE
+        self._cipher = cipher
+
+    def get(self, url: str) -> dict[str, Any] | None:
+        """The login to the server at this address."""
+        token = self._read().get(_key(url))
+        if token is None:
+            return None
+        try:
+            found = json.loads(self._cipher.decrypt(token))
+        except ValueError as error:
+            raise LoginsError(f"{self._path} is not usable: a login in it is damaged") from error
+        if not isinstance(found, dict) or found.get("url") != url or not isinstance(found.get("state"), dict):
+            raise LoginsError(f"{self._path} is not usable: a login in it is another one's")
+        state: dict[str, Any] = found["state"]
+        return state
+
+    def put(self, url: str, state: Mapping[str, Any]) -> None:
+        """Keep a login durably, in place of the one before."""
+        token = self._cipher.encrypt(json.dumps({"url": url, "state": state}).encode())
+        self._change(url, token)
+
+    def drop(self, url: str) -> bool:
+        """Forget a login; whether there was one."""
+        return self._change(url, None)
+
+    def _change(self, url: str, token: str | None) -> bool:
+        try:
+            with locked(self._path):
+                logins = self._read()
+                there = logins.pop(_key(url), None) is not None
+                if token is not None:
+                    logins[_key(url)] = token
+                elif not there:
+                    return False
+                replace(self._path, json.dumps({"version": VERSION, "logins": logins}, indent=2).encode())
+                return there
+        except (OSError, UnusableError) as error:
+            raise LoginsError(f"{self._path} cannot be written: {error}") from error
+
+    def _read(self) -> dict[str, str]:
+        try:
+            data, _ = read_regular(self._path, MAX_BYTES)
+            document = json.loads(data)
+            if document["version"] != VERSION:
+                raise LoginsError(f"{self._path} was written by another version of Ostler")
+            logins = document["logins"]
+            if not all(isinstance(token, str) for token in logins.values()):
+                raise TypeError  # noqa: TRY301 - it is as unusable as what the rest of the block meets
+        except FileNotFoundError:
+            return {}
+        except (OSError, UnusableError) as error:
+            raise LoginsError(f"{self._path} cannot be read: {error}") from error
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise LoginsError(f"{self._path} is not usable: it is damaged") from None
+        return dict(logins)
+
+
+def _key(url: str) -> str:
+    """Addresses may hold credentials, too: they are no names in the clear."""
+    return hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,278 @@
+"""A loopback address that stands for a remote MCP server behind a login, and adds the token of the moment.
+
+Agents keep the headers that they are told at their start, and access tokens end sooner than conversations do.
+So where a token expires, the agent is told this address instead: all it has is a path that nobody can guess,
+and the token never leaves the server. One proxy serves the servers of one agent, and ends with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import h11
+import structlog
+import trio
+
+if TYPE_CHECKING:
+    import httpx2
+
+log = structlog.get_logger("supervisor")
+
+HOST: Final = "127.0.0.1"
+
+HEAD_BYTES: Final = 64 * 1024
+HEAD_SECONDS: Final = 75.0
+"""Of a request's head, and how long a connection may wait for the next one."""
+
+MAX_BODY: Final = 32 * 1024 * 1024
+BODY_SECONDS: Final = 60.0
+"""Of a request's body, as on the server's own interface."""
+
+MAX_CONNECTIONS: Final = 64
+"""Of one agent: it has a stream and a few calls per server open."""
+
+CONNECT_SECONDS: Final = 10.0
+WRITE_SECONDS: Final = 30.0
+STALL_SECONDS: Final = 60.0
+"""How long the agent may take nothing of an answer."""
+
+AHEAD_BYTES: Final = 64 * 1024
+"""Read of a connection while its answer is under way: more than the beginning of a next request is odd."""
+
+METHODS: Final = frozenset({b"GET", b"POST", b"DELETE"})
+"""Those of MCP over streamable HTTP."""
+
+NOT_PASSED_ON: Final = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade "
+    b"host content-length authorization expect proxy-connection".split()
+)
+"""Of a request: what is about one connection alone, and what we say ourselves."""
+
+NOT_PASSED_BACK: Final = frozenset(
+    b"connection keep-alive proxy-authenticate te trailer transfer-encoding upgrade www-authenticate "
+    b"set-cookie".split()
+)
+"""Of an answer: the same; and whoever is told where to log in would do so past us."""
+
+GetToken = Callable[[str | None], Awaitable[str]]
+"""Gives a token that can be used now. Takes one that was refused. Raises NoToken."""
+
+
+class NoToken(Exception):
+    """There is no token, and why: one line, which the agent is told."""
+
+
+@attrs.frozen
+class Target:
+    """A server: its address, and where its token comes from."""
+
+    url: str = attrs.field(repr=False)
+    token: GetToken
+
+
+def new_path() -> str:
+    """A path that nobody can guess: 256 bits."""
+    return secrets.token_urlsafe(32)
+
+
+class Proxy:
+    """Serves some targets, each under its path. Made by `serve`, which is a task of the caller's nursery."""
+
+    def __init__(self, targets: Mapping[str, Target]) -> None:
+        self._targets = dict(targets)
+        self._client: httpx2.AsyncClient
+        self._limit = trio.CapacityLimiter(MAX_CONNECTIONS)
+        self.port = 0
+
+    def url(self, path: str) -> str:
+        """The address for the agent."""
+        return f"http://{HOST}:{self.port}/{path}/mcp"
+
+    async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled, which ends every connection. Raises OSError where it cannot listen."""
+        # In a thread: half a second, the first time.
+        await trio.to_thread.run_sync(importlib.import_module, "httpx2")
+        import httpx2
+
+        timeout = httpx2.Timeout(CONNECT_SECONDS, read=None, write=WRITE_SECONDS)
+        limits = httpx2.Limits(max_connections=MAX_CONNECTIONS)
+        listeners = await trio.open_tcp_listeners(0, host=HOST)
+        self.port = listeners[0].socket.getsockname()[1]
+        async with httpx2.AsyncClient(timeout=timeout, limits=limits) as self._client:
+            task_status.started()
+            await trio.serve_listeners(self._connection, listeners)
+
+    async def _connection(self, stream: trio.SocketStream) -> None:
+        try:
+            self._limit.acquire_nowait()
+        except trio.WouldBlock:
+            return
+        try:
+            await _Exchange(stream, self._answer).run()
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, h11.ProtocolError):
+            pass
+        except Exception:
+            # One connection's fault: the agent's other servers go on.
+            log.exception("a request to an MCP server could not be passed on")
+        finally:
+            self._limit.release()
+
+    async def _answer(self, request: h11.Request, body: bytes, exchange: _Exchange) -> None:
+        headers = {name.lower(): value for name, value in request.headers}
+        if headers.get(b"host") not in (f"{HOST}:{self.port}".encode(), f"localhost:{self.port}".encode()):
+            await exchange.refuse(421, "not our name")
+            return
+        target = self._target(request.target)
+        if target is None:
+            await exchange.refuse(404, "no such server")
+        elif request.method not in METHODS:
+            await exchange.refuse(405, "not a method of MCP")
+        else:
+            await self._pass_on(target, request, body, exchange)
+
+    def _target(self, asked: bytes) -> Target | None:
+        path = asked.partition(b"?")[0]
+        found = None
+        for each, target in self._targets.items():
+            if secrets.compare_digest(path, f"/{each}/mcp".encode()):
+                found = target
+        return found
+
+    async def _pass_on(self, target: Target, request: h11.Request, body: bytes, exchange: _Exchange) -> None:
+        import httpx2
+
+        refused: str | None = None
+        try:
+            while True:
+                token = await target.token(refused)
+                sent = self._client.build_request(
+                    request.method.decode(),
+                    target.url,
+                    headers=[
+                        *_kept(request.headers, NOT_PASSED_ON),
+                        (b"Authorization", f"Bearer {token}".encode()),
+                    ],
+                    content=body if body or request.method == b"POST" else None,
+                )
+                response = await self._client.send(sent, stream=True)
+                try:
+                    if response.status_code == 401 and refused is None:
+                        refused = token  # ended before its time: once more, with another one
+                        continue
+                    await exchange.send(
+                        response.status_code,
+                        _kept(response.headers.raw, NOT_PASSED_BACK),
+                        response.aiter_raw(),
+                    )
+                    return
+                finally:
+                    with trio.CancelScope(shield=True), trio.move_on_after(1):
+                        await response.aclose()
+        except NoToken as error:
+            await exchange.refuse(401, str(error))
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            log.info("an MCP server could not be asked", error=type(error).__name__)
+            await exchange.refuse(502, f"the MCP server cannot be reached ({type(error).__name__})")
+
+
+class _Exchange:
+    """One connection of the agent's: requests and their answers, one after the other."""
+
+    def __init__(
+        self, stream: trio.SocketStream, answer: Callable[[h11.Request, bytes, _Exchange], Awaitable[None]]
+    ) -> None:
+        self._stream = stream
+        self._answer = answer
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+        self._begun = False
+
+    async def run(self) -> None:
+        while True:
+            with trio.fail_after(HEAD_SECONDS):
+                request = await self._next()
+            if not isinstance(request, h11.Request):
+                return
+            self._begun = False
+            body = await self._body()
+            if body is None:
+                await self.refuse(413, "the request is too large")
+                return
+            await self._while_there(partial(self._answer, request, body, self))
+            if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+                return
+            self._http.start_next_cycle()
+
+    async def _next(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            if self._http.they_are_waiting_for_100_continue:
+                await self._write(h11.InformationalResponse(status_code=100, headers=[]))
+            self._http.receive_data(await self._stream.receive_some(65536))
+        return event
+
+    async def _body(self) -> bytes | None:
+        """The whole body, None where it is too large."""
+        body = bytearray()
+        with trio.fail_after(BODY_SECONDS):
+            while isinstance(event := await self._next(), h11.Data):
+                body += event.data
+                if len(body) > MAX_BODY:
+                    return None
+        if not isinstance(event, h11.EndOfMessage):
+            raise h11.RemoteProtocolError("the request ended early")
+        return bytes(body)
+
+    async def _while_there(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it for as long as the agent keeps its connection."""
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                ahead = 0
+                try:
+                    while data := await self._stream.receive_some(65536):
+                        ahead += len(data)
+                        if ahead > AHEAD_BYTES:
+                            break
+                        self._http.receive_data(data)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    pass
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            await work()
+            nursery.cancel_scope.cancel()
+
+    async def send(
+        self, status: int, headers: list[tuple[bytes, bytes]], content: AsyncIterator[bytes]
+    ) -> None:
+        """An answer, piece by piece as it comes."""
+        self._begun = True
+        await self._write(h11.Response(status_code=status, headers=headers))
+        async for piece in content:
+            await self._write(h11.Data(data=piece))
+        await self._write(h11.EndOfMessage())
+
+    async def refuse(self, status: int, reason: str) -> None:
+        """An answer of our own; none where another one has begun."""
+        if self._begun or self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        self._begun = True
+        body = reason.encode()
+        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+        await self._write(h11.Response(status_code=status, headers=headers))
+        await self._write(h11.Data(data=body))
+        await self._write(h11.EndOfMessage())
+
+    async def _write(self, event: h11.Event) -> None:
+        data = self._http.send(event)
+        if data:
+            with trio.fail_after(STALL_SECONDS):
+                await self._stream.send_all(data)
+
+
+def _kept(headers: Iterable[tuple[bytes, bytes]], without: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in headers if name.lower() not in without]

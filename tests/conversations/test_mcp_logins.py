@@ -1,0 +1,259 @@
+"""Agents and MCP servers behind a login: a header with a token that lasts, or a proxy that adds one.
+
+The servers and their authorization server are the MCP SDK's own, on loopback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+import trio
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from house import House, NoCipher, answer, open_house, states, turn
+from support.mcp_servers import TOOLS, RealServer, real_server
+
+from supervisor.conversations.mcp_logins import McpLogins, NotLoggedIn
+from supervisor.conversations.mcp_probe import McpProbe
+from supervisor.mcp.logins import LoginStore
+
+SECONDS = 60.0
+
+
+def store(root: Path) -> LoginStore:
+    return LoginStore(root, NoCipher())
+
+
+def probe(root: Path) -> McpProbe:
+    return McpProbe(dict(os.environ), root, McpLogins(store(root), dict(os.environ), root))
+
+
+async def log_in(root: Path, server: RealServer) -> None:
+    entry = {"url": server.url, "auth": {"strategy": "oauth2"}}
+    async with probe(root).login("calc", entry, {}) as login:
+        while (event := await login.event())["event"] != "done":
+            back = await trio.to_thread.run_sync(lambda url=event["url"]: httpx2.get(url).headers["Location"])
+            await login.answer(callback_url=back)
+    assert event["ok"], event
+
+
+def change(root: Path, server: RealServer, **fields: Any) -> None:
+    """Change the login that is kept."""
+    state = store(root).get(server.url)
+    assert state is not None
+    store(root).put(server.url, {**state, **fields})
+
+
+def configure(root: Path, **entry: Any) -> None:
+    (root / "mcp.json").write_text(json.dumps({"mcpServers": {"calc": {"auth": "oauth", **entry}}}))
+
+
+@asynccontextmanager
+async def logged_in(root: Path, *options: str) -> AsyncIterator[tuple[House, RealServer]]:
+    with real_server("oauth", root, *options) as server:
+        await log_in(root, server)
+        configure(root, url=server.url)
+        async with open_house(root, logins=True) as house:
+            yield house, server
+
+
+def given(house: House) -> dict[str, Any]:
+    (server,) = house.log.received("session/new")[-1]["params"]["mcpServers"]
+    return server
+
+
+async def uses(root: Path, url: str, **headers: str) -> dict[str, Any]:
+    """What an agent gets that speaks MCP at this address."""
+    call = {"name": "secret_sum", "arguments": {"a": 1, "b": 1}}
+    entry = {"url": url, "headers": headers}
+    return await probe(root).test("x", entry, {}, seconds=SECONDS, tool_call=call)
+
+
+async def ask(url: str, method: str = "POST", **more: Any) -> httpx2.Response:
+    async with httpx2.AsyncClient(timeout=20) as client:
+        return await client.request(method, url, **more)
+
+
+async def test_a_token_that_lasts_is_a_header(tmp_path: Path) -> None:
+    async with logged_in(tmp_path, "--lifetime", "0") as (house, server):
+        conversation = await house.start()
+        await turn(conversation, "hello")
+        token = server.lines("took")[-1].split()[1]
+        assert given(house)["url"] == server.url
+        assert given(house)["headers"] == [{"name": "Authorization", "value": f"Bearer {token}"}]
+        assert token not in answer(await turn(conversation, f"!text it is {token}"))
+
+
+async def test_a_token_that_expires_is_added_by_a_proxy(tmp_path: Path) -> None:
+    async with logged_in(tmp_path) as (house, server):
+        conversation = await house.start()
+        found = await turn(conversation, "hello")
+        assert states(found, "mcp_servers")[0]["active"] == [
+            {"name": "calc", "transport": "http", "source": "file"}
+        ]
+        url = given(house)["url"]
+        parts = urlsplit(url)
+        assert parts.hostname == "127.0.0.1"
+        assert len(parts.path) > 40
+        assert given(house)["headers"] == []
+        works = await uses(tmp_path, url)
+        assert (works["ok"], works["tool_result"]["text"]) == (True, "the secret sum is 1002"), works
+        assert [tool["name"] for tool in works["tools"]] == TOOLS
+
+        # The conversation goes on for longer than the token lives.
+        first = server.lines("took")[-1]
+        change(tmp_path, server, token_expires_at=time.time() + 10)
+        assert (await uses(tmp_path, url))["ok"]
+        assert server.lines("refreshed") == ["refreshed"]
+        assert server.lines("took")[-1] != first
+        assert server.lines("refused") == []
+
+        # What an agent says of itself or sends on purpose changes nothing.
+        assert (await uses(tmp_path, url, Authorization="Bearer mine"))["ok"]
+
+        # Nobody else gets in.
+        origin = f"http://{parts.netloc}"
+        for wrong, status in (
+            (f"{origin}/mcp", 404),
+            (f"{origin}/{'x' * 43}/mcp", 404),
+            (f"{url}/", 404),
+            (f"{origin}/", 404),
+        ):
+            assert (await ask(wrong)).status_code == status
+        assert (await ask(url, headers={"Host": "evil.example"})).status_code == 421
+        assert (await ask(url, "PUT")).status_code == 405
+        path = parts.path.split("/")[1]
+        assert path not in answer(await turn(conversation, f"!text it is {path}"))
+        before = len(server.lines("took"))
+
+        await house.supervisor.stop_agent(conversation.id)
+        with pytest.raises(httpx2.ConnectError):
+            await ask(url)
+        assert len(server.lines("took")) == before
+        assert "access-" not in house.log.path.read_text()
+
+
+async def test_a_token_that_is_refused_is_renewed_at_once(tmp_path: Path) -> None:
+    async with logged_in(tmp_path) as (house, server):
+        conversation = await house.start()
+        await turn(conversation, "hello")
+        state = store(tmp_path).get(server.url)
+        assert state is not None
+        change(tmp_path, server, tokens={**state["tokens"], "access_token": "access-no-longer"})
+        assert (await uses(tmp_path, given(house)["url"]))["ok"]
+        assert server.lines("refreshed") == ["refreshed"]
+
+
+async def test_a_login_that_ends_is_told_to_the_agent(tmp_path: Path) -> None:
+    async with logged_in(tmp_path) as (house, server):
+        conversation = await house.start()
+        await turn(conversation, "hello")
+        store(tmp_path).drop(server.url)
+        refused = await ask(given(house)["url"], json={})
+        assert refused.status_code == 401
+        assert "ostler mcp login calc" in refused.text
+        assert "www-authenticate" not in refused.headers
+
+
+async def test_without_a_login_the_server_is_left_out(tmp_path: Path) -> None:
+    configure(tmp_path, url="http://127.0.0.1:1/mcp")
+    async with open_house(tmp_path, logins=True) as house:
+        conversation = await house.start()
+        found = await turn(conversation, "hello")
+        (dropped,) = states(found, "mcp_servers")[0]["dropped"]
+        assert dropped == {"name": "calc", "reason": "nobody has logged in to it: `ostler mcp login calc`"}
+        assert house.log.received("session/new")[-1]["params"]["mcpServers"] == []
+        assert "ostler mcp login calc" in answer(await turn(conversation, "/mcp"))
+
+
+async def test_a_server_over_sse_gets_a_header_and_a_note(tmp_path: Path) -> None:
+    async with logged_in(tmp_path) as (house, server):
+        configure(tmp_path, url=server.url, transport="sse")
+        conversation = await house.start('capability={"mcpCapabilities": {"http": true, "sse": true}}')
+        found = await turn(conversation, "hello")
+        assert given(house)["headers"][0]["value"].startswith("Bearer access-")
+        (note,) = states(found, "mcp_servers")[0]["notes"]
+        assert "not renewed" in note["reason"]
+
+
+async def test_two_at_once_renew_a_login_once(tmp_path: Path) -> None:
+    with real_server("oauth", tmp_path) as server:
+        await log_in(tmp_path, server)
+        change(tmp_path, server, token_expires_at=time.time() + 1)
+        logins = McpLogins(store(tmp_path), dict(os.environ), tmp_path)
+        entry = {"url": server.url, "auth": {"strategy": "oauth2"}}
+        tokens: list[str] = []
+
+        async def one() -> None:
+            tokens.append((await logins.token("calc", entry)).value)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(one)
+        assert len(set(tokens)) == 1
+        assert server.lines("refreshed") == ["refreshed"]
+
+
+async def test_an_authorization_server_that_is_away_ends_no_login_that_still_counts(tmp_path: Path) -> None:
+    with real_server("oauth", tmp_path) as server:
+        await log_in(tmp_path, server)
+    change(tmp_path, server, token_expires_at=time.time() + 40)
+    logins = McpLogins(store(tmp_path), dict(os.environ), tmp_path)
+    entry = {"url": server.url, "auth": {"strategy": "oauth2"}}
+    assert (await logins.token("calc", entry)).value.startswith("access-")
+    change(tmp_path, server, token_expires_at=time.time() - 1)
+    with pytest.raises(NotLoggedIn, match="has ended"):
+        await logins.token("calc", entry)
+
+
+async def test_a_stream_through_the_proxy_ends_with_the_agents_connection(tmp_path: Path) -> None:
+    """A stream that says nothing is held open for as long as the agent wants it, and no longer."""
+    async with logged_in(tmp_path) as (house, server):
+        conversation = await house.start()
+        await turn(conversation, "hello")
+        parts = urlsplit(given(house)["url"])
+        head = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: text/event-stream\r\n\r\n"
+        open_one = partial(socket.create_connection, (parts.hostname, parts.port), 10)
+        for _ in range(70):  # more than there may be at once
+            with await trio.to_thread.run_sync(open_one) as connection:
+                connection.sendall(head.encode())
+        with trio.fail_after(30):
+            while not (await uses(tmp_path, given(house)["url"]))["ok"]:
+                await trio.sleep(0.2)
+        assert server.lines("took")
+
+
+async def test_requests_that_are_none(tmp_path: Path) -> None:
+    async with logged_in(tmp_path) as (house, _):
+        conversation = await house.start()
+        await turn(conversation, "hello")
+        parts = urlsplit(given(house)["url"])
+        for sent in (
+            b"\x00\xff\r\n\r\n",
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"A" * 200_000,
+            b"POST /x HTTP/1.1\r\nHost: a\r\n",
+        ):
+            stream = await trio.open_tcp_stream(parts.hostname or "", parts.port or 0)
+            async with stream:
+                with trio.move_on_after(5):
+                    try:
+                        await stream.send_all(sent)
+                        await stream.send_eof()
+                        await stream.receive_some(100)
+                    except trio.BrokenResourceError:
+                        pass
+        assert (await uses(tmp_path, given(house)["url"]))["ok"]
