@@ -9,14 +9,22 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from gateway.cli import commands
+from gateway.cli import commands, suggest
+from gateway.cli.arguments import help_end
 from supervisor.version import __version__
+
+EXAMPLES = (
+    "ostler chat                                  talk with an agent",
+    'ostler run "What is in this directory?"      one answer, for people and scripts',
+    "ostler agents list                           which agents there are",
+    "ostler doctor                                what is wrong on this machine",
+)
 
 BAD_INPUT = 2
 FAILED = 1
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(suggest.Suggesting):
     """Says what is wrong in one line."""
 
     def error(self, message: str) -> NoReturn:
@@ -26,10 +34,23 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> Parser:
     """The command's arguments. Values are checked later, together with those of the environment."""
-    parser = Parser(prog="ostler", description="Runs ACP coding agents behind a REST and WebSocket server.")
+    parser = Parser(
+        prog="ostler",
+        description="Runs ACP coding agents behind a REST and WebSocket server.",
+        epilog=help_end(EXAMPLES, "`ostler COMMAND --help` has the options and more examples."),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"ostler {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    serve = subparsers.add_parser("serve", help="run the server")
+    serve = subparsers.add_parser(
+        "serve",
+        help="run the server",
+        description="Run the server.",
+        epilog=help_end(
+            ("ostler serve", "ostler serve --port 9000 --state ~/other"), "docs/operations.md has its variables."
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     serve.add_argument("--host", help="address to listen on (OSTLER_HOST; default 127.0.0.1)")
     serve.add_argument("--port", help="port, 0 for any free one (OSTLER_PORT; default 8000)")
     serve.add_argument(
@@ -56,7 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if more:
         hidden = arguments.command == commands.SECRETS
         parser.error(
-            "values are not given as arguments" if hidden else f"unrecognized arguments: {' '.join(more)}"
+            "values are not given as arguments"
+            if hidden
+            else suggest.unknown_options(parser, arguments, more)
         )
     if arguments.command != "serve":
         return commands.run(arguments)

@@ -1,0 +1,73 @@
+"""What the arguments of all commands have in common: how help looks, which server, which conversation."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Final
+
+Add = Callable[..., argparse.ArgumentParser]
+"""`add_parser` of a parser's subparsers."""
+
+SECRETS: Final = "secrets"
+"""The command whose arguments are not repeated in what is said about them: one may be a value."""
+
+HELP_COLUMNS: Final = 78
+
+EPILOG: Final = (
+    "The server is the one at --url, else at OSTLER_URL, else at OSTLER_HOST and OSTLER_PORT; the key for it "
+    "is OSTLER_API_KEY, else a session key of the server's own variables. "
+    "An ID may be cut to its first characters. "
+    "Exit status: 0 done, 1 failed, 2 called wrongly, 3 no server."
+)
+
+DONE_EPILOG: Final = "Exit status: 0 done, 1 failed, 2 called wrongly."
+"""Of commands that speak to no server."""
+
+
+def command(
+    add: Add, name: str, summary: str, examples: Sequence[str], *, epilog: str = EPILOG, remote: bool = True
+) -> argparse.ArgumentParser:
+    """A command with its help. `remote`: it speaks to a server, so that --url names one."""
+    parser = add(
+        name,
+        help=summary,
+        description=textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", HELP_COLUMNS),
+        epilog=help_end(examples, epilog),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if remote:
+        parser.add_argument("--url", help="of the server (OSTLER_URL; default http://127.0.0.1:8000)")
+    return parser
+
+
+def group(
+    add: Add, name: str, summary: str, examples: Sequence[str], *, epilog: str = EPILOG
+) -> argparse.ArgumentParser:
+    """A command that has actions of its own: they are added to `actions_of` it."""
+    return command(add, name, summary, examples, epilog=epilog, remote=False)
+
+
+def actions_of(parser: argparse.ArgumentParser) -> Add:
+    """Adds an action to a command; which one was chosen is `arguments.action`."""
+    add: Add = parser.add_subparsers(dest="action", metavar="ACTION", required=True).add_parser
+    return add
+
+
+def json_option(parser: argparse.ArgumentParser, text: str = "print JSON, for programs") -> None:
+    """`--json`."""
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+def help_end(examples: Sequence[str], epilog: str) -> str:
+    """What stands below the options."""
+    shown = "".join(f"  {example}\n" for example in examples)
+    return f"examples:\n{shown}\n{textwrap.fill(epilog, HELP_COLUMNS)}\n"
+
+
+def count(text: str) -> int:
+    """The type of an argument that counts something, 0 included."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no count")
+    return int(text)
