@@ -93,21 +93,29 @@ class Server:
         """Have something done; its JSON. Raises Failure."""
         return self.call("POST", path, body, seconds=ACTION_SECONDS)
 
-    def call(self, method: str, path: str, body: Any = None, *, seconds: float = ANSWER_SECONDS) -> Any:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        seconds: float = ANSWER_SECONDS,
+    ) -> Any:
         """One request on a connection of its own. Raises Unreachable, or Failure with the server's reason.
 
         That is Missing for status 404, and BadInput for 422.
         """
-        headers = {**self.headers(), "Accept": "application/json"}
+        sent = {**self.headers(), "Accept": "application/json", **(headers or {})}
         data = None
         if body is not None:
             data = json.dumps(body).encode()
-            headers["Content-Type"] = "application/json"
+            sent["Content-Type"] = "application/json"
         connection = self._connection()
         try:
             connection.connect()
             connection.sock.settimeout(seconds)
-            connection.request(method, self.path(path), data, headers)
+            connection.request(method, self.path(path), data, sent)
             response = connection.getresponse()
             status, content = response.status, response.read()
             retry_after = response.headers.get("Retry-After")

@@ -1,0 +1,52 @@
+"""A question in the terminal, which goes away by itself when nobody has to answer it any more."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+from contextlib import suppress
+from typing import Final, Literal
+
+from rich.console import Console
+from rich.text import Text
+
+Answer = Literal["yes", "no", "always"]
+
+ANSWERS: Final[dict[str, Answer]] = {
+    "y": "yes",
+    "yes": "yes",
+    "n": "no",
+    "no": "no",
+    "a": "always",
+    "always": "always",
+}
+
+LINE_BYTES: Final = 4096
+"""What a terminal holds of a line that is being typed."""
+
+
+def allow(console: Console, over: int) -> Answer | None:
+    """Ask whether something may be done; None when the descriptor `over` becomes readable before the answer.
+
+    What was typed before the question is thrown away: it was no answer to it. The end of the input is a no.
+    Interrupted by signals whose handlers raise.
+    """
+    stdin = sys.stdin.fileno()
+    with suppress(termios.error):
+        termios.tcflush(stdin, termios.TCIFLUSH)
+    while True:
+        console.print(Text("  Allow it? [y]es, [n]o, [a]lways in this run: ", style="asking"), end="")
+        console.file.flush()
+        readable, _, _ = select.select([stdin, over], [], [])
+        if stdin not in readable:
+            console.print()
+            return None
+        typed = os.read(stdin, LINE_BYTES)
+        if not typed:
+            console.print()
+            return "no"
+        answer = ANSWERS.get(typed.decode(errors="replace").strip().lower())
+        if answer is not None:
+            return answer
