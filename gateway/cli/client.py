@@ -27,6 +27,9 @@ PAGE: Final = 100
 WHOLE_ID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 PART_OF_ID: Final = re.compile(r"[0-9a-f-]{1,36}")
 
+WRAPPERS: Final = frozenset({"body", "query", "path", "header", "agent_settings_diff"})
+"""Parts of the place of an error that say nothing to who does not see the request."""
+
 
 class Failure(Exception):
     """The command could not be done. The message is one line; `status` is the exit status."""
@@ -154,11 +157,7 @@ class Server:
             return f"the server at {self.url} wants a key; set OSTLER_API_KEY"
         detail = answer.get("detail") if isinstance(answer, dict) else None
         if isinstance(detail, list):
-            detail = "; ".join(
-                str(problem.get("msg")).removeprefix("Value error, ")
-                for problem in detail
-                if isinstance(problem, dict)
-            )
+            detail = "; ".join(_told(problem) for problem in detail if isinstance(problem, dict))
         text = str(detail or f"the server answered with status {status}")
         return f"{text} (try again in {retry_after} s)" if retry_after else text
 
@@ -201,3 +200,10 @@ class Server:
             for item in answer["items"]:
                 yield item["id"]
             page = answer["next_page_id"]
+
+
+def _told(problem: Mapping[str, Any]) -> str:
+    """What is wrong with a request, and with which field of it."""
+    field = ".".join(str(part) for part in problem.get("loc") or () if part not in WRAPPERS)
+    text = str(problem.get("msg")).removeprefix("Value error, ")
+    return f"{field}: {text}" if field else text

@@ -220,8 +220,9 @@ def _add_agents(add: Add) -> None:
         remote=False,
     )
     json_option(probe)
-    probe.add_argument("target", metavar="NAME", nargs="?", help="of an agent of the catalogue")
-    probe.add_argument("words", metavar="-- COMMAND", nargs="*", help="or any command, after --")
+    probe.add_argument(
+        "words", metavar="NAME", nargs="+", help="of an agent of the catalogue; or -- and any command that speaks ACP"
+    )
     probe.add_argument("--no-prompt", action="store_true", help="send no prompt")
     probe.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=60.0, help="for each answer (default 60)")
     _state(probe)

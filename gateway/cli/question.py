@@ -6,7 +6,8 @@ import os
 import select
 import sys
 import termios
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, Literal
 
 from rich.console import Console
@@ -27,6 +28,30 @@ LINE_BYTES: Final = 4096
 """What a terminal holds of a line that is being typed."""
 
 
+@contextmanager
+def unseen_typing() -> Iterator[None]:
+    """What is typed meanwhile does not show in between of what is told; it is there for who reads next."""
+    try:
+        stdin = sys.stdin.fileno()
+        before = termios.tcgetattr(stdin)
+    except (termios.error, ValueError, OSError):  # no terminal
+        yield
+        return
+    _echo(stdin, on=False)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):
+            termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+
+
+def _echo(stdin: int, *, on: bool) -> None:
+    with suppress(termios.error):
+        mode = termios.tcgetattr(stdin)
+        mode[3] = mode[3] | termios.ECHO if on else mode[3] & ~termios.ECHO
+        termios.tcsetattr(stdin, termios.TCSADRAIN, mode)
+
+
 def allow(console: Console, over: int) -> Answer | None:
     """Ask whether something may be done; None when the descriptor `over` becomes readable before the answer.
 
@@ -36,6 +61,14 @@ def allow(console: Console, over: int) -> Answer | None:
     stdin = sys.stdin.fileno()
     with suppress(termios.error):
         termios.tcflush(stdin, termios.TCIFLUSH)
+    _echo(stdin, on=True)
+    try:
+        return _answer(console, stdin, over)
+    finally:
+        _echo(stdin, on=False)
+
+
+def _answer(console: Console, stdin: int, over: int) -> Answer | None:
     while True:
         console.print(Text("  Allow it? [y]es, [n]o, [a]lways in this run: ", style="asking"), end="")
         console.file.flush()

@@ -83,7 +83,7 @@ def _turn(server: Server, arguments: Namespace, prompt: str, narration: Narratio
                 )
                 narration.installs = where_installed(server, arguments.agent)
                 create(server, start_request(server, talk.id, wish, prompt), arguments.agent)
-                talk.begin()
+                talk.begin(prompt)
             else:
                 talk.join()
                 if arguments.yes or arguments.ask:

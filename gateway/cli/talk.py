@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from gateway.cli.client import Failure, Server
 from gateway.cli.feed import Feed, Reconnecting
 from gateway.cli.narration import Narration
+from gateway.cli.question import unseen_typing
 from gateway.cli.track import (
     ENDED,
     REFUSED_CODE,
@@ -97,9 +98,11 @@ class Talk:
         self._ask = ask
         self._seen = seen
         self._feed: Feed | None = None
+        self._sent: str | None = None
 
-    def begin(self) -> None:
-        """Follow one that was just created; its first message went with the request, and `outcome` follows it."""
+    def begin(self, text: str) -> None:
+        """Follow one that was just created with this message, whose turn `outcome` follows."""
+        self._sent = text
         self._feed = Feed(self.server, self.id, -1)
 
     def join(self) -> list[Item]:
@@ -123,6 +126,7 @@ class Talk:
 
     def say(self, text: str) -> None:
         """Send a message, which runs the agent; `outcome` follows it. Raises Failure."""
+        self._sent = text
         content = [{"type": "text", "text": text}]
         self.server.post(f"/api/conversations/{self.id}/events", {"content": content, "run": True})
 
@@ -140,11 +144,12 @@ class Talk:
     def outcome(self) -> Outcome:
         """Follow the turn of the message that was just sent to its end, telling it and answering questions.
 
+        Without one, that is the turn that is under way.
         Raises Failure: Unreachable when the server stays away.
         """
         assert self._feed is not None
         began = time.monotonic()
-        ours, rejected = False, 0
+        ours, rejected = self._sent is None, 0
         failed: Failed | None = None
         asked_at: float | None = None
         self.track.answer = ""
@@ -158,7 +163,7 @@ class Talk:
                     self._seen(frame)
                     for item in self.track.take(frame):
                         self._narration.tell(item)
-                        ours = ours or (isinstance(item, UserSaid) and not item.note)
+                        ours = ours or (isinstance(item, UserSaid) and item.text == self._sent)
                         failed = item if isinstance(item, Failed) else failed
                         rejected += isinstance(item, CallEnded) and item.call.status == "rejected"
                         if ours and isinstance(item, State) and _ends(item):
@@ -169,6 +174,7 @@ class Talk:
                     asked_at = time.monotonic() if self._answer() else None
                 self._narration.tick()
         finally:
+            self._sent = None
             self._narration.end()
 
     def _ended(self, status: str, rejected: int, failed: Failed | None, seconds: float) -> Outcome:
@@ -210,7 +216,8 @@ class Talk:
         self.interrupted = 0
         before = signal.signal(signal.SIGINT, obey)
         try:
-            yield
+            with unseen_typing():
+                yield
         finally:
             signal.signal(signal.SIGINT, before)
 
