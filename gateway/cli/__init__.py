@@ -47,7 +47,8 @@ def build_parser() -> Parser:
         help="run the server",
         description="Run the server.",
         epilog=help_end(
-            ("ostler serve", "ostler serve --port 9000 --state ~/other"), "docs/operations.md has its variables."
+            ("ostler serve", "ostler serve --port 9000 --state ~/other"),
+            "docs/operations.md has its variables.",
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -59,7 +59,9 @@ def list_agents(arguments: Namespace, state: Path) -> int:
             each["name"],
             each["installed"],
             each["version"] or "-",
-            " ".join(filter(None, (KINDS.get(each["credential"], each["credential"]), each["credential_name"]))),
+            " ".join(
+                filter(None, (KINDS.get(each["credential"], each["credential"]), each["credential_name"]))
+            ),
         )
         for each in found
     ]
@@ -91,7 +93,7 @@ async def _credential(choose: Callable[[str], Any], descriptor: Descriptor) -> d
 
 
 def installation(descriptor: Descriptor, prefix: Path) -> dict[str, Any]:
-    """Whether the agent is installed, and in which version: `bundled`, `yes`, `older`, `no`, or `-` for none."""
+    """Whether the agent is installed, and which version: `bundled`, `yes`, `older`, `no`; `-` for none."""
     if descriptor.module is not None:
         return {"installed": "bundled", "version": None, "size_mb": None}
     if descriptor.npm is None:
@@ -117,7 +119,10 @@ def install(arguments: Namespace, state: Path) -> int:
     prefix = agents_directory(state, os.environ)
     if descriptor.npm is None:
         if descriptor.module is None:
-            raise Failure(f"{descriptor.name} has no program of its own: set its command with `ostler settings set acp_command`")
+            raise Failure(
+                f"{descriptor.name} has no program of its own: "
+                "set its command with `ostler settings set acp_command`"
+            )
         print_json({"agent": descriptor.key, "installed": "bundled"}) if arguments.json else print(
             f"{descriptor.name} is bundled with Ostler: there is nothing to install"
         )
@@ -136,7 +141,11 @@ async def installed(descriptor: Descriptor, prefix: Path) -> None:
     screen = console(sys.stderr)
     waiting = Waiting(screen)
     measure = Installing(prefix, descriptor.key)
-    total = None if descriptor.npm is None or descriptor.npm.size_mb is None else descriptor.npm.size_mb * MEGABYTE
+    total = (
+        None
+        if descriptor.npm is None or descriptor.npm.size_mb is None
+        else descriptor.npm.size_mb * MEGABYTE
+    )
     told: list[str] = []
 
     def progress(line: str) -> None:
@@ -152,7 +161,11 @@ async def installed(descriptor: Descriptor, prefix: Path) -> None:
                 waiting.show(told[-1].split(" (")[0], done=done, total=total)
                 if not screen.is_terminal and trio.current_time() - last > REPORT_SECONDS and done:
                     last = trio.current_time()
-                    print(f"  {size(done)}" + (f" of about {size(total)}" if total else ""), file=sys.stderr, flush=True)
+                    print(
+                        f"  {size(done)}" + (f" of about {size(total)}" if total else ""),
+                        file=sys.stderr,
+                        flush=True,
+                    )
             await trio.sleep(TICK_SECONDS)
 
     try:
@@ -175,11 +188,13 @@ def known(name: str) -> Descriptor:
     """The agent of that name. Raises Failure."""
     catalog = load_catalog()
     if name not in catalog:
-        raise Failure(f"there is no agent {name!r}{did_you_mean(name, catalog)} (`ostler agents list` has them)")
+        raise Failure(
+            f"there is no agent {name!r}{did_you_mean(name, catalog)} (`ostler agents list` has them)"
+        )
     return catalog[name]
 
 
-# -- probe ----------------------------------------------------------------------------------------------------
+# -- probe -----------------------------------------------------------------------------------------------
 
 PROBE_COLUMNS: Final = ("CHECK", "RESULT", "TIME", "WHAT")
 
@@ -206,7 +221,9 @@ def probe(arguments: Namespace, state: Path) -> int:
         waiting.hide()
     failed = any(result.result == FAIL for result in results)
     if arguments.json:
-        print_json({**found.about(), "results": [result._asdict() for result in results], "passed": not failed})
+        print_json(
+            {**found.about(), "results": [result._asdict() for result in results], "passed": not failed}
+        )
     else:
         print(" ".join(filter(None, (found.name, found.version))))
         rows = [(each.check, each.result, f"{each.seconds:.2f} s", one_line(each.detail)) for each in results]

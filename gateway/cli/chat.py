@@ -35,7 +35,9 @@ def run(arguments: Namespace) -> int:
     if arguments.resume or arguments.latest:
         for option in ("agent", "cwd", "model"):
             if getattr(arguments, option) is not None:
-                raise BadInput(f"--{option} is for new conversations: one that is there keeps what it began with")
+                raise BadInput(
+                    f"--{option} is for new conversations: one that is there keeps what it began with"
+                )
     narration = Narration(console(sys.stdout))
     with found_or_started(
         arguments, os.environ, lambda: narration.note("starting a server for the time")
@@ -131,18 +133,26 @@ class Chat:
             self.wish = self.wish._replace(cwd=info["workspace"]["working_dir"])
             if self._policy_given:
                 talk.set_policy(self.wish.policy)
-            self.narration.note(f"{info.get('title') or 'conversation'} ({found[:SHOWN_ID]}) in {self.wish.cwd}")
+            self.narration.note(
+                f"{info.get('title') or 'conversation'} ({found[:SHOWN_ID]}) in {self.wish.cwd}"
+            )
             self._show(before)
             if talk.track.status not in (*ENDED, "idle", ""):
                 with talk.obeying_interrupts():
                     talk.outcome()
             return
-        agent = self.wish.agent or self.server.get("/api/settings")["agent_settings"].get("acp_server") or "agent"
+        agent = (
+            self.wish.agent or self.server.get("/api/settings")["agent_settings"].get("acp_server") or "agent"
+        )
         self.narration.line(f"{agent} in {self.wish.cwd}")
-        self.narration.note("Enter sends, Alt-Enter begins a new line, /help lists the commands, Ctrl-D leaves.")
+        self.narration.note(
+            "Enter sends, Alt-Enter begins a new line, /help lists the commands, Ctrl-D leaves."
+        )
 
     def _show(self, items: list[Item]) -> None:
-        said = [item for item in items if isinstance(item, UserSaid) or (isinstance(item, Said) and item.text)]
+        said = [
+            item for item in items if isinstance(item, UserSaid) or (isinstance(item, Said) and item.text)
+        ]
         for item in said[-SHOWN_BEFORE:]:
             if isinstance(item, UserSaid):
                 self.narration.line(f"> {item.text}", "quiet" if item.note else "bold")
@@ -184,4 +194,3 @@ class Chat:
             except Failure:
                 pass
             self.narration.note(f"go on: ostler chat --resume {self.talk.id[:SHOWN_ID]}")
-

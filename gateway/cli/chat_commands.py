@@ -1,4 +1,4 @@
-"""What begins with a slash in a chat: commands of ours; all others are the agent's, and go to it as messages."""
+"""What begins with a slash in a chat: commands of ours. All others are the agent's, which gets them."""
 
 from __future__ import annotations
 
@@ -104,10 +104,14 @@ def _mode(chat: Chat, rest: str) -> None:
         _for_the_next(chat, f"mode {rest}")
         return
     option = next((each for each in _options(chat) if each.get("category") == "mode"), None)
-    chat.narration.line(f"mode: {(option or {}).get('currentValue') or chat.wish.mode or 'what the agent chooses'}")
+    chat.narration.line(
+        f"mode: {(option or {}).get('currentValue') or chat.wish.mode or 'what the agent chooses'}"
+    )
     for choice in (option or {}).get("options") or ():
         if isinstance(choice, dict) and choice.get("value"):
-            chat.narration.line(f"  {choice['value']:<24} {choice.get('description') or choice.get('name') or ''}")
+            chat.narration.line(
+                f"  {choice['value']:<24} {choice.get('description') or choice.get('name') or ''}"
+            )
     chat.narration.note("/mode NAME chooses one for the next conversation")
 
 
@@ -120,7 +124,9 @@ def _for_the_next(chat: Chat, what: str) -> None:
     if chat.talk is None:
         chat.narration.note(f"{what}, from the first message on")
     else:
-        chat.narration.note(f"{what} in the next conversation: a conversation keeps what it began with. /new begins one")
+        chat.narration.note(
+            f"{what} in the next conversation: a conversation keeps what it began with. /new begins one"
+        )
 
 
 def _permissions(chat: Chat, rest: str) -> None:

@@ -14,15 +14,15 @@ LISTED: Final = 20
 """Conversations that are listed: a screenful."""
 
 STARTS: Final = (
-    "The server is the one at --url or OSTLER_URL, else the one at OSTLER_HOST and OSTLER_PORT. Where neither "
-    "--url nor OSTLER_URL names one and none is there, one is started with the state directory "
+    "The server is the one at --url or OSTLER_URL, else the one at OSTLER_HOST and OSTLER_PORT. Where "
+    "neither --url nor OSTLER_URL names one and none is there, one is started with the state directory "
     "(OSTLER_STATE) for as long as the command takes. "
 )
 
 RUN_EPILOG: Final = STARTS + (
     "Progress goes to standard error and the answer to standard output, where that is no terminal. What the "
-    "agent asks is asked in the terminal; without a terminal on standard input it is refused, unless --yes is "
-    "given. Ctrl-C interrupts the turn, a second one leaves. "
+    "agent asks is asked in the terminal; without a terminal on standard input it is refused, unless --yes "
+    "is given. Ctrl-C interrupts the turn, a second one leaves. "
     "Exit status: 0 finished, 1 the turn failed, 2 called wrongly, 3 no server, 4 something was refused, 130 "
     "interrupted."
 )
@@ -51,7 +51,9 @@ def add_commands(add: Add) -> None:
         remote=False,
     )
     json_option(doctor)
-    doctor.add_argument("--state", metavar="DIR", help="the state directory (OSTLER_STATE; default ~/.ostler)")
+    doctor.add_argument(
+        "--state", metavar="DIR", help="the state directory (OSTLER_STATE; default ~/.ostler)"
+    )
     completion = command(
         add,
         "completion",
@@ -70,10 +72,14 @@ def add_commands(add: Add) -> None:
 
 def _talk(parser: argparse.ArgumentParser) -> None:
     """What `run` and `chat` share."""
-    parser.add_argument("--agent", metavar="NAME", help="such as codex (`ostler agents list`); else the settings'")
+    parser.add_argument(
+        "--agent", metavar="NAME", help="such as codex (`ostler agents list`); else the settings'"
+    )
     parser.add_argument("--cwd", metavar="DIR", help="where the agent works (default: the current directory)")
     parser.add_argument("--model", metavar="M", help="the agent's model")
-    parser.add_argument("--state", metavar="DIR", help="of a server that is started (OSTLER_STATE; ~/.ostler)")
+    parser.add_argument(
+        "--state", metavar="DIR", help="of a server that is started (OSTLER_STATE; ~/.ostler)"
+    )
     policy = parser.add_mutually_exclusive_group()
     policy.add_argument("--yes", action="store_true", help="allow everything that the agent asks")
     policy.add_argument("--ask", action="store_true", help="ask in the terminal, whatever was set before")
@@ -136,8 +142,12 @@ def _add_conversations(add: Add) -> None:
         ["ostler conversations list", "ostler conversations list --status error -n 5"],
     )
     json_option(listing)
-    listing.add_argument("-n", "--limit", metavar="N", type=count, default=LISTED, help=f"at most (default {LISTED})")
-    listing.add_argument("--status", metavar="STATUS", help="only those that are running, finished, error, ...")
+    listing.add_argument(
+        "-n", "--limit", metavar="N", type=count, default=LISTED, help=f"at most (default {LISTED})"
+    )
+    listing.add_argument(
+        "--status", metavar="STATUS", help="only those that are running, finished, error, ..."
+    )
     show = command(actions, "show", "tell what a conversation is", ["ostler conversations show 0f8f"])
     json_option(show)
     _id(show)
@@ -145,11 +155,16 @@ def _add_conversations(add: Add) -> None:
         actions,
         "export",
         "write a conversation with all its events as lines of JSON, or as Markdown",
-        ["ostler conversations export 0f8f > 0f8f.jsonl", "ostler conversations export 0f8f --format md -o talk.md"],
+        [
+            "ostler conversations export 0f8f > 0f8f.jsonl",
+            "ostler conversations export 0f8f --format md -o talk.md",
+        ],
     )
     _id(export)
     export.add_argument("--format", choices=FORMATS, default="jsonl", help="jsonl (the default) or md")
-    export.add_argument("-o", "--output", metavar="FILE", help="instead of standard output; replaced if it is there")
+    export.add_argument(
+        "-o", "--output", metavar="FILE", help="instead of standard output; replaced if it is there"
+    )
     delete = command(
         actions,
         "delete",
@@ -166,7 +181,11 @@ def _add_events(add: Add) -> None:
         add,
         "events",
         "print the events of a conversation with their sequence numbers",
-        ["ostler events 0f8f", "ostler events 0f8f --follow --since-seq 40", "ostler events 0f8f --json | jq .event.kind"],
+        [
+            "ostler events 0f8f",
+            "ostler events 0f8f --follow --since-seq 40",
+            "ostler events 0f8f --json | jq .event.kind",
+        ],
     )
     json_option(events, "print the frames, one per line")
     _id(events)
@@ -189,7 +208,7 @@ def _add_agents(add: Add) -> None:
         "list",
         "list the agents of the catalogue: what is installed, and which credential each would use",
         ["ostler agents list", "ostler agents list --json"],
-        epilog="It needs no server; credentials are those that a server with this state and this environment finds. "
+        epilog="It needs no server; credentials are those that a server with this state and environment finds. "
         + DONE_EPILOG,
         remote=False,
     )
@@ -215,16 +234,21 @@ def _add_agents(add: Add) -> None:
             "ostler agents probe demo --json",
             "ostler agents probe -- my-agent --acp",
         ],
-        epilog="It needs no server. The agent is asked one small prompt, which may cost a little; --no-prompt leaves "
-        "that out. Exit status: 0 nothing failed, 1 something did, 2 called wrongly.",
+        epilog="It needs no server. The agent is asked three small prompts, which may cost a little; "
+        "--no-prompt leaves them out. Exit status: 0 nothing failed, 1 something did, 2 called wrongly.",
         remote=False,
     )
     json_option(probe)
     probe.add_argument(
-        "words", metavar="NAME", nargs="+", help="of an agent of the catalogue; or -- and any command that speaks ACP"
+        "words",
+        metavar="NAME",
+        nargs="+",
+        help="of an agent of the catalogue; or -- and any command that speaks ACP",
     )
     probe.add_argument("--no-prompt", action="store_true", help="send no prompt")
-    probe.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=60.0, help="for each answer (default 60)")
+    probe.add_argument(
+        "--timeout", metavar="SECONDS", type=_seconds, default=60.0, help="for each answer (default 60)"
+    )
     _state(probe)
 
 
@@ -244,7 +268,9 @@ def _add_settings(add: Add) -> None:
         ["ostler settings get", "ostler settings get acp_model", "ostler settings get mcp_config --json"],
     )
     json_option(get)
-    get.add_argument("key", metavar="KEY", nargs="?", help="with dots for what is inside: agent_context.skills")
+    get.add_argument(
+        "key", metavar="KEY", nargs="?", help="with dots for what is inside: agent_context.skills"
+    )
     change = command(
         actions,
         "set",
@@ -265,7 +291,9 @@ def _id(parser: argparse.ArgumentParser) -> None:
 
 
 def _state(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--state", metavar="DIR", help="the state directory (OSTLER_STATE; default ~/.ostler)")
+    parser.add_argument(
+        "--state", metavar="DIR", help="the state directory (OSTLER_STATE; default ~/.ostler)"
+    )
 
 
 def _seconds(text: str) -> float:

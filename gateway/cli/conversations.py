@@ -29,7 +29,7 @@ def run(server: Server, arguments: Namespace) -> int | None:
 
 def list_conversations(server: Server, arguments: Namespace) -> None:
     """List them, the one changed last first."""
-    found = []
+    found: list[dict[str, Any]] = []
     for conversation in _changed_last(server, arguments.status):
         if len(found) == arguments.limit:
             break

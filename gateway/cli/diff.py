@@ -23,7 +23,7 @@ PATCH: Final = ("unified_diff", "diff", "patch")
 
 
 class Edit(NamedTuple):
-    """A change of one file: what was there (None: nothing) and what is then, or a patch of the agent's own."""
+    """A change of one file: what was there (None: nothing) and what is then, or a patch of the agent's."""
 
     path: str
     old: str | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +20,7 @@ def run(server: Server, arguments: Namespace) -> None:
     conversation_id = server.conversation_id(arguments.id)
     after = arguments.since_seq - 1
     width = terminal_width()
+    coming: Iterator[dict[str, Any]]
     if arguments.follow:
         coming = (json.loads(text) for text in following(server, conversation_id, after))
     else:
@@ -34,16 +34,15 @@ def run(server: Server, arguments: Namespace) -> None:
 def _there(server: Server, conversation_id: str, after: int) -> Iterator[dict[str, Any]]:
     """The frames of the events that there are now."""
     through = -1
-    with closing(frames(server, conversation_id, after)) as coming:
-        for text in coming:
-            frame = json.loads(text)
-            yield frame
-            if frame.get("type") == "sync":
-                through = frame.get("through_seq", -1)
-            if frame.get("type") == "durable" and frame["seq"] >= through:
-                return
-            if frame.get("type") == "transient" and through == -1:
-                return
+    for text in frames(server, conversation_id, after):
+        frame = json.loads(text)
+        yield frame
+        if frame.get("type") == "sync":
+            through = frame.get("through_seq", -1)
+        if frame.get("type") == "durable" and frame["seq"] >= through:
+            return
+        if frame.get("type") == "transient" and through == -1:
+            return
 
 
 def line(frame: Mapping[str, Any], width: int | None) -> str:

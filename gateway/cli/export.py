@@ -97,7 +97,9 @@ def _written(item: Item, agent: str) -> Iterator[str]:
             if call.output:
                 yield _fenced(call.output)
         case Planned(entries=entries):
-            yield "\n".join(f"* [{MARKS.get(status, ' ')}] {one_line(text)}" for status, text in entries) + "\n"
+            yield (
+                "\n".join(f"* [{MARKS.get(status, ' ')}] {one_line(text)}" for status, text in entries) + "\n"
+            )
         case Failed(code=code, detail=detail):
             yield f"**{code}**: {one_line(detail)}\n"
 

@@ -41,7 +41,7 @@ class Feed:
         self._queue: queue.Queue[dict[str, Any] | Reconnecting | Failure] = queue.Queue(MOST_WAITING)
         self._closed = threading.Event()
         self.wake, self._waker = os.pipe()
-        """A descriptor that is readable when there may be frames: for who waits for a person at the same time."""
+        """A descriptor that is readable when there may be frames: for who waits for a person, too."""
         os.set_blocking(self._waker, False)
         threading.Thread(target=self._read, name="conversation feed", daemon=True).start()
 

@@ -16,7 +16,7 @@ Place = tuple[Path, str, int | None]
 
 
 def where_installed(server: Server, agent: str | None) -> Callable[[], Place | None]:
-    """Tells the place of an agent (None: that of the settings) when it is asked; None where it cannot be seen."""
+    """Tells the place of an agent (None: that of the settings) when asked; None where it cannot be seen."""
     return functools.cache(functools.partial(_place, server, agent))
 
 

@@ -24,7 +24,7 @@ Commands = Callable[[], Iterable[tuple[str, str]]]
 
 
 class LineEditor:
-    """Asks for one message after another. `state` is where the history is kept, readable by this user alone."""
+    """Asks for one message after another. The history is in `state`, readable by this user alone."""
 
     def __init__(self, state: Path, commands: Commands) -> None:
         self._session: PromptSession[str] = PromptSession(

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gateway.cli.diff import Edit, edits, lines
 from gateway.cli.text import clean, cut, one_line
-from gateway.cli.track import Call, CallEnded, Called, Failed, Item, Planned, Said, State, UserSaid
+from gateway.cli.track import Call, Called, CallEnded, Failed, Item, Planned, Said, State, UserSaid
 from gateway.cli.waiting import MEGABYTE, Installing, Waiting
 
 TITLE_COLUMNS: Final = 100

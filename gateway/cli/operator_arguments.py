@@ -91,9 +91,7 @@ def _add_secrets(add: Add) -> None:
     )
     json_option(unset)
     unset.add_argument("name", metavar="NAME", help="of the secret")
-    listing = command(
-        actions, "list", "list names and where each secret comes from", ["ostler secrets list"]
-    )
+    listing = command(actions, "list", "list names and where each secret comes from", ["ostler secrets list"])
     json_option(listing)
     check = command(
         actions,

@@ -1,7 +1,7 @@
 """How an agent keeps to the protocol: each part of it is tried once, on a session of its own.
 
-The agent is started as for a conversation, with the same environment and credentials, in an empty directory. It
-is allowed nothing: what it asks for is rejected.
+The agent is started as for a conversation, with the same environment and credentials, in an empty directory.
+It is allowed nothing: what it asks for is rejected.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -101,7 +100,7 @@ class Ear:
             self.unreadable += 1
             return
         self.updates.append(str(update.get("sessionUpdate")))
-        parsed = parse_update(update)
+        _, parsed = parse_update(params)
         if isinstance(parsed, AgentMessageChunk):
             self.said += parsed.text or ""
         self.heard.set()
@@ -338,7 +337,7 @@ class Probe:
         taken = trio.current_time() - began
         reason = answers[0].get("stopReason") if isinstance(answers[0], Mapping) else None
         if reason == "end_turn":
-            raise _Skip(SKIPPED, "the turn was over before it could be cancelled")
+            raise _Skip(SKIPPED, "end_turn: it was over before, or does not say that it was cancelled")
         if reason != "cancelled":
             raise _Broken(f"the turn ended with {reason!r}, not with 'cancelled'")
         return f"cancelled within {taken:.2f} s"
@@ -381,7 +380,9 @@ class Probe:
     async def _output(self, ear: Ear) -> str:
         await trio.lowlevel.checkpoint()
         if ear.noise_lines or ear.unreadable:
-            raise _Broken(f"{ear.noise_lines} lines are no messages, {ear.unreadable} messages cannot be read")
+            raise _Broken(
+                f"{ear.noise_lines} lines are no messages, {ear.unreadable} messages cannot be read"
+            )
         return f"{len(ear.updates)} updates, nothing else"
 
     async def _exit(self, run: AgentRun) -> str:

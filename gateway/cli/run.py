@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> int:
 
 
 def read_prompt(words: list[str]) -> str:
-    """What to do: the words, with standard input for a `-` at the end, or instead of words. Raises BadInput."""
+    """What to do: the words, and standard input for a `-` at the end or instead. Raises BadInput."""
     from_input = words[-1:] == ["-"] or (not words and not asks())
     text = " ".join(words[:-1] if words[-1:] == ["-"] else words)
     if from_input:
@@ -116,8 +116,9 @@ def _report(outcome: Outcome, arguments: Namespace, narration: Narration, on_ter
         return
     if (not on_terminal or arguments.quiet) and outcome.status == "finished":
         print(clean(outcome.response), flush=True)
-    how = {"paused": "interrupted", "stuck": "the agent is stuck", "error": "failed"}.get(outcome.status, outcome.status)
-    count = f", {outcome.rejected} refused" if outcome.rejected else ""
-    narration.note(
-        f"{how} after {outcome.seconds:.1f} s{count}; go on: ostler run --resume {outcome.conversation_id[:8]}"
+    how = {"paused": "interrupted", "stuck": "the agent is stuck", "error": "failed"}.get(
+        outcome.status, outcome.status
     )
+    count = f", {outcome.rejected} refused" if outcome.rejected else ""
+    again = f"ostler run --resume {outcome.conversation_id[:8]}"
+    narration.note(f"{how} after {outcome.seconds:.1f} s{count}; go on: {again}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from argparse import Namespace
 from pathlib import Path
@@ -32,7 +31,7 @@ class Wish(NamedTuple):
 
 def working_directory(server: Server, arguments: Namespace) -> str:
     """The directory of `--cwd`, which has to be there if the server is on this machine. Raises BadInput."""
-    path = Path(arguments.cwd or os.getcwd()).expanduser().absolute()
+    path = Path(arguments.cwd or Path.cwd()).expanduser().absolute()
     if server.host in LOCAL and not path.is_dir():
         raise BadInput(f"--cwd: there is no directory {path}")
     return str(path)
@@ -64,15 +63,15 @@ def start_request(server: Server, conversation_id: str, wish: Wish, message: str
 
 
 def create(server: Server, body: dict[str, Any], agent: str | None) -> None:
-    """Start the conversation. Raises Failure; for an agent that is not known, it says what was perhaps meant."""
+    """Start the conversation. Raises Failure; for an unknown agent, with what was perhaps meant."""
     try:
         server.post("/api/conversations", body)
     except BadInput as error:
         if agent is None or "Input should be" not in str(error):
             raise
         raise BadInput(
-            f"there is no agent {agent!r}{did_you_mean(agent, known_agents())} (`ostler agents list` has them; "
-            "another command is set with `ostler settings set acp_command`)"
+            f"there is no agent {agent!r}{did_you_mean(agent, known_agents())} (`ostler agents list` has them;"
+            " another command is set with `ostler settings set acp_command`)"
         ) from None
 
 

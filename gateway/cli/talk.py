@@ -1,4 +1,4 @@
-"""One turn of a conversation, from a message to its outcome: what `run` and `chat` do with what they are told."""
+"""One turn of a conversation, from a message to its outcome: what `run` and `chat` have in common."""
 
 from __future__ import annotations
 

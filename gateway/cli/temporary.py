@@ -1,9 +1,9 @@
 """The server of a command that must have one: the one that runs, else one for as long as it is needed.
 
-Several commands may need one at the same time, and a state directory has one server. So the first one starts it
-and writes down where it is (`SERVER_FILE`, 0600: the address and a key made for it); those that come while it
-runs join it; the last one to leave ends it. Each holds a shared lock on `USERS_FILE` for as long as it uses the
-server, which the kernel frees however it ends: who gets the exclusive lock is the last.
+Several commands may need one at the same time, and a state directory has one server. So the first one starts
+it and writes down where it is (`SERVER_FILE`, 0600: the address and a key made for it); those that come while
+it runs join it; the last one to leave ends it. Each holds a shared lock on `USERS_FILE` for as long as it uses
+the server, which the kernel frees however it ends: who gets the exclusive lock is the last.
 """
 
 from __future__ import annotations
@@ -43,7 +43,13 @@ LOOK_SECONDS: Final = 0.05
 
 LISTENING: Final = re.compile(r"Ostler is listening on (http://\S+)\n")
 
-LEFT_OUT: Final = ("OSTLER_SESSION_API_KEYS", "OH_SESSION_API_KEYS", "SESSION_API_KEY", "NOTIFY_SOCKET", "WATCHDOG_USEC")
+LEFT_OUT: Final = (
+    "OSTLER_SESSION_API_KEYS",
+    "OH_SESSION_API_KEYS",
+    "SESSION_API_KEY",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+)
 """Variables that are not for a server of ours: it has one key, and is nobody's service."""
 
 
@@ -232,11 +238,13 @@ class _Temporary:
     def _reason(self) -> str:
         with suppress(OSError):
             text = (self._state / LOG_FILE).read_text(errors="replace")
-            lines = [line.removeprefix("ostler: ") for line in text.splitlines() if line.startswith("ostler: ")]
+            lines = [
+                line.removeprefix("ostler: ") for line in text.splitlines() if line.startswith("ostler: ")
+            ]
             if lines:
                 return (
-                    f"no server answers at its address, and none could be started: {lines[-1]}. If one runs with "
-                    f"this state on another port, name it with --url or OSTLER_URL"
+                    f"no server answers, and none could be started: {lines[-1]}. If one runs with this state on "
+                    "another port, name it with --url or OSTLER_URL"
                 )
         return f"no server could be started: see {self._state / LOG_FILE}"
 

@@ -45,7 +45,7 @@ class Call:
 
 
 class Said(NamedTuple):
-    """A piece of what the agent says (`text`) or thinks (`reasoning`). `ends`: the message is whole with it."""
+    """A piece of what the agent says (`text`) or thinks (`reasoning`); with `ends` the message is whole."""
 
     kind: str
     text: str
@@ -183,10 +183,8 @@ class Track:
         stream = self._streams.pop(str(event.get("id")), None) or _Stream()
         for kind, whole in (("reasoning", thoughts), ("text", text)):
             said = stream.said[kind]
-            if whole.startswith(said):
-                rest = whole[len(said) :]
-            else:
-                rest = f"\n{whole}"  # it was changed while it streamed: all of it, below
+            # One that was changed while it streamed is given as a whole, below.
+            rest = whole[len(said) :] if whole.startswith(said) else f"\n{whole}"
             if rest:
                 yield Said(kind, rest)
         yield Said("text", "", ends=True)

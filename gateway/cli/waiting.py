@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -48,13 +48,13 @@ class Since(ProgressColumn):
 class Bar(BarColumn):
     """A bar where it is known how much there is to do."""
 
-    def render(self, task: Task):  # type: ignore[no-untyped-def]  # noqa: ANN201 - either of two renderables
+    def render(self, task: Task) -> Any:  # either of two renderables
         """The bar, or nothing."""
         return Text("") if task.total is None else super().render(task)
 
 
 class Waiting:
-    """One line below all others, which goes away when something is said. Nothing where there is no terminal."""
+    """One line below all others, until something is said. Nothing where there is no terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

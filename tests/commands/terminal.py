@@ -89,7 +89,9 @@ class Terminal:
             if not self.read(0.1) and self.process.poll() is not None:
                 while self.read(0.1):
                     pass
-                assert holds(self.text), f"it ended ({self.process.returncode}) without {wanted!r}:\n{self.text}"
+                assert holds(self.text), (
+                    f"it ended ({self.process.returncode}) without {wanted!r}:\n{self.text}"
+                )
         return self.text
 
     def end(self, timeout: float = PATIENCE_S) -> int:
