@@ -15,6 +15,7 @@ from gateway.cli.installs import where_installed
 from gateway.cli.line_editor import LineEditor
 from gateway.cli.narration import Narration
 from gateway.cli.places import state_directory
+from gateway.cli.question import unseen_typing
 from gateway.cli.start_request import ALWAYS, NEVER, Wish, create, new_id, start_request, working_directory
 from gateway.cli.talk import INTERRUPTED, Talk
 from gateway.cli.temporary import found_or_started
@@ -83,7 +84,8 @@ class Chat:
                     self.narration.note("Ctrl-C once more, or Ctrl-D, leaves")
                     continue
                 leaving = False
-                self._take(text)
+                with unseen_typing():
+                    self._take(text)
         except (EOFError, Leave):
             return 0
         except KeyboardInterrupt:
@@ -95,12 +97,13 @@ class Chat:
     def send(self, text: str) -> None:
         """Have the agent answer a message. Raises Unreachable, KeyboardInterrupt."""
         try:
-            if self.talk is None:
-                self.talk = self._start(text)
-            else:
-                self.talk.say(text)
-            with self.talk.obeying_interrupts():
-                if self.talk.outcome().status == "paused":
+            talk = self.talk or Talk(self.server, new_id(), self.narration, self._asking)
+            with talk.obeying_interrupts():
+                if self.talk is None:
+                    self._start(talk, text)
+                else:
+                    talk.say(text)
+                if talk.outcome().status == "paused":
                     self.narration.note("interrupted")
         except Unreachable:
             raise
@@ -177,12 +180,12 @@ class Chat:
         own = [(command.name, command.summary) for command in COMMANDS.values()]
         return own + list(self.talk.track.commands if self.talk is not None else ())
 
-    def _start(self, text: str) -> Talk:
-        talk = Talk(self.server, new_id(), self.narration, self._asking)
+    def _start(self, talk: Talk, text: str) -> None:
+        """A new conversation that begins with this message. Raises Failure."""
         self.narration.installs = where_installed(self.server, self.wish.agent)
         create(self.server, start_request(self.server, talk.id, self.wish, text), self.wish.agent)
         talk.begin(text)
-        return talk
+        self.talk = talk
 
     def _take_leave(self) -> None:
         if self.talk is not None:

@@ -41,9 +41,10 @@ def perform(chat: Chat, text: str) -> bool:
         command.perform(chat, rest.strip())
         return True
     theirs = [each for each, _ in chat.talk.track.commands] if chat.talk is not None else []
-    if name.split("\n")[0] in theirs or not theirs:
+    hint = did_you_mean(name, [*COMMANDS, *theirs])
+    if name.split("\n")[0] in theirs or not (theirs or hint):
         return False  # before the agent has told its commands, it may be one of them
-    hint = did_you_mean(name, [*COMMANDS, *theirs]) or "; /help lists them"
+    hint = hint or "; /help lists them"
     chat.narration.line(f"there is no command /{name}{hint}", "bad")
     return True
 

@@ -208,7 +208,7 @@ def _add_agents(add: Add) -> None:
         "list",
         "list the agents of the catalogue: what is installed, and which credential each would use",
         ["ostler agents list", "ostler agents list --json"],
-        epilog="It needs no server; credentials are those that a server with this state and environment finds. "
+        epilog="It needs no server; credentials are those that a server with this state would find. "
         + DONE_EPILOG,
         remote=False,
     )

@@ -27,11 +27,12 @@ class LineEditor:
     """Asks for one message after another. The history is in `state`, readable by this user alone."""
 
     def __init__(self, state: Path, commands: Commands) -> None:
+        completer = _CommandCompleter(commands)
         self._session: PromptSession[str] = PromptSession(
             history=_history(state / HISTORY_FILE),
-            completer=_CommandCompleter(commands),
+            completer=completer,
             complete_while_typing=True,
-            key_bindings=_bindings(),
+            key_bindings=_bindings(completer),
             multiline=True,
             prompt_continuation="  ",
         )
@@ -50,19 +51,28 @@ def _history(path: Path) -> History:
     return FileHistory(str(path))
 
 
-def _bindings() -> KeyBindings:
+def _bindings(completer: Completer) -> KeyBindings:
     bindings = KeyBindings()
 
     @bindings.add("enter")
     def send(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
-        if buffer.complete_state is not None and buffer.complete_state.current_completion is not None:
-            buffer.complete_state = None  # the choice was made, not the message sent
-        elif buffer.document.text_before_cursor.endswith("\\"):
+        if buffer.document.text_before_cursor.endswith("\\"):
             buffer.delete_before_cursor()
             buffer.newline()
         else:
             buffer.validate_and_handle()
+
+    @bindings.add("tab")
+    def complete(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        found = list(completer.get_completions(buffer.document, CompleteEvent(completion_requested=True)))
+        if buffer.complete_state is not None:
+            buffer.complete_next()
+        elif len(found) == 1:
+            buffer.apply_completion(found[0])
+        else:
+            buffer.start_completion(select_first=False)
 
     @bindings.add("escape", "enter")
     def new_line(event: KeyPressEvent) -> None:

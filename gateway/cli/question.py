@@ -37,7 +37,7 @@ def unseen_typing() -> Iterator[None]:
     except (termios.error, ValueError, OSError):  # no terminal
         yield
         return
-    _echo(stdin, on=False)
+    _set_typing(stdin, seen=False)
     try:
         yield
     finally:
@@ -45,10 +45,12 @@ def unseen_typing() -> Iterator[None]:
             termios.tcsetattr(stdin, termios.TCSADRAIN, before)
 
 
-def _echo(stdin: int, *, on: bool) -> None:
+def _set_typing(stdin: int, *, seen: bool) -> None:
+    """Line by line and echoed; or key by key, so that Ctrl-D and Enter reach who reads next, too."""
+    flags = termios.ECHO | termios.ICANON
     with suppress(termios.error):
         mode = termios.tcgetattr(stdin)
-        mode[3] = mode[3] | termios.ECHO if on else mode[3] & ~termios.ECHO
+        mode[3] = mode[3] | flags if seen else mode[3] & ~flags
         termios.tcsetattr(stdin, termios.TCSADRAIN, mode)
 
 
@@ -61,11 +63,11 @@ def allow(console: Console, over: int) -> Answer | None:
     stdin = sys.stdin.fileno()
     with suppress(termios.error):
         termios.tcflush(stdin, termios.TCIFLUSH)
-    _echo(stdin, on=True)
+    _set_typing(stdin, seen=True)
     try:
         return _answer(console, stdin, over)
     finally:
-        _echo(stdin, on=False)
+        _set_typing(stdin, seen=False)
 
 
 def _answer(console: Console, stdin: int, over: int) -> Answer | None:

@@ -70,7 +70,7 @@ def create(server: Server, body: dict[str, Any], agent: str | None) -> None:
         if agent is None or "Input should be" not in str(error):
             raise
         raise BadInput(
-            f"there is no agent {agent!r}{did_you_mean(agent, known_agents())} (`ostler agents list` has them;"
+            f"there is no agent {agent!r}{did_you_mean(agent, known_agents())} (see `ostler agents list`;"
             " another command is set with `ostler settings set acp_command`)"
         ) from None
 

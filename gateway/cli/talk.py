@@ -153,6 +153,8 @@ class Talk:
         failed: Failed | None = None
         asked_at: float | None = None
         self.track.answer = ""
+        if self.interrupted:
+            self.interrupt()  # it was too early for the first one
         self._narration.begin()
         try:
             while True:

@@ -2,8 +2,8 @@
 
 Several commands may need one at the same time, and a state directory has one server. So the first one starts
 it and writes down where it is (`SERVER_FILE`, 0600: the address and a key made for it); those that come while
-it runs join it; the last one to leave ends it. Each holds a shared lock on `USERS_FILE` for as long as it uses
-the server, which the kernel frees however it ends: who gets the exclusive lock is the last.
+it runs join it; the last one to leave ends it. Each holds a shared lock on `USERS_FILE` for as long as it
+uses the server. The kernel frees it however a command ends: who gets the exclusive lock is the last.
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ class _Temporary:
             ]
             if lines:
                 return (
-                    f"no server answers, and none could be started: {lines[-1]}. If one runs with this state on "
-                    "another port, name it with --url or OSTLER_URL"
+                    f"no server answers, and none could be started: {lines[-1]}. If one runs with this state "
+                    "on another port, name it with --url or OSTLER_URL"
                 )
         return f"no server could be started: see {self._state / LOG_FILE}"
 
