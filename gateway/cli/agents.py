@@ -154,7 +154,7 @@ async def installed(descriptor: Descriptor, prefix: Path) -> None:
             print(line, file=sys.stderr, flush=True)
 
     async def draw() -> None:
-        last = 0.0
+        last = -REPORT_SECONDS
         while True:
             if told:
                 done = await trio.to_thread.run_sync(measure.measured)

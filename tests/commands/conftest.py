@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -23,6 +24,9 @@ if TESTS not in sys.path:
 from support.scripted import scripted_command  # noqa: E402
 from support.server import ServerProcess  # noqa: E402
 from support.terminal import Terminal  # noqa: E402
+
+# Who runs tests in the background has Ctrl-C ignored, in all that is started from there, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OSTLER = str(Path(sysconfig.get_path("scripts")) / "ostler")
 TIMEOUT_S = 90.0

@@ -13,11 +13,11 @@ from support.scripted import scripted_command
 
 FAKE_NPM = """#!/bin/sh
 # What npm does, as far as it matters: takes a while, and leaves the program.
-mkdir -p node_modules/pi-acp/dist node_modules/.bin
-head -c 3000000 /dev/zero > node_modules/pi-acp/large
-sleep 1.2
-echo ok > node_modules/pi-acp/dist/index.js
+mkdir -p node_modules/@google/gemini-cli/bundle
+head -c 3000000 /dev/zero > node_modules/@google/gemini-cli/bundle/large
 {more}
+sleep 1.2
+echo ok > node_modules/@google/gemini-cli/bundle/gemini.js
 """
 
 
@@ -82,29 +82,34 @@ def npm(place):
 
 
 def test_install_shows_bytes_in_a_terminal(place, npm):
-    with place.terminal("agents", "install", "pi", **npm("mkdir -p node_modules/pi-acp")) as terminal:
-        terminal.wait_for(lambda text: re.search(r"Installing Pi .*2\.9M of about \d+M", text))
-        assert terminal.end() in (0, 1)
+    with place.terminal("agents", "install", "gemini-cli", **npm()) as terminal:
+        terminal.wait_for(lambda text: re.search(r"Installing Gemini CLI .*2\.9M of about 95M", text))
+        assert terminal.end() == 0
+        assert "is installed in" in terminal.text
+        assert "Installing" not in terminal.text  # the bar is gone
 
 
 def test_install_tells_in_a_pipe(place, npm):
-    done = place.run("agents", "install", "pi", **npm())
-    assert "Installing Pi" in done.stderr
+    done = place.run("agents", "install", "gemini-cli", **npm())
+    assert done.returncode == 0, done.stderr
+    assert "Installing Gemini CLI" in done.stderr
+    assert re.search(r"2\.9M of about \d+M", done.stderr)
     assert "\x1b" not in done.stderr
-    if done.returncode == 0:
-        assert "is installed in" in done.stdout
-        agents = {each["agent"]: each for each in place.json("agents", "list")["agents"]}
-        assert agents["pi"]["installed"] == "yes"
+    assert "is installed in" in done.stdout
+    agents = {each["agent"]: each for each in place.json("agents", "list")["agents"]}
+    assert agents["gemini-cli"]["installed"] == "yes"
+    again = place.run("agents", "install", "gemini-cli")
+    assert (again.returncode, again.stderr) == (0, "")
 
 
 def test_install_that_fails_says_why(place, npm):
-    done = place.run("agents", "install", "pi", **npm("echo 'no space left' >&2; exit 7"))
+    done = place.run("agents", "install", "gemini-cli", **npm("echo 'no space left' >&2; exit 7"))
     assert done.returncode == 1
     assert done.stdout == ""
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("ostler: Installing Pi failed")
+    assert last.startswith("ostler: Installing Gemini CLI failed")
     assert "no space left" in last
-    assert list((place.state / "agents" / "pi").glob(".staging-*")) == []
+    assert list((place.state / "agents" / "gemini-cli").glob(".staging-*")) == []
 
 
 @pytest.mark.parametrize(

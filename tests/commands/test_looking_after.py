@@ -69,7 +69,7 @@ def test_export_as_markdown(served, talked, tmp_path):
         assert part in text
     assert "**false** (failed)" in text
     assert "* [x] " in text
-    assert text.index("first") < text.index("+new") < text.index("the end")
+    assert text.rindex("first") < text.index("+new") < text.rindex("the end")
     assert list(tmp_path.iterdir()) == [file]
 
 
