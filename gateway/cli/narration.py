@@ -55,6 +55,8 @@ class Narration:
         self._total: int | None = None
         self._running: dict[str, Call] = {}
         self._plan = Planned(())
+        self._asked: set[str] = set()
+        """The calls that a person was asked about: what they would do has been shown."""
 
     # -- what goes on -----------------------------------------------------------------------------------
 
@@ -62,6 +64,7 @@ class Narration:
         """A turn begins: something goes on from here."""
         self._busy = "thinking"
         self._running.clear()
+        self._asked.clear()
         self._plan = Planned(())
         self.tick()
 
@@ -119,6 +122,7 @@ class Narration:
     def call(self, call: Call) -> None:
         """A call with all that is known of what it would do: for the person who is asked."""
         self._close()
+        self._asked.add(call.id)
         self._print(Text.assemble(("? ", "asking"), (_title(call), "bold")))
         shown = edits(call.content, call.raw_input)
         if not shown and isinstance(call.raw_input, dict):
@@ -169,7 +173,7 @@ class Narration:
         how = "" if call.status == "completed" else f" ({call.status})"
         self._print(Text.assemble((f"{mark} ", style), _title(call), (how, style), (taken, "quiet")))
         if call.status == "completed":
-            for edit in edits(call.content, call.raw_input):
+            for edit in edits(call.content, call.raw_input) if call.id not in self._asked else ():
                 self._diff(edit)
         elif call.output:
             self._print(Text(cut(f"    {one_line(call.output)}", OUTPUT_COLUMNS), style="bad"))

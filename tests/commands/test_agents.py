@@ -29,9 +29,11 @@ def results(done):
 
 
 def test_list(place):
-    done = place.run("agents", "list", ANTHROPIC_API_KEY="not passed on", OSTLER_SECRET_OPENAI_API_KEY="value-of-it")
+    done = place.run(
+        "agents", "list", ANTHROPIC_API_KEY="not passed on", OSTLER_SECRET_OPENAI_API_KEY="value-of-it"
+    )
     assert done.returncode == 0, done.stderr
-    header, *rows = done.stdout.splitlines()
+    header = done.stdout.splitlines()[0]
     assert header.split() == ["AGENT", "NAME", "INSTALLED", "VERSION", "CREDENTIAL"]
     assert re.search(r"^demo +Demo +bundled", done.stdout, re.M)
     assert re.search(r"^codex +Codex +no +\S+ +API key OPENAI_API_KEY", done.stdout, re.M)
@@ -203,7 +205,9 @@ def test_probe_of_an_agent_that_does_not_end(place):
 
 
 def test_probe_of_what_is_no_agent(place):
-    done = place.run("agents", "probe", "--json", "--timeout", "2", "--", sys.executable, "-c", "print('hello')")
+    done = place.run(
+        "agents", "probe", "--json", "--timeout", "2", "--", sys.executable, "-c", "print('hello')"
+    )
     assert done.returncode == 1
     assert results(done)["initialize"]["result"] == "FAIL"
     done = place.run("agents", "probe", "--", "/no/such/program", "x")

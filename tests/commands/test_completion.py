@@ -32,7 +32,13 @@ def bash(place, *words):
     """What bash completes, the last word being under way."""
     script = BASH.format(programs=sysconfig.get_path("scripts"), words=shlex.join(words))
     done = subprocess.run(
-        ["bash", "-c", script], env=place.env, cwd=place.work, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", script],
+        env=place.env,
+        cwd=place.work,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     registered, *found = done.stdout.splitlines()
@@ -134,7 +140,9 @@ def test_a_person_in_bash(place):
 def test_a_person_in_zsh(place):
     env = {**place.env, "PATH": f"{sysconfig.get_path('scripts')}:{place.env['PATH']}"}
     with Terminal(["zsh", "-f", "-i"], env, place.work) as terminal:
-        terminal.type('autoload -U compinit && compinit -u -D && eval "$(ostler completion zsh)" && echo so""urced\r')
+        terminal.type(
+            'autoload -U compinit && compinit -u -D && eval "$(ostler completion zsh)" && echo so""urced\r'
+        )
         terminal.wait_for("\nsourced")
         terminal.type("ostler conv\t")
         terminal.wait_for("ostler conversations")

@@ -74,6 +74,7 @@ def test_a_server_that_runs(served):
 def test_a_port_that_something_else_has(place):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         taken.listen()
+
         def answer():
             connection, _ = taken.accept()
             with connection:
@@ -108,7 +109,9 @@ def test_secrets_that_cannot_be_read(place):
 
 
 def test_containment_that_cannot_be_had(place):
-    finding = look(place, OSTLER_CONTAINMENT="warden", OSTLER_NO_WARDEN="1", OSTLER_PORT=free_port())["containment"]
+    finding = look(place, OSTLER_CONTAINMENT="warden", OSTLER_NO_WARDEN="1", OSTLER_PORT=free_port())[
+        "containment"
+    ]
     assert (finding["status"], finding["advice"]) == ("FAIL", "Unset OSTLER_CONTAINMENT.")
     finding = look(place, OSTLER_NO_WARDEN="1", OSTLER_PORT=free_port())["containment"]
     assert finding["status"] == "WARN"
@@ -146,7 +149,9 @@ def test_few_descriptors(place):
 def test_disk(place, monkeypatch):
     usage = os.statvfs("/")
     for free, status in ((10_000_000_000, "OK"), (500_000_000, "WARN"), (1_000_000, "FAIL")):
-        monkeypatch.setattr(checks.shutil, "disk_usage", lambda path, free=free: type("U", (), {"free": free})())
+        monkeypatch.setattr(
+            checks.shutil, "disk_usage", lambda path, free=free: type("U", (), {"free": free})()
+        )
         assert {finding.status for finding in checks.disk(Machine(place.state, {}))} == {status}
     noexec = type("S", (), {"f_flag": usage.f_flag | os.ST_NOEXEC})()
     monkeypatch.setattr(checks.os, "statvfs", lambda path: noexec)

@@ -13,7 +13,9 @@ NOBODY = "ffffffff-0000-4000-8000-000000000000"
 @pytest.fixture(scope="module")
 def talked(served):
     """The id of a conversation with a bit of everything."""
-    done = served.run("run", "--yes", "!think pondering\n!text first\n!diff new.txt\n!plan\n!failtool\n!text the end")
+    done = served.run(
+        "run", "--yes", "!think pondering\n!text first\n!diff new.txt\n!plan\n!failtool\n!text the end"
+    )
     assert done.returncode == 0, done.stderr
     return served.newest()
 
@@ -40,7 +42,12 @@ def test_a_status_that_there_is_not(served):
 def test_show(served, talked):
     done = served.run("conversations", "show", talked[:8])
     assert done.returncode == 0
-    for line in (f"id:          {talked}", f"directory:   {served.work}", "answer:      the end", "status:      finished"):
+    for line in (
+        f"id:          {talked}",
+        f"directory:   {served.work}",
+        "answer:      the end",
+        "status:      finished",
+    ):
         assert line in done.stdout
     shown = served.json("conversations", "show", talked)
     assert (shown["id"], shown["events"]) == (talked, len(served.events(talked)))
@@ -51,7 +58,7 @@ def test_show(served, talked):
 
 def test_export_as_lines_of_json(served, talked, tmp_path):
     events = served.events(talked)
-    assert [event["kind"] for event in events][0] == "MessageEvent"
+    assert events[0]["kind"] == "MessageEvent"
     file = tmp_path / "talk.jsonl"
     done = served.run("conversations", "export", talked, "-o", str(file))
     assert (done.returncode, done.stdout) == (0, "")
@@ -65,7 +72,14 @@ def test_export_as_markdown(served, talked, tmp_path):
     done = served.run("conversations", "export", talked[:8], "--format", "md", "-o", str(file))
     assert done.returncode == 0, done.stderr
     text = file.read_text()
-    for part in ("## User", "> pondering", "## custom\n\nfirst", "**Edit new.txt** (completed)", "```diff", "+new"):
+    for part in (
+        "## User",
+        "> pondering",
+        "## custom\n\nfirst",
+        "**Edit new.txt** (completed)",
+        "```diff",
+        "+new",
+    ):
         assert part in text
     assert "**false** (failed)" in text
     assert "* [x] " in text

@@ -145,7 +145,9 @@ def test_ask_needs_a_terminal(served):
 
 
 def test_a_terminal_shows_thoughts_dimmed_diffs_in_colour_and_every_word_once(served):
-    with served.terminal("run", "--yes", "!think pondering\n!text first\n!diff new.txt\n!text last") as terminal:
+    with served.terminal(
+        "run", "--yes", "!think pondering\n!text first\n!diff new.txt\n!text last"
+    ) as terminal:
         assert terminal.end() == 0
         text = terminal.text
         for word in ("pondering", "first", "last", "+new"):
