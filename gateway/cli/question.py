@@ -34,19 +34,30 @@ def unseen_typing() -> Iterator[None]:
     try:
         stdin = sys.stdin.fileno()
         before = termios.tcgetattr(stdin)
-    except (termios.error, ValueError, OSError):  # no terminal
+    except (termios.error, ValueError, OSError, AttributeError):  # no terminal
         yield
         return
     _set_typing(stdin, seen=False)
     try:
         yield
     finally:
-        with suppress(termios.error):
-            termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+        if _in_front(stdin):
+            with suppress(termios.error):
+                termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+
+
+def _in_front(terminal: int) -> bool:
+    """Whether the terminal is ours: who runs in the background is stopped for changing it."""
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
 
 
 def _set_typing(stdin: int, *, seen: bool) -> None:
     """Line by line and echoed; or key by key, so that Ctrl-D and Enter reach who reads next, too."""
+    if not _in_front(stdin):
+        return
     flags = termios.ECHO | termios.ICANON
     with suppress(termios.error):
         mode = termios.tcgetattr(stdin)

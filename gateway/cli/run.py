@@ -54,7 +54,7 @@ def read_prompt(words: list[str]) -> str:
     from_input = words[-1:] == ["-"] or (not words and not asks())
     text = " ".join(words[:-1] if words[-1:] == ["-"] else words)
     if from_input:
-        data = sys.stdin.buffer.read(MOST_BYTES + 1)
+        data = b"" if sys.stdin is None else sys.stdin.buffer.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise BadInput(f"standard input holds more than {MOST_BYTES // 1024 // 1024} MiB")
         text = f"{text}\n\n{data.decode(errors='replace')}" if text else data.decode(errors="replace")

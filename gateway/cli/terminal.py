@@ -36,5 +36,5 @@ def asks() -> bool:
     """Whether there is somebody to ask: standard input is a terminal."""
     try:
         return sys.stdin.isatty()
-    except ValueError:  # it is closed
+    except (ValueError, AttributeError):  # it is closed, or was from the beginning
         return False

@@ -168,6 +168,7 @@ def test_a_second_ctrl_c_leaves(served):
         time.sleep(0.3)
         terminal.type(CTRL_C)
         assert terminal.end() == 130
+    assert served.run("stop", served.newest()).returncode == 0  # it would go on for a while
 
 
 def test_ctrl_c_twice_at_the_prompt_leaves(served):

@@ -46,8 +46,11 @@ def bash(place, *words):
     return [each for each in found if each]
 
 
+PARSER = build_parser()
+
+
 def offered(*words):
-    return [word for word, _ in candidates(build_parser(), list(words))]
+    return [word for word, _ in candidates(PARSER, list(words))]
 
 
 # -- what is offered
@@ -88,7 +91,7 @@ def test_every_command_and_every_option_is_offered():
             for name, each in below.choices.items():
                 walk(each, [*words, name])
 
-    walk(build_parser(), [])
+    walk(PARSER, [])
 
 
 def test_paths(tmp_path, monkeypatch):

@@ -6,12 +6,15 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sysconfig
 import time
 
 import pytest
-from support.terminal import CTRL_C
+from support.terminal import CTRL_C, Terminal
 
 ESCAPE = "\x1b"
+OSTLER = f"{sysconfig.get_path('scripts')}/ostler"
 ALLOW = "Allow it?"
 
 
@@ -204,6 +207,7 @@ def test_a_second_ctrl_c_leaves(served):
         terminal.type(CTRL_C)
         assert terminal.end() == 130
         assert "interrupted after" not in terminal.text
+    assert served.run("stop", served.newest()).returncode == 0  # it would go on for a while
 
 
 def test_a_signal_interrupts_in_a_pipe(served):
@@ -212,6 +216,35 @@ def test_a_signal_interrupts_in_a_pipe(served):
             pass
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
+
+
+def test_in_the_background_of_a_shell_it_goes_on(served):
+    """A job that changed its terminal would be stopped."""
+    with Terminal(
+        ["bash", "--norc", "--noprofile", "-i"], {**served.env, "PS1": "$ "}, served.work
+    ) as terminal:
+        terminal.type(f"{OSTLER} run '!text from behind' & wait %1; echo st''atus $?\r")
+        assert "status 0" in terminal.wait_for(lambda text: "status " in text or "Stopped" in text)
+        assert "from behind" in terminal.text.replace("'!text from behind'", "")
+
+
+def test_standard_input_that_is_closed(served):
+    done = subprocess.run(
+        ["sh", "-c", f"exec {OSTLER} run 'hello' <&-"],
+        env=served.env,
+        cwd=served.work,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "echo: hello"), done.stderr
+    done = subprocess.run(
+        ["sh", "-c", f"exec {OSTLER} run <&-"],
+        env=served.env,
+        cwd=served.work,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 # -- outcomes
@@ -287,7 +320,7 @@ def test_going_on_by_id_and_with_the_latest(served):
 
 def test_a_conversation_that_asked_is_not_asked_again(served):
     assert served.run("run", "--yes", "!write b1.txt x").returncode == 0
-    done = served.run("run", "--continue", "!write b2.txt x")
+    done = served.run("run", "--resume", served.newest(), "!write b2.txt x")
     assert done.returncode == 0, done.stderr  # its policy stays
     assert (served.work / "b2.txt").exists()
 
@@ -316,7 +349,7 @@ def test_another_directory(served, tmp_path):
 
 def test_a_server_that_is_killed_in_mid_turn_is_followed(serve):
     place = serve(OSTLER_DEADLINE_HOLD="0.1")
-    with place.terminal("run", "!text said once\n!tool execute ls\n!slow 400 50") as terminal:
+    with place.terminal("run", "!text said once\n!tool execute ls\n!slow 100 50") as terminal:
         terminal.wait_for("s5 ")
         server = int((place.state / "server.pid").read_text())
         os.kill(server, signal.SIGKILL)
