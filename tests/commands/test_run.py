@@ -344,6 +344,22 @@ def test_another_directory(served, tmp_path):
     assert (tmp_path / "there.txt").exists()
 
 
+def test_an_installation_shows_how_far_it_is(serve, tmp_path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "npm").write_text(
+        "#!/bin/sh\nmkdir node_modules\nhead -c 3000000 /dev/zero > node_modules/large\nsleep 3\nexit 7\n"
+    )
+    (programs / "node").write_text("#!/bin/sh\necho v24.0.0\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    place = serve(PATH=f"{programs}:{os.environ['PATH']}")
+    with place.terminal("run", "--agent", "gemini-cli", "hi") as terminal:
+        terminal.wait_for(lambda text: re.search(r"installing the agent .*2\.9M of about 95M", text))
+        assert terminal.end() == 1
+        assert "ACPSpawnError: Installing Gemini CLI failed" in terminal.text
+
+
 # -- a server that is killed
 
 
