@@ -71,6 +71,11 @@ class Chat:
 
     def run(self) -> int:
         """Read and answer until the person leaves."""
+        # All the time: between two modes of the terminal, a Ctrl-D would be lost.
+        with unseen_typing():
+            return self._run()
+
+    def _run(self) -> int:
         leaving = False
         try:
             self._begin()
@@ -84,8 +89,7 @@ class Chat:
                     self.narration.note("Ctrl-C once more, or Ctrl-D, leaves")
                     continue
                 leaving = False
-                with unseen_typing():
-                    self._take(text)
+                self._take(text)
         except (EOFError, Leave):
             return 0
         except KeyboardInterrupt:

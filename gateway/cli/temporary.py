@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -40,6 +40,9 @@ END_SECONDS: Final = 30.0
 """For an orderly end, with all its grace; then it is killed, and its warden ends what it leaves."""
 
 LOOK_SECONDS: Final = 0.05
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""By which a person ends a command."""
 
 LISTENING: Final = re.compile(r"Ostler is listening on (http://\S+)\n")
 
@@ -70,11 +73,15 @@ def found_or_started(
         yield Server.of(None, env)
         return
     with _ending_in_order():
-        server = temporary.enter(env, starting)
+        entered = False
         try:
+            with _signals_wait() as pending:
+                server = temporary.enter(env, starting, pending)
+                entered = True
             yield server
         finally:
-            temporary.leave()
+            if entered:
+                temporary.leave()
 
 
 def _runs(env: Mapping[str, str], state: Path | None) -> bool:
@@ -109,6 +116,25 @@ def _ending_in_order() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class _CalledOff(Exception):
+    """A signal came while a server was being started; who sent it is heard afterwards."""
+
+
+@contextmanager
+def _signals_wait() -> Iterator[list[int]]:
+    """The signals that came in the block, which are obeyed at its end: between a process's start and the
+    moment at which somebody knows of it, nothing may be raised."""
+    pending: list[int] = []
+    before = {number: signal.signal(number, lambda got, frame: pending.append(got)) for number in SIGNALS}
+    try:
+        yield pending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for came in pending[:1]:
+            signal.raise_signal(came)
+
+
 class _Temporary:
     """A server for the time, of one state directory."""
 
@@ -122,8 +148,8 @@ class _Temporary:
         """Whether there is one already."""
         return self._known() is not None
 
-    def enter(self, env: Mapping[str, str], starting: Callable[[], None]) -> Server:
-        """Join the one that runs, or start one. Raises Failure."""
+    def enter(self, env: Mapping[str, str], starting: Callable[[], None], pending: Sequence[int]) -> Server:
+        """Join the one that runs, or start one, unless a signal is pending. Raises Failure, _CalledOff."""
         try:
             self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._users = os.open(self._state / USERS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -135,7 +161,7 @@ class _Temporary:
                 known = self._known()
                 if known is None:
                     starting()
-                    known = self._start(env)
+                    known = self._start(env, pending)
                 fcntl.flock(self._users, fcntl.LOCK_SH)
         except BaseException:
             self._abandon()
@@ -144,8 +170,7 @@ class _Temporary:
 
     def leave(self) -> None:
         """End the server, unless somebody else uses it. Signals wait for that: it takes a second or two."""
-        ignored = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
         try:
             self._leave()
         finally:
@@ -185,7 +210,7 @@ class _Temporary:
             return None
         return known if _started(pid) == started else None
 
-    def _start(self, env: Mapping[str, str]) -> dict[str, Any]:
+    def _start(self, env: Mapping[str, str], pending: Sequence[int]) -> dict[str, Any]:
         key = secrets.token_urlsafe(24)
         kept = {
             name: value
@@ -208,7 +233,7 @@ class _Temporary:
                 raise Failure(f"no server could be started: {error}") from None
         self._process = process
         try:
-            url = self._address(process)
+            url = self._address(process, pending)
             known = {"url": url, "key": key, "pid": process.pid, "started": _started(process.pid)}
             _write_private(self._state / SERVER_FILE, json.dumps(known))
         except BaseException:
@@ -217,14 +242,16 @@ class _Temporary:
             raise
         return known
 
-    def _address(self, process: subprocess.Popen[bytes]) -> str:
+    def _address(self, process: subprocess.Popen[bytes], pending: Sequence[int]) -> str:
         """What it says on standard output when it listens."""
         assert process.stdout is not None
         said = b""
         until = time.monotonic() + START_SECONDS
         with process.stdout:
             while (left := until - time.monotonic()) > 0:
-                readable, _, _ = select.select([process.stdout], [], [], left)
+                readable, _, _ = select.select([process.stdout], [], [], min(left, LOOK_SECONDS))
+                if pending:
+                    raise _CalledOff
                 data = os.read(process.stdout.fileno(), 4096) if readable else b""
                 said += data
                 match = LISTENING.search(said.decode(errors="replace"))

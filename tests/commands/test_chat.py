@@ -187,7 +187,7 @@ def test_going_on(served, which):
     first = served.newest()
     arguments = [which] if which == "--continue" else [which, first[:8]]
     with chat(served, *arguments) as terminal:
-        terminal.wait_for(PROMPT)
+        terminal.wait_for(ready)
         assert "> what I said" in terminal.text
         assert "echo: what I said" in terminal.text
         say(terminal, "and more", "echo: and more")
