@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _hide_from_peers()
     # Imported here and below, so that nothing takes time before, and --version and --help stay quick.
-    from gateway.cli.arguments import SERVE, parse
+    from gateway.cli.parser import SERVE, parse
 
     arguments = parse(None if argv is None else list(argv))
     if arguments.command == SERVE:

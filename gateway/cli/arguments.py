@@ -1,64 +1,74 @@
-"""What the `ostler` command can be told on the command line."""
+"""What the arguments of all commands have in common: how help looks, which server, which conversation."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Final, NoReturn
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from gateway.cli import commands
-from supervisor.version import __version__
+Add = Callable[..., argparse.ArgumentParser]
+"""`add_parser` of a parser's subparsers."""
 
-BAD_INPUT: Final = 2
+SECRETS: Final = "secrets"
+"""The command whose arguments are not repeated in what is said about them: one may be a value."""
 
-SERVE: Final = "serve"
+HELP_COLUMNS: Final = 78
+
+EPILOG: Final = (
+    "The server is the one at --url, else at OSTLER_URL, else that of the state directory (OSTLER_STATE), "
+    "else at OSTLER_HOST and OSTLER_PORT; the key for it is OSTLER_API_KEY, else a session key of the "
+    "server's own variables. "
+    "An ID may be cut to its first characters. "
+    "Exit status: 0 done, 1 failed, 2 called wrongly, 3 no server."
+)
+
+DONE_EPILOG: Final = "Exit status: 0 done, 1 failed, 2 called wrongly."
+"""Of commands that speak to no server."""
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with status 2."""
-        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
-def build_parser() -> Parser:
-    """The command's arguments. Values are checked later, together with those of the environment."""
-    parser = Parser(prog="ostler", description="Runs ACP coding agents behind a REST and WebSocket server.")
-    parser.add_argument("--version", action="version", version=f"ostler {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    serve = subparsers.add_parser(SERVE, help="run the server")
-    serve.add_argument("--host", help="address to listen on (OSTLER_HOST; default 127.0.0.1)")
-    serve.add_argument("--port", help="port, 0 for any free one (OSTLER_PORT; default 8000)")
-    serve.add_argument(
-        "--state", metavar="DIR", help="where everything is kept (OSTLER_STATE; default ~/.ostler)"
+def command(
+    add: Add, name: str, summary: str, examples: Sequence[str], *, epilog: str = EPILOG, remote: bool = True
+) -> argparse.ArgumentParser:
+    """A command with its help. `remote`: it speaks to a server, so that --url names one."""
+    parser = add(
+        name,
+        help=summary,
+        description=textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", HELP_COLUMNS),
+        epilog=help_end(examples, epilog),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    serve.add_argument(
-        "--containment",
-        metavar="LEVEL",
-        help="how agents are kept together: auto, tree, warden, cgroup, pidns (OSTLER_CONTAINMENT)",
-    )
-    serve.add_argument(
-        "--no-warden",
-        action="store_true",
-        help="no parent process that restarts the server (OSTLER_NO_WARDEN)",
-    )
-    serve.add_argument(
-        "--keys-file",
-        metavar="PATH",
-        help="session keys, master key and secrets, as lines NAME=value; mode 600 (OSTLER_KEYS_FILE)",
-    )
-    serve.add_argument("--keys-fd", metavar="N", help="the same from an open descriptor, such as a pipe")
-    commands.add_commands(subparsers.add_parser)
+    if remote:
+        parser.add_argument("--url", help="of the server (OSTLER_URL; default http://127.0.0.1:8000)")
     return parser
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The arguments of a call. Exits with status 2 for wrong ones."""
-    parser = build_parser()
-    arguments, more = parser.parse_known_args(argv)
-    if more:
-        hidden = arguments.command == commands.SECRETS
-        parser.error(
-            "values are not given as arguments" if hidden else f"unrecognized arguments: {' '.join(more)}"
-        )
-    return arguments
+def group(
+    add: Add, name: str, summary: str, examples: Sequence[str], *, epilog: str = EPILOG
+) -> argparse.ArgumentParser:
+    """A command that has actions of its own: they are added to `actions_of` it."""
+    return command(add, name, summary, examples, epilog=epilog, remote=False)
+
+
+def actions_of(parser: argparse.ArgumentParser) -> Add:
+    """Adds an action to a command; which one was chosen is `arguments.action`."""
+    add: Add = parser.add_subparsers(dest="action", metavar="ACTION", required=True).add_parser
+    return add
+
+
+def json_option(parser: argparse.ArgumentParser, text: str = "print JSON, for programs") -> None:
+    """`--json`."""
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+def help_end(examples: Sequence[str], epilog: str) -> str:
+    """What stands below the options."""
+    shown = "".join(f"  {example}\n" for example in examples)
+    return f"examples:\n{shown}\n{textwrap.fill(epilog, HELP_COLUMNS)}\n"
+
+
+def count(text: str) -> int:
+    """The type of an argument that counts something, 0 included."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no count")
+    return int(text)

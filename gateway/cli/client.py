@@ -40,6 +40,9 @@ PAGE: Final = 100
 WHOLE_ID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 PART_OF_ID: Final = re.compile(r"[0-9a-f-]{1,36}")
 
+WRAPPERS: Final = frozenset({"body", "query", "path", "header", "agent_settings_diff"})
+"""Parts of the place of an error that say nothing to who does not see the request."""
+
 
 class Failure(Exception):
     """The command could not be done. The message is one line; `status` is the exit status."""
@@ -124,23 +127,31 @@ class Server:
         """Have something done; its JSON. Raises Failure."""
         return self.call("POST", path, body, seconds=ACTION_SECONDS)
 
-    def call(self, method: str, path: str, body: Any = None, *, seconds: float = ANSWER_SECONDS) -> Any:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        seconds: float = ANSWER_SECONDS,
+    ) -> Any:
         """One request on a connection of its own. Raises Unreachable, or Failure with the server's reason.
 
         That is Missing for status 404, and BadInput for 422.
         """
-        headers = {**self.headers(), "Accept": "application/json"}
+        sent = {**self.headers(), "Accept": "application/json", **(headers or {})}
         data = None
         if body is not None:
             data = json.dumps(body).encode()
-            headers["Content-Type"] = "application/json"
+            sent["Content-Type"] = "application/json"
         connection: http.client.HTTPConnection | None = None
         try:
             sock, host = self.connect()
             connection = http.client.HTTPConnection(host)
             connection.sock = sock
             sock.settimeout(seconds)
-            connection.request(method, self.path(path), data, headers)
+            connection.request(method, self.path(path), data, sent)
             response = connection.getresponse()
             status, content = response.status, response.read()
             retry_after = response.headers.get("Retry-After")
@@ -198,11 +209,7 @@ class Server:
             return f"the server at {self.url} wants a key; set OSTLER_API_KEY"
         detail = answer.get("detail") if isinstance(answer, dict) else None
         if isinstance(detail, list):
-            detail = "; ".join(
-                str(problem.get("msg")).removeprefix("Value error, ")
-                for problem in detail
-                if isinstance(problem, dict)
-            )
+            detail = "; ".join(_told(problem) for problem in detail if isinstance(problem, dict))
         text = str(detail or f"the server answered with status {status}")
         return f"{text} (try again in {retry_after} s)" if retry_after else text
 
@@ -270,3 +277,10 @@ def _address(env: Mapping[str, str], path: Path | None) -> str:
         if path is None:
             raise
         return http_url(DEFAULT_HOST, DEFAULT_PORT)
+
+
+def _told(problem: Mapping[str, Any]) -> str:
+    """What is wrong with a request, and with which field of it."""
+    field = ".".join(str(part) for part in problem.get("loc") or () if part not in WRAPPERS)
+    text = str(problem.get("msg")).removeprefix("Value error, ")
+    return f"{field}: {text}" if field else text

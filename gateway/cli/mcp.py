@@ -78,7 +78,7 @@ class Server:
         }
 
 
-def run(_: object, arguments: Namespace) -> None:
+def run(arguments: Namespace) -> None:
     """Do what `arguments.action` says. Raises Failure."""
     try:
         if arguments.action in CONNECTING:

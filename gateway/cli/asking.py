@@ -1,0 +1,51 @@
+"""Who answers what an agent asks: a person in the terminal, or nobody."""
+
+from __future__ import annotations
+
+import sys
+
+from gateway.cli.feed import Feed
+from gateway.cli.narration import Narration
+from gateway.cli.question import allow
+from gateway.cli.track import Track
+
+NOBODY = "nobody can be asked here, so it is refused; `ostler run --yes` allows everything"
+
+
+class AskInTerminal:
+    """Shows the calls that wait and asks about them. `always` holds for what comes later, too."""
+
+    def __init__(self, narration: Narration) -> None:
+        self._narration = narration
+        self.always = False
+
+    def __call__(self, track: Track, feed: Feed) -> bool | None:
+        """True to allow, False to refuse, None when the question is over."""
+        if self.always:
+            return True
+        for call in track.asking:
+            self._narration.call(call)
+        if not track.asking:
+            self._narration.line("? the agent asks for a permission", "asking")
+        feed.calm()
+        answer = None if feed.waiting else allow(self._narration.console, feed.wake)
+        if answer == "always":
+            self.always = True
+        return None if answer is None else answer != "no"
+
+
+class RefuseAll:
+    """Refuses, and says on standard error what to do."""
+
+    def __init__(self, narration: Narration) -> None:
+        self._narration = narration
+        self._told = False
+
+    def __call__(self, track: Track, feed: Feed) -> bool | None:
+        """False."""
+        for call in track.asking:
+            self._narration.note(f"? {call.title}")
+        if not self._told:
+            self._told = True
+            print(f"ostler: {NOBODY}", file=sys.stderr)
+        return False

@@ -1,0 +1,352 @@
+"""What `ostler doctor` looks at, one thing after the other. None of it changes anything."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import resource
+import shutil
+import socket
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+import trio
+
+from gateway.address import DEFAULT_HOST, DEFAULT_PORT, local_url
+from gateway.cli.client import Failure, Server, Unreachable
+from gateway.cli.places import agents_directory
+from gateway.cli.text import one_line, size
+from gateway.config import load_config
+from gateway.parsing import ConfigError
+from supervisor.agents import NodeMissing, load_catalog
+from supervisor.agents.levels import Level, obstacle
+from supervisor.agents.lifeline import NO_WARDEN_VARIABLE, warden_possible
+from supervisor.agents.node import HOW_TO_INSTALL, find_node, find_npm
+from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
+from supervisor.credentials.os_keyring import find_backend, plausible
+
+OK: Final = "OK"
+WARN: Final = "WARN"
+FAIL: Final = "FAIL"
+
+GIGABYTE: Final = 1_000_000_000
+ROOM: Final = GIGABYTE
+"""Of the disk: the largest agent takes half of it, and as much while it is installed."""
+
+NO_ROOM: Final = GIGABYTE // 20
+"""With so little left, the journal may not be able to write any more within an hour."""
+
+DESCRIPTORS: Final = 1024
+"""What the server counts on: four for each agent, and one for each connection."""
+
+TOO_FEW_DESCRIPTORS: Final = 256
+
+MASTER_KEYS: Final = ("OSTLER_MASTER_KEY", "OH_SECRET_KEY")
+
+
+class Finding(NamedTuple):
+    """What was found. `advice` is what to do, empty where there is nothing."""
+
+    name: str
+    status: str
+    detail: str
+    advice: str = ""
+
+
+class Machine(NamedTuple):
+    """Where to look."""
+
+    state: Path
+    env: Mapping[str, str]
+
+    @property
+    def agents(self) -> Path:
+        """Where agents are installed."""
+        return agents_directory(self.state, self.env)
+
+
+Findings = Iterator[Finding]
+
+
+def python(machine: Machine) -> Findings:
+    """The interpreter."""
+    yield Finding("python", OK, f"{platform.python_version()} ({sys.executable})")
+
+
+def configuration(machine: Machine) -> Findings:
+    """The server's variables."""
+    try:
+        load_config(machine.env, state=str(machine.state))
+    except ConfigError as error:
+        yield Finding(
+            "configuration",
+            FAIL,
+            str(error),
+            "Change or unset the variable: docs/operations.md has them all.",
+        )
+        return
+    yield Finding("configuration", OK, "the server's variables can be used")
+
+
+def node(machine: Machine) -> Findings:
+    """Node.js and npm, for the agents that come from npm."""
+    wanted = {
+        descriptor.key: descriptor.npm.min_node
+        for descriptor in load_catalog().values()
+        if descriptor.npm is not None and descriptor.npm.min_node is not None
+    }
+    try:
+        found = trio.run(find_node, None, machine.env)
+        newest = max(wanted.values())
+        try:
+            found = trio.run(find_node, newest, machine.env)
+        except NodeMissing:
+            lacking = sorted(key for key, minimum in wanted.items() if minimum > found.version)
+            yield Finding(
+                "node",
+                WARN,
+                f"{found.version_text} ({found.path}) is too old for {', '.join(lacking)}",
+                f"Install Node.js {'.'.join(map(str, newest))} or newer, or run: {HOW_TO_INSTALL}",
+            )
+        else:
+            yield Finding("node", OK, f"{found.version_text} ({found.path})")
+    except NodeMissing:
+        yield Finding(
+            "node",
+            WARN,
+            "there is none, and the agents that come from npm need it (the bundled demo does not)",
+            f"Install Node.js, or run: {HOW_TO_INSTALL}",
+        )
+        return
+    try:
+        npm = trio.run(find_npm, machine.env)
+    except NodeMissing as error:
+        yield Finding("npm", WARN, "there is none, so that no agent can be installed", str(error))
+    else:
+        yield Finding("npm", OK, npm[-1])
+
+
+def keyring(machine: Machine) -> Findings:
+    """Where the key of the secrets is, or will be."""
+    named = next((name for name in MASTER_KEYS if machine.env.get(name)), None)
+    if named is not None:
+        yield Finding("keyring", OK, f"not needed: the key of the secrets is in {named}")
+    elif machine.env.get("OSTLER_KEYRING") == "off":
+        yield Finding("keyring", OK, "not used (OSTLER_KEYRING=off): the key of the secrets is a file")
+    elif not plausible(machine.env):
+        yield Finding("keyring", OK, "there is none: the key of the secrets is the file master.key (0600)")
+    else:
+        try:
+            found = find_backend()
+        except CredentialsFailure as error:
+            yield Finding("keyring", OK, f"{error}: the key of the secrets is the file master.key (0600)")
+        except Exception as error:  # noqa: BLE001 - backends raise anything
+            yield Finding(
+                "keyring",
+                WARN,
+                f"it does not work: {one_line(str(error))}",
+                "Unlock it, or set OSTLER_KEYRING=off.",
+            )
+        else:
+            yield Finding("keyring", OK, type(found).__module__.rpartition(".")[2])
+
+
+def secrets(machine: Machine) -> Findings:
+    """Whether what is stored can be read."""
+    if not (machine.state / "secrets.json").exists():
+        yield Finding("secrets", OK, "none are stored")
+        return
+
+    async def read() -> int:
+        use = None if machine.env.get("OSTLER_KEYRING") == "off" else OsKeyring(machine.env)
+        store = await SecretStore.open(machine.state, machine.env, keyring=use)
+        return len(await store.list())
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        count = trio.run(read)
+    except (CredentialsFailure, OSError) as error:
+        yield Finding(
+            "secrets",
+            FAIL,
+            one_line(str(error)),
+            'docs/operations.md, "Secrets", has what the key may be in.',
+        )
+    else:
+        yield Finding("secrets", OK, f"{count} stored, and readable")
+
+
+def containment(machine: Machine) -> Findings:
+    """How strongly agents can be kept together."""
+    warden = warden_possible() and not machine.env.get(NO_WARDEN_VARIABLE)
+    reasons = {level: obstacle(level, warden=warden) for level in Level}
+    possible = [level.value for level, reason in reasons.items() if reason is None]
+    demanded = machine.env.get("OSTLER_CONTAINMENT") or "auto"
+    if demanded in reasons and (reason := reasons[Level(demanded)]) is not None:
+        yield Finding(
+            "containment",
+            FAIL,
+            f"{demanded} is demanded and cannot be had: {reason}",
+            "Unset OSTLER_CONTAINMENT.",
+        )
+    elif reasons[Level.WARDEN] is not None:
+        yield Finding(
+            "containment",
+            WARN,
+            f"what a killed server leaves goes on until the next start: {reasons[Level.WARDEN]}",
+            "Use Linux, and unset OSTLER_NO_WARDEN.",
+        )
+    else:
+        yield Finding("containment", OK, ", ".join(possible))
+    for level in (Level.CGROUP, Level.PIDNS):
+        if reasons[level] is not None:
+            yield Finding(f"containment {level}", OK, f"cannot be had, and need not: {reasons[level]}")
+
+
+def port(machine: Machine) -> Findings:
+    """Whether the server runs, or can listen."""
+    try:
+        server = Server.of(
+            None, {**machine.env, "OSTLER_PORT": machine.env.get("OSTLER_PORT") or str(DEFAULT_PORT)}
+        )
+    except Failure:
+        if machine.env.get("OSTLER_PORT") == "0":
+            yield Finding("port", OK, "any free one")
+        return  # the configuration has said so
+    url = local_url(machine.env)
+    try:
+        info = server.get("/server_info")
+        if isinstance(info, dict) and info.get("title") == "Ostler":
+            yield Finding("port", OK, f"a server runs at {url}")
+            return
+    except Unreachable:
+        yield from _free(machine, url, server.port)
+        return
+    except Failure:
+        pass
+    yield Finding(
+        "port", FAIL, f"something else answers at {url}", "Choose another one: OSTLER_PORT, or serve --port."
+    )
+
+
+def _free(machine: Machine, url: str, number: int) -> Findings:
+    host = machine.env.get("OSTLER_HOST") or DEFAULT_HOST
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+    except OSError as error:
+        yield Finding(
+            "port",
+            FAIL,
+            f"{url} cannot be listened on: {error.strerror or error}",
+            "Choose another one: OSTLER_PORT and OSTLER_HOST, or serve --port.",
+        )
+    else:
+        yield Finding("port", OK, f"free: no server runs at {url}")
+
+
+def state(machine: Machine) -> Findings:
+    """The state directory: that it is there or can be made, is ours, and that nobody else reads it."""
+    path = machine.state
+    advice = "Choose another one with OSTLER_STATE or --state."
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        above = _there(path)
+        if not os.access(above, os.W_OK | os.X_OK):
+            yield Finding("state", FAIL, f"{path} cannot be made: {above} cannot be written to", advice)
+        else:
+            yield Finding("state", OK, f"{path} is made at the first start")
+        return
+    except OSError as error:
+        yield Finding("state", FAIL, f"{path}: {error.strerror}", advice)
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        yield Finding("state", FAIL, f"{path} is no directory", advice)
+    elif found.st_uid != os.geteuid():
+        yield Finding("state", FAIL, f"{path} belongs to user {found.st_uid}", f"chown it, or: {advice}")
+    elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding("state", FAIL, f"{path} cannot be written to", f"chmod 700 {path}")
+    elif open_to := _open_to_others(path, found.st_mode):
+        yield Finding("state", WARN, f"others can read {', '.join(open_to)}", f"chmod -R go-rwx {path}")
+    else:
+        yield Finding("state", OK, str(path))
+
+
+def _open_to_others(path: Path, mode: int) -> list[str]:
+    if mode & 0o077 == 0:
+        return []  # then it does not matter what its files are
+    return [str(path)]
+
+
+def disk(machine: Machine) -> Findings:
+    """Room, and that programs can be run from where agents are."""
+    for name, path in (("disk", machine.state), ("disk for agents", machine.agents)):
+        there = _there(path)
+        try:
+            free = shutil.disk_usage(there).free
+        except OSError as error:
+            yield Finding(name, FAIL, f"{there}: {error.strerror}", "Choose another directory.")
+            continue
+        detail = f"{size(free)} free at {there}"
+        if free < NO_ROOM:
+            yield Finding(name, FAIL, detail, "Make room: without it nothing can be written down.")
+        elif free < ROOM:
+            yield Finding(name, WARN, detail, "Make room: an agent takes up to 0.5 GB.")
+        else:
+            yield Finding(name, OK, detail)
+        if path == machine.agents and os.statvfs(there).f_flag & os.ST_NOEXEC:
+            yield Finding(
+                "agents",
+                FAIL,
+                f"no program can be run from {there} (mounted noexec)",
+                "Set OSTLER_AGENTS_DIR elsewhere.",
+            )
+
+
+def _there(path: Path) -> Path:
+    """The path, or what of it is there."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def descriptors(machine: Machine) -> Findings:
+    """How many files the server may have open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= DESCRIPTORS:
+        count = "any number" if soft == resource.RLIM_INFINITY else str(soft)
+        yield Finding("descriptors", OK, f"{count} of open files")
+        return
+    most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    status = FAIL if soft < TOO_FEW_DESCRIPTORS else WARN
+    yield Finding(
+        "descriptors",
+        status,
+        f"only {soft} open files (at most {most})",
+        f"ulimit -n {DESCRIPTORS}, before it is started",
+    )
+
+
+CHECKS: Final[tuple[Callable[[Machine], Findings], ...]] = (
+    python,
+    configuration,
+    state,
+    disk,
+    descriptors,
+    port,
+    containment,
+    keyring,
+    secrets,
+    node,
+)
+"""In the order in which they are told."""

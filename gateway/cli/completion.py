@@ -1,0 +1,201 @@
+"""`ostler completion`: scripts that make shells complete what the parser knows, and what the server knows.
+
+The scripts ask `ostler completion SHELL -- WORDS...`, which answers with a line for each candidate: the word,
+and after a tab what it is. So there is one implementation, and the scripts never grow old.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from gateway.cli.client import Failure, Server
+from gateway.cli.start_request import known_agents
+from gateway.cli.suggest import subparsers_of
+from gateway.cli.text import one_line
+
+SECONDS: Final = 2.0
+"""For the server's answer: a person has pressed a key."""
+
+IDS: Final = 100
+"""Conversations that are offered, the one changed last first."""
+
+Candidate = tuple[str, str]
+
+BASH: Final = r"""# ostler: completion for bash. In ~/.bashrc: eval "$(ostler completion bash)"
+_ostler() {
+    local word rest
+    COMPREPLY=()
+    while IFS=$'\t' read -r word rest; do
+        COMPREPLY+=("$word")
+    done < <("${COMP_WORDS[0]}" completion bash -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+    if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == */ ]]; then
+        compopt -o nospace 2>/dev/null
+    fi
+}
+complete -F _ostler ostler
+"""
+
+ZSH: Final = r"""#compdef ostler
+# ostler: completion for zsh. In ~/.zshrc, after compinit: eval "$(ostler completion zsh)"
+_ostler() {
+    local -a described
+    local word rest
+    while IFS=$'\t' read -r word rest; do
+        described+=("${word//:/\\:}${rest:+:$rest}")
+    done < <("${words[1]}" completion zsh -- "${(@)words[2,CURRENT]}" 2>/dev/null)
+    _describe -V ostler described
+}
+compdef _ostler ostler
+"""
+
+FISH: Final = r"""# ostler: completion for fish, to be written to ~/.config/fish/completions/ostler.fish
+function __ostler_complete
+    set -l tokens (commandline -opc) (commandline -ct)
+    $tokens[1] completion fish -- $tokens[2..-1] 2>/dev/null
+end
+complete -c ostler -f -k -a '(__ostler_complete)'
+"""
+
+SCRIPTS: Final = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+
+
+def run(arguments: Namespace) -> None:
+    """Print the script, or, with words, how the last of them may go on."""
+    if not arguments.words:
+        print(SCRIPTS[arguments.shell], end="")
+        return
+    from gateway.cli.parser import build_parser
+
+    for word, summary in candidates(build_parser(), arguments.words):
+        print(f"{word}\t{one_line(summary)}" if summary else word)
+
+
+def candidates(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[Candidate]:
+    """How the last word may go on. The words are those after `ostler`."""
+    *before, current = words
+    chosen: list[str] = []
+    url: str | None = None
+    expecting: argparse.Action | None = None
+    place = 0
+    for word in before:
+        if expecting is not None:
+            url = word if expecting.dest == "url" else url
+            expecting = None
+        elif word.startswith("-") and word != "-":
+            expecting = _taking(parser, word)
+        else:
+            below = subparsers_of(parser)
+            if below is None:
+                place += 1
+            elif word in below.choices:
+                parser = below.choices[word]
+                chosen.append(word)
+                place = 0
+            else:
+                return
+    for word, summary in _offered(parser, chosen, expecting, place, current, url):
+        if word.startswith(current):
+            yield word, summary
+
+
+def _taking(parser: argparse.ArgumentParser, word: str) -> argparse.Action | None:
+    """The option, if the next word is its value."""
+    for action in parser._actions:
+        if word in action.option_strings and action.nargs in (None, 1):
+            return action
+    return None
+
+
+def _offered(
+    parser: argparse.ArgumentParser,
+    chosen: list[str],
+    expecting: argparse.Action | None,
+    place: int,
+    current: str,
+    url: str | None,
+) -> Iterable[Candidate]:
+    if expecting is not None:
+        return _values(chosen, expecting, current, url)
+    if current.startswith("-"):
+        return _options(parser)
+    below = subparsers_of(parser)
+    if below is not None:
+        summaries = {action.dest: action.help or "" for action in below._choices_actions}
+        return [(name, summaries.get(name, "")) for name in below.choices]
+    positionals = [action for action in parser._actions if not action.option_strings]
+    if place < len(positionals):
+        return _values(chosen, positionals[place], current, url)
+    if positionals and positionals[-1].nargs in ("*", "+"):
+        return _values(chosen, positionals[-1], current, url)
+    return ()
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[Candidate]:
+    for action in parser._actions:
+        long = [spelling for spelling in action.option_strings if spelling.startswith("--")]
+        if action.option_strings and action.help is not argparse.SUPPRESS:
+            yield (long or action.option_strings)[0], action.help or ""
+
+
+def _values(chosen: list[str], action: argparse.Action, current: str, url: str | None) -> Iterable[Candidate]:
+    if action.choices is not None:
+        return [(str(choice), "") for choice in action.choices]
+    if action.dest in ("cwd", "state", "output"):
+        return _paths(current, directories=action.dest != "output")
+    if action.dest in ("id", "ids", "resume"):
+        return _ask(url, _conversations)
+    if action.dest == "agent" or chosen[:1] == ["agents"]:
+        return [(name, "") for name in known_agents()]
+    if chosen[:1] == ["settings"] and action.dest == "key":
+        return _ask(url, _settings)
+    if chosen == ["secrets", "unset"]:
+        return _ask(url, _secrets)
+    return ()
+
+
+def _paths(current: str, *, directories: bool) -> Iterator[Candidate]:
+    folder, _, beginning = current.rpartition("/")
+    shown = f"{folder}/" if "/" in current else ""
+    try:
+        found = sorted(Path(os.path.expanduser(shown or ".")).iterdir())  # noqa: PTH111 - `/` at the end stays
+    except (OSError, RuntimeError):
+        return
+    for path in found:
+        if not path.name.startswith(beginning) or (path.name.startswith(".") and not beginning):
+            continue
+        if path.is_dir():
+            yield f"{shown}{path.name}/", ""
+        elif not directories:
+            yield f"{shown}{path.name}", ""
+
+
+def _ask(url: str | None, find: Callable[[Callable[[str], Any]], Iterable[Candidate]]) -> list[Candidate]:
+    """What a server knows; nothing when there is none."""
+    try:
+        server = Server.of(url, os.environ)
+        return list(find(lambda path: server.call("GET", path, seconds=SECONDS)))
+    except Failure:
+        return []
+
+
+def _conversations(get: Callable[[str], Any]) -> Iterator[Candidate]:
+    query = f"limit={IDS}&sort_order={quote('UPDATED_AT_DESC')}"
+    for each in get(f"/api/conversations/search?{query}")["items"]:
+        yield each["id"], each["title"] or ""
+
+
+def _settings(get: Callable[[str], Any]) -> Iterator[Candidate]:
+    settings: Mapping[str, Any] = get("/api/settings")["agent_settings"]
+    for key in settings:
+        yield key, ""
+
+
+def _secrets(get: Callable[[str], Any]) -> Iterator[Candidate]:
+    for each in get("/api/secrets")["secrets"]:
+        yield each["name"], each["description"] or ""

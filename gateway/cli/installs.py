@@ -1,0 +1,39 @@
+"""Where a server on this machine installs agents: to show how far an installation is."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.cli.client import Failure, Server
+from gateway.cli.places import agents_directory
+from gateway.cli.start_request import LOCAL
+
+Place = tuple[Path, str, int | None]
+"""The directory of all agents, the key of the one, and how many megabytes it takes."""
+
+
+def where_installed(server: Server, agent: str | None) -> Callable[[], Place | None]:
+    """Tells the place of an agent (None: that of the settings) when asked; None where it cannot be seen."""
+    return functools.cache(functools.partial(_place, server, agent))
+
+
+def _place(server: Server, agent: str | None) -> Place | None:
+    if server.host not in LOCAL:
+        return None
+    try:
+        state = Path(server.get("/api/status")["state"])
+        key = agent or str(server.get("/api/settings")["agent_settings"].get("acp_server"))
+    except Failure:
+        return None
+    prefix = agents_directory(state, os.environ)
+    if not prefix.is_dir():
+        prefix = state / "agents"
+    # Here, since it takes some time, and only who waits for an installation needs it.
+    from supervisor.agents.catalog import load_catalog
+
+    descriptor = load_catalog().get(key)
+    package = None if descriptor is None else descriptor.npm
+    return prefix, key, None if package is None else package.size_mb

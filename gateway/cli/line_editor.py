@@ -1,0 +1,95 @@
+"""The line that a person types into: several lines long, with a history, and commands that complete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from gateway.cli.text import cut, one_line
+
+HISTORY_FILE: Final = "chat-history"
+
+HELP_COLUMNS: Final = 60
+
+Commands = Callable[[], Iterable[tuple[str, str]]]
+"""The commands there are now, without the slash, and what each does."""
+
+
+class LineEditor:
+    """Asks for one message after another. The history is in `state`, readable by this user alone."""
+
+    def __init__(self, state: Path, commands: Commands) -> None:
+        completer = _CommandCompleter(commands)
+        self._session: PromptSession[str] = PromptSession(
+            history=_history(state / HISTORY_FILE),
+            completer=completer,
+            complete_while_typing=True,
+            key_bindings=_bindings(completer),
+            multiline=True,
+            prompt_continuation="  ",
+        )
+
+    def message(self) -> str:
+        """What was typed. Raises KeyboardInterrupt (Ctrl-C) and EOFError (Ctrl-D on an empty line)."""
+        return self._session.prompt("> ")
+
+
+def _history(path: Path) -> History:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(path))
+
+
+def _bindings(completer: Completer) -> KeyBindings:
+    bindings = KeyBindings()
+
+    @bindings.add("enter")
+    def send(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.newline()
+        else:
+            buffer.validate_and_handle()
+
+    @bindings.add("tab")
+    def complete(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        found = list(completer.get_completions(buffer.document, CompleteEvent(completion_requested=True)))
+        if buffer.complete_state is not None:
+            buffer.complete_next()
+        elif len(found) == 1:
+            buffer.apply_completion(found[0])
+        else:
+            buffer.start_completion(select_first=False)
+
+    @bindings.add("escape", "enter")
+    def new_line(event: KeyPressEvent) -> None:
+        event.current_buffer.newline()
+
+    return bindings
+
+
+class _CommandCompleter(Completer):
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+        text = document.text
+        if not text.startswith("/") or any(character.isspace() for character in text):
+            return
+        for name, summary in self._commands():
+            if name.startswith(text[1:]):
+                shown = cut(one_line(summary), HELP_COLUMNS)
+                yield Completion(f"/{name}", start_position=-len(text), display_meta=shown)

@@ -1,0 +1,57 @@
+"""Starting agents without a server, as one with this state and environment would: for `ostler agents`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import structlog
+
+from gateway.cli.client import Failure
+from gateway.cli.places import agents_directory
+from gateway.server import StoreCipher
+from supervisor.agents import load_catalog
+from supervisor.conversations.launcher import Launcher
+from supervisor.conversations.vault import Vault
+from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore, is_private
+
+SECRETS_FILE = "secrets.json"
+
+
+@asynccontextmanager
+async def offline_launcher(state: Path, env: Mapping[str, str] = os.environ) -> AsyncIterator[Launcher]:
+    """A launcher with the secrets of that state, which writes nothing there but what it installs.
+
+    What agents keep is in a temporary directory that goes with the block. Raises Failure when the secrets
+    cannot be read.
+    """
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    with tempfile.TemporaryDirectory(prefix="ostler-agents-") as temporary:
+        try:
+            if (state / SECRETS_FILE).exists():
+                keyring = None if env.get("OSTLER_KEYRING") == "off" else OsKeyring(env)
+                secrets = await SecretStore.open(state, env, keyring=keyring)
+            else:  # a new store would make a key, which is a server's business
+                private = Path(temporary) / "state"
+                private.mkdir(mode=0o700)
+                secrets = await SecretStore.open(private, {**env, "OSTLER_MASTER_KEY": "nothing is kept"})
+            await secrets.found()
+        except CredentialsFailure as error:
+            raise Failure(f"the secrets cannot be read: {error}") from None
+
+        async def origins() -> dict[str, str]:
+            return {name: secret.source for name, secret in (await secrets.found()).items()}
+
+        yield Launcher(
+            catalog=load_catalog(),
+            prefix=agents_directory(state, env),
+            data=Path(temporary) / "data",
+            server_environment={name: value for name, value in env.items() if not is_private(name)},
+            secrets=secrets.values,
+            origins=origins,
+            vault=Vault(StoreCipher(secrets)),
+        )

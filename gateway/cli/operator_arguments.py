@@ -1,0 +1,136 @@
+"""The operators' commands: their arguments."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from gateway.cli.arguments import SECRETS, Add, actions_of, command, count, group, json_option
+
+WATCH_SECONDS: Final = 2.0
+SHORTEST_WATCH_SECONDS: Final = 0.1
+
+
+def add_commands(add: Add) -> None:
+    """Add them; `add` is `add_parser` of the `ostler` command's subparsers."""
+    ps = command(add, "ps", "list the agents", ["ostler ps", "ostler ps --watch"])
+    json_option(ps)
+    _watched(ps)
+
+    status = command(add, "status", "tell how the server is", ["ostler status", "ostler status --json"])
+    json_option(status)
+    _watched(status)
+
+    restart = command(
+        add,
+        "restart",
+        "restart an agent and go on with its session",
+        ["ostler restart 0f8f", "ostler restart 0f8f --force"],
+    )
+    json_option(restart)
+    _one(restart)
+    restart.add_argument("--force", action="store_true", help="at once, without letting its turn end")
+
+    stop = command(
+        add,
+        "stop",
+        "stop an agent; its conversation stays and can go on with the next message",
+        ["ostler stop 0f8f"],
+    )
+    json_option(stop)
+    _one(stop)
+
+    logs = command(
+        add,
+        "logs",
+        "print what an agent wrote to standard error",
+        ["ostler logs 0f8f -n 20", "ostler logs 0f8f --follow", "ostler logs 0f8f --trace"],
+    )
+    json_option(logs)
+    _one(logs)
+    logs.add_argument("-f", "--follow", action="store_true", help="go on with what is added")
+    logs.add_argument("-n", "--lines", metavar="N", type=count, help="only the last N lines")
+    logs.add_argument("--trace", action="store_true", help="the frames between agent and server instead")
+
+    attach = command(
+        add,
+        "attach",
+        "print what happens in a conversation, as it happens",
+        ["ostler attach", "ostler attach 0f8f --all", "ostler attach 0f8f --json | jq .type"],
+    )
+    json_option(attach)
+    _one(attach, nargs="?")
+    attach.add_argument("--all", action="store_true", help="from the first event on")
+    _add_secrets(add)
+
+
+def _add_secrets(add: Add) -> None:
+    actions = actions_of(
+        group(
+            add,
+            SECRETS,
+            "store, list and remove what agents are given: keys and tokens, by the name of a variable",
+            [
+                "ostler secrets set ANTHROPIC_API_KEY",
+                "ostler secrets set OPENAI_API_KEY < key.txt",
+                "ostler secrets check codex",
+            ],
+        )
+    )
+    setting = command(
+        actions,
+        "set",
+        "store a secret; its value is asked for, or read from standard input",
+        ["ostler secrets set ANTHROPIC_API_KEY", "pass show openai | ostler secrets set OPENAI_API_KEY"],
+    )
+    json_option(setting)
+    setting.add_argument("name", metavar="NAME", help="of the variable that the agent reads")
+    setting.add_argument("--description", metavar="TEXT", help="for people")
+    unset = command(
+        actions, "unset", "remove a secret from the store", ["ostler secrets unset OPENAI_API_KEY"]
+    )
+    json_option(unset)
+    unset.add_argument("name", metavar="NAME", help="of the secret")
+    listing = command(actions, "list", "list names and where each secret comes from", ["ostler secrets list"])
+    json_option(listing)
+    check = command(
+        actions,
+        "check",
+        "tell which credential an agent would use, never its value",
+        ["ostler secrets check", "ostler secrets check codex"],
+    )
+    json_option(check)
+    check.add_argument("agent", metavar="AGENT", nargs="?", help="its key, such as codex; all without it")
+    rotate = command(
+        actions,
+        "rotate",
+        "encrypt everything that is stored under a new master key",
+        ["ostler secrets rotate"],
+    )
+    json_option(rotate)
+
+
+def _watched(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-w",
+        "--watch",
+        metavar="SECONDS",
+        nargs="?",
+        type=_interval,
+        const=WATCH_SECONDS,
+        help=f"again and again, every {WATCH_SECONDS:g} s unless told otherwise",
+    )
+
+
+def _one(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    parser.add_argument("id", metavar="ID", help="of the conversation", nargs=nargs)
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not SHORTEST_WATCH_SECONDS <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds

@@ -1,0 +1,88 @@
+"""The parser of the `ostler` command: what all commands can be told, and what is said about the rest."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final, NoReturn
+
+from gateway.cli import commands, suggest
+from gateway.cli.arguments import help_end
+from supervisor.version import __version__
+
+BAD_INPUT: Final = 2
+
+SERVE: Final = "serve"
+
+EXAMPLES: Final = (
+    "ostler chat                                  talk with an agent",
+    'ostler run "What is in this directory?"      one answer, for people and scripts',
+    "ostler agents list                           which agents there are",
+    "ostler doctor                                what is wrong on this machine",
+)
+
+
+class Parser(suggest.Suggesting):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2."""
+        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def build_parser() -> Parser:
+    """The command's arguments. Values are checked later, together with those of the environment."""
+    parser = Parser(
+        prog="ostler",
+        description="Runs ACP coding agents behind a REST and WebSocket server.",
+        epilog=help_end(EXAMPLES, "`ostler COMMAND --help` has the options and more examples."),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"ostler {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    serve = subparsers.add_parser(
+        SERVE,
+        help="run the server",
+        description="Run the server.",
+        epilog=help_end(
+            ("ostler serve", "ostler serve --port 9000 --state ~/other", "ostler serve --keys-file keys.env"),
+            "docs/operations.md has its variables.",
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    serve.add_argument("--host", help="address to listen on (OSTLER_HOST; default 127.0.0.1)")
+    serve.add_argument("--port", help="port, 0 for any free one (OSTLER_PORT; default 8000)")
+    serve.add_argument(
+        "--state", metavar="DIR", help="where everything is kept (OSTLER_STATE; default ~/.ostler)"
+    )
+    serve.add_argument(
+        "--containment",
+        metavar="LEVEL",
+        help="how agents are kept together: auto, tree, warden, cgroup, pidns (OSTLER_CONTAINMENT)",
+    )
+    serve.add_argument(
+        "--no-warden",
+        action="store_true",
+        help="no parent process that restarts the server (OSTLER_NO_WARDEN)",
+    )
+    serve.add_argument(
+        "--keys-file",
+        metavar="PATH",
+        help="session keys, master key and secrets, as lines NAME=value; mode 600 (OSTLER_KEYS_FILE)",
+    )
+    serve.add_argument("--keys-fd", metavar="N", help="the same from an open descriptor, such as a pipe")
+    commands.add_commands(subparsers.add_parser)
+    return parser
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The arguments of a call. Exits with status 2 for wrong ones."""
+    parser = build_parser()
+    arguments, more = parser.parse_known_args(argv)
+    if more:
+        hidden = arguments.command == commands.SECRETS
+        parser.error(
+            "values are not given as arguments"
+            if hidden
+            else suggest.unknown_options(parser, arguments, more)
+        )
+    return arguments

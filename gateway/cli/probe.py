@@ -1,0 +1,407 @@
+"""How an agent keeps to the protocol: each part of it is tried once, on a session of its own.
+
+The agent is started as for a conversation, with the same environment and credentials, in an empty directory.
+It is allowed nothing: what it asks for is rejected.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from gateway.cli.start_request import new_id
+from supervisor.acp import (
+    AgentMessageChunk,
+    ConnectionLost,
+    InitializeResult,
+    Oversize,
+    RequestTimeout,
+    RpcError,
+    Sum,
+    method_offered,
+    parse_permission,
+    parse_session,
+    parse_update,
+    text_block,
+)
+from supervisor.agents import CUSTOM, Descriptor, StopPolicy, StopStep
+from supervisor.conversations import permissions
+from supervisor.conversations.agent import AgentRun, run_agent
+from supervisor.conversations.deadlines import Deadlines
+from supervisor.conversations.errors import AgentFailure
+from supervisor.conversations.launcher import Launcher, Plan
+from supervisor.conversations.record import ConversationRecord
+from supervisor.conversations.session import Wanted, handshake, models_of, open_session
+from supervisor.events import Vocabulary, timestamp_now
+from supervisor.settings import AgentSettings
+from supervisor.version import __version__
+
+PASS: Final = "PASS"  # noqa: S105 - no password
+FAIL: Final = "FAIL"
+NOT_OFFERED: Final = "NOT OFFERED"
+SKIPPED: Final = "SKIPPED"
+
+PROMPT: Final = "Answer with the single word: ready"
+LONG_PROMPT: Final = "Count slowly from 1 to 500, one number per line. Use no tools."
+
+METHOD_NOT_FOUND: Final = -32601
+UNKNOWN_METHOD: Final = "_ostler.test/unknown"
+"""Of the kind that the protocol leaves to extensions, so that it can mean nothing to an agent."""
+
+CANCEL_AFTER_SECONDS: Final = 1.0
+"""Into a turn that says nothing: then it is cancelled all the same."""
+
+EXIT_SECONDS: Final = 10.0
+"""From the end of its input to the end of an agent: one that is known to be slow takes 7 s."""
+
+INSTALL_SECONDS: Final = 1800.0
+
+
+class Result(NamedTuple):
+    """What came of one check: `result` is PASS, FAIL, NOT OFFERED or SKIPPED."""
+
+    check: str
+    result: str
+    detail: str
+    seconds: float
+
+
+class _Skip(Exception):
+    def __init__(self, result: str, detail: str) -> None:
+        super().__init__(detail)
+        self.result = result
+
+
+class _Broken(Exception):
+    """The agent did not do what the protocol says."""
+
+
+class Ear:
+    """Hears the agent: a connection's `Handler`. Rejects what it asks for."""
+
+    def __init__(self) -> None:
+        self.updates: list[str] = []
+        self.said = ""
+        self.noise_lines = 0
+        self.asked: list[str] = []
+        self.heard = trio.Event()
+        self.unreadable = 0
+
+    def notification(self, method: str, params: Any) -> None:
+        """An update."""
+        if method != "session/update" or not isinstance(params, Mapping):
+            return
+        update = params.get("update")
+        if not isinstance(update, Mapping):
+            self.unreadable += 1
+            return
+        self.updates.append(str(update.get("sessionUpdate")))
+        _, parsed = parse_update(params)
+        if isinstance(parsed, AgentMessageChunk):
+            self.said += parsed.text or ""
+        self.heard.set()
+
+    def request(self, method: str, params: Any) -> Awaitable[Any]:
+        """A question."""
+        return self._answer(method, params)
+
+    async def _answer(self, method: str, params: Any) -> Any:
+        self.asked.append(method)
+        if method != "session/request_permission":
+            raise RpcError.method_not_found(method)
+        return permissions.reject(parse_permission(params).options)
+
+    def noise(self, line: bytes) -> None:
+        """A line that is no message."""
+        self.noise_lines += 1
+
+    def oversize(self, frame: Oversize) -> None:
+        """A message that is too large."""
+        self.unreadable += 1
+
+    def prepare(self, method: str, params: Any) -> Sequence[Any]:
+        """Large messages come as they are."""
+        return [params]
+
+    def repeated(self, counted: Sum) -> None:
+        """More of what is not told one by one."""
+        if counted.what == "noise":
+            self.noise_lines += counted.count
+        else:
+            self.unreadable += counted.count
+
+    async def backpressure(self) -> None:
+        """More can always be taken."""
+
+
+class Probe:
+    """Tries out the agent of a descriptor, or a command. `name` and `version` are what it calls itself."""
+
+    def __init__(
+        self, descriptor: Descriptor | None, command: tuple[str, ...], *, prompt: bool, seconds: float
+    ) -> None:
+        self._descriptor = descriptor
+        self._command = command
+        self._prompts = prompt
+        self._seconds = seconds
+        self.name = descriptor.key if descriptor is not None else command[0]
+        self.version: str | None = None
+        self._initialized: InitializeResult | None = None
+        self._session: str | None = None
+        self._prompted = False
+        self._models: list[str] = []
+        self._results: list[Result] = []
+        self._trying: Callable[[str], None] = lambda name: None
+
+    def about(self) -> dict[str, Any]:
+        """Who was tried, for programs."""
+        known = self._initialized
+        return {
+            "agent": self._descriptor.key if self._descriptor is not None else CUSTOM,
+            "command": list(self._command),
+            "name": self.name,
+            "version": self.version,
+            "capabilities": None if known is None else known.capabilities.raw,
+            "auth_methods": [] if known is None else [method.id for method in known.auth_methods],
+            "models": self._models,
+        }
+
+    async def run(self, launcher: Launcher, trying: Callable[[str], None]) -> list[Result]:
+        """Try everything, one after the other; `trying` is told what comes. Raises AgentFailure."""
+        self._trying = trying
+        with tempfile.TemporaryDirectory(prefix="ostler-probe-") as workspace:
+            plan: Plan | None = None
+
+            async def start() -> str:
+                nonlocal plan
+                plan = await launcher.plan(self._record(workspace), lambda line: None, INSTALL_SECONDS)
+                return " ".join(plan.argv)
+
+            await self._check("find", start)
+            if plan is not None:
+                await self._first(plan)
+                await self._second(plan)
+        return self._results
+
+    def _record(self, workspace: str) -> ConversationRecord:
+        now = timestamp_now()
+        if self._descriptor is None:
+            agent = AgentSettings(acp_server=CUSTOM, acp_command=self._command)
+        else:
+            agent = AgentSettings(acp_server=self._descriptor.key, acp_command=self._descriptor.command)
+        return ConversationRecord(
+            id=new_id(),
+            working_dir=workspace,
+            created_at=now,
+            updated_at=now,
+            agent=agent,
+            vocabulary=Vocabulary.EXTENDED,
+            preset_command=self._descriptor is not None,
+        )
+
+    # -- two processes: one for everything, one for what is left of the first -----------------------------
+
+    async def _first(self, plan: Plan) -> None:
+        async with self._running(plan) as (run, ear):
+            if run is None or not await self._check("initialize", lambda: self._initialize(run)):
+                return
+            await self._check("session/new", lambda: self._new(run, plan))
+            await self._check("session/prompt", lambda: self._prompt(run, ear))
+            await self._check("session/cancel", lambda: self._cancel(run, ear))
+            await self._check("after a cancel", lambda: self._again(run, ear))
+            await self._check("unknown method", lambda: self._unknown(run))
+            if not (self._prompted and self._restorable):
+                await self._check("session/close", lambda: self._close(run))
+            await self._check("output", lambda: self._output(ear))
+            await self._check("exit", lambda: self._exit(run))
+
+    async def _second(self, plan: Plan) -> None:
+        if self._initialized is None:
+            return
+        for method in ("session/load", "session/resume"):
+            if not method_offered(self._initialized, method):
+                self._results.append(Result(method, NOT_OFFERED, "", 0.0))
+                continue
+            if not self._prompted:
+                nothing = "nothing was said in the session, so there is nothing to restore"
+                self._results.append(Result(method, SKIPPED, nothing, 0.0))
+                continue
+            async with self._running(plan) as (run, _):
+                if run is None:
+                    continue
+                await self._check(method, partial(self._restore, run, method))
+                if method == self._restorable[-1]:
+                    await self._check("session/close", partial(self._close, run))
+
+    @asynccontextmanager
+    async def _running(self, plan: Plan) -> AsyncIterator[tuple[AgentRun | None, Ear]]:
+        ear = Ear()
+        stop = StopPolicy(stdin_grace=EXIT_SECONDS, term_grace=1.0)
+        began = trio.current_time()
+        try:
+            async with run_agent(plan, ear, stop, Deadlines().spawn) as run:
+                yield run, ear
+        except AgentFailure as failure:
+            self._results.append(Result("start", FAIL, str(failure), trio.current_time() - began))
+            yield None, ear
+
+    async def _check(self, name: str, work: Callable[[], Awaitable[str]]) -> bool:
+        self._trying(name)
+        began = trio.current_time()
+        result, detail = PASS, ""
+        try:
+            with trio.fail_after(self._seconds + EXIT_SECONDS):
+                detail = await work()
+        except _Skip as skip:
+            result, detail = skip.result, str(skip)
+        except (_Broken, AgentFailure, ConnectionLost, RequestTimeout) as error:
+            result, detail = FAIL, str(error)
+        except RpcError as error:
+            result, detail = FAIL, f"error {error.code}: {error.message}"
+        except trio.TooSlowError:
+            result, detail = FAIL, f"not done within {self._seconds:g} s"
+        self._results.append(Result(name, result, detail, round(trio.current_time() - began, 3)))
+        return result == PASS
+
+    @property
+    def _known(self) -> InitializeResult:
+        assert self._initialized is not None
+        return self._initialized
+
+    @property
+    def _restorable(self) -> list[str]:
+        """The offered methods that go on with a session."""
+        return [each for each in ("session/load", "session/resume") if method_offered(self._known, each)]
+
+    @property
+    def _deadlines(self) -> Deadlines:
+        each = self._seconds
+        return Deadlines(initialize=each, authenticate=each, new_session=each, load_session=each)
+
+    def _needs_session(self) -> str:
+        if self._session is None:
+            raise _Skip(SKIPPED, "there is no session")
+        return self._session
+
+    # -- the checks: each says what it found ---------------------------------------------------------------
+
+    async def _initialize(self, run: AgentRun) -> str:
+        found = await handshake(run.connection, __version__, self._deadlines, fs=False, terminal=False)
+        self._initialized = run.initialized = found
+        if found.agent is not None:
+            self.name, self.version = found.agent.name, found.agent.version
+        offered = sorted(found.capabilities.session)
+        if found.capabilities.load_session:
+            offered.insert(0, "load")
+        methods = ", ".join(method.id for method in found.auth_methods) or "none"
+        return f"protocol 1; sessions: {', '.join(offered) or 'nothing more'}; logins: {methods}"
+
+    async def _new(self, run: AgentRun, plan: Plan) -> str:
+        wanted = Wanted(cwd=str(plan.cwd), mcp_servers=(), prior_id=None, login=plan.login)
+        session = await open_session(run.connection, self._known, wanted, self._deadlines, lambda _: None)
+        self._session = session.session_id
+        models = models_of(session.result)
+        self._models = [str(model["model_id"]) for model in models.available or ()]
+        options = [option.id for option in session.result.config_options or ()]
+        return f"{len(self._models)} models; options: {', '.join(options) or 'none'}"
+
+    def _prompt_params(self, text: str) -> dict[str, Any]:
+        return {"sessionId": self._needs_session(), "prompt": [text_block(text)]}
+
+    async def _prompt(self, run: AgentRun, ear: Ear) -> str:
+        params = self._prompt_params(PROMPT)
+        if not self._prompts:
+            raise _Skip(SKIPPED, "--no-prompt")
+        ear.said = ""
+        answer = await run.connection.request("session/prompt", params, timeout=self._seconds)
+        reason = answer.get("stopReason") if isinstance(answer, Mapping) else None
+        if reason != "end_turn":
+            raise _Broken(f"the turn ended with {reason!r}, not with 'end_turn'")
+        if not ear.said:
+            raise _Broken("the turn ended without a word")
+        self._prompted = True
+        return f"end_turn after {len(ear.said)} characters"
+
+    async def _cancel(self, run: AgentRun, ear: Ear) -> str:
+        params = self._prompt_params(LONG_PROMPT)
+        if not self._prompted:
+            raise _Skip(SKIPPED, "no prompt was answered")
+        ear.heard = trio.Event()
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await run.connection.request("session/prompt", params, timeout=self._seconds))
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                with trio.move_on_after(CANCEL_AFTER_SECONDS):
+                    await ear.heard.wait()
+                began = trio.current_time()
+                run.connection.notify("session/cancel", {"sessionId": params["sessionId"]})
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        taken = trio.current_time() - began
+        reason = answers[0].get("stopReason") if isinstance(answers[0], Mapping) else None
+        if reason == "end_turn":
+            raise _Skip(SKIPPED, "end_turn: it was over before, or does not say that it was cancelled")
+        if reason != "cancelled":
+            raise _Broken(f"the turn ended with {reason!r}, not with 'cancelled'")
+        return f"cancelled within {taken:.2f} s"
+
+    async def _again(self, run: AgentRun, ear: Ear) -> str:
+        """A session that was cancelled goes on."""
+        params = self._prompt_params(PROMPT)
+        if not self._prompted:
+            raise _Skip(SKIPPED, "no prompt was answered")
+        answer = await run.connection.request("session/prompt", params, timeout=self._seconds)
+        reason = answer.get("stopReason") if isinstance(answer, Mapping) else None
+        if reason != "end_turn":
+            raise _Broken(f"the next turn ended with {reason!r}")
+        return "the session goes on"
+
+    async def _unknown(self, run: AgentRun) -> str:
+        try:
+            await run.connection.request(UNKNOWN_METHOD, {}, timeout=self._seconds)
+        except RpcError as error:
+            if error.code == METHOD_NOT_FOUND:
+                return f"error {METHOD_NOT_FOUND}"
+            raise _Broken(f"error {error.code} instead of {METHOD_NOT_FOUND}: {error.message}") from None
+        raise _Broken(f"a result instead of error {METHOD_NOT_FOUND}")
+
+    async def _restore(self, run: AgentRun, method: str) -> str:
+        session = self._needs_session()
+        await handshake(run.connection, __version__, self._deadlines, fs=False, terminal=False)
+        params = {"sessionId": session, "cwd": str(run.plan.cwd), "mcpServers": []}
+        answer = await run.connection.request(method, params, timeout=self._seconds)
+        parse_session(answer or {})
+        return "restored in a new process"
+
+    async def _close(self, run: AgentRun) -> str:
+        if not method_offered(self._known, "session/close"):
+            raise _Skip(NOT_OFFERED, "")
+        params = {"sessionId": self._needs_session()}
+        await run.connection.request("session/close", params, timeout=self._seconds)
+        return ""
+
+    async def _output(self, ear: Ear) -> str:
+        await trio.lowlevel.checkpoint()
+        if ear.noise_lines or ear.unreadable:
+            raise _Broken(
+                f"{ear.noise_lines} lines are no messages, {ear.unreadable} messages cannot be read"
+            )
+        return f"{len(ear.updates)} updates, nothing else"
+
+    async def _exit(self, run: AgentRun) -> str:
+        report = await run.process.stop()
+        if report.survivors:
+            raise _Broken(f"{len(report.survivors)} processes cannot be ended")
+        if report.step in (StopStep.TERM, StopStep.KILL):
+            left = f"{report.outlived} of its processes were left" if report.outlived else "it stayed"
+            raise _Broken(f"{left} after the end of its input, and had to be ended by {report.step}")
+        return f"ended {report.seconds:.2f} s after the end of its input"

@@ -1,0 +1,98 @@
+"""A question in the terminal, which goes away by itself when nobody has to answer it any more."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, Literal
+
+from rich.console import Console
+from rich.text import Text
+
+Answer = Literal["yes", "no", "always"]
+
+ANSWERS: Final[dict[str, Answer]] = {
+    "y": "yes",
+    "yes": "yes",
+    "n": "no",
+    "no": "no",
+    "a": "always",
+    "always": "always",
+}
+
+LINE_BYTES: Final = 4096
+"""What a terminal holds of a line that is being typed."""
+
+
+@contextmanager
+def unseen_typing() -> Iterator[None]:
+    """What is typed meanwhile does not show in between of what is told; it is there for who reads next."""
+    try:
+        stdin = sys.stdin.fileno()
+        before = termios.tcgetattr(stdin)
+    except (termios.error, ValueError, OSError, AttributeError):  # no terminal
+        yield
+        return
+    _set_typing(stdin, seen=False)
+    try:
+        yield
+    finally:
+        if _in_front(stdin):
+            with suppress(termios.error):
+                termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+
+
+def _in_front(terminal: int) -> bool:
+    """Whether the terminal is ours: who runs in the background is stopped for changing it."""
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _set_typing(stdin: int, *, seen: bool) -> None:
+    """Line by line and echoed; or key by key, so that Ctrl-D and Enter reach who reads next, too."""
+    if not _in_front(stdin):
+        return
+    flags = termios.ECHO | termios.ICANON
+    with suppress(termios.error):
+        mode = termios.tcgetattr(stdin)
+        mode[3] = mode[3] | flags if seen else mode[3] & ~flags
+        termios.tcsetattr(stdin, termios.TCSADRAIN, mode)
+
+
+def allow(console: Console, over: int) -> Answer | None:
+    """Ask whether something may be done; None when the descriptor `over` becomes readable before the answer.
+
+    What was typed before the question is thrown away: it was no answer to it. The end of the input is a no.
+    Interrupted by signals whose handlers raise.
+    """
+    stdin = sys.stdin.fileno()
+    with suppress(termios.error):
+        termios.tcflush(stdin, termios.TCIFLUSH)
+    _set_typing(stdin, seen=True)
+    try:
+        return _answer(console, stdin, over)
+    finally:
+        _set_typing(stdin, seen=False)
+
+
+def _answer(console: Console, stdin: int, over: int) -> Answer | None:
+    while True:
+        console.print(Text("  Allow it? [y]es, [n]o, [a]lways in this run: ", style="asking"), end="")
+        console.file.flush()
+        readable, _, _ = select.select([stdin, over], [], [])
+        if stdin not in readable:
+            console.print()
+            return None
+        typed = os.read(stdin, LINE_BYTES)
+        if not typed:
+            console.print()
+            return "no"
+        answer = ANSWERS.get(typed.decode(errors="replace").strip().lower())
+        if answer is not None:
+            return answer

@@ -1,0 +1,63 @@
+"""What a person may have meant: for commands, options and names that do not exist."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+LIKENESS: Final = 0.6
+"""From which on two words are alike, 0 to 1: a letter missing, doubled or exchanged, but no other word."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean X?` where something like it is known, else nothing."""
+    import difflib  # here, so that a command that is spelled well starts quickly
+
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=LIKENESS)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+class Suggesting(argparse.ArgumentParser):
+    """A parser that says what was perhaps meant."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        # Overridden since argparse has no other place where a wrong choice is put into words.
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        hint = did_you_mean(str(value), choices) or f" (choose from {', '.join(choices)})"
+        raise argparse.ArgumentError(action, f"there is no {value!r}{hint}")
+
+
+def unknown_options(parser: argparse.ArgumentParser, chosen: argparse.Namespace, more: Sequence[str]) -> str:
+    """The complaint about arguments that no parser took; `parser` is the one at the top."""
+    known = [option for each in chain(parser, chosen) for option in options_of(each)]
+    first = next((word for word in more if word.startswith("-")), "")
+    return f"unrecognized arguments: {' '.join(more)}{did_you_mean(first.split('=')[0], known)}"
+
+
+def chain(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> list[argparse.ArgumentParser]:
+    """The parser and those of the command and the action that were chosen."""
+    found = [parser]
+    while (below := subparsers_of(found[-1])) is not None:
+        name = getattr(chosen, below.dest, None) if below.dest else None
+        if not isinstance(name, str) or name not in below.choices:
+            break
+        found.append(below.choices[name])
+    return found
+
+
+def subparsers_of(
+    parser: argparse.ArgumentParser,
+) -> argparse._SubParsersAction[argparse.ArgumentParser] | None:
+    """Where a parser has its commands; None when it has none."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return action
+    return None
+
+
+def options_of(parser: argparse.ArgumentParser) -> list[str]:
+    """The spellings of a parser's options, in their order."""
+    return [spelling for action in parser._actions for spelling in action.option_strings]

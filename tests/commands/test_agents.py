@@ -1,0 +1,243 @@
+"""`ostler agents`: without a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+
+import pytest
+from support.processes import mentioning
+from support.scripted import scripted_command
+
+FAKE_NPM = """#!/bin/sh
+# What npm does, as far as it matters: takes a while, and leaves the program.
+mkdir -p node_modules/@google/gemini-cli/bundle
+head -c 3000000 /dev/zero > node_modules/@google/gemini-cli/bundle/large
+{more}
+sleep 1.2
+echo ok > node_modules/@google/gemini-cli/bundle/gemini.js
+"""
+
+
+def results(done):
+    return {result["check"]: result for result in json.loads(done.stdout)["results"]}
+
+
+# -- list
+
+
+def test_list(place):
+    done = place.run(
+        "agents", "list", ANTHROPIC_API_KEY="not passed on", OSTLER_SECRET_OPENAI_API_KEY="value-of-it"
+    )
+    assert done.returncode == 0, done.stderr
+    header = done.stdout.splitlines()[0]
+    assert header.split() == ["AGENT", "NAME", "INSTALLED", "VERSION", "CREDENTIAL"]
+    assert re.search(r"^demo +Demo +bundled", done.stdout, re.M)
+    assert re.search(r"^codex +Codex +no +\S+ +API key OPENAI_API_KEY", done.stdout, re.M)
+    assert re.search(r"^claude-code +Claude Code +no +\S+ +none", done.stdout, re.M)
+    assert "value-of-it" not in done.stdout
+    assert not place.state.exists()  # looking changes nothing
+
+
+def test_list_knows_what_is_installed(place):
+    for key, version in (("codex", "0.0.1"), ("opencode", None)):
+        agents = {each["agent"]: each for each in place.json("agents", "list")["agents"]}
+        directory = place.state / "agents" / key / "somewhere"
+        directory.mkdir(parents=True)
+        (directory / ".ostler-installed.json").write_text(
+            json.dumps({"version": version or agents[key]["version"]})
+        )
+    agents = {each["agent"]: each for each in place.json("agents", "list")["agents"]}
+    assert (agents["codex"]["installed"], agents["codex"]["version"]) == ("older", "0.0.1")
+    assert agents["opencode"]["installed"] == "yes"
+
+
+def test_list_with_a_store_that_cannot_be_read(place):
+    place.state.mkdir(mode=0o700)
+    (place.state / "secrets.json").write_text("{")
+    done = place.run("agents", "list")
+    assert done.returncode == 1
+    assert done.stderr.startswith("ostler: the secrets cannot be read")
+    assert (place.state / "secrets.json").read_text() == "{"
+
+
+# -- install
+
+
+@pytest.fixture
+def npm(place):
+    """A PATH with an npm of our own."""
+    programs = place.directory / "programs"
+    programs.mkdir()
+
+    def make(more=""):
+        (programs / "npm").write_text(FAKE_NPM.replace("{more}", more))
+        (programs / "node").write_text("#!/bin/sh\necho v24.0.0\n")
+        for name in ("npm", "node"):
+            (programs / name).chmod(0o755)
+        return {"PATH": f"{programs}:{os.environ['PATH']}"}
+
+    return make
+
+
+def test_install_shows_bytes_in_a_terminal(place, npm):
+    with place.terminal("agents", "install", "gemini-cli", **npm()) as terminal:
+        terminal.wait_for(lambda text: re.search(r"Installing Gemini CLI .*2\.9M of about 95M", text))
+        assert terminal.end() == 0
+        assert "is installed in" in terminal.text
+        assert "Installing" not in terminal.text  # the bar is gone
+
+
+def test_install_tells_in_a_pipe(place, npm):
+    done = place.run("agents", "install", "gemini-cli", **npm())
+    assert done.returncode == 0, done.stderr
+    assert "Installing Gemini CLI" in done.stderr
+    assert re.search(r"2\.9M of about \d+M", done.stderr)
+    assert "\x1b" not in done.stderr
+    assert "is installed in" in done.stdout
+    agents = {each["agent"]: each for each in place.json("agents", "list")["agents"]}
+    assert agents["gemini-cli"]["installed"] == "yes"
+    again = place.run("agents", "install", "gemini-cli")
+    assert (again.returncode, again.stderr) == (0, "")
+
+
+def test_install_that_fails_says_why(place, npm):
+    done = place.run("agents", "install", "gemini-cli", **npm("echo 'no space left' >&2; exit 7"))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ostler: Installing Gemini CLI failed")
+    assert "no space left" in last
+    assert list((place.state / "agents" / "gemini-cli").glob(".staging-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["install", "cdex"], 1, "did you mean codex?"),
+        (["install", "custom"], 1, "has no program of its own"),
+        (["install"], 2, "NAME"),
+        (["probe", "cdex"], 1, "did you mean codex?"),
+        (["probe", "custom"], 2, "ostler agents probe -- COMMAND"),
+        (["probe"], 2, "NAME"),
+        (["probe", "demo", "--timeout", "0"], 2, "no number of seconds"),
+        (["lst"], 2, "did you mean list?"),
+    ],
+)
+def test_what_is_wrong_is_one_line(place, arguments, status, reason):
+    done = place.run("agents", *arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert reason in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_bundled_one_needs_no_install(place):
+    done = place.run("agents", "install", "demo")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "bundled" in done.stdout
+
+
+# -- probe
+
+
+def test_probe_of_an_agent_that_keeps_to_it(place):
+    done = place.run("agents", "probe", "demo")
+    assert done.returncode == 0, done.stdout + done.stderr
+    title, header, *rows = done.stdout.splitlines()
+    assert title.startswith("ostler-demo ")
+    assert header.split() == ["CHECK", "RESULT", "TIME", "WHAT"]
+    assert len(rows) == 12
+    assert all(" PASS " in row for row in rows)
+    assert mentioning(place.directory) == []
+    assert list(place.work.iterdir()) == []
+
+
+def test_probe_of_any_command(place):
+    command = scripted_command("without=load,resume,close", home=place.directory / "agent")
+    done = place.run("agents", "probe", "--json", "--", *command)
+    assert done.returncode == 0, done.stdout
+    answer = json.loads(done.stdout)
+    assert (answer["name"], answer["version"], answer["passed"]) == ("scripted-agent", "1.0", True)
+    assert answer["models"] == ["small", "large"]
+    found = results(done)
+    for check in ("session/load", "session/resume", "session/close"):
+        assert found[check]["result"] == "NOT OFFERED"
+    assert mentioning(place.directory) == []
+
+
+@pytest.mark.parametrize(
+    ("modes", "check", "reason"),
+    [
+        (["crash=init:3"], "initialize", "3"),
+        (["hang=init"], "initialize", "did not answer initialize"),
+        (["protocol=2"], "initialize", "2"),
+        (["error=new:-32603:kaputt"], "session/new", "kaputt"),
+        (["key=NO_SUCH_KEY"], "session/new", ""),
+        (["error=prompt:-32603:kaputt"], "session/prompt", "kaputt"),
+        (["hang=prompt"], "session/prompt", "session/prompt"),
+        (["crash=turn:4"], "session/prompt", "4"),
+        (["error=load:-32603:kaputt"], "session/load", "kaputt"),
+        (["error=resume:-32603:kaputt"], "session/resume", "kaputt"),
+        (["error=close:-32603:kaputt"], "session/close", "kaputt"),
+        (["banner=2"], "output", "2 lines are no messages"),
+    ],
+)
+def test_probe_finds_what_is_wrong(place, modes, check, reason):
+    command = scripted_command(*modes, home=place.directory / "agent")
+    done = place.run("agents", "probe", "--json", "--timeout", "5", "--", *command)
+    assert done.returncode == 1, done.stdout
+    found = results(done)
+    assert found[check]["result"] == "FAIL", found
+    assert reason in found[check]["detail"]
+    assert mentioning(place.directory) == []
+
+
+def test_probe_of_an_agent_that_does_not_end(place):
+    command = scripted_command("ignore-eof", home=place.directory / "agent")
+    done = place.run("agents", "probe", "--json", "--no-prompt", "--", *command)
+    assert done.returncode == 1
+    assert results(done)["exit"]["result"] == "FAIL"
+    assert results(done)["session/prompt"]["result"] == "SKIPPED"
+    assert mentioning(place.directory) == []
+
+
+def test_probe_of_what_is_no_agent(place):
+    done = place.run(
+        "agents", "probe", "--json", "--timeout", "2", "--", sys.executable, "-c", "print('hello')"
+    )
+    assert done.returncode == 1
+    assert results(done)["initialize"]["result"] == "FAIL"
+    done = place.run("agents", "probe", "--", "/no/such/program", "x")
+    assert done.returncode == 1
+    assert re.search(r"^start +FAIL", done.stdout, re.M)
+
+
+def test_a_probe_allows_nothing(place):
+    program = place.directory / "asks.py"
+    program.write_text(
+        "import json, sys\n"
+        "def send(**m): print(json.dumps({'jsonrpc': '2.0', **m}), flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    m = json.loads(line)\n"
+        "    if m.get('method') == 'initialize': send(id=m['id'], result={'protocolVersion': 1})\n"
+        "    elif m.get('method') == 'session/new': send(id=m['id'], result={'sessionId': 's'})\n"
+        "    elif m.get('method') == 'session/prompt':\n"
+        "        asked = m['id']\n"
+        "        options = [{'optionId': 'yes', 'name': 'y', 'kind': 'allow_always'},\n"
+        "                   {'optionId': 'no', 'name': 'n', 'kind': 'reject_once'}]\n"
+        "        send(id='p', method='session/request_permission', params={'sessionId': 's',\n"
+        "             'toolCall': {'toolCallId': 'c', 'title': 'rm'}, 'options': options})\n"
+        "    elif m.get('id') == 'p':\n"
+        "        update = {'sessionUpdate': 'agent_message_chunk', 'content': {'type': 'text',\n"
+        "                  'text': m['result']['outcome']['optionId']}}\n"
+        "        send(method='session/update', params={'sessionId': 's', 'update': update})\n"
+        f"        open({str(place.directory / 'answer')!r}, 'w').write(m['result']['outcome']['optionId'])\n"
+        "        send(id=asked, result={'stopReason': 'end_turn'})\n"
+        "    elif 'id' in m: send(id=m['id'], error={'code': -32601, 'message': 'no'})\n"
+    )
+    done = place.run("agents", "probe", "--json", "--", sys.executable, str(program))
+    assert results(done)["session/prompt"]["result"] == "PASS", done.stdout
+    assert (place.directory / "answer").read_text() == "no"

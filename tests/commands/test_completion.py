@@ -1,0 +1,171 @@
+"""`ostler completion`: the shells themselves source the scripts and complete."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sysconfig
+
+import pytest
+from support.terminal import Terminal
+
+from gateway.cli.completion import candidates
+from gateway.cli.parser import build_parser
+from gateway.cli.suggest import options_of, subparsers_of
+
+BASH = """
+set -eu
+PATH="{programs}:$PATH"
+eval "$(ostler completion bash)"
+complete -p ostler
+complete_words() {{
+    COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+    _ostler
+    printf '%s\\n' "${{COMPREPLY[@]}}"
+}}
+complete_words ostler {words}
+"""
+
+
+def bash(place, *words):
+    """What bash completes, the last word being under way."""
+    script = BASH.format(programs=sysconfig.get_path("scripts"), words=shlex.join(words))
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env=place.env,
+        cwd=place.work,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    registered, *found = done.stdout.splitlines()
+    assert registered == "complete -F _ostler ostler"
+    return [each for each in found if each]
+
+
+PARSER = build_parser()
+
+
+def offered(*words):
+    return [word for word, _ in candidates(PARSER, list(words))]
+
+
+# -- what is offered
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["co"], ["conversations", "completion"]),
+        (["conversations", ""], ["list", "show", "export", "delete"]),
+        (["conversations", "export", "f", "--fo"], ["--format"]),
+        (["conversations", "export", "f", "--format", ""], ["jsonl", "md"]),
+        (["run", "--agent", "c"], ["claude-code", "codex", "custom"]),
+        (["run", "--cont"], ["--continue"]),
+        (["agents", "install", "g"], ["gemini-cli"]),
+        (["agents", "probe", "--no-prompt", "d"], ["demo"]),
+        (["secrets", "check", "ki"], ["kimi-code"]),
+        (["completion", ""], ["bash", "zsh", "fish"]),
+        (["serve", "--po"], ["--port"]),
+        (["--vers"], ["--version"]),
+        (["nothing", ""], []),
+        (["status", ""], []),
+        (["run", "--model", ""], []),
+    ],
+)
+def test_what_is_offered(words, wanted):
+    assert offered(*words) == wanted
+
+
+def test_every_command_and_every_option_is_offered():
+    def walk(parser, words):
+        for option in options_of(parser):
+            if option.startswith("--"):
+                assert option in offered(*words, option), (words, option)
+        below = subparsers_of(parser)
+        if below is not None:
+            assert offered(*words, "") == list(below.choices)
+            for name, each in below.choices.items():
+                walk(each, [*words, name])
+
+    walk(PARSER, [])
+
+
+def test_paths(tmp_path, monkeypatch):
+    (tmp_path / "work-here").mkdir()
+    (tmp_path / "work.txt").write_text("")
+    (tmp_path / ".hidden").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert offered("run", "--cwd", "w") == ["work-here/"]
+    assert offered("run", "--cwd", "") == ["work-here/"]
+    assert offered("conversations", "export", "f", "-o", "w") == ["work-here/", "work.txt"]
+    assert offered("run", "--cwd", f"{tmp_path}/wo") == [f"{tmp_path}/work-here/"]
+
+
+# -- shells
+
+
+def test_bash(place):
+    assert bash(place, "conv") == ["conversations"]
+    assert bash(place, "run", "--ag") == ["--agent"]
+    assert bash(place, "conversations", "") == ["list", "show", "export", "delete"]
+    assert bash(place, "agents", "install", "co") == ["codex"]
+
+
+def test_bash_completes_ids_of_the_server(served):
+    assert served.run("run", "one").returncode == 0
+    newest = served.newest()
+    assert bash(served, "logs", newest[:6]) == [newest]
+    assert newest in bash(served, "conversations", "delete", "")
+    assert bash(served, "run", "--resume", newest[:6]) == [newest]
+    assert "acp_model" in bash(served, "settings", "get", "acp_m")
+
+
+def test_ids_without_a_server(place):
+    assert bash(place, "logs", "") == []
+
+
+def test_a_person_in_bash(place):
+    env = {**place.env, "PATH": f"{sysconfig.get_path('scripts')}:{place.env['PATH']}", "PS1": "$ "}
+    with Terminal(["bash", "--norc", "--noprofile", "-i"], env, place.work) as terminal:
+        terminal.type('eval "$(ostler completion bash)" && echo so""urced\r')
+        terminal.wait_for("\nsourced")
+        terminal.type("ostler conv\t")
+        terminal.wait_for("$ ostler conversations")
+        terminal.type("ex\t")
+        terminal.wait_for("$ ostler conversations export")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
+def test_a_person_in_zsh(place):
+    env = {**place.env, "PATH": f"{sysconfig.get_path('scripts')}:{place.env['PATH']}"}
+    with Terminal(["zsh", "-f", "-i"], env, place.work) as terminal:
+        terminal.type(
+            'autoload -U compinit && compinit -u -D && eval "$(ostler completion zsh)" && echo so""urced\r'
+        )
+        terminal.wait_for("\nsourced")
+        terminal.type("ostler conv\t")
+        terminal.wait_for("ostler conversations")
+        terminal.type("ex\t")
+        terminal.wait_for("ostler conversations export")
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here")
+def test_fish(place):
+    script = f"set -x PATH {sysconfig.get_path('scripts')} $PATH; ostler completion fish | source; "
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", script + "complete -C 'ostler conv'; complete -C 'ostler run --ag'"],
+        env=place.env, cwd=place.work, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    words = [line.split("\t")[0] for line in done.stdout.splitlines()]
+    assert words == ["conversations", "--agent"]
+
+
+def test_a_shell_that_there_is_not(place):
+    done = place.run("completion", "bsh")
+    assert done.returncode == 2
+    assert "did you mean bash?" in done.stderr

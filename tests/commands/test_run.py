@@ -1,0 +1,381 @@
+"""`ostler run`, as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sysconfig
+import time
+
+import pytest
+from support.terminal import CTRL_C, Terminal
+
+ESCAPE = "\x1b"
+OSTLER = f"{sysconfig.get_path('scripts')}/ostler"
+ALLOW = "Allow it?"
+
+
+def error_line(done):
+    assert done.stdout == ""
+    assert re.match("ostler( run)?: ", done.stderr)
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+# -- pipes
+
+
+def test_the_answer_is_on_stdout_and_progress_on_stderr(served):
+    done = served.run("run", "!think hm\n!text before\n!tool execute ls\n!text after\n!plan")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "after\n"
+    for told in ("hm", "before", "✓ ls", "· ", "▸ ", "finished after", "ostler run --resume"):
+        assert told in done.stderr
+    assert ESCAPE not in done.stdout + done.stderr
+
+
+def test_quiet_says_the_answer_alone(served):
+    done = served.run("run", "--quiet", "!think hm\n!tool\n!text so")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "so\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "said"),
+    [
+        (["one", "two"], "", "one two"),
+        ([], "from a pipe\n", "from a pipe\n"),
+        (["-"], "from a pipe", "from a pipe"),
+        (["Review:", "-"], "the diff", "Review:\n\nthe diff"),
+        (["words alone"], "is not read", "words alone"),
+    ],
+)
+def test_the_prompt(served, words, given, said):
+    done = served.run("run", *words, given=given)
+    assert done.returncode == 0, done.stderr
+    assert served.said_by_user(served.newest()) == [said]
+
+
+def test_json_is_frames_and_the_outcome(served):
+    done = served.run("run", "--json", "!text hello\n!tool")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {line["type"] for line in lines} == {"durable", "item_started", "delta", "outcome"}
+    assert [line["seq"] for line in lines if line["type"] == "durable"] == sorted(
+        line["seq"] for line in lines if line["type"] == "durable"
+    )
+    outcome = lines[-1]
+    assert outcome["type"] == "outcome"
+    assert (outcome["status"], outcome["exit_status"], outcome["rejected"]) == ("finished", 0, 0)
+    assert outcome["conversation_id"] == served.newest()
+
+
+def test_what_an_agent_says_cannot_steer_the_terminal(served):
+    done = served.run("run", "!text a\x1b[31mb\x1b]0;title\x07c")
+    assert done.stdout == "abc\n"
+    assert ESCAPE not in done.stderr
+
+
+# -- who decides
+
+
+def test_without_a_terminal_what_the_agent_asks_is_refused(served):
+    done = served.run("run", "!write note.txt hello")
+    assert done.returncode == 4
+    assert "rejected" in done.stdout
+    assert "`ostler run --yes` allows everything" in done.stderr
+    assert "1 refused" in done.stderr
+    assert not (served.work / "note.txt").exists()
+
+
+def test_yes_allows_everything(served):
+    done = served.run("run", "--yes", "!write yes.txt hello\n!write yes2.txt hello")
+    assert done.returncode == 0, done.stderr
+    assert (served.work / "yes.txt").read_text() == (served.work / "yes2.txt").read_text() == "hello"
+
+
+@pytest.mark.parametrize(("answer", "status", "written"), [("y", 0, True), ("n", 4, False), ("yes", 0, True)])
+def test_a_person_is_asked_in_the_terminal(served, answer, status, written):
+    path = f"asked-{answer}.txt"
+    with served.terminal("run", f"!write {path} hello") as terminal:
+        asked = terminal.wait_for(ALLOW)
+        assert f"? {path}" in asked
+        assert "+hello" in asked  # what it would write
+        assert not (served.work / path).exists()
+        terminal.type(f"{answer}\r")
+        assert terminal.end() == status
+    assert (served.work / path).exists() is written
+
+
+def test_another_word_is_no_answer_and_always_holds_for_the_run(served):
+    with served.terminal("run", "!write a1.txt x\n!write a2.txt x\n!write a3.txt x") as terminal:
+        terminal.wait_for(ALLOW)
+        terminal.type("perhaps\r")
+        terminal.wait_for(lambda text: text.count(ALLOW) == 2)
+        terminal.type("a\r")
+        assert terminal.end() == 0
+        assert terminal.text.count(ALLOW) == 2
+    assert all((served.work / f"a{number}.txt").exists() for number in (1, 2, 3))
+
+
+def test_several_questions_at_once_are_one(served):
+    with served.terminal("run", "!perms 3") as terminal:
+        terminal.wait_for(ALLOW)
+        terminal.type("y\r")
+        assert terminal.end() == 0
+        assert "allowed 3 of 3" in terminal.text
+
+
+def test_a_question_that_somebody_else_answers_goes_away(served):
+    with served.terminal("run", "!perm") as terminal:
+        terminal.wait_for(ALLOW)
+        done = served.run("run", "--resume", served.newest()[:8], "--yes", "!text other")
+        assert done.returncode == 0, done.stderr
+        assert terminal.end() == 0
+        assert "allowed" in terminal.text
+
+
+def test_ask_needs_a_terminal(served):
+    done = served.run("run", "--ask", "hello")
+    assert done.returncode == 2
+    assert "--ask needs a terminal" in error_line(done)
+
+
+# -- the terminal
+
+
+def test_a_terminal_shows_thoughts_dimmed_diffs_in_colour_and_every_word_once(served):
+    with served.terminal(
+        "run", "--yes", "!think pondering\n!text first\n!diff new.txt\n!text last"
+    ) as terminal:
+        assert terminal.end() == 0
+        text = terminal.text
+        for word in ("pondering", "first", "last", "+new"):
+            assert text.count(word) == 1, text
+        assert text.index("first") < text.index("✓ Edit new.txt") < text.index("+new") < text.index("last")
+        assert re.search(rb"\x1b\[2;3m *pondering", terminal.raw)
+        assert re.search(rb"\x1b\[32m *\+new", terminal.raw)
+
+
+def test_no_color(served):
+    with served.terminal("run", "--yes", "!think hm\n!diff x\n!text so", NO_COLOR="1") as terminal:
+        assert terminal.end() == 0
+        assert ESCAPE.encode() not in terminal.raw
+        assert "+new" in terminal.text
+
+
+def test_a_pipe_has_no_colours_even_where_stderr_is_a_terminal(served):
+    with served.terminal("run", "--json", "hello") as terminal:
+        assert terminal.end() == 0
+        assert all(line.startswith("{") for line in terminal.raw.decode().splitlines() if line)
+
+
+def test_something_is_shown_while_a_tool_runs(served):
+    with served.terminal("run", "--yes", "!slowtool 1.5\n!text done") as terminal:
+        terminal.wait_for("sleep")
+        terminal.wait_for(lambda text: re.search(r"✓ sleep 1\.\d s", text))
+        assert terminal.end() == 0
+
+
+# -- Ctrl-C
+
+
+def test_ctrl_c_interrupts_the_turn(served):
+    with served.terminal("run", "!slow 1000 50") as terminal:
+        terminal.wait_for("s3 ")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+        assert "interrupted after" in terminal.text
+    assert served.json("conversations", "show", served.newest())["execution_status"] == "paused"
+
+
+def test_ctrl_c_while_a_question_is_asked(served):
+    with served.terminal("run", "!perm") as terminal:
+        terminal.wait_for(ALLOW)
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+
+
+def test_a_second_ctrl_c_leaves(served):
+    with served.modes("cancel=ignore"), served.terminal("run", "!slow 400 50") as terminal:
+        terminal.wait_for("s3 ")
+        terminal.type(CTRL_C)
+        time.sleep(0.3)
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+        assert "interrupted after" not in terminal.text
+    assert served.run("stop", served.newest()).returncode == 0  # it would go on for a while
+
+
+def test_a_signal_interrupts_in_a_pipe(served):
+    with served.going_on("run", "!slow 1000 50") as process:
+        while "s3" not in process.stderr.read(3):
+            pass
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+
+
+def test_in_the_background_of_a_shell_it_goes_on(served):
+    """A job that changed its terminal would be stopped."""
+    with Terminal(
+        ["bash", "--norc", "--noprofile", "-i"], {**served.env, "PS1": "$ "}, served.work
+    ) as terminal:
+        terminal.type(f"{OSTLER} run '!text from behind' & wait %1; echo st''atus $?\r")
+        assert "status 0" in terminal.wait_for(lambda text: "status " in text or "Stopped" in text)
+        assert "from behind" in terminal.text.replace("'!text from behind'", "")
+
+
+def test_standard_input_that_is_closed(served):
+    done = subprocess.run(
+        ["sh", "-c", f"exec {OSTLER} run 'hello' <&-"],
+        env=served.env,
+        cwd=served.work,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "echo: hello"), done.stderr
+    done = subprocess.run(
+        ["sh", "-c", f"exec {OSTLER} run <&-"],
+        env=served.env,
+        cwd=served.work,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+# -- outcomes
+
+
+def test_a_turn_that_fails(served):
+    with served.modes("error=prompt:-32603:kaputt"):
+        done = served.run("run", "hello")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "ACPPromptError: [-32603] kaputt" in done.stderr
+
+
+def test_an_agent_that_dies(served):
+    with served.modes("crash=turn:3"):
+        done = served.run("run", "!slow 10 5")
+    assert done.returncode == 1
+    assert "ACPAgentExited" in done.stderr
+
+
+def test_an_agent_that_will_not(served):
+    with served.modes("error=prompt:-32603:usage policy violation"):
+        done = served.run("run", "--json", "hello")
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert outcome["exit_status"] == done.returncode
+    assert done.returncode == (4 if outcome["code"] == "UsagePolicyRefusal" else 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["run", "--agent", "cdex", "hi"], 2, "did you mean codex?"),
+        (["run", "--cwd", "/no/such/place", "hi"], 2, "--cwd: there is no directory /no/such/place"),
+        (["run", "--resume", "ffffffff", "hi"], 1, "no conversation"),
+        (["run", "--resume", "xyz", "hi"], 2, "neither an id"),
+        (["run", "--resume", "ff", "--agent", "demo", "hi"], 2, "--agent is for new conversations"),
+        (["run", "--continue", "--model", "m", "hi"], 2, "--model is for new conversations"),
+        (["run"], 2, "there is no prompt"),
+        (["run", "  "], 2, "there is no prompt"),
+        (["run", "--url", "http://127.0.0.1:1", "hi"], 3, "no server at http://127.0.0.1:1"),
+        (["run", "--url", "nonsense", "hi"], 2, "no address"),
+    ],
+)
+def test_what_is_wrong_is_one_line(served, arguments, status, reason):
+    done = served.run(*arguments)
+    assert done.returncode == status
+    assert reason in error_line(done)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["run", "--yes", "--ask", "x"], ["run", "--resume", "f", "--continue", "x"], ["run", "--what", "x"]],
+)
+def test_arguments_that_contradict(served, arguments):
+    done = served.run(*arguments)
+    assert done.returncode == 2
+    assert error_line(done)
+
+
+# -- which conversation, which agent
+
+
+def test_going_on_by_id_and_with_the_latest(served):
+    assert served.run("run", "one").returncode == 0
+    first = served.newest()
+    assert served.run("run", "other").returncode == 0
+    done = served.run("run", "--resume", first[:10], "two")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "echo: two"
+    assert served.run("run", "--continue", "three").returncode == 0
+    assert served.said_by_user(first) == ["one", "two", "three"]
+
+
+def test_a_conversation_that_asked_is_not_asked_again(served):
+    assert served.run("run", "--yes", "!write b1.txt x").returncode == 0
+    done = served.run("run", "--resume", served.newest(), "!write b2.txt x")
+    assert done.returncode == 0, done.stderr  # its policy stays
+    assert (served.work / "b2.txt").exists()
+
+
+def test_a_catalogued_agent_and_its_model(served):
+    done = served.run("run", "--agent", "demo", "--model", "demo-terse", "hi")
+    assert (done.returncode, done.stdout) == (0, "Demo. You said: hi\n")
+
+
+def test_a_model_for_the_agent_of_the_settings(served):
+    done = served.run("run", "--model", "large", "hi")
+    assert done.returncode == 0, done.stderr
+    shown = served.json("conversations", "show", served.newest())
+    assert shown["current_model_id"] == "large"
+    assert shown["agent"]["acp_command"][-1].endswith("scripted.py")
+
+
+def test_another_directory(served, tmp_path):
+    done = served.run("run", "--yes", "--cwd", str(tmp_path), "!write there.txt x")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "there.txt").exists()
+
+
+def test_an_installation_shows_how_far_it_is(serve, tmp_path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "npm").write_text(
+        "#!/bin/sh\nmkdir node_modules\nhead -c 3000000 /dev/zero > node_modules/large\nsleep 3\nexit 7\n"
+    )
+    (programs / "node").write_text("#!/bin/sh\necho v24.0.0\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    place = serve(PATH=f"{programs}:{os.environ['PATH']}")
+    with place.terminal("run", "--agent", "gemini-cli", "hi") as terminal:
+        terminal.wait_for(lambda text: re.search(r"installing the agent .*2\.9M of about 95M", text))
+        assert terminal.end() == 1
+        assert "ACPSpawnError: Installing Gemini CLI failed" in terminal.text
+
+
+# -- a server that is killed
+
+
+def test_a_server_that_is_killed_in_mid_turn_is_followed(serve):
+    place = serve(OSTLER_DEADLINE_HOLD="0.1")
+    with place.terminal("run", "!text said once\n!tool execute ls\n!slow 100 50") as terminal:
+        terminal.wait_for("s5 ")
+        server = int((place.state / "server.pid").read_text())
+        os.kill(server, signal.SIGKILL)
+        assert terminal.end() == 1
+        text = terminal.text
+        assert "connection lost" in text
+        assert "ServerRestarted" in text
+        assert text.count("said once") == 1
+        assert text.count("✓ ls") == 1
+        assert text.count("s4 ") == 1
+    done = place.run("run", "--continue", "still there?")
+    assert done.returncode == 0, done.stderr
+    assert "still there?" in done.stdout

@@ -1,0 +1,195 @@
+"""The server that `run` and `chat` start where there is none: it is there for the time, and then gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+from support.processes import alive, mentioning, sweep, wait_until
+from support.terminal import CTRL_C, CTRL_D
+
+
+@pytest.fixture(autouse=True)
+def nothing_survives(place):
+    yield
+    sweep(place.directory)
+
+
+def nothing_is_left(place):
+    assert wait_until(lambda: mentioning(place.directory) == []), mentioning(place.directory)
+    assert not (place.state / "temporary-server.json").exists()
+
+
+def known(place):
+    return json.loads((place.state / "temporary-server.json").read_text())
+
+
+def wait_for_server(place):
+    assert wait_until((place.state / "temporary-server.json").exists, 60)
+    return known(place)
+
+
+def test_it_is_started_and_ended(place):
+    done = place.run("run", "--yes", "Please write a file")
+    assert done.returncode == 0, done.stderr
+    assert "starting a server for the time" in done.stderr
+    assert "I wrote hello-from-ostler.txt" in done.stdout
+    nothing_is_left(place)
+    assert place.state.stat().st_mode & 0o777 == 0o700
+    again = place.run("run", "--continue", "Remember?")
+    assert "Before that you said: Please write a file" in again.stdout
+    nothing_is_left(place)
+
+
+def test_where_it_is_and_its_key_are_private(place):
+    with place.going_on("run", "slowly please") as process:
+        there = wait_for_server(place)
+        assert (place.state / "temporary-server.json").stat().st_mode & 0o777 == 0o600
+        refused = place.run("ps", "--url", there["url"])
+        assert refused.returncode == 1
+        assert "wants a key" in refused.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        process.stdout.read()
+    nothing_is_left(place)
+
+
+def test_commands_at_the_same_time_share_one(place):
+    with place.going_on("run", "slowly please") as first:
+        there = wait_for_server(place)
+        second = place.run("run", "quick")
+        assert second.returncode == 0, second.stderr
+        assert "starting a server" not in second.stderr
+        assert alive(there["pid"])  # the first one goes on with it
+        with place.going_on("run", "slowly, too") as third:
+            assert wait_until(
+                lambda: b"slowly, too" in (place.state / "journal.sqlite3-wal").read_bytes(), 60
+            )
+            first.send_signal(signal.SIGINT)
+            assert first.wait(60) == 130
+            assert alive(there["pid"])  # the last one ends it
+            assert third.wait(90) == 0
+    nothing_is_left(place)
+
+
+def test_many_that_begin_at_once(place):
+    processes = [place.start("run", f"number {number}") for number in range(4)]
+    for process in processes:
+        out, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        assert "number" in out
+    nothing_is_left(place)
+
+
+def test_one_that_a_killed_command_left_is_used_and_ended_by_the_next(place):
+    with place.going_on("run", "slowly please") as process:
+        there = wait_for_server(place)
+        process.kill()
+    assert alive(there["pid"])
+    done = place.run("run", "quick")
+    assert done.returncode == 0, done.stderr
+    assert "starting a server" not in done.stderr
+    nothing_is_left(place)
+
+
+def test_a_file_of_one_that_is_gone_means_nothing(place):
+    place.state.mkdir(mode=0o700)
+    # The number of a process that runs, but is another one.
+    stale = {"url": "http://127.0.0.1:1", "key": "k", "pid": os.getpid(), "started": 1}
+    (place.state / "temporary-server.json").write_text(json.dumps(stale))
+    assert place.run("run", "hi").returncode == 0
+    (place.state / "temporary-server.json").write_text("{")
+    assert place.run("run", "hi").returncode == 0
+    nothing_is_left(place)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_told_to_end_ends_it(place, number):
+    with place.going_on("run", "slowly please") as process:
+        wait_for_server(place)
+        time.sleep(0.3)
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+        process.stdout.read()
+    nothing_is_left(place)
+
+
+def test_ctrl_c_twice_ends_it(place):
+    with place.terminal("run", "slowly please") as terminal:
+        terminal.wait_for("You said")
+        terminal.type(CTRL_C + CTRL_C)
+        assert terminal.end() == 130
+    nothing_is_left(place)
+
+
+def test_ctrl_c_while_it_starts(place):
+    with place.terminal("run", "slowly please") as terminal:
+        terminal.wait_for("starting a server")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+    nothing_is_left(place)
+
+
+def test_chat_has_one_too(place):
+    with place.terminal("chat") as terminal:
+        terminal.wait_for("\n>")
+        terminal.type("hi\r")
+        terminal.wait_for("work done.")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+    nothing_is_left(place)
+
+
+def test_another_server_of_the_same_state_elsewhere(serve):
+    other = serve()
+    url = other.env.pop("OSTLER_URL")
+    done = other.run("run", "hi")
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    assert "in use" in done.stderr or "another" in done.stderr
+    assert "--url or OSTLER_URL" in done.stderr
+    assert other.run("run", "--url", url, "it still serves").returncode == 0
+
+
+def test_something_else_at_the_address_is_no_server(place):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer():
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+
+        threading.Thread(target=answer, daemon=True).start()
+        done = place.run("run", "hi", OSTLER_PORT=str(listening.getsockname()[1]))
+    assert done.returncode == 0, done.stderr
+    nothing_is_left(place)
+
+
+def test_a_server_that_is_named_is_never_started(place):
+    for more in ({"OSTLER_URL": "http://127.0.0.1:1"}, {}):
+        arguments = [] if more else ["--url", "http://127.0.0.1:1"]
+        done = place.run("run", *arguments, "hi", **more)
+        assert done.returncode == 3
+        assert done.stderr.count("\n") == 1
+    assert not place.state.exists()
+
+
+def test_one_that_cannot_start_says_why(place):
+    place.state.write_text("a file")
+    done = place.run("run", "hi")
+    assert done.returncode == 1
+    assert "state directory cannot be used" in done.stderr
+    done = place.run("run", "hi", OSTLER_STATE=str(place.directory / "new"), OSTLER_MAX_BODY_BYTES="x")
+    assert done.returncode == 3
+    assert "OSTLER_MAX_BODY_BYTES" in done.stderr
+    assert done.stderr.count("\n") == 2  # that one is started, and why it is not
