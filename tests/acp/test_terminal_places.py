@@ -6,6 +6,7 @@ import os
 
 import pytest
 import trio
+from support.starting import start_process
 
 from supervisor.acp import RpcError, Services
 from supervisor.conversations.admission import Places
@@ -14,7 +15,7 @@ from supervisor.conversations.admission import Places
 async def test_beyond_the_servers_share_there_is_an_error_and_places_come_back(tmp_path):
     places = Places(2)
     async with trio.open_nursery() as nursery:
-        one, other = (Services(tmp_path, nursery, places=places) for _ in range(2))
+        one, other = (Services(tmp_path, nursery, start=start_process, places=places) for _ in range(2))
         sleeping = {"command": "sleep", "args": ["60"]}
         first = await one.handle("terminal/create", sleeping)
         await other.handle("terminal/create", sleeping)
@@ -40,7 +41,7 @@ async def test_without_a_descriptor_nothing_is_left(tmp_path, monkeypatch, missi
         raise OSError(24, "Too many open files")
 
     async with trio.open_nursery() as nursery:
-        services = Services(tmp_path, nursery, places=places)
+        services = Services(tmp_path, nursery, start=start_process, places=places)
         with monkeypatch.context() as patch:
             patch.setattr(os, missing, none)
             with pytest.raises(RpcError, match="cannot be started now"):

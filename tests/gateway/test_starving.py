@@ -54,7 +54,7 @@ async def settled(rest: Rest, conversation: str) -> None:
 @asynccontextmanager
 async def flooded(server: ServerProcess, conversations: list[str], kind: str) -> AsyncIterator[None]:
     for each in conversations:
-        await server.rest.send(each, f"!pour {kind}")
+        await server.rest.send(each, f"!gush {kind}")
     try:
         yield
     finally:
@@ -119,7 +119,7 @@ async def test_what_an_agent_repeats_is_counted_and_not_logged_each_time(tmp_pat
     async with running_server(tmp_path) as server:
         conversation = await warm(server.rest, tmp_path / "workspace", log)
         before = server.output.stat().st_size
-        await server.rest.send(conversation, f"!pour {kind} 3")
+        await server.rest.send(conversation, f"!gush {kind} 3")
         await settled(server.rest, conversation)
         poured = ScriptedLog(log).records("poured")[0]["bytes"]
         await server.rest.call("DELETE", f"/api/conversations/{conversation}")

@@ -12,6 +12,7 @@ import time
 from contextlib import closing, contextmanager
 
 import pytest
+import structlog
 import trio
 
 from supervisor.journal import (
@@ -217,8 +218,10 @@ async def test_a_file_that_is_gone_ends_the_journal(journal_path, make_log, make
                 await log.flushed()
 
 
-async def test_trouble_is_logged_once_a_minute(quick, make_log, make_row, failing, capsys, monkeypatch):
+async def test_trouble_is_logged_once_a_minute(quick, make_log, make_row, failing, monkeypatch):
     monkeypatch.setattr(trouble, "FIRST_PAUSE", 0.001)
+    logger = structlog.testing.CapturingLogger()
+    monkeypatch.setattr(writer, "log", logger)
     log, _ = await two_logs(quick, make_log, make_row)
     for _ in range(3):
         failing.append("SQLITE_FULL")
@@ -227,9 +230,8 @@ async def test_trouble_is_logged_once_a_minute(quick, make_log, make_row, failin
         failing.clear()
         await log.flushed()
         await until(lambda: quick.trouble is None)
-    text = capsys.readouterr().out
-    assert text.count("the journal cannot be written") == 1
-    assert text.count("the journal is written again") == 1
+    said = [call.args[0] for call in logger.calls]
+    assert said == ["the journal cannot be written; it is tried again", "the journal is written again"]
 
 
 async def test_a_create_under_way_is_told_that_nothing_was_stored(quick, make_log, failing):

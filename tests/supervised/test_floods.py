@@ -121,7 +121,7 @@ async def test_it_is_told_what_was_cut_and_where_it_is(tmp_path, kind):
 async def test_a_start_with_very_much_to_tell_is_small_for_clients(tmp_path):
     async with running_server(tmp_path) as server:
         rest = server.rest
-        command = scripted_command("models=200000", "described=5000000", home=server.directory / "home")
+        command = scripted_command("models=12000", "described=5000000", home=server.directory / "home")
         created = await rest.create(
             server.directory / "work", {"acp_server": "custom", "acp_command": command}
         )

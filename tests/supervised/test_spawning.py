@@ -228,8 +228,10 @@ async def test_who_asks_without_knowing_the_pid_gets_nothing_started(containment
         argv=["touch", str(trace)], cwd=tmp_path, env=ENV, stdin=ends[0], stdout=ends[0], stderr=ends[0]
     )
     for delay in (0.0, 0.0005, 0.001, 0.002, 0.004):
+        child = None
         with trio.move_on_after(delay):
             child = await spawning.start_child(request, mark)
+        if child is not None:
             await until(lambda child=child: info(child.pid).state == "Z")
             child.reap()
     containment.release(mark)

@@ -32,7 +32,7 @@ def liquid(name: str) -> Callable[[Callable[[Turn], bytes]], Callable[[Turn], by
     return register
 
 
-@directive("pour", "KIND [SECONDS] noise, text, tools, ...: as much of it as is taken (until cancelled)")
+@directive("gush", "KIND [SECONDS] noise, text, tools, ...: as much of it as is taken (until cancelled)")
 def _pour(turn: Turn, rest: str) -> None:
     kind, _, seconds = rest.partition(" ")
     block = b"y\n" if kind == "stderr" else LIQUIDS[kind](turn)
