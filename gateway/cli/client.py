@@ -86,6 +86,8 @@ class Server:
     def __init__(self, url: str, key: str | None, socket_path: Path | None = None) -> None:
         self.url = url.rstrip("/")
         self.socket_path = socket_path
+        self.by_socket = False
+        """Whether the last connection went by the control socket."""
         self.parts = urllib.parse.urlsplit(self.url)
         self.key = key
         try:
@@ -190,8 +192,10 @@ class Server:
                 pass
             else:
                 self.url = f"unix:{self.socket_path}"
+                self.by_socket = True
                 return sock, "localhost"
             self.url = self.parts.geturl()
+            self.by_socket = False
         sock = socket.create_connection((self.host, self.port), timeout=CONNECT_SECONDS)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -17,12 +17,12 @@ EPILOG: Final = (
 )
 
 ADD_EPILOG: Final = (
-    "TARGET is the URL of the server (http, sse) or its command (stdio); arguments of a command go behind --. "
+    "TARGET is the URL of the server (http, sse) or its command (stdio), whose arguments go behind --. "
     "${NAME} stands for a secret of that name (`ostler secrets set NAME`). "
 ) + EPILOG
 
 SECRETS_EPILOG: Final = (
-    "Values of headers, of variables, and what else may be secret are hidden, unless --show-secrets is given. "
+    "Values of headers and variables, and what else may be secret, are hidden without --show-secrets. "
 ) + EPILOG
 
 KEY_EPILOG: Final = (

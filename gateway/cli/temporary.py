@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
 
-from gateway.cli.client import Failure, Server, Unreachable
+from gateway.cli.client import BadInput, Failure, Server, Unreachable
 from gateway.cli.places import state_directory
 from gateway.keys import KeysError, find
 
@@ -72,10 +72,12 @@ def found_or_started(
         return
     state = state_directory(arguments.state, env)
     temporary = _Temporary(state)
-    named = env if arguments.state is None else {**env, "OSTLER_STATE": str(state)}
-    if not temporary.runs and _runs(named, None if arguments.state is None else state):
-        yield Server.of(None, named)
-        return
+    if not temporary.runs:
+        running = _running(env, state, named=arguments.state is not None)
+        # One that another command is just starting answers before it is written down.
+        if running is not None and not temporary.begins() and _is_ours(running):
+            yield running
+            return
     with _ending_in_order():
         entered = False
         try:
@@ -88,21 +90,35 @@ def found_or_started(
                 temporary.leave()
 
 
-def _runs(env: Mapping[str, str], state: Path | None) -> bool:
-    """Whether the server of this environment runs, with that state if one is given.
+def _running(env: Mapping[str, str], state: Path, *, named: bool) -> Server | None:
+    """The server that runs: the one of this environment, else the one that the state directory has, wherever
+    it listens. None without one. `named`: with that state alone. Raises BadInput.
 
     Something else at its address does not count: development servers like port 8000, too.
     """
-    if env.get("OSTLER_PORT") == "0":
-        return False
-    server = Server.of(None, env)
+    of_state = {**env, "OSTLER_STATE": str(state)}
+    for each in ([] if named else [env]) + [of_state]:
+        try:
+            server = Server.of(None, each)
+        except BadInput:
+            if each.get("OSTLER_PORT") != "0":
+                raise
+            continue  # it could be at any port, and has no control socket
+        if _is_ours(server) and (not named or server.by_socket or _has_state(server, state)):
+            return server
+    return None
+
+
+def _is_ours(server: Server) -> bool:
     try:
         info = server.get("/server_info")
     except Failure:
         return False
-    if not isinstance(info, dict) or info.get("title") != "Ostler":
-        return False
-    return state is None or Path(server.get("/api/status")["state"]) == state
+    return isinstance(info, dict) and info.get("title") == "Ostler"
+
+
+def _has_state(server: Server, state: Path) -> bool:
+    return Path(server.get("/api/status")["state"]) == state
 
 
 @contextmanager
@@ -151,6 +167,14 @@ class _Temporary:
     def runs(self) -> bool:
         """Whether there is one already."""
         return self._known() is not None
+
+    def begins(self) -> bool:
+        """Whether there is one after all, once a start or an end that is under way is done."""
+        path = self._state / f"{USERS_FILE}.start"
+        if path.exists():
+            with _locked(path):
+                pass
+        return self.runs
 
     def enter(self, env: Mapping[str, str], starting: Callable[[], None], pending: Sequence[int]) -> Server:
         """Join the one that runs, or start one, unless a signal is pending. Raises Failure, _CalledOff."""
@@ -280,8 +304,8 @@ class _Temporary:
             ]
             if lines:
                 return (
-                    f"no server answers, and none could be started: {lines[-1]}. If one runs with this state "
-                    "on another port, name it with --url or OSTLER_URL"
+                    f"no server answers, and none could be started: {lines[-1]}. If one runs elsewhere, name "
+                    "it with --url or OSTLER_URL"
                 )
         return f"no server could be started: see {self._state / LOG_FILE}"
 
