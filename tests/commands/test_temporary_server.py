@@ -149,7 +149,7 @@ def test_chat_has_one_too(place):
 def test_a_server_of_the_same_state_elsewhere_is_found(serve, port):
     other = serve()
     del other.env["OSTLER_URL"]
-    # Found by its control socket: by the variable, by the option, and where an address was meant that has none.
+    # By its control socket: of the variable, of the option, and where the address that was meant has none.
     for arguments, more in (
         ([], {}),
         (["--state", str(other.state)], {"OSTLER_STATE": str(other.directory / "none")}),
@@ -178,7 +178,7 @@ def test_a_server_of_the_same_state_that_cannot_be_reached(serve):
 
 def test_a_server_that_wants_a_key(serve):
     other = serve(OSTLER_SESSION_API_KEY="k")
-    del other.env["OSTLER_URL"]
+    del other.env["OSTLER_URL"], other.env["OSTLER_API_KEY"]
     done = other.run("run", "hi")
     assert done.returncode == 1
     assert "wants a key" in done.stderr
