@@ -1,9 +1,9 @@
 """The server of a command that must have one: the one that runs, else one for as long as it is needed.
 
 Several commands may need one at the same time, and a state directory has one server. So the first one starts
-it and writes down where it is (`SERVER_FILE`, 0600: the address and a key made for it); those that come while
-it runs join it; the last one to leave ends it. Each holds a shared lock on `USERS_FILE` for as long as it
-uses the server. The kernel frees it however a command ends: who gets the exclusive lock is the last.
+it and writes down where it is (`TEMPORARY_FILE`, 0600: the address and a key made for it); those that come
+while it runs join it; the last one to leave ends it. Each holds a shared lock on `USERS_FILE` for as long as
+it uses the server. The kernel frees it however a command ends: who gets the exclusive lock is the last.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
 
-from gateway.cli.client import BadInput, Failure, Server, Unreachable
+from gateway.cli.client import TEMPORARY_FILE, BadInput, Failure, Server, Unreachable
 from gateway.cli.places import state_directory
 from gateway.keys import KeysError, find
 
-SERVER_FILE: Final = "temporary-server.json"
 USERS_FILE: Final = "temporary-server.lock"
 LOG_FILE: Final = "temporary-server.log"
 """What the last one wrote to standard error."""
@@ -88,6 +87,12 @@ def found_or_started(
         finally:
             if entered:
                 temporary.leave()
+
+
+def key_of(state: Path) -> str | None:
+    """The key of the server that a command has started there for the time, None where none runs."""
+    known = _Temporary(state).known()
+    return None if known is None else str(known["key"])
 
 
 def _running(env: Mapping[str, str], state: Path, *, named: bool) -> Server | None:
@@ -166,7 +171,7 @@ class _Temporary:
     @property
     def runs(self) -> bool:
         """Whether there is one already."""
-        return self._known() is not None
+        return self.known() is not None
 
     def begins(self) -> bool:
         """Whether there is one after all, once a start or an end that is under way is done."""
@@ -186,7 +191,7 @@ class _Temporary:
         try:
             # Alone: nobody ends or starts one meanwhile. Waits for a start that is under way.
             with _locked(self._state / f"{USERS_FILE}.start"):
-                known = self._known()
+                known = self.known()
                 if known is None:
                     starting()
                     known = self._start(env, pending)
@@ -213,10 +218,10 @@ class _Temporary:
             except BlockingIOError:
                 pass
             else:
-                known = self._known()
+                known = self.known()
                 if known is not None:
                     _end(known["pid"])
-                (self._state / SERVER_FILE).unlink(missing_ok=True)
+                (self._state / TEMPORARY_FILE).unlink(missing_ok=True)
             finally:
                 os.close(self._users)
                 self._users = None
@@ -228,10 +233,10 @@ class _Temporary:
             os.close(self._users)
             self._users = None
 
-    def _known(self) -> dict[str, Any] | None:
+    def known(self) -> dict[str, Any] | None:
         """The one that was written down, if it still runs."""
         try:
-            known = json.loads((self._state / SERVER_FILE).read_text())
+            known = json.loads((self._state / TEMPORARY_FILE).read_text())
             pid, started = int(known["pid"]), known["started"]
             Server(known["url"], known["key"])
         except (OSError, ValueError, KeyError, TypeError, Failure):
@@ -269,7 +274,7 @@ class _Temporary:
         try:
             url = self._address(process, pending)
             known = {"url": url, "key": key, "pid": process.pid, "started": _started(process.pid)}
-            _write_private(self._state / SERVER_FILE, json.dumps(known))
+            _write_private(self._state / TEMPORARY_FILE, json.dumps(known))
         except BaseException:
             _end(process.pid)
             process.wait()

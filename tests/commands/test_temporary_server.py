@@ -53,6 +53,8 @@ def test_where_it_is_and_its_key_are_private(place):
         refused = place.run("ps", "--url", there["url"])
         assert refused.returncode == 1
         assert "wants a key" in refused.stderr
+        # Who has the state directory has the key, too.
+        assert place.run("ps").returncode == 0
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         process.stdout.read()
