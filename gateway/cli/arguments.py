@@ -18,7 +18,7 @@ HELP_COLUMNS: Final = 78
 EPILOG: Final = (
     "The server is the one at --url, else at OSTLER_URL, else that of the state directory (OSTLER_STATE), "
     "else at OSTLER_HOST and OSTLER_PORT; the key for it is OSTLER_API_KEY, else a session key of the "
-    "server's own variables. "
+    "server's own variables, else one of OSTLER_KEYS_FILE. "
     "An ID may be cut to its first characters. "
     "Exit status: 0 done, 1 failed, 2 called wrongly, 3 no server."
 )
@@ -50,9 +50,17 @@ def group(
     return command(add, name, summary, examples, epilog=epilog, remote=False)
 
 
-def actions_of(parser: argparse.ArgumentParser) -> Add:
-    """Adds an action to a command; which one was chosen is `arguments.action`."""
-    add: Add = parser.add_subparsers(dest="action", metavar="ACTION", required=True).add_parser
+def actions_of(
+    parser: argparse.ArgumentParser, parser_class: type[argparse.ArgumentParser] | None = None
+) -> Add:
+    """Adds an action to a command; which one was chosen is `arguments.action`.
+
+    `parser_class` is for actions that read their arguments in a way of their own.
+    """
+    kind = type(parser) if parser_class is None else parser_class
+    add: Add = parser.add_subparsers(
+        dest="action", metavar="ACTION", required=True, parser_class=kind
+    ).add_parser
     return add
 
 

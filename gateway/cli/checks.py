@@ -7,32 +7,28 @@ import os
 import platform
 import resource
 import shutil
-import socket
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 import trio
 
-from gateway.address import DEFAULT_HOST, DEFAULT_PORT, local_url
-from gateway.cli.client import Failure, Server, Unreachable
-from gateway.cli.places import agents_directory
+from gateway.cli import checks_server
+from gateway.cli.findings import FAIL, OK, WARN, Finding, Findings, Machine
 from gateway.cli.text import one_line, size
 from gateway.config import load_config
+from gateway.keys import KeysError, find
 from gateway.parsing import ConfigError
 from supervisor.agents import NodeMissing, load_catalog
+from supervisor.agents.descriptors import UNLIMITED, shares
 from supervisor.agents.levels import Level, obstacle
 from supervisor.agents.lifeline import NO_WARDEN_VARIABLE, warden_possible
 from supervisor.agents.node import HOW_TO_INSTALL, find_node, find_npm
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
 from supervisor.credentials.os_keyring import find_backend, plausible
-
-OK: Final = "OK"
-WARN: Final = "WARN"
-FAIL: Final = "FAIL"
 
 GIGABYTE: Final = 1_000_000_000
 ROOM: Final = GIGABYTE
@@ -42,35 +38,11 @@ NO_ROOM: Final = GIGABYTE // 20
 """With so little left, the journal may not be able to write any more within an hour."""
 
 DESCRIPTORS: Final = 1024
-"""What the server counts on: four for each agent, and one for each connection."""
+"""What most systems give at least, and room for dozens of agents."""
 
 TOO_FEW_DESCRIPTORS: Final = 256
 
 MASTER_KEYS: Final = ("OSTLER_MASTER_KEY", "OH_SECRET_KEY")
-
-
-class Finding(NamedTuple):
-    """What was found. `advice` is what to do, empty where there is nothing."""
-
-    name: str
-    status: str
-    detail: str
-    advice: str = ""
-
-
-class Machine(NamedTuple):
-    """Where to look."""
-
-    state: Path
-    env: Mapping[str, str]
-
-    @property
-    def agents(self) -> Path:
-        """Where agents are installed."""
-        return agents_directory(self.state, self.env)
-
-
-Findings = Iterator[Finding]
 
 
 def python(machine: Machine) -> Findings:
@@ -81,7 +53,7 @@ def python(machine: Machine) -> Findings:
 def configuration(machine: Machine) -> Findings:
     """The server's variables."""
     try:
-        load_config(machine.env, state=str(machine.state))
+        load_config(machine.given, state=str(machine.state))
     except ConfigError as error:
         yield Finding(
             "configuration",
@@ -91,6 +63,20 @@ def configuration(machine: Machine) -> Findings:
         )
         return
     yield Finding("configuration", OK, "the server's variables can be used")
+
+
+def keys(machine: Machine) -> Findings:
+    """The file of keys, or systemd's credential. What --keys-fd would give is not known here."""
+    try:
+        place = find(None, None, machine.env)
+        count = 0 if place is None else len(place.read())
+    except KeysError as error:
+        yield Finding("keys", FAIL, str(error), 'docs/operations.md, "Keys", has what it may hold.')
+        return
+    if place is not None:
+        yield Finding("keys", OK, f"{count} in {place.origin}")
+    else:
+        yield Finding("keys", OK, "there is no file of them (OSTLER_KEYS_FILE)")
 
 
 def node(machine: Machine) -> Findings:
@@ -133,7 +119,8 @@ def node(machine: Machine) -> Findings:
 
 def keyring(machine: Machine) -> Findings:
     """Where the key of the secrets is, or will be."""
-    named = next((name for name in MASTER_KEYS if machine.env.get(name)), None)
+    given = machine.given
+    named = next((name for name in MASTER_KEYS if given.get(name)), None)
     if named is not None:
         yield Finding("keyring", OK, f"not needed: the key of the secrets is in {named}")
     elif machine.env.get("OSTLER_KEYRING") == "off":
@@ -164,7 +151,7 @@ def secrets(machine: Machine) -> Findings:
 
     async def read() -> int:
         use = None if machine.env.get("OSTLER_KEYRING") == "off" else OsKeyring(machine.env)
-        store = await SecretStore.open(machine.state, machine.env, keyring=use)
+        store = await SecretStore.open(machine.state, machine.given, keyring=use)
         return len(await store.list())
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -208,52 +195,6 @@ def containment(machine: Machine) -> Findings:
             yield Finding(f"containment {level}", OK, f"cannot be had, and need not: {reasons[level]}")
 
 
-def port(machine: Machine) -> Findings:
-    """Whether the server runs, or can listen."""
-    try:
-        server = Server.of(
-            None, {**machine.env, "OSTLER_PORT": machine.env.get("OSTLER_PORT") or str(DEFAULT_PORT)}
-        )
-    except Failure:
-        if machine.env.get("OSTLER_PORT") == "0":
-            yield Finding("port", OK, "any free one")
-        return  # the configuration has said so
-    url = local_url(machine.env)
-    try:
-        info = server.get("/server_info")
-        if isinstance(info, dict) and info.get("title") == "Ostler":
-            yield Finding("port", OK, f"a server runs at {url}")
-            return
-    except Unreachable:
-        yield from _free(machine, url, server.port)
-        return
-    except Failure:
-        pass
-    yield Finding(
-        "port", FAIL, f"something else answers at {url}", "Choose another one: OSTLER_PORT, or serve --port."
-    )
-
-
-def _free(machine: Machine, url: str, number: int) -> Findings:
-    host = machine.env.get("OSTLER_HOST") or DEFAULT_HOST
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(address)
-    except OSError as error:
-        yield Finding(
-            "port",
-            FAIL,
-            f"{url} cannot be listened on: {error.strerror or error}",
-            "Choose another one: OSTLER_PORT and OSTLER_HOST, or serve --port.",
-        )
-    else:
-        yield Finding("port", OK, f"free: no server runs at {url}")
-
-
 def state(machine: Machine) -> Findings:
     """The state directory: that it is there or can be made, is ours, and that nobody else reads it."""
     path = machine.state
@@ -277,7 +218,12 @@ def state(machine: Machine) -> Findings:
     elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         yield Finding("state", FAIL, f"{path} cannot be written to", f"chmod 700 {path}")
     elif open_to := _open_to_others(path, found.st_mode):
-        yield Finding("state", WARN, f"others can read {', '.join(open_to)}", f"chmod -R go-rwx {path}")
+        yield Finding(
+            "state",
+            WARN,
+            f"others can open {', '.join(open_to)}; the next start closes it",
+            f"chmod -R go-rwx {path}",
+        )
     else:
         yield Finding("state", OK, str(path))
 
@@ -321,29 +267,34 @@ def _there(path: Path) -> Path:
 
 
 def descriptors(machine: Machine) -> Findings:
-    """How many files the server may have open."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= DESCRIPTORS:
-        count = "any number" if soft == resource.RLIM_INFINITY else str(soft)
-        yield Finding("descriptors", OK, f"{count} of open files")
-        return
-    most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
-    status = FAIL if soft < TOO_FEW_DESCRIPTORS else WARN
-    yield Finding(
-        "descriptors",
-        status,
-        f"only {soft} open files (at most {most})",
-        f"ulimit -n {DESCRIPTORS}, before it is started",
+    """How many files the server may have open: it raises its limit to the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = UNLIMITED if hard == resource.RLIM_INFINITY else hard
+    parts = shares(count)
+    detail = (
+        f"{count} open files: {parts.connections} connections, {parts.agents} agents, "
+        f"{parts.terminals} terminals"
     )
+    if count >= DESCRIPTORS:
+        yield Finding("descriptors", OK, detail)
+    else:
+        yield Finding(
+            "descriptors",
+            FAIL if count < TOO_FEW_DESCRIPTORS else WARN,
+            f"only {detail}",
+            f"Raise the hard limit before it is started: ulimit -Hn {DESCRIPTORS}, LimitNOFILE= in a unit.",
+        )
 
 
 CHECKS: Final[tuple[Callable[[Machine], Findings], ...]] = (
     python,
     configuration,
+    keys,
     state,
     disk,
     descriptors,
-    port,
+    checks_server.control_socket,
+    checks_server.port,
     containment,
     keyring,
     secrets,

@@ -40,6 +40,9 @@ PAGE: Final = 100
 WHOLE_ID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 PART_OF_ID: Final = re.compile(r"[0-9a-f-]{1,36}")
 
+TEMPORARY_FILE: Final = "temporary-server.json"
+"""In the state directory: where the server is that a command has started for the time, and its key."""
+
 WRAPPERS: Final = frozenset({"body", "query", "path", "header", "agent_settings_diff"})
 """Parts of the place of an error that say nothing to who does not see the request."""
 
@@ -86,6 +89,8 @@ class Server:
     def __init__(self, url: str, key: str | None, socket_path: Path | None = None) -> None:
         self.url = url.rstrip("/")
         self.socket_path = socket_path
+        self.by_socket = False
+        """Whether the last connection went by the control socket."""
         self.parts = urllib.parse.urlsplit(self.url)
         self.key = key
         try:
@@ -109,7 +114,12 @@ class Server:
             found = named or _address(env, path)
         except ValueError as error:
             raise BadInput(str(error)) from None
-        return cls(found, env.get("OSTLER_API_KEY") or (keys[0] if keys else None), path)
+        key = env.get("OSTLER_API_KEY") or (keys[0] if keys else None)
+        if key is None and path is not None and (path.parent / TEMPORARY_FILE).exists():
+            from gateway.cli.temporary import key_of  # seldom needed, and it needs this module
+
+            key = key_of(path.parent)
+        return cls(found, key, path)
 
     def headers(self) -> dict[str, str | bytes]:
         """What every request carries. The key goes as UTF-8, as the server reads it."""
@@ -190,8 +200,10 @@ class Server:
                 pass
             else:
                 self.url = f"unix:{self.socket_path}"
+                self.by_socket = True
                 return sock, "localhost"
             self.url = self.parts.geturl()
+            self.by_socket = False
         sock = socket.create_connection((self.host, self.port), timeout=CONNECT_SECONDS)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

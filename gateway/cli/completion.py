@@ -15,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from gateway.cli.client import Failure, Server
+from gateway.cli.places import state_directory
 from gateway.cli.start_request import known_agents
 from gateway.cli.suggest import subparsers_of
 from gateway.cli.text import one_line
@@ -24,6 +25,9 @@ SECONDS: Final = 2.0
 
 IDS: Final = 100
 """Conversations that are offered, the one changed last first."""
+
+MCP_CHANGES: Final[Mapping[str, bool | None]] = {"remove": None, "enable": False, "disable": True}
+"""Actions of `ostler mcp` that change mcp.json, and whether their servers are enabled (None: any)."""
 
 Candidate = tuple[str, str]
 
@@ -80,12 +84,12 @@ def candidates(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[Ca
     """How the last word may go on. The words are those after `ostler`."""
     *before, current = words
     chosen: list[str] = []
-    url: str | None = None
+    given: dict[str, str] = {}
     expecting: argparse.Action | None = None
     place = 0
     for word in before:
         if expecting is not None:
-            url = word if expecting.dest == "url" else url
+            given[expecting.dest] = word
             expecting = None
         elif word.startswith("-") and word != "-":
             expecting = _taking(parser, word)
@@ -99,7 +103,7 @@ def candidates(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[Ca
                 place = 0
             else:
                 return
-    for word, summary in _offered(parser, chosen, expecting, place, current, url):
+    for word, summary in _offered(parser, chosen, expecting, place, current, given):
         if word.startswith(current):
             yield word, summary
 
@@ -118,10 +122,10 @@ def _offered(
     expecting: argparse.Action | None,
     place: int,
     current: str,
-    url: str | None,
+    given: Mapping[str, str],
 ) -> Iterable[Candidate]:
     if expecting is not None:
-        return _values(chosen, expecting, current, url)
+        return _values(chosen, expecting, current, given)
     if current.startswith("-"):
         return _options(parser)
     below = subparsers_of(parser)
@@ -130,9 +134,9 @@ def _offered(
         return [(name, summaries.get(name, "")) for name in below.choices]
     positionals = [action for action in parser._actions if not action.option_strings]
     if place < len(positionals):
-        return _values(chosen, positionals[place], current, url)
+        return _values(chosen, positionals[place], current, given)
     if positionals and positionals[-1].nargs in ("*", "+"):
-        return _values(chosen, positionals[-1], current, url)
+        return _values(chosen, positionals[-1], current, given)
     return ()
 
 
@@ -143,19 +147,23 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[Candidate]:
             yield (long or action.option_strings)[0], action.help or ""
 
 
-def _values(chosen: list[str], action: argparse.Action, current: str, url: str | None) -> Iterable[Candidate]:
+def _values(
+    chosen: list[str], action: argparse.Action, current: str, given: Mapping[str, str]
+) -> Iterable[Candidate]:
     if action.choices is not None:
         return [(str(choice), "") for choice in action.choices]
     if action.dest in ("cwd", "state", "output"):
         return _paths(current, directories=action.dest != "output")
     if action.dest in ("id", "ids", "resume"):
-        return _ask(url, _conversations)
+        return _ask(given, _conversations)
     if action.dest == "agent" or chosen[:1] == ["agents"]:
         return [(name, "") for name in known_agents()]
     if chosen[:1] == ["settings"] and action.dest == "key":
-        return _ask(url, _settings)
+        return _ask(given, _settings)
+    if chosen[:1] == ["mcp"]:
+        return _mcp(chosen[1], action.dest, given)
     if chosen == ["secrets", "unset"]:
-        return _ask(url, _secrets)
+        return _ask(given, _secrets)
     return ()
 
 
@@ -175,10 +183,41 @@ def _paths(current: str, *, directories: bool) -> Iterator[Candidate]:
             yield f"{shown}{path.name}", ""
 
 
-def _ask(url: str | None, find: Callable[[Callable[[str], Any]], Iterable[Candidate]]) -> list[Candidate]:
+def _mcp(action: str, argument: str, given: Mapping[str, str]) -> Iterable[Candidate]:
+    from gateway.cli.mcp_add import METHODS, TRANSPORTS
+
+    if argument in ("transport", "auth"):
+        return [(value, "") for value in (TRANSPORTS if argument == "transport" else METHODS)]
+    if argument != "name" or action == "add":
+        return ()
+    return _mcp_servers(action, given)
+
+
+def _mcp_servers(action: str, given: Mapping[str, str]) -> list[Candidate]:
+    """The servers that the action can be about, from the files; nothing where they are broken."""
+    from gateway.cli.mcp import FILE, found
+    from supervisor.mcp.file import McpFile, McpFileError
+
+    try:
+        servers, _ = found(McpFile(state_directory(given.get("state"), os.environ)))
+    except (Failure, McpFileError, OSError):
+        return []
+    changing = action in MCP_CHANGES
+    names = {
+        each.name: each.transport or each.state
+        for each in servers
+        if not changing or (each.source == FILE and MCP_CHANGES[action] in (None, each.enabled))
+    }
+    return list(names.items())
+
+
+def _ask(
+    given: Mapping[str, str], find: Callable[[Callable[[str], Any]], Iterable[Candidate]]
+) -> list[Candidate]:
     """What a server knows; nothing when there is none."""
     try:
-        server = Server.of(url, os.environ)
+        env = {**os.environ, "OSTLER_STATE": given["state"]} if "state" in given else os.environ
+        server = Server.of(given.get("url"), env)
         return list(find(lambda path: server.call("GET", path, seconds=SECONDS)))
     except Failure:
         return []

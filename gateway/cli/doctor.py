@@ -9,7 +9,8 @@ from typing import Final
 
 from rich.text import Text
 
-from gateway.cli.checks import CHECKS, FAIL, Finding, Machine
+from gateway.cli.checks import CHECKS
+from gateway.cli.findings import FAIL, Finding, Machine
 from gateway.cli.places import state_directory
 from gateway.cli.present import print_json
 from gateway.cli.terminal import console

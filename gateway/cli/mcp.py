@@ -18,16 +18,15 @@ from typing import Any, Final
 
 import attrs
 
-from gateway.cli.client import BadInput, Failure, Missing
+from gateway.cli.client import Failure, Missing
 from gateway.cli.mcp_add import entry_of
 from gateway.cli.mcp_show import details, masked, target_of
+from gateway.cli.places import state_directory
 from gateway.cli.present import print_json
 from gateway.cli.text import clean, table, terminal_width
 from supervisor.mcp import MCPServerError
 from supervisor.mcp.entry import is_enabled, settings_entry, switch, transport_of
 from supervisor.mcp.file import MAX_BYTES, McpFile, McpFileError, odd_name
-
-DEFAULT_STATE: Final = "~/.ostler"
 
 SETTINGS: Final = "settings.json"
 
@@ -93,15 +92,7 @@ def run(arguments: Namespace) -> None:
 
 def state_of(arguments: Namespace) -> Path:
     """The state directory that an argument or the environment names. Raises BadInput."""
-    given = (
-        arguments.state if arguments.state is not None else os.environ.get("OSTLER_STATE") or DEFAULT_STATE
-    )
-    if not given.strip():
-        raise BadInput("--state must name a directory")
-    try:
-        return Path(given).expanduser().absolute()
-    except RuntimeError:
-        raise BadInput("--state: the home directory is not known; name the state directory") from None
+    return state_directory(arguments.state, os.environ)
 
 
 def list_servers(arguments: Namespace) -> None:

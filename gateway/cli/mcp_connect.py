@@ -17,6 +17,7 @@ import trio
 from gateway import logs
 from gateway.cli.client import Failure
 from gateway.cli.mcp import IN_SETTINGS, Server, found, missing, state_of, tell
+from gateway.cli.places import with_server_keys
 from gateway.cli.present import print_json
 from gateway.cli.text import clean, one_line, table, terminal_width
 from supervisor.conversations.mcp_helper import HelperFailed
@@ -74,7 +75,7 @@ async def _desk(arguments: Namespace) -> tuple[Server, _Desk]:
     store: SecretStore | None = None
     if server.source == IN_SETTINGS or uses_oauth(entry) or "${" in str(entry):
         keyring = None if environ.get("OSTLER_KEYRING") == "off" else OsKeyring(environ)
-        store = await SecretStore.open(state, environ, keyring=keyring)
+        store = await SecretStore.open(state, with_server_keys(environ), keyring=keyring)
         secrets = await store.values()
         if server.source == IN_SETTINGS:
             entry = unseal({"mcp_config": {server.name: entry}}, store.cipher)["mcp_config"][server.name]

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from gateway.cli.client import Failure
-from gateway.cli.places import agents_directory
+from gateway.cli.places import agents_directory, with_server_keys
 from gateway.server import StoreCipher
 from supervisor.agents import load_catalog
 from supervisor.conversations.launcher import Launcher
@@ -26,19 +26,20 @@ SECRETS_FILE = "secrets.json"
 async def offline_launcher(state: Path, env: Mapping[str, str] = os.environ) -> AsyncIterator[Launcher]:
     """A launcher with the secrets of that state, which writes nothing there but what it installs.
 
-    What agents keep is in a temporary directory that goes with the block. Raises Failure when the secrets
-    cannot be read.
+    What agents keep is in a temporary directory that goes with the block. Raises Failure when the keys
+    or the secrets cannot be read.
     """
+    given = with_server_keys(env)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     with tempfile.TemporaryDirectory(prefix="ostler-agents-") as temporary:
         try:
             if (state / SECRETS_FILE).exists():
                 keyring = None if env.get("OSTLER_KEYRING") == "off" else OsKeyring(env)
-                secrets = await SecretStore.open(state, env, keyring=keyring)
+                secrets = await SecretStore.open(state, given, keyring=keyring)
             else:  # a new store would make a key, which is a server's business
                 private = Path(temporary) / "state"
                 private.mkdir(mode=0o700)
-                secrets = await SecretStore.open(private, {**env, "OSTLER_MASTER_KEY": "nothing is kept"})
+                secrets = await SecretStore.open(private, {**given, "OSTLER_MASTER_KEY": "nothing is kept"})
             await secrets.found()
         except CredentialsFailure as error:
             raise Failure(f"the secrets cannot be read: {error}") from None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final, NoReturn
+from typing import Final
 
 from gateway.cli import commands, suggest
 from gateway.cli.arguments import help_end
 from supervisor.version import __version__
-
-BAD_INPUT: Final = 2
 
 SERVE: Final = "serve"
 
@@ -21,17 +19,9 @@ EXAMPLES: Final = (
 )
 
 
-class Parser(suggest.Suggesting):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with status 2."""
-        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
-def build_parser() -> Parser:
+def build_parser() -> argparse.ArgumentParser:
     """The command's arguments. Values are checked later, together with those of the environment."""
-    parser = Parser(
+    parser = suggest.Suggesting(
         prog="ostler",
         description="Runs ACP coding agents behind a REST and WebSocket server.",
         epilog=help_end(EXAMPLES, "`ostler COMMAND --help` has the options and more examples."),

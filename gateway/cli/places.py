@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.cli.client import BadInput
+from gateway.keys import KeysError, find
 
 DEFAULT_STATE: Final = "~/.ostler"
 AGENTS: Final = "agents"
@@ -27,3 +28,13 @@ def agents_directory(state: Path, env: Mapping[str, str]) -> Path:
     """Where agents are installed."""
     named = env.get("OSTLER_AGENTS_DIR")
     return Path(named).expanduser().absolute() if named else state / AGENTS
+
+
+def with_server_keys(env: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment, with the keys of OSTLER_KEYS_FILE or of systemd's credential as a server would have
+    them: for commands that do what it does. Not for a child: that would show them. Raises BadInput."""
+    try:
+        place = find(None, None, env)
+        return env if place is None else {**env, **place.read()}
+    except KeysError as error:
+        raise BadInput(str(error)) from None

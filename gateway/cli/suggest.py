@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
+
+BAD_INPUT: Final = 2
 
 LIKENESS: Final = 0.6
 """From which on two words are alike, 0 to 1: a letter missing, doubled or exchanged, but no other word."""
@@ -19,7 +21,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 class Suggesting(argparse.ArgumentParser):
-    """A parser that says what was perhaps meant."""
+    """A parser that says in one line what is wrong, and what was perhaps meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2."""
+        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # Overridden since argparse has no other place where a wrong choice is put into words.

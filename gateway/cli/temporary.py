@@ -1,9 +1,9 @@
 """The server of a command that must have one: the one that runs, else one for as long as it is needed.
 
 Several commands may need one at the same time, and a state directory has one server. So the first one starts
-it and writes down where it is (`SERVER_FILE`, 0600: the address and a key made for it); those that come while
-it runs join it; the last one to leave ends it. Each holds a shared lock on `USERS_FILE` for as long as it
-uses the server. The kernel frees it however a command ends: who gets the exclusive lock is the last.
+it and writes down where it is (`TEMPORARY_FILE`, 0600: the address and a key made for it); those that come
+while it runs join it; the last one to leave ends it. Each holds a shared lock on `USERS_FILE` for as long as
+it uses the server. The kernel frees it however a command ends: who gets the exclusive lock is the last.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
 
-from gateway.cli.client import Failure, Server, Unreachable
+from gateway.cli.client import TEMPORARY_FILE, BadInput, Failure, Server, Unreachable
 from gateway.cli.places import state_directory
 from gateway.keys import KeysError, find
 
-SERVER_FILE: Final = "temporary-server.json"
 USERS_FILE: Final = "temporary-server.lock"
 LOG_FILE: Final = "temporary-server.log"
 """What the last one wrote to standard error."""
@@ -72,10 +71,12 @@ def found_or_started(
         return
     state = state_directory(arguments.state, env)
     temporary = _Temporary(state)
-    named = env if arguments.state is None else {**env, "OSTLER_STATE": str(state)}
-    if not temporary.runs and _runs(named, None if arguments.state is None else state):
-        yield Server.of(None, named)
-        return
+    if not temporary.runs:
+        running = _running(env, state, named=arguments.state is not None)
+        # One that another command is just starting answers before it is written down.
+        if running is not None and not temporary.begins() and _is_ours(running):
+            yield running
+            return
     with _ending_in_order():
         entered = False
         try:
@@ -88,21 +89,41 @@ def found_or_started(
                 temporary.leave()
 
 
-def _runs(env: Mapping[str, str], state: Path | None) -> bool:
-    """Whether the server of this environment runs, with that state if one is given.
+def key_of(state: Path) -> str | None:
+    """The key of the server that a command has started there for the time, None where none runs."""
+    known = _Temporary(state).known()
+    return None if known is None else str(known["key"])
+
+
+def _running(env: Mapping[str, str], state: Path, *, named: bool) -> Server | None:
+    """The server that runs: the one of this environment, else the one that the state directory has, wherever
+    it listens. None without one. `named`: with that state alone. Raises BadInput.
 
     Something else at its address does not count: development servers like port 8000, too.
     """
-    if env.get("OSTLER_PORT") == "0":
-        return False
-    server = Server.of(None, env)
+    of_state = {**env, "OSTLER_STATE": str(state)}
+    for each in ([] if named else [env]) + [of_state]:
+        try:
+            server = Server.of(None, each)
+        except BadInput:
+            if each.get("OSTLER_PORT") != "0":
+                raise
+            continue  # it could be at any port, and has no control socket
+        if _is_ours(server) and (not named or server.by_socket or _has_state(server, state)):
+            return server
+    return None
+
+
+def _is_ours(server: Server) -> bool:
     try:
         info = server.get("/server_info")
     except Failure:
         return False
-    if not isinstance(info, dict) or info.get("title") != "Ostler":
-        return False
-    return state is None or Path(server.get("/api/status")["state"]) == state
+    return isinstance(info, dict) and info.get("title") == "Ostler"
+
+
+def _has_state(server: Server, state: Path) -> bool:
+    return Path(server.get("/api/status")["state"]) == state
 
 
 @contextmanager
@@ -150,7 +171,15 @@ class _Temporary:
     @property
     def runs(self) -> bool:
         """Whether there is one already."""
-        return self._known() is not None
+        return self.known() is not None
+
+    def begins(self) -> bool:
+        """Whether there is one after all, once a start or an end that is under way is done."""
+        path = self._state / f"{USERS_FILE}.start"
+        if path.exists():
+            with _locked(path):
+                pass
+        return self.runs
 
     def enter(self, env: Mapping[str, str], starting: Callable[[], None], pending: Sequence[int]) -> Server:
         """Join the one that runs, or start one, unless a signal is pending. Raises Failure, _CalledOff."""
@@ -162,7 +191,7 @@ class _Temporary:
         try:
             # Alone: nobody ends or starts one meanwhile. Waits for a start that is under way.
             with _locked(self._state / f"{USERS_FILE}.start"):
-                known = self._known()
+                known = self.known()
                 if known is None:
                     starting()
                     known = self._start(env, pending)
@@ -189,10 +218,10 @@ class _Temporary:
             except BlockingIOError:
                 pass
             else:
-                known = self._known()
+                known = self.known()
                 if known is not None:
                     _end(known["pid"])
-                (self._state / SERVER_FILE).unlink(missing_ok=True)
+                (self._state / TEMPORARY_FILE).unlink(missing_ok=True)
             finally:
                 os.close(self._users)
                 self._users = None
@@ -204,10 +233,10 @@ class _Temporary:
             os.close(self._users)
             self._users = None
 
-    def _known(self) -> dict[str, Any] | None:
+    def known(self) -> dict[str, Any] | None:
         """The one that was written down, if it still runs."""
         try:
-            known = json.loads((self._state / SERVER_FILE).read_text())
+            known = json.loads((self._state / TEMPORARY_FILE).read_text())
             pid, started = int(known["pid"]), known["started"]
             Server(known["url"], known["key"])
         except (OSError, ValueError, KeyError, TypeError, Failure):
@@ -245,7 +274,7 @@ class _Temporary:
         try:
             url = self._address(process, pending)
             known = {"url": url, "key": key, "pid": process.pid, "started": _started(process.pid)}
-            _write_private(self._state / SERVER_FILE, json.dumps(known))
+            _write_private(self._state / TEMPORARY_FILE, json.dumps(known))
         except BaseException:
             _end(process.pid)
             process.wait()
@@ -280,8 +309,8 @@ class _Temporary:
             ]
             if lines:
                 return (
-                    f"no server answers, and none could be started: {lines[-1]}. If one runs with this state "
-                    "on another port, name it with --url or OSTLER_URL"
+                    f"no server answers, and none could be started: {lines[-1]}. If one runs elsewhere, name "
+                    "it with --url or OSTLER_URL"
                 )
         return f"no server could be started: see {self._state / LOG_FILE}"
 

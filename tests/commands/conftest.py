@@ -138,6 +138,8 @@ def serving(directory: Path, *arguments: str, **environment: str) -> Iterator[Se
     try:
         trio.run(server.start)
         place = Served(directory, server)
+        if "OSTLER_SESSION_API_KEY" in environment:
+            place.env["OSTLER_API_KEY"] = environment["OSTLER_SESSION_API_KEY"]
         place.scripted()
         yield place
         if server._process is not None and server._process.poll() is None:

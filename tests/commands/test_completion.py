@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import subprocess
@@ -71,6 +72,10 @@ def offered(*words):
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["serve", "--po"], ["--port"]),
         (["--vers"], ["--version"]),
+        (["mcp", "lo"], ["login", "logout"]),
+        (["mcp", "test", "--ti"], ["--timeout"]),
+        (["mcp", "add", "x", "--transport", ""], ["http", "sse", "stdio"]),
+        (["mcp", "add", ""], []),
         (["nothing", ""], []),
         (["status", ""], []),
         (["run", "--model", ""], []),
@@ -103,6 +108,22 @@ def test_paths(tmp_path, monkeypatch):
     assert offered("run", "--cwd", "") == ["work-here/"]
     assert offered("conversations", "export", "f", "-o", "w") == ["work-here/", "work.txt"]
     assert offered("run", "--cwd", f"{tmp_path}/wo") == [f"{tmp_path}/work-here/"]
+
+
+def test_mcp_servers(tmp_path, monkeypatch):
+    monkeypatch.setenv("OSTLER_STATE", str(tmp_path))
+    assert offered("mcp", "get", "") == []
+    servers = {"files": {"command": "c"}, "web": {"url": "http://127.0.0.1:1", "enabled": False}}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    for action in ("get", "remove", "test", "login", "logout"):
+        assert offered("mcp", action, "") == ["files", "web"]
+        assert offered("mcp", action, "--json", "w") == ["web"]
+    assert offered("mcp", "enable", "") == ["web"]
+    assert offered("mcp", "disable", "") == ["files"]
+    assert offered("mcp", "get", "--state", str(tmp_path / "other"), "") == []
+    assert offered("mcp", "get", "files", "") == []
+    (tmp_path / "mcp.json").write_text("{")
+    assert offered("mcp", "get", "") == []
 
 
 # -- shells

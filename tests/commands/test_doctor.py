@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from gateway.cli import checks
-from gateway.cli.checks import Machine
+from gateway.cli.findings import Machine
 
 
 def found(done):
@@ -69,6 +69,40 @@ def test_a_server_that_runs(served):
     port = served.server.url.rpartition(":")[2]
     findings = look(served, OSTLER_PORT=port)
     assert findings["port"]["detail"] == f"a server runs at {served.server.url}"
+    # Another port is free, and the server of the state directory is found all the same.
+    for port in (free_port(), "0"):
+        findings = look(served, OSTLER_PORT=port)
+        assert "free" in findings["port"]["detail"]
+        assert "a server has this state directory" in findings["control socket"]["detail"]
+
+
+def test_a_control_socket_that_is_none(place):
+    place.state.mkdir(mode=0o700)
+    path = place.state / "control.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    finding = look(place, OSTLER_PORT=free_port())["control socket"]
+    assert (finding["status"], "killed" in finding["detail"]) == ("OK", True)
+    path.unlink()
+    path.write_text("")
+    finding = look(place, OSTLER_PORT=free_port())["control socket"]
+    assert finding["status"] == "WARN"
+    assert "Remove it" in finding["advice"]
+
+
+def test_the_file_of_keys(place):
+    keys = place.directory / "keys"
+    for text, mode, wrong in (
+        ("OSTLER_MASTER_KEY=a phrase\n", 0o600, None),
+        ("OSTLER_MASTER_KEY=a phrase\n", 0o644, "open to others"),
+        ("nonsense\n", 0o600, "line 1"),
+    ):
+        keys.write_text(text)
+        keys.chmod(mode)
+        findings = look(place, OSTLER_PORT=free_port(), OSTLER_KEYS_FILE=str(keys))
+        assert findings["keys"]["status"] == ("OK" if wrong is None else "FAIL")
+        assert (wrong or "1 in OSTLER_KEYS_FILE") in findings["keys"]["detail"]
+        assert ("OSTLER_MASTER_KEY" in findings["keyring"]["detail"]) is (wrong is None)
 
 
 def test_a_port_that_something_else_has(place):

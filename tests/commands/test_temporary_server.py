@@ -53,6 +53,8 @@ def test_where_it_is_and_its_key_are_private(place):
         refused = place.run("ps", "--url", there["url"])
         assert refused.returncode == 1
         assert "wants a key" in refused.stderr
+        # Who has the state directory has the key, too.
+        assert place.run("ps").returncode == 0
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         process.stdout.read()
@@ -145,15 +147,64 @@ def test_chat_has_one_too(place):
     nothing_is_left(place)
 
 
-def test_another_server_of_the_same_state_elsewhere(serve):
+@pytest.mark.parametrize("port", ["1", "0"])
+def test_a_server_of_the_same_state_elsewhere_is_found(serve, port):
+    other = serve()
+    del other.env["OSTLER_URL"]
+    # By its control socket: of the variable, of the option, and where the address that was meant has none.
+    for arguments, more in (
+        ([], {}),
+        (["--state", str(other.state)], {"OSTLER_STATE": str(other.directory / "none")}),
+    ):
+        done = other.run("run", *arguments, "hi", OSTLER_PORT=port, **more)
+        assert done.returncode == 0, done.stderr
+        assert "starting a server" not in done.stderr
+    default = other.home / ".ostler"
+    default.symlink_to(other.state)
+    del other.env["OSTLER_STATE"]
+    done = other.run("run", "hi", OSTLER_PORT=port)
+    assert done.returncode == 0, done.stderr
+    assert "starting a server" not in done.stderr
+
+
+def test_a_server_of_the_same_state_that_cannot_be_reached(serve):
     other = serve()
     url = other.env.pop("OSTLER_URL")
+    (other.state / "control.sock").unlink()
     done = other.run("run", "hi")
     assert done.returncode == 3
-    assert "Traceback" not in done.stderr
     assert "in use" in done.stderr or "another" in done.stderr
     assert "--url or OSTLER_URL" in done.stderr
     assert other.run("run", "--url", url, "it still serves").returncode == 0
+
+
+def test_a_server_that_wants_a_key(serve):
+    other = serve(OSTLER_SESSION_API_KEY="k")
+    del other.env["OSTLER_URL"], other.env["OSTLER_API_KEY"]
+    done = other.run("run", "hi")
+    assert done.returncode == 1
+    assert "wants a key" in done.stderr
+    keys = other.directory / "keys"
+    keys.write_text("OSTLER_SESSION_API_KEY=k\n")
+    keys.chmod(0o600)
+    assert other.run("run", "hi", OSTLER_KEYS_FILE=str(keys)).returncode == 0
+
+
+def test_its_master_key_is_that_of_the_file_of_keys(place):
+    keys = place.directory / "keys"
+    keys.write_text("OSTLER_MASTER_KEY=a phrase of mine\nOSTLER_SESSION_API_KEY=not for it\n")
+    keys.chmod(0o600)
+    with place.going_on("run", "slowly please", OSTLER_KEYS_FILE=str(keys)) as process:
+        there = wait_for_server(place)
+        status = place.run("status", "--json", "--url", there["url"], OSTLER_API_KEY=there["key"])
+        assert json.loads(status.stdout)["secret_key"]["source"] == "OSTLER_MASTER_KEY"
+        refused = place.run("ps", "--url", there["url"], OSTLER_KEYS_FILE=str(keys))
+        assert "does not know this key" in refused.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        process.stdout.read()
+    assert not (place.state / "master.key").exists()
+    nothing_is_left(place)
 
 
 def test_something_else_at_the_address_is_no_server(place):

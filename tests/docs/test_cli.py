@@ -124,6 +124,10 @@ def test_help_loads_no_library():
         ("run --jsn hi", "did you mean --json?"),
         ("ps --wach", "did you mean --watch?"),
         ("agents probe demo --no-promt", "did you mean --no-prompt?"),
+        ("mpc list", "did you mean mcp?"),
+        ("mcp lst", "did you mean list?"),
+        ("mcp list --jsn", "did you mean --json?"),
+        ("mcp add x --transport http --haeder K:v http://x", "did you mean --header?"),
         ("zzzzzz", "choose from"),
     ],
 )

@@ -365,3 +365,23 @@ def log_in(mcp: Machine, server: RealServer) -> None:
     httpx2.get(browser(authorization_url(process)))
     process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def test_the_file_of_keys_counts(mcp: Machine, tmp_path: Path) -> None:
+    mcp.write({"calc": {**STDIO, "env": {"GIVEN": "${GIVEN_KEY}"}}})
+    keys = tmp_path / "keys"
+    keys.write_text("OSTLER_MASTER_KEY=a phrase of mine\nOSTLER_SECRET_GIVEN_KEY=x\n")
+    keys.chmod(0o600)
+    named = [OSTLER, "mcp", "test", "calc"]
+    done = subprocess.run(
+        named,
+        env={**mcp.environment, "OSTLER_KEYS_FILE": str(keys)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (mcp.state / "master.key").exists()
+    without = mcp("test", "calc")
+    assert without.status == 1
+    assert "GIVEN_KEY" in without.err
