@@ -39,11 +39,15 @@ KEY_ALONE = {
     )
 }
 
-# Where each looks for its base URL.
-BASE_URL: dict[str, Callable[[dict[str, str]], str]] = {
-    "claude-code": lambda env: env["ANTHROPIC_BASE_URL"],
-    "codex": lambda env: json.loads(env["CODEX_CONFIG"])["openai_base_url"].removesuffix("/v1"),
-    "gemini-cli": lambda env: env["GOOGLE_GEMINI_BASE_URL"],
+# Where each looks for its base URL; None in a process that is none of its own, such as `node --version`.
+BASE_URL: dict[str, Callable[[dict[str, str]], str | None]] = {
+    "claude-code": lambda env: env.get("ANTHROPIC_BASE_URL"),
+    "codex": lambda env: (
+        json.loads(env["CODEX_CONFIG"])["openai_base_url"].removesuffix("/v1")
+        if "CODEX_CONFIG" in env
+        else None
+    ),
+    "gemini-cli": lambda env: env.get("GOOGLE_GEMINI_BASE_URL"),
 }
 
 each_agent = pytest.mark.parametrize("agent", KEY_ALONE.values(), ids=KEY_ALONE)
@@ -115,7 +119,8 @@ async def test_a_login_that_is_found_wins(
         for variables in (each for environments in seen.values() for each in environments):
             assert name not in variables
             assert KEY not in "\n".join(variables.values())
-        assert model_api.url in {BASE_URL[agent.key](env) for env in seen[min(seen)]}
+        urls = {BASE_URL[agent.key](each) for environments in seen.values() for each in environments}
+        assert urls - {None} == {model_api.url}
         assert login.is_untouched_in(server.home)
         assert files_with(server.directory, KEY) == []
 
