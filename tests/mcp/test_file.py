@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from supervisor.mcp import MCPServerError
 from supervisor.mcp.entry import is_enabled, settings_entry, switch, transport_of, uses_oauth
-from supervisor.mcp.file import MAX_BYTES, McpFile, McpFileError, check_name
+from supervisor.mcp.file import MAX_BYTES, McpFile, McpFileError, check_name, parse
 from supervisor.mcp.private import locked
 
 ENTRY = {"command": "npx", "args": ["-y", "pkg"], "env": {"KEY": "v"}}
@@ -310,3 +311,16 @@ def test_names_that_cannot_be_added(name: str) -> None:
 @pytest.mark.parametrize("name", ["a", "_x", "A.b-c_9", "9", "x" * 64])
 def test_names_that_can(name: str) -> None:
     assert check_name(name) == name
+
+
+def test_a_key_that_is_there_twice_is_found_at_once() -> None:
+    """A process that can write the file must not be able to keep the server busy for minutes."""
+
+    def seconds(keys: int) -> float:
+        text = "{" + ",".join(f'"{number}":1' for number in range(keys)) + f',"{keys - 1}":2}}'
+        begun = time.process_time()
+        with pytest.raises(McpFileError, match="the same key twice"):
+            parse(text.encode(), Path("mcp.json"))
+        return time.process_time() - begun
+
+    assert seconds(40_000) < 16 * max(seconds(5_000), 0.002)
