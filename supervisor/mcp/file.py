@@ -8,6 +8,7 @@ the old file or the new one. What is in it and not understood is kept, in its pl
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections import Counter
@@ -166,7 +167,7 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
-        document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number)
     except json.JSONDecodeError as error:
         reason = f"it is not JSON: {error.msg[0].lower()}{error.msg[1:]}"
         raise McpFileError(path, reason, error.lineno, error.colno) from None
@@ -209,6 +210,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> NoReturn:
     raise _OddError(f"{name} is not JSON", re.escape(name))
+
+
+def _number(digits: str) -> float:
+    found = float(digits)
+    if math.isinf(found):
+        # It would be written as Infinity, which is no JSON.
+        raise _OddError("it has a number that is too large", re.escape(digits))
+    return found
 
 
 def _place(text: str, position: int) -> tuple[int, int]:

@@ -119,6 +119,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
         ('{"x": 1,\n  "mcpServers": ["a"]}', 2, 3, "mcpServers must be an object"),
         ('{"mcpServers": {"a": {},\n "b": {}, "a": {}}}', 2, 11, "the same key twice"),
         ('{"a": 1,\n "b": NaN}', 2, 7, "NaN is not JSON"),
+        ('{"a": 1,\n "b": -1e400}', 2, 7, "a number that is too large"),
         (b'{"a":\n "\xff"}', 2, 3, "it is not UTF-8"),
         ("[" * 100_000, 1, 1, "too deeply"),
         ('{"a": ' + "9" * 5000 + "}", 1, 1, "number that is too long"),
