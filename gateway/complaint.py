@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 COMPLAINT_SECONDS: Final = 60.0
@@ -11,10 +10,12 @@ COMPLAINT_SECONDS: Final = 60.0
 
 
 class Complaint:
-    """One such line. `say` is the method of a logger; how often it was meant is told with it."""
+    """One such line. `level` is a method of the logger, which is asked for it when it is used: a module's
+    logger is not set up when the module is read. How often the line was meant is told with it."""
 
-    def __init__(self, say: Callable[..., Any], event: str) -> None:
-        self._say = say
+    def __init__(self, log: Any, level: str, event: str) -> None:
+        self._log = log
+        self._level = level
         self._event = event
         self._last = -COMPLAINT_SECONDS
         self._times = 0
@@ -24,5 +25,5 @@ class Complaint:
         self._times += 1
         now = time.monotonic()
         if now - self._last >= COMPLAINT_SECONDS:
-            self._say(self._event, **fields, times=self._times)
+            getattr(self._log, self._level)(self._event, **fields, times=self._times)
             self._last, self._times = now, 0

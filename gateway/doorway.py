@@ -34,7 +34,7 @@ PEERS_FAULTS: Final = (
 )
 
 
-FAULTS: Final = Complaint(log.info, "a client did not keep to the protocol")
+FAULTS: Final = Complaint(log, "info", "a client did not keep to the protocol")
 
 
 def is_peers_fault(error: BaseException) -> bool:

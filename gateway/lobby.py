@@ -165,7 +165,7 @@ async def accept(
 
     Where there is no descriptor for one, `make_room` may free some (True); else it is tried again and again.
     """
-    complaint = Complaint(log.warning, "no connection can be accepted")
+    complaint = Complaint(log, "warning", "no connection can be accepted")
     async with listener:
         while True:
             try:

@@ -1,8 +1,16 @@
-"""Logging: one line per event on stderr. Never bodies, queries or keys."""
+"""Logging: one line per event on stderr. Never bodies, queries or keys.
+
+What cannot be written is lost and counted, and nothing else happens: the disk that is full is often the one
+that the log is on, too.
+"""
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+import threading
+from typing import Any, TextIO
 
 import structlog
 
@@ -18,6 +26,57 @@ def configure() -> None:
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
             ),
         ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=_Factory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+class Lines:
+    """Writes lines to a stream. No failure to do so is an error. Any thread may call it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lost = 0
+        self._torn = False  # the last line has no end
+        self._lock = threading.Lock()
+
+    def write(self, line: str) -> None:
+        """Write a line; the number of those that were lost comes before it."""
+        with self._lock:
+            words = f"{line}\n"
+            if self._lost:
+                words = f"{self._lost} lines of the log could not be written\n{words}"
+            data = ("\n" * self._torn + words).encode("utf-8", "backslashreplace")
+            written = _write(self._stream, data)
+            if written == len(data):
+                self._lost, self._torn = 0, False
+            else:
+                self._lost += 1
+                self._torn = self._torn or written > 0
+
+    # By these names structlog knows it.
+    debug = info = msg = warning = error = critical = exception = fatal = failure = log = write
+
+
+class _Factory:
+    def __init__(self, stream: TextIO) -> None:
+        self._lines = Lines(stream)
+
+    def __call__(self, *_names: Any) -> Lines:
+        return self._lines
+
+
+def say(line: str) -> None:
+    """A line on standard output, for whoever started this; nobody may be listening."""
+    _write(sys.stdout, f"{line}\n".encode())
+
+
+def _write(stream: TextIO, data: bytes) -> int:
+    """How many bytes were taken. Without a buffer: one that cannot be emptied makes the exit status 120."""
+    try:
+        return os.write(stream.fileno(), data)
+    except io.UnsupportedOperation:  # not a file, in a test
+        stream.write(data.decode())
+        return len(data)
+    except (OSError, ValueError):  # ValueError: it is closed
+        return 0

@@ -153,7 +153,7 @@ async def serve(
                     if lifeline is not None:
                         lifeline.serving(sockets)
                     root.start_soon(_take_leave, services.closing, lifeline, notifier)
-                    print(f"Ostler is listening on {url_of(config, sockets)}", flush=True)
+                    logs.say(f"Ostler is listening on {url_of(config, sockets)}")
                     await notifier.ready(f"Listening on {url_of(config, sockets)}")
                     gc.freeze()  # what is there by now stays: the collector need not look through it
                     if started is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -40,6 +41,8 @@ def settings_entry(entry: object) -> dict[str, Any]:
             found["url"] = entry[key]
             if implied is not None:
                 found["transport"] = implied
+    if not _whole(found):
+        raise _error((), "it must be UTF-8: write half of a surrogate pair (\\ud800 to \\udfff) in full")
     found.update(_transport(entry))
     if "enabled" not in found and isinstance(entry.get("disabled"), bool):
         found["enabled"] = not entry["disabled"]
@@ -108,6 +111,15 @@ def _auth(value: object) -> object:
             rest = {key: item for key, item in value.items() if key != "type"}
             return {**rest, "strategy": AUTH_WORDS[word.lower()]}
     return value
+
+
+def _whole(value: object) -> bool:
+    """Whether this can be told to an agent, and written into an event: JSON spells more than UTF-8 can."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _text(value: object) -> object:

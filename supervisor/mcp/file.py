@@ -8,8 +8,10 @@ the old file or the new one. What is in it and not understood is kept, in its pl
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
@@ -165,7 +167,7 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
-        document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number)
     except json.JSONDecodeError as error:
         reason = f"it is not JSON: {error.msg[0].lower()}{error.msg[1:]}"
         raise McpFileError(path, reason, error.lineno, error.colno) from None
@@ -198,8 +200,8 @@ class _OddError(Exception):
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         # One of the two would be lost with the next change.
         quoted = json.dumps(twice, ensure_ascii=False)
         raise _OddError("it has the same key twice in one object", re.escape(quoted) + r"\s*:", 1)
@@ -208,6 +210,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> NoReturn:
     raise _OddError(f"{name} is not JSON", re.escape(name))
+
+
+def _number(digits: str) -> float:
+    found = float(digits)
+    if math.isinf(found):
+        # It would be written as Infinity, which is no JSON.
+        raise _OddError("it has a number that is too large", re.escape(digits))
+    return found
 
 
 def _place(text: str, position: int) -> tuple[int, int]:

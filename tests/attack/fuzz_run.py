@@ -27,15 +27,19 @@ TURN_SECONDS = 60.0
 """For one turn of an agent with a hundred lines."""
 
 SHARES: Mapping[str, float] = {
-    **dict.fromkeys(("framing", "json-rpc", "connection", "updates", "events", "settings"), 0.1),
+    **dict.fromkeys(("framing", "json-rpc", "connection", "updates", "events", "settings"), 0.09),
     "answers": 0.04,
+    "weight": 0.04,
+    "mcp-file": 0.04,
     "agent": 0.1,
     "patch-settings": 0.05,
     "patch-conversation": 0.05,
-    "query": 0.06,
-    "events-socket": 0.04,
-    "session-socket": 0.04,
+    "query": 0.045,
+    "events-socket": 0.03,
+    "session-socket": 0.03,
     "http-bytes": 0.02,
+    "impolite": 0.01,
+    "said": 0.005,
 }
 """The part of all inputs that each target gets."""
 

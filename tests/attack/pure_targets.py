@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,7 +19,9 @@ from supervisor.acp import jsonrpc, parse_update, schema
 from supervisor.acp.connection import open_connection
 from supervisor.acp.errors import RpcError, UnsupportedProtocolVersion
 from supervisor.acp.framing import HEAD_BYTES, FrameSplitter, Oversize
+from supervisor.acp.weight import MAX_DEPTH, MAX_NODES, is_large, too_heavy
 from supervisor.conversations.cards import Recorded
+from supervisor.conversations.fit import EVENT_BYTES, fitting
 from supervisor.conversations.translate import Close, Translator
 from supervisor.events import (
     EventValidationError,
@@ -27,7 +31,10 @@ from supervisor.events import (
     dump_event,
     with_nulls,
 )
-from supervisor.mcp import server_errors
+from supervisor.mcp import MCPServerError, server_errors
+from supervisor.mcp import file as mcp
+from supervisor.mcp.configured import configured, resolve
+from supervisor.mcp.entry import is_enabled, settings_entry
 from supervisor.settings import Expose, Rules, SettingsError, apply_change, first_document, public
 from supervisor.settings.document import from_stored, to_stored
 from supervisor.settings.errors import SettingsEmpty
@@ -73,6 +80,8 @@ async def json_rpc(random: Random) -> None:
     """Every frame is some message, and what was read of it can be written."""
     mutator = Mutator(random)
     frame = mutator.bytes(seeds.FRAMES) if random.random() < 0.5 else mutator.text(seeds.MESSAGES)
+    if random.random() < 0.01:
+        frame = heavy(random, random.choice((MAX_NODES // 2, MAX_NODES, 3 * MAX_NODES)), (5, MAX_DEPTH, 400))
     message = jsonrpc.parse(frame)
     match message:
         case jsonrpc.Request():
@@ -90,6 +99,97 @@ async def json_rpc(random: Random) -> None:
             assert message.line == frame
 
 
+def heavy(random: Random, nodes: int, depths: tuple[int, ...]) -> bytes:
+    """A message of about so many values, nested about so deep: lists, keys, numbers, strings of brackets."""
+    kind = random.choice((b"[]", b"{}", b"0", b'"[{,:"', b'{"a":1}', b"[[]]", b"1e5", b'"\\""'))
+    depth = random.choice(depths) + random.randint(-3, 3)
+    pieces = [kind] * max(1, nodes // random.choice((1, 1, 2, 3)) + random.randint(-3, 3))
+    if random.random() < 0.3:
+        pieces = [b'"%d":%b' % (number, piece) for number, piece in enumerate(pieces)]
+        core = b"{" + b",".join(pieces) + b"}"
+    else:
+        core = b"[" + b",".join(pieces) + b"]"
+    core = b"[" * depth + core + b"]" * (depth if random.random() < 0.9 else depth - 1)
+    return b'{"jsonrpc":"2.0","method":"session/update","params":' + core + b"}"
+
+
+async def weight(random: Random) -> None:
+    """What the bytes tell of a message's structure is never less than there is, and at most twice as much."""
+    nodes, depth = random.choice((5, 50, 1000)), random.choice((3, 20, MAX_DEPTH))
+    if random.random() < 0.5:
+        frame = heavy(random, nodes, (1, depth // 2, depth, 2 * depth))
+    else:
+        frame = Mutator(random).text(seeds.MESSAGES)
+    refused = too_heavy(frame, nodes, depth)
+    is_large(frame)
+    try:
+        value = orjson.loads(frame)
+    except orjson.JSONDecodeError:
+        return
+    found, deep = _measured(value)
+    if refused is None:
+        assert found <= nodes, (found, nodes)
+        assert deep <= depth, (deep, depth)
+        return
+    if found * 2 + 1 <= nodes and deep <= depth:
+        # Written again, so that no key is there twice.
+        assert too_heavy(orjson.dumps(value), nodes, depth) is None, refused
+
+
+def _measured(value: Any) -> tuple[int, int]:
+    """Values, keys among them, and levels."""
+    count = deepest = 0
+    left = [(value, 1)]
+    while left:
+        each, level = left.pop()
+        count += 1
+        if isinstance(each, dict):
+            count += len(each)
+            left += [(item, level + 1) for item in each.values()]
+        elif isinstance(each, list):
+            left += [(item, level + 1) for item in each]
+        else:
+            level -= 1
+        deepest = max(deepest, level)
+    return count, deepest
+
+
+MCP_PATH = Path("mcp.json")
+SECRETS = {"TOKEN": "a secret value", "KEY": "$" * 9}
+
+
+async def mcp_file(random: Random) -> None:
+    """A file is refused with a line and its place, or read; then what is written is read again as it was, and
+    each entry is a server or has a reason."""
+    mutator = Mutator(random)
+    data = mutator.text(seeds.MCP_FILES)
+    if random.random() < 0.01:
+        entries = ",".join(f'"{number}":{{"command":"x"}}' for number in range(random.randint(1000, 30_000)))
+        more = random.choice(("", ',"0":1', ',"7":{"command":"y"},"7":1', ',"x":NaN', ',"x":['))
+        data = f'{{"mcpServers":{{{entries}{more}}}}}'.encode()
+    try:
+        document = mcp.parse(data, MCP_PATH)
+    except mcp.McpFileError as refused:
+        if not re.fullmatch(r"mcp\.json, line \d+, column \d+: .+", str(refused)):
+            raise
+        return
+    assert mcp.parse(mcp.dump(document), MCP_PATH) == document
+    file = document.get(mcp.SERVERS) or {}
+    own = random.choice(seeds.SETTINGS).get("mcp_config")
+    found = configured(file, own.get("mcpServers", {}) if isinstance(own, dict) else {})
+    for server in found.servers:
+        assert server.transport in ("stdio", "http", "sse")
+        entry, _ = resolve(server, SECRETS)
+        orjson.dumps(entry)
+    for name, reason in found.dropped:
+        assert name
+        assert reason
+    for entry in file.values():
+        with contextlib.suppress(MCPServerError):
+            settings_entry(entry)
+        is_enabled(entry)
+
+
 async def updates(random: Random) -> None:
     """Whatever an agent tells of a turn, every event that comes of it is one that our own decoder takes."""
     mutator = Mutator(random)
@@ -100,7 +200,8 @@ async def updates(random: Random) -> None:
     outs: list[Any] = []
     for _ in range(random.randint(1, MOST_STEPS)):
         # As it would arrive: through the parser, which repairs what is no JSON.
-        message = jsonrpc.parse(mutator.text([seeds.session_update(update) for update in seeds.UPDATES]))
+        given = seeds.LONG_UPDATES if random.random() < 0.02 else seeds.UPDATES
+        message = jsonrpc.parse(mutator.text([seeds.session_update(update) for update in given]))
         if not isinstance(message, jsonrpc.Notification):
             continue
         _, update = parse_update(message.params)
@@ -116,6 +217,9 @@ async def updates(random: Random) -> None:
         if isinstance(out, Recorded):
             body = dump_event(out.event, vocabulary)
             decode_event(orjson.loads(body))
+            smaller = fitting(body)  # which any event must survive
+            assert len(smaller) <= max(len(body), EVENT_BYTES)
+            decode_event(orjson.loads(smaller))
 
 
 async def answers(random: Random) -> None:
@@ -211,13 +315,16 @@ async def connection(random: Random) -> None:
     """Behind any garbage an answer is still an answer; it may have been given before, never lost."""
     mutator = Mutator(random)
     garbage = b"\n".join(mutator.bytes(seeds.FRAMES) for _ in range(random.randint(1, 10)))
+    size = random.choice((1 << 20, 1000, 17))
+    if random.random() < 0.01:
+        size = 1 << 16  # what a pipe holds; pieces of a few bytes would only take time
+        garbage += b"\n" + heavy(random, random.choice((3000, MAX_NODES // 2, 2 * MAX_NODES)), (1, MAX_DEPTH))
     ours, theirs = trio.testing.memory_stream_pair()
 
     async def agent() -> None:
         asked = orjson.loads(await theirs.receive_some())
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"stopReason": "end_turn"}}
         said = garbage + b"\n" + orjson.dumps(answer) + b"\n"
-        size = random.choice((1 << 20, 1000, 17))
         # It is hung up on where the garbage was the answer.
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             for start in range(0, len(said), size):
@@ -241,6 +348,8 @@ TARGETS = {
     "connection": connection,
     "updates": updates,
     "answers": answers,
+    "weight": weight,
+    "mcp-file": mcp_file,
     "events": events,
     "settings": settings,
 }

@@ -21,6 +21,9 @@ REQUESTS = _values(INPUTS / "requests.jsonl")
 SETTINGS = _values(INPUTS / "settings.jsonl")
 CONVERSATION_CHANGES = _values(INPUTS / "conversations.jsonl")
 SENT_MESSAGES = _values(INPUTS / "sent.jsonl")
+MCP_FILES = _values(INPUTS / "mcp.jsonl")
+SAID = (INPUTS / "said.txt").read_bytes().splitlines()
+"""Messages of a person that Ostler answers itself."""
 QUERIES = (INPUTS / "queries.txt").read_bytes().splitlines()
 PERMISSION = next(each["params"] for each in REQUESTS if each.get("method") == "session/request_permission")
 
@@ -33,6 +36,39 @@ MESSAGES = [
     *map(session_update, UPDATES),
     *({"jsonrpc": "2.0", "id": 1, "result": result} for result in RESULTS),
     *REQUESTS,
+]
+LONG = 60_000  # characters: what stands for megabytes here
+
+LONG_UPDATES = [
+    {"sessionUpdate": "tool_call", "toolCallId": "i" * LONG, "title": "t" * LONG, "kind": "k" * LONG},
+    {
+        "sessionUpdate": "tool_call_update",
+        "toolCallId": "i" * LONG,
+        "status": "completed",
+        "rawOutput": "o" * LONG,
+    },
+    {
+        "sessionUpdate": "tool_call_update",
+        "toolCallId": "c",
+        "content": [{"type": "diff", "path": "p" * LONG}],
+    },
+    {
+        "sessionUpdate": "agent_message_chunk",
+        "messageId": "m" * LONG,
+        "content": {"type": "text", "text": "\n" * LONG},
+    },
+    {"sessionUpdate": "agent_message_chunk", "content": {"type": "t" * LONG, "text": "x"}},
+    {"sessionUpdate": "session_info_update", "title": "t" * LONG},
+    {"sessionUpdate": "current_mode_update", "currentModeId": "m" * LONG},
+    {"sessionUpdate": "available_commands_update", "availableCommands": [{"name": "n" * 100}] * 500},
+    {"sessionUpdate": "plan", "entries": [{"content": "step", "priority": "p", "status": "s"}] * 1000},
+    {"sessionUpdate": "u" * LONG},
+]
+LONG_CHANGES = [
+    {"tags": dict.fromkeys(map(str, range(5000)), 1)},
+    {"tags": {f"NO {number}": "v" for number in range(5000)}},
+    {"tags": {"n" * LONG: 1}},
+    {"title": "t" * LONG},
 ]
 FRAMES = [json.dumps(message, ensure_ascii=False).encode() for message in MESSAGES]
 

@@ -6,17 +6,22 @@ import base64
 import json
 import re
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
 
 import attrs
+import trio
 from attack import seeds
 from attack.known import LOGGED
 from attack.mutate import Mutator
 from attack.plain_http import PlainHttp, exchange
+from support.impolite import SENT, visit_with, ways
+from support.processes import half_closed
 from support.scripted import scripted_command
 from support.server import ServerProcess, running_server
 from support.sockets import Collector, collect, events_socket, session_socket
@@ -25,6 +30,8 @@ from supervisor.events import decode_event
 
 SERVER_ERROR = re.compile(rb"^HTTP/1\.1 5\d\d")
 NOT_ANSWERED = 501  # what the HTTP server itself does not do, such as unknown transfer encodings
+REFUSAL_BYTES = 256 * 1024  # of a refusal, whatever was sent
+FORGOTTEN_S = 10.0  # connections whose clients have gone are closed
 LINES_OF_AN_AGENT = 100  # of one turn
 SPACE = " "
 EXCEPTION = re.compile(r"^[\s|]*((?:\w+\.)*\w+(?:Error|Exception))(?:: .*)?$", re.MULTILINE)
@@ -70,11 +77,20 @@ async def open_site(directory: Path) -> AsyncIterator[Site]:
             for collector in (events, session):
                 assert collector.closed is None, collector.closed
         await http.aclose()
+        await _check_connections(http.port)
         for conversation in ids:
             await server.rest.events(conversation)
         assert await server.stop() == 0
         _check_log(server)
         check_journal(server.state)
+
+
+async def _check_connections(port: int) -> None:
+    """The server holds no connection that its client has closed."""
+    until = time.monotonic() + FORGOTTEN_S
+    while held := half_closed(port):
+        assert time.monotonic() < until, f"the server holds {len(held)} connections whose clients have gone"
+        await trio.sleep(0.05)
 
 
 def _check_log(server: ServerProcess) -> None:
@@ -101,6 +117,7 @@ def check_journal(state: Path) -> int:
 async def _ask(site: Site, method: str, target: bytes, body: bytes | None = None) -> None:
     status, answer = await site.http.ask(method, target, body)
     assert status < 500, (status, answer[:500])
+    assert status < 400 or len(answer) <= REFUSAL_BYTES, (len(answer), answer[:500])
     if answer:
         json.loads(answer)
 
@@ -112,7 +129,8 @@ async def patch_settings(site: Site, random: Random) -> None:
 
 
 async def patch_conversation(site: Site, random: Random) -> None:
-    body = Mutator(random).text(seeds.CONVERSATION_CHANGES)
+    long = random.random() < 0.02
+    body = Mutator(random).text(seeds.LONG_CHANGES if long else seeds.CONVERSATION_CHANGES)
     await _ask(site, "PATCH", b"/api/conversations/" + site.plain.encode(), body)
 
 
@@ -140,6 +158,21 @@ async def http_bytes(site: Site, random: Random) -> None:
     answer = await exchange(*site.address, Mutator(random).bytes(seeds.HTTP_REQUESTS))
     found = SERVER_ERROR.match(answer)
     assert not found or b" %d " % NOT_ANSWERED in answer[:20], answer[:500]
+
+
+async def impolite(site: Site, random: Random) -> None:
+    """A client who goes without manners, also with words that are none. Others are still served."""
+    sent, leaving = random.choice(list(ways()))
+    data = SENT[sent] if random.random() < 0.5 else Mutator(random).bytes([SENT[sent], *seeds.HTTP_REQUESTS])
+    await visit_with(partial(trio.open_tcp_stream, *site.address), data, leaving)
+    if random.random() < 0.1:
+        await _ask(site, "GET", b"/alive")
+
+
+async def said(site: Site, random: Random) -> None:
+    """What a person says to Ostler itself, or almost."""
+    text = Mutator(random).bytes(seeds.SAID).decode(errors="replace").replace("!", "")
+    await site.server.rest.turn(site.plain, text or " ", wanted=("finished", "error"))
 
 
 async def _frame(site: Site, random: Random, kind: str) -> None:
@@ -173,6 +206,8 @@ async def agent_lines(site: Site, random: Random) -> None:
     lines = []
     for _ in range(LINES_OF_AN_AGENT):
         data = mutator.bytes(seeds.FRAMES) if random.random() < 0.5 else mutator.text(seeds.MESSAGES)
+        if random.random() < 0.005:
+            data = mutator.text([seeds.session_update(update) for update in seeds.LONG_UPDATES])
         # Of the agent's own session, or nobody would listen.
         data = re.sub(rb'"sessionId": ?"s"', b'"sessionId":"SESSION"', data)
         # An answer to the prompt ends the turn, which is the agent's right.
@@ -192,6 +227,8 @@ TARGETS: dict[str, Attack] = {
     "http-bytes": http_bytes,
     "events-socket": events_frames,
     "session-socket": session_frames,
+    "impolite": impolite,
+    "said": said,
     "agent": agent_lines,
 }
 

@@ -1,5 +1,5 @@
 """Accidents from outside that need some doing: rude connections, a journal that somebody else holds, a full
-disk. Each is bounded in time and undoes what it did."""
+disk, a lease on a file. Each is bounded in time and undoes what it did."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import resource
 import socket
 import sqlite3
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import trio
-from support.processes import alive
+from support.lease import HOLDER
+from support.processes import alive, command_line, descendants, half_closed
 
 _GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _POST = b"POST /api/conversations HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200\r\n\r\n{}"
@@ -43,7 +46,6 @@ RUDE_WORDS = (
 
 RUDE_CONNECTIONS = 24  # of one burst
 FORGOTTEN_S = 10.0  # a connection whose client has gone is closed by the server
-CLOSE_WAIT = "08"  # the state in /proc/net/tcp of a connection that only the other side has closed
 
 
 async def rude_connections(address: str, chance: random.Random) -> list[str]:
@@ -57,19 +59,9 @@ async def rude_connections(address: str, chance: random.Random) -> list[str]:
             if chance.random() < 0.5:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     until = time.monotonic() + FORGOTTEN_S
-    while (held := _half_closed(int(port)) & ours) and time.monotonic() < until:
+    while (held := half_closed(int(port)) & ours) and time.monotonic() < until:
         await trio.sleep(0.05)
     return [f"the server holds {len(held)} connections whose clients have gone"] if held else []
-
-
-def _half_closed(port: int) -> set[int]:
-    """The client's ports of connections to `port` that only the client has closed."""
-    found = set()
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        local, remote, state = line.split()[1:4]
-        if state == CLOSE_WAIT and int(local.rpartition(":")[2], 16) == port:
-            found.add(int(remote.rpartition(":")[2], 16))
-    return found
 
 
 async def hold_journal(path: Path, seconds: float) -> None:
@@ -106,3 +98,25 @@ async def full_disk(pid: Callable[[], int | None], seconds: float) -> None:
         if alive(found):
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(found, resource.RLIMIT_FSIZE, before)
+
+
+async def lease(path: Path, seconds: float) -> None:
+    """For so long nobody can open the file who would wait for it: a process of the same user has a lease."""
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-I", "-S", "-c", HOLDER, str(path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        await trio.sleep(seconds)
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+
+
+def spawners(server: int) -> list[int]:
+    """The processes below the server that start others."""
+    return [found.pid for found in descendants(server) if "/spawner.py " in command_line(found.pid)]

@@ -14,6 +14,14 @@ at which a message counts as handed over and its prompt."""
 
 Json = Any
 
+EXITED = re.compile(r"agent exited +code=(\S+) pid=(\d+) signal=(\S+)")
+ENDING = re.compile(r"(the warden is gone|stopping +signal=).*?(?=containing agents|\Z)", re.DOTALL)
+"""What a server does that ends, and its agents with it."""
+ENDED = re.compile(r"^ostler: (the server (?:ended|was killed) .*)$", re.MULTILINE)
+NEVER = ("Traceback (most recent call last)", "not signalling a", "none of its own")
+"""What no accident may bring into the log: failures, and signals that were about to reach others."""
+SHOWN = 3000  # characters of the log before and after one
+
 
 def marker(text: str) -> str | None:
     """The name that the run gave to a message; it is the last word of its text."""
@@ -102,4 +110,42 @@ def prompt_problems(name: str, events: Sequence[Json], prompted: Sequence[str], 
             problems.append(f"{name}: {text} was neither prompted, nor is it queued or reported")
         else:
             reports.remove(report)
+    return problems
+
+
+def log_problems(text: str, signalled: Collection[int], kills: int) -> list[str]:
+    """What the server's log must not tell: agents that ended although nobody had sent them a signal (those in
+    `signalled` were sent one, or belonged to a server or conversation that ended), servers that ended without
+    one of the `kills`, and failures."""
+    problems = []
+    for code, pid, number in EXITED.findall(ENDING.sub("", text)):
+        if int(pid) not in signalled:
+            problems.append(f"agent {pid} ended, and nobody had ended it: code {code}, signal {number}")
+    ends = ENDED.findall(text)
+    others = [end for end in ends if "killed by signal 9" not in end]
+    if others or len(ends) > kills:
+        problems.append(f"{kills} servers were killed, and the log tells of {len(ends)} ends: {others}")
+    for words in NEVER:
+        if words in text:
+            place = text.index(words)
+            problems.append(f"the log tells of a failure: {text[max(0, place - SHOWN) : place + SHOWN]}")
+    return problems
+
+
+def agents_problems(
+    agents: Sequence[Json], others: Mapping[int, str], processes: Mapping[str, int]
+) -> list[str]:
+    """What the list of agents shows wrong: one process as two agents', or a tree with more processes than the
+    conversation can have. `others` are pids that no agent can have, `processes` the most by conversation."""
+    problems = []
+    owners = dict(others)
+    for agent in agents:
+        conversation, pid = agent["conversation_id"], agent["pid"]
+        if pid is not None and pid in owners:
+            problems.append(f"process {pid} is shown as the agent of {conversation}, and is {owners[pid]}")
+        if pid is not None:
+            owners[pid] = f"the agent of {conversation}"
+        most = processes.get(conversation)
+        if most is not None and (agent["processes"] or 0) > most:
+            problems.append(f"{conversation} has {agent['processes']} processes, of at most {most}")
     return problems

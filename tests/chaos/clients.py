@@ -111,20 +111,25 @@ class Sender:
         return accepted
 
     async def post(self, action: str, body: object) -> bool:
+        """Do this in the conversation; as `call`."""
+        return await self.call("POST", f"/api/conversations/{self.conversation}/{action}", body)
+
+    async def call(self, method: str, path: str, body: object = None) -> bool:
         """False when the server was away. Any other answer than success or 503 is an error of the run."""
-        url = f"{self._address()}/api/conversations/{self.conversation}/{action}"
         try:
-            answer = await self._http.post(url, json=body)
+            answer = await self._http.request(method, self._address() + path, json=body)
         except httpx2.TransportError:
             return False
         if answer.status_code not in (200, 201, 503):
-            self.errors.append(f"{action} of {self.conversation}: {answer.status_code} {answer.text[:300]}")
+            self.errors.append(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
         return answer.status_code in (200, 201)
 
-    async def chatter(self, chance: random.Random, prompts: tuple[str, ...], pause: float) -> None:
+    async def chatter(
+        self, chance: random.Random, prompt: Callable[[random.Random], str], pause: float
+    ) -> None:
         """Send one message after the other; ends by cancellation."""
         while True:
             # A send that is under way is seen to its end, so that it is known whether it was accepted.
             with trio.CancelScope(shield=True):
-                await self.send(chance.choice(prompts))
+                await self.send(prompt(chance))
             await trio.sleep(chance.uniform(0, 2 * pause))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,11 @@ SETTLE_S = 60.0  # for the queues to be worked off at the end
 STALL_S = (0.1, 1.5)
 HELD_S = (0.5, 9.0)  # longer than SQLite waits for a lock, at times
 FULL_S = (0.2, 3.0)
+STALLED_SPAWNER_S = (0.1, 4.0)  # it is waited for for some seconds
+LEASED_S = (0.3, 2.0)
+LOOK_S = 0.03  # between two looks at all agents
+PASSING = 3  # processes of a tree that are on their way: what becomes a child has not told of itself yet
+NOTES = "notes.txt"  # of every workspace; prompts read and write it
 
 PROMPTS = (
     "",
@@ -47,7 +53,19 @@ PROMPTS = (
     "!flood 2000",
     "!plan pending",
     "!spawn daemon",
+    f"!read {NOTES}",
+    f"!fswrite {NOTES} words",
 )
+FLOODS = (
+    *("!gush noise 0.4", "!gush stderr 0.4", "!gush text 0.4", "!gush progress 0.1", "!gush tools 0.05"),
+    *("!gush broken 0.3", "!gush unknown 0.3", "!gush reads 0.3", "!gush permissions 0.2"),
+    *("!gush large 0.4", "!gush nodes 0.4", "!gush heavy 0.4"),
+    *("!worst lists", "!worst keys", "!worst text", "!worst deep", "!worst unmended", "!worst heavy"),
+    *("!pour text 3000000", "!pour thoughts 3000000", "!pour output 3000000", "!pour calls 300000 3000"),
+    *("!huge 9000000", "!bigtool 9000000", "!heavy 60000"),
+)
+"""What runaway agents say."""
+FLOOD_SHARE = 0.1  # of all prompts
 EVERYTHING = {
     "agent": 4,  # SIGKILL of an agent
     "stall": 4,  # SIGSTOP, a little later SIGCONT
@@ -59,6 +77,10 @@ EVERYTHING = {
     "rude": 2,  # a burst of clients without manners
     "held": 1,  # somebody else has the journal's database
     "full": 1,  # the disk is full
+    "stop": 2,  # an operator ends one agent
+    "spawner": 1,  # SIGKILL of the process that starts the others
+    "stalled spawner": 1,  # SIGSTOP of it, a little later SIGCONT
+    "lease": 2,  # somebody has a lease on an agent's program, or on a file in its workspace
 }
 SERVER_ONLY = {"server": 1}
 
@@ -136,6 +158,8 @@ class Run:
         self._http = http
         self._faults = faults
         self._kills = 0  # of servers of this warden
+        self._signalled: set[int] = set()  # agents that somebody has ended, or may have
+        self._full = False
 
     # -- setting up
 
@@ -145,12 +169,19 @@ class Run:
             # Half of the agents have children who have left them.
             modes = ("grandchild=session,daemon",) if number % 2 else ()
             command = scripted_command(*modes, log=log.path, home=self.directory / f"home{number}")
+            workspace = self.directory / f"work{number}"
+            workspace.mkdir()
+            (workspace / NOTES).write_text("what one notes\n")
             created = await self.rest().create(
-                self.directory / f"work{number}", {"acp_server": "custom", "acp_command": command}
+                workspace,
+                {"acp_server": "custom", "acp_command": [str(_program(self._program(number), command))]},
             )
             self.logs.append(log)
             self.senders.append(Sender(number, created["id"], self._http, self.house.url))
             self.followers += [Follower(created["id"], self.house.url) for _ in range(FOLLOWERS)]
+
+    def _program(self, number: int) -> Path:
+        return self.directory / f"agent{number}"
 
     def rest(self) -> Rest:
         return Rest(_Based(self._http, self.house.url()))  # type: ignore[arg-type]
@@ -167,6 +198,10 @@ class Run:
     def living(self) -> list[int]:
         return [pid for pid in self.everybody() if alive(pid)]
 
+    def _may_end(self, log: ScriptedLog) -> None:
+        """The agent of a conversation may be ended from now on."""
+        self._signalled.update(log.pids())
+
     # -- the accidents
 
     async def storm(self, *, pause: float, until: Callable[[], bool]) -> None:
@@ -174,7 +209,8 @@ class Run:
         async with trio.open_nursery() as nursery:
             for sender in self.senders:
                 chance = random.Random(self.chance.random())
-                nursery.start_soon(sender.chatter, chance, PROMPTS, SEND_PAUSE_S)
+                nursery.start_soon(sender.chatter, chance, _prompt, SEND_PAUSE_S)
+            nursery.start_soon(self._look_at_agents)
             while not until():
                 await trio.sleep(self.chance.uniform(0, 2 * pause))
                 (kind,) = self.chance.choices(list(self._faults), list(self._faults.values()))
@@ -189,20 +225,39 @@ class Run:
                     return
                 pid = self.chance.choice(pids)
                 if kind == "agent":
+                    self._signalled.add(pid)
                     kill([pid])
                 else:
                     nursery.start_soon(_stall, pid, self.chance.uniform(*STALL_S))
             case "cut":
                 self.chance.choice(self.followers).cut()
             case "interrupt":
-                nursery.start_soon(_see_to_its_end, self.chance.choice(self.senders))
+                nursery.start_soon(self._call_off, self.chance.randrange(len(self.senders)), "interrupt")
+            case "stop":
+                nursery.start_soon(self._call_off, self.chance.randrange(len(self.senders)), "stop")
             case "rude":
                 nursery.start_soon(self._be_rude, random.Random(self.chance.random()))
             case "held":
                 journal = self.house.server.state / "journal.sqlite3"
                 nursery.start_soon(accidents.hold_journal, journal, self.chance.uniform(*HELD_S))
             case "full":
-                nursery.start_soon(accidents.full_disk, self.house.pid, self.chance.uniform(*FULL_S))
+                if (
+                    self._full or not self._spawners()
+                ):  # the next one, and its agents, would have the limit for good
+                    return
+                nursery.start_soon(self._fill_disk, self.chance.uniform(*FULL_S))
+            case "spawner" | "stalled spawner":
+                if self._full or not (pids := self._spawners()):
+                    return
+                if kind == "spawner":
+                    kill(pids)
+                else:
+                    nursery.start_soon(_stall, pids[0], self.chance.uniform(*STALLED_SPAWNER_S))
+            case "lease":
+                number = self.chance.randrange(len(self.senders))
+                notes = self.directory / f"work{number}" / NOTES
+                path = self.chance.choice((self._program(number), notes))
+                nursery.start_soon(accidents.lease, path, self.chance.uniform(*LEASED_S))
             case _:
                 await self._kill_server(kind)
                 return  # it counts what it does
@@ -211,6 +266,50 @@ class Run:
     async def _be_rude(self, chance: random.Random) -> None:
         self.report.problems += await accidents.rude_connections(self.house.url(), chance)
 
+    async def _fill_disk(self, seconds: float) -> None:
+        self._full = True
+        try:
+            await accidents.full_disk(self.house.pid, seconds)
+        finally:
+            self._full = False
+
+    def _spawners(self) -> list[int]:
+        server = self.house.pid()
+        return [] if server is None else accidents.spawners(server)
+
+    async def _call_off(self, number: int, how: str) -> None:
+        """Interrupt a conversation, or stop its agent; an answer is waited for."""
+        log, sender = self.logs[number], self.senders[number]
+        with trio.CancelScope(shield=True):
+            self._may_end(log)
+            if how == "interrupt":
+                await sender.post("interrupt", {})
+            else:
+                await sender.call("POST", f"/api/agents/{sender.conversation}/stop")
+            self._may_end(log)  # what was started meanwhile
+
+    async def _look_at_agents(self) -> None:
+        """As an operator who looks at them all the time; ends by cancellation."""
+        while True:
+            with suppress(httpx2.TransportError):
+                answer = await self._http.get(f"{self.house.url()}/api/agents")
+                if answer.status_code == 200:
+                    self._check_agents(answer.json()["agents"])
+                    self.report.figures["looks"] = self.report.figures.get("looks", 0) + 1
+                elif answer.status_code != 503:
+                    self.report.problems.append(f"/api/agents: {answer.status_code} {answer.text[:300]}")
+            await trio.sleep(LOOK_S)
+
+    def _check_agents(self, agents: list[Any]) -> None:
+        others = {self.house.warden: "the warden", self.house.pid() or 0: "the server"}
+        others |= dict.fromkeys(self._spawners(), "the spawner")
+        most = {}
+        for sender, log in zip(self.senders, self.logs, strict=True):
+            agent = next((each for each in agents if each["conversation_id"] == sender.conversation), {})
+            if (agent.get("processes") or 0) > PASSING:  # a look at its log is worth it
+                most[sender.conversation] = 1 + PASSING + len(log.children())
+        self.report.problems += checks.agents_problems(agents, others, most)
+
     async def _kill_server(self, kind: str) -> None:
         if kind == "server" and self._kills >= KILLS_PER_WARDEN:
             kind = "both"
@@ -218,6 +317,8 @@ class Run:
         if pid is None:
             return
         self.report.faults[kind] += 1
+        for log in self.logs:
+            self._may_end(log)
         if kind == "server":
             self._kills += 1
             kill([pid])
@@ -258,6 +359,8 @@ class Run:
 
     async def settle(self) -> None:
         """Start the server again in order, so that no budget is spent, and work the queues off."""
+        for log in self.logs:
+            self._may_end(log)
         status = await self.house.server.stop()
         if status != 0:
             self.report.problems.append(f"the server ended with status {status} on SIGTERM")
@@ -303,9 +406,13 @@ class Run:
             queued = await self._queued(sender)
             problems += checks.prompt_problems(name, told, prompted(self.logs[number]), queued)
         await self._look_for_zombies()
+        for log in self.logs:
+            self._may_end(log)
         status = await self.house.server.stop()
         if status != 0:
             problems.append(f"the server ended with status {status} on SIGTERM")
+        text = self.house.server.output.read_text(errors="replace")
+        problems += checks.log_problems(text, self._signalled, self.server_kills)
         survivors = sorted({*self.living(), *self.house.server.left()})
         if survivors:
             problems.append(f"{len(survivors)} processes survived: {survivors}")
@@ -376,9 +483,15 @@ async def _stall(pid: int, seconds: float) -> None:
         kill([pid], signal.SIGCONT)
 
 
-async def _see_to_its_end(sender: Sender) -> None:
-    with trio.CancelScope(shield=True):
-        await sender.post("interrupt", {})
+def _prompt(chance: random.Random) -> str:
+    return chance.choice(FLOODS if chance.random() < FLOOD_SHARE else PROMPTS)
+
+
+def _program(path: Path, command: Sequence[str]) -> Path:
+    """A program that becomes this command: a file of its own, so that somebody can have a lease on it."""
+    path.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
+    path.chmod(0o755)
+    return path
 
 
 class _Based:

@@ -71,3 +71,39 @@ def test_messages(events, accepted, attempted, right):
 )
 def test_prompts(events, prompted, queued, right):
     assert (checks.prompt_problems("x", events, prompted, queued) == []) is right
+
+
+EXIT = "[info     ] agent exited                   code=None pid=7 signal=15\n"
+KILLED = "ostler: the server was killed by signal 9; starting it again\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "signalled", "kills", "wrong"),
+    [
+        (EXIT, [7], 0, None),
+        (EXIT, [8], 0, "agent 7 ended"),
+        (f"the warden is gone; x\n{EXIT}y containing agents\n", [], 0, None),
+        (f"the warden is gone; x\nz containing agents\n{EXIT}", [], 0, "agent 7 ended"),
+        (KILLED, [], 1, None),
+        (KILLED, [], 0, "0 servers were killed"),
+        ("ostler: the server ended with status 120; starting it again\n", [], 1, "status 120"),
+        ("x\nTraceback (most recent call last):\n", [], 0, "a failure"),
+    ],
+)
+def test_the_log(text, signalled, kills, wrong):
+    found = checks.log_problems(text, signalled, kills)
+    assert (wrong is None and found == []) or wrong in found[0]
+
+
+@pytest.mark.parametrize(
+    ("shown", "right"),
+    [
+        ([("a", 5, 2), ("b", 6, 1), ("c", None, None)], True),
+        ([("a", 5, 9)], False),
+        ([("a", 5, 1), ("b", 5, 1)], False),
+        ([("a", 1, 1)], False),
+    ],
+)
+def test_the_list_of_agents(shown, right):
+    agents = [dict(zip(("conversation_id", "pid", "processes"), each, strict=True)) for each in shown]
+    assert (checks.agents_problems(agents, {1: "the server"}, {"a": 3}) == []) is right

@@ -120,6 +120,28 @@ async def test_a_broken_file_is_told_and_keeps_no_agent_from_starting(tmp_path: 
         assert "line 2, column 3" in told["dropped"][0]["reason"]
 
 
+async def test_what_is_no_utf8_is_told_and_keeps_no_agent_from_starting(tmp_path: Path) -> None:
+    half = "\ud800"
+    configure(
+        tmp_path,
+        {
+            "environment": {"command": "/bin/cat", "env": {"A": half}},
+            "name": {"command": "/bin/cat", "env": {half: []}},
+            "web": {"url": "https://mcp.example/", "headers": {"X": half}},
+            "address": {"httpUrl": f"https://mcp.example/{half}"},
+            f"odd{half}": {"command": "/bin/cat"},
+            "good": {"command": "/bin/cat", "more": half},
+        },
+    )
+    async with open_house(tmp_path) as house:
+        found = await turn(await house.start(), "hello")
+        assert [each["name"] for each in given(house)] == ["good"]
+        (told,) = states(found, "mcp_servers")
+        reasons = {each["name"]: each["reason"] for each in told["dropped"]}
+        assert set(reasons) == {"environment", "name", "web", "address", "odd"}
+        assert all("UTF-8" in reasons[name] for name in ("environment", "name", "web", "address"))
+
+
 @pytest.mark.parametrize("vocabulary", [Vocabulary.CORE, Vocabulary.EXTENDED])
 async def test_values_name_secrets(tmp_path: Path, vocabulary: Vocabulary) -> None:
     configure(

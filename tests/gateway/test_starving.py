@@ -57,6 +57,8 @@ async def flooded(server: ServerProcess, conversations: list[str], kind: str) ->
         await server.rest.send(each, f"!gush {kind}")
     try:
         yield
+        for each in conversations:  # or nobody was flooded
+            assert await server.rest.status(each) == "running"
     finally:
         async with trio.open_nursery() as nursery:
             for each in conversations:
@@ -121,11 +123,11 @@ async def test_what_an_agent_repeats_is_counted_and_not_logged_each_time(tmp_pat
         before = server.output.stat().st_size
         await server.rest.send(conversation, f"!gush {kind} 3")
         await settled(server.rest, conversation)
-        poured = ScriptedLog(log).records("poured")[0]["bytes"]
+        gushed = ScriptedLog(log).records("gushed")[0]["bytes"]
         await server.rest.call("DELETE", f"/api/conversations/{conversation}")
         written = server.output.stat().st_size - before
-        assert poured > 100_000
-        assert written < 10_000, (poured, written)
+        assert gushed > 100_000
+        assert written < 10_000, (gushed, written)
         if kind == "noise":
             said = server.output_tail()
             assert "what=noise" in said

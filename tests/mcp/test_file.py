@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from supervisor.mcp import MCPServerError
 from supervisor.mcp.entry import is_enabled, settings_entry, switch, transport_of, uses_oauth
-from supervisor.mcp.file import MAX_BYTES, McpFile, McpFileError, check_name
+from supervisor.mcp.file import MAX_BYTES, McpFile, McpFileError, check_name, parse
 from supervisor.mcp.private import locked
 
 ENTRY = {"command": "npx", "args": ["-y", "pkg"], "env": {"KEY": "v"}}
@@ -118,6 +119,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
         ('{"x": 1,\n  "mcpServers": ["a"]}', 2, 3, "mcpServers must be an object"),
         ('{"mcpServers": {"a": {},\n "b": {}, "a": {}}}', 2, 11, "the same key twice"),
         ('{"a": 1,\n "b": NaN}', 2, 7, "NaN is not JSON"),
+        ('{"a": 1,\n "b": -1e400}', 2, 7, "a number that is too large"),
         (b'{"a":\n "\xff"}', 2, 3, "it is not UTF-8"),
         ("[" * 100_000, 1, 1, "too deeply"),
         ('{"a": ' + "9" * 5000 + "}", 1, 1, "number that is too long"),
@@ -310,3 +312,20 @@ def test_names_that_cannot_be_added(name: str) -> None:
 @pytest.mark.parametrize("name", ["a", "_x", "A.b-c_9", "9", "x" * 64])
 def test_names_that_can(name: str) -> None:
     assert check_name(name) == name
+
+
+def test_a_key_that_is_there_twice_is_found_at_once() -> None:
+    """A process that can write the file must not be able to keep the server busy for minutes."""
+
+    def once(data: bytes) -> float:
+        begun = time.thread_time()
+        with pytest.raises(McpFileError, match="the same key twice"):
+            parse(data, Path("mcp.json"))
+        return time.thread_time() - begun
+
+    def seconds(keys: int) -> float:
+        data = ("{" + ",".join(f'"{number}":1' for number in range(keys)) + f',"{keys - 1}":2}}').encode()
+        return min(once(data) for _ in range(3))
+
+    # Eight times as much: 64 times the work if each key is compared with each.
+    assert seconds(40_000) < 24 * seconds(5_000)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 import trio
+from support.processes import kill
 from support.scripted import ScriptedLog, scripted_command
 from support.server import running_server
 from support.sockets import collect
@@ -194,6 +197,30 @@ async def test_all_goes_on_when_the_disk_takes_writes_again(directory, spoil):
 
 async def _soon(found):
     return bool(found)
+
+
+async def test_a_log_on_the_full_disk_ends_nothing(tmp_path):
+    log = ScriptedLog(tmp_path / "agents.jsonl")
+    async with running_server(tmp_path, QUICK | {"OSTLER_ATTACHABLE": "1"}) as server:
+        agent = {"acp_server": "custom", "acp_command": scripted_command(log=log.path)}
+        conversation = (await server.rest.create(tmp_path / "w", agent))["id"]
+        await server.rest.turn(conversation, "first")
+        pid = int((server.state / "server.pid").read_text())
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, -1))  # no file becomes longer
+        size = server.output.stat().st_size
+        kill(log.pids())
+        await until(lambda: server.rest.http.get("/ready"), "an answer", seconds=5)
+        assert (await post(server, conversation, "second")).status_code == 503
+        assert server.output.stat().st_size == size
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+        async def told():
+            kill(log.pids())  # which is told in the log
+            await server.rest.http.get("/ready")
+            return re.search(r"^\d+ lines of the log could not be written$", server.output_tail(), re.M)
+
+        await until(told, "a word about what was lost")
+        assert int((server.state / "server.pid").read_text()) == pid
 
 
 async def test_deleting_makes_room_on_a_full_disk(directory):

@@ -220,12 +220,17 @@ Connect = Callable[[], object]
 
 async def visit(connect: Connect, sent: str, leaving: str) -> None:
     """Be one such client. `connect` opens the stream."""
+    await visit_with(connect, SENT[sent], leaving)
+
+
+async def visit_with(connect: Connect, sent: bytes, leaving: str) -> None:
+    """Be a client that sends just this."""
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
         stream: trio.SocketStream = await connect()  # type: ignore[misc]
         try:
             # What does not fit is not waited for: a server that stopped reading has its reasons.
             with trio.move_on_after(ANSWER_SECONDS):
-                await stream.send_all(SENT[sent])
+                await stream.send_all(sent)
             await LEAVING[leaving](stream)  # type: ignore[misc]
         finally:
             stream.socket.close()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+CLOSE_WAIT = "08"  # the state in /proc/net/tcp of a connection that only the other side has closed
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,16 @@ def mentioning(needle: str | Path) -> list[int]:
             cwd = b""
         if any(text in data for data in (_read(process.pid, "cmdline"), _read(process.pid, "environ"), cwd)):
             found.append(process.pid)
+    return found
+
+
+def half_closed(port: int) -> set[int]:
+    """The client's ports of connections to `port` that only the client has closed."""
+    found = set()
+    for line in (PROC / "net" / "tcp").read_text().splitlines()[1:]:
+        local, remote, state = line.split()[1:4]
+        if state == CLOSE_WAIT and int(local.rpartition(":")[2], 16) == port:
+            found.add(int(remote.rpartition(":")[2], 16))
     return found
 
 

@@ -28,6 +28,8 @@ def directive(
     name: str, help_text: str
 ) -> Callable[[Callable[[Turn, str], None]], Callable[[Turn, str], None]]:
     def register(function: Callable[[Turn, str], None]) -> Callable[[Turn, str], None]:
+        if name in DIRECTIVES:  # the one of before would be lost, and its tests would test nothing
+            raise ValueError(f"there are two directives of the name {name}")
         DIRECTIVES[name] = Directive(help_text, function)
         return function
 

@@ -1,4 +1,4 @@
-"""The directive `pour`: the same bytes again and again, as fast as they are taken. What is poured is made
+"""The directive `gush`: the same bytes again and again, as fast as they are taken. What is poured is made
 once, so that it costs this process nothing and the reader everything.
 """
 
@@ -33,7 +33,7 @@ def liquid(name: str) -> Callable[[Callable[[Turn], bytes]], Callable[[Turn], by
 
 
 @directive("gush", "KIND [SECONDS] noise, text, tools, ...: as much of it as is taken (until cancelled)")
-def _pour(turn: Turn, rest: str) -> None:
+def _gush(turn: Turn, rest: str) -> None:
     kind, _, seconds = rest.partition(" ")
     block = b"y\n" if kind == "stderr" else LIQUIDS[kind](turn)
     block *= max(1, BLOCK_BYTES // len(block))
@@ -48,7 +48,7 @@ def _pour(turn: Turn, rest: str) -> None:
             poured += len(block)
             turn.checkpoint()
     finally:
-        turn.agent.log.write("poured", bytes=poured)
+        turn.agent.log.write("gushed", bytes=poured)
 
 
 def _frame(turn: Turn, value: bytes) -> bytes:
