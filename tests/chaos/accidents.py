@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import trio
+from support.impolite import SENT
 from support.lease import HOLDER
 from support.processes import alive, command_line, descendants, half_closed
 
@@ -41,6 +42,7 @@ RUDE_WORDS = (
     _HTTP2,
     _HTTP2 + b"\xff" * 64,
     b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    *SENT.values(),
 )
 """What a rude client sends before it goes without having read anything."""
 
