@@ -30,6 +30,7 @@ from hypercorn.utils import parse_socket_addr
 
 from gateway.http2 import Http2
 from gateway.inbox import Inbox
+from gateway.outlet import Outlet
 
 GATHER_BYTES: Final = 64 * 1024
 """Written at once at the most while gathering: what a socket's buffer takes without waiting."""
@@ -50,6 +51,10 @@ HALF_CLOSED_SECONDS: Final = 5.0
 LINGER_SECONDS: Final = 2.0
 """How long a connection on which no request can follow may take to end by itself, and a client to leave after
 the last answer."""
+
+
+SendText = Callable[[bytes], Awaitable[None]]
+"""Sends UTF-8 as one message of a WebSocket."""
 
 
 class Calls(TaskGroup):
@@ -318,13 +323,7 @@ class Connection(TCPServer):
     async def protocol_send(self, event: Event) -> None:
         """Do what the protocol wants. What is sent on a connection that has ended is dropped."""
         if isinstance(event, RawData):
-            if self._gathered is None:
-                await self._write(event.data)
-                return
-            self._gathered += event.data
-            if len(self._gathered) >= GATHER_BYTES:
-                data, self._gathered = bytes(self._gathered), bytearray()
-                await self._write(data)
+            await self._gather(event.data)
         elif isinstance(event, Closed):
             if self._is_answering() and trio.lowlevel.current_task() is self._reader:
                 # What came behind a request was no HTTP. Its answer goes first, and ends the connection.
@@ -333,6 +332,15 @@ class Connection(TCPServer):
                 self.leave()
         elif isinstance(event, Updated) and not event.idle:
             self.since = trio.current_time()
+
+    async def _gather(self, data: bytes) -> None:
+        if self._gathered is None:
+            await self._write(data)
+            return
+        self._gathered += data
+        if len(self._gathered) >= GATHER_BYTES:
+            data, self._gathered = bytes(self._gathered), bytearray()
+            await self._write(data)
 
     def _is_answering(self) -> bool:
         """Whether a part of an answer has been sent, and the rest follows."""
@@ -359,18 +367,21 @@ class Connection(TCPServer):
                     self._writing = None
 
     @contextlib.asynccontextmanager
-    async def gathering(self) -> AsyncIterator[None]:
+    async def gathering(self, send: SendText) -> AsyncIterator[SendText]:
         """Write what is sent in the block in few large pieces: a write for every frame of a stream costs
         more than the frame itself, and lets all other tasks go first each time.
 
-        An HTTP/2 connection has many streams, and their control frames must not wait: nothing is gathered.
+        Gives what is to be used instead of `send` in the block. An HTTP/2 connection has many streams, and
+        their control frames must not wait: nothing is gathered.
         """
-        if not isinstance(self.protocol.protocol, H11Protocol):
-            yield
+        protocol = self.protocol.protocol
+        if not isinstance(protocol, H11Protocol):
+            yield send
             return
         self._gathered = bytearray()
         try:
-            yield
+            stream = protocol.stream
+            yield Outlet(stream, self._gather, send).send if isinstance(stream, WSStream) else send
         finally:
             data, self._gathered = bytes(self._gathered), None
             if data:

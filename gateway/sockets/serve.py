@@ -112,11 +112,11 @@ async def _write(dialect: Dialect, cursor: Cursor, opening: list[bytes]) -> None
     while True:
         # On a connection that is gone these are the only checkpoints.
         items = await cursor.next()
-        async with current.get().gathering():
+        async with current.get().gathering(send_text) as send:
             for frame in dialect.frames(items):
                 if relaying.spent():
                     await relaying.turn()
-                await send_text(frame)
+                await send(frame)
             relaying.rest()
 
 

@@ -13,7 +13,7 @@ can refer to it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -31,6 +31,7 @@ from supervisor.events import (
     ObservationEvent,
     TextContent,
     UserRejectObservation,
+    new_event_id,
 )
 
 from .clip import PAYLOAD_BYTES, Clipped, Packed, clip_payload, dump, unpacked
@@ -77,8 +78,7 @@ class Card:
     """One tool call: the latest of every field that its updates carried.
 
     `call_id` is unique within the conversation (agents reuse theirs across sessions), `agent_call_id` the
-    agent's own. `started_id` is the id of its first event once that has been recorded. `uid` names what is
-    set aside of it while it is open.
+    agent's own. `started_id` is the id of its first event once that has been recorded.
 
     `shown` is a shell's output as the agent repeats it whole, `output` what it adds to it piece by piece.
     Payloads are looked at again only when another call has its turn (`pack`): an agent that sends the whole
@@ -87,7 +87,7 @@ class Card:
 
     call_id: str
     agent_call_id: str
-    uid: str = "call"
+    mint: Callable[[], str] = new_event_id
     mask: Masker = NOTHING
     originals: Originals = attrs.field(factory=Originals)
     title: str = ""
@@ -108,6 +108,14 @@ class Card:
     _sizes: dict[str, int] = attrs.field(factory=dict)
     _unmeasured: set[str] = attrs.field(factory=set)
     _folds: int = 0
+    _uid: str | None = None
+
+    @property
+    def uid(self) -> str:
+        """Names what is set aside of it while it is open, which is nothing but for large ones."""
+        if self._uid is None:
+            self._uid = self.mint()
+        return self._uid
 
     def merge(self, update: Mapping[str, Any], *, asking: bool = False) -> list[Spill]:
         """Take over what a `tool_call` or `tool_call_update` says; null and absent mean unchanged.
@@ -159,7 +167,9 @@ class Card:
         """The shell's output, whole or cut, once nothing follows."""
         if self.output is None or self._stream is None:
             shown = unpacked(self.shown)
-            text = self.mask.text(shown) if isinstance(shown, str) else ""
+            if not isinstance(shown, str):
+                return Clipped("")
+            text = self.mask.text(shown)
             return clip_payload(text, f"{self.uid}-output", OUTPUT_BYTES, self.originals)
         spills = self.output.add(self._stream.flush())
         closed = self.output.close()

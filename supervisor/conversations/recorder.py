@@ -22,6 +22,7 @@ from supervisor.events import (
     StreamingDeltaEvent,
     Vocabulary,
     dump_event,
+    dump_stamped,
     new_event_id,
     timestamp_now,
 )
@@ -120,19 +121,19 @@ class Recorder:
         )
 
     def _row(self, event: Event) -> Row:
-        self.last_timestamp = later(self.last_timestamp, timestamp_now())
-        parent = self.record.leaf_event_id if self.extended else None
-        event = attrs.evolve(event, timestamp=self.last_timestamp, parent_id=parent)
+        timestamp = self.last_timestamp = later(self.last_timestamp, timestamp_now())
+        record = self.record
+        parent = record.leaf_event_id if self.extended else None
         if not isinstance(event, ConversationStateUpdateEvent):
-            self.record.leaf_event_id = event.id
-        body = dump_event(event, self.record.vocabulary)
+            record.leaf_event_id = event.id
+        body = dump_stamped(event, record.vocabulary, timestamp, parent)
         if len(body) > EVENT_BYTES and event.source != "user":
             body = fitting(body)
         return Row(
             id=event.id,
             kind=event.kind,
             source=event.source,
-            timestamp=event.timestamp,
+            timestamp=timestamp,
             body=body if event.source == "user" else self._hide(body),
         )
 

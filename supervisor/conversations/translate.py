@@ -316,7 +316,7 @@ class Translator:
         card = Card(
             call_id=agent_id + suffix,
             agent_call_id=agent_id,
-            uid=self.mint(),
+            mint=self.mint,
             mask=self.mask,
             originals=self.originals,
         )
@@ -549,8 +549,7 @@ def _call_id(raw: Mapping[str, Any]) -> str | None:
 
 def _number(agent_id: str | None) -> int:
     """What is remembered of a call's id."""
-    digest = hashlib.blake2b((agent_id or "").encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest)
+    return hash(agent_id)  # of 64 bits, and with a key of this process that no agent knows
 
 
 def _finish_arguments(message: str) -> str:

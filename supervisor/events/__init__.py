@@ -56,6 +56,7 @@ from supervisor.events.decode import (
 )
 from supervisor.events.encode import (
     dump_event,
+    dump_stamped,
     encode,
     with_nulls,
 )
@@ -368,6 +369,7 @@ __all__ = [
     "decode_event",
     "decode_message",
     "dump_event",
+    "dump_stamped",
     "dumps",
     "encode",
     "json_schema",

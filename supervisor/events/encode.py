@@ -53,6 +53,20 @@ def dump_event(event: Event, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> by
     return dumps(_record_encoder(type(event), vocabulary)(event))
 
 
+def dump_stamped(event: Event, vocabulary: Vocabulary, timestamp: str, parent_id: str | None) -> bytes:
+    """The same with another time and parent than the event has, which is not made anew for it.
+
+    `parent_id` is None where there is no parent, as in the core vocabulary.
+    """
+    encoded = _record_encoder(type(event), vocabulary)(event)
+    encoded["timestamp"] = timestamp
+    if parent_id is None:
+        encoded.pop("parent_id", None)
+    else:
+        encoded["parent_id"] = parent_id
+    return dumps(encoded)
+
+
 def with_nulls(obj: Mapping[str, Any], vocabulary: Vocabulary = Vocabulary.EXTENDED) -> dict[str, Any]:
     """A stored event with its null properties present, recursively: the form of answers by id.
 

@@ -14,11 +14,13 @@ def new_event_id() -> str:
     instead of at random places; 74 bits are random (no secret: an id is not a credential). Written out by
     hand because every streamed delta has one.
     """
-    digits = f"{time.time_ns() // 1_000_000:012x}"
-    rest = f"{random.getrandbits(74):019x}"
-    variant = "89ab"[int(rest[3], 16) & 3]
-    return f"{digits[:8]}-{digits[8:]}-7{rest[:3]}-{variant}{rest[4:7]}-{rest[7:]}"
+    number = (time.time_ns() // 1_000_000 << 80) | (random.getrandbits(80) & _RANDOM) | _VERSION
+    digits = f"{number:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
+
+_VERSION = 0x7000_8000_0000_0000_0000
+_RANDOM = 0x0FFF_3FFF_FFFF_FFFF_FFFF
 
 _second = (0, "")
 """The last second that was written out: a busy server writes thousands of times within one."""

@@ -153,6 +153,8 @@ class Log:
         """Wait until everything appended so far is durable; False as soon as it is known that this takes a
         while. Raises as `flushed` does."""
         wanted = self._ticket
+        if not self.settled:
+            self._writer.hurry()
         await trio.lowlevel.checkpoint()
         while self._durable_ticket < wanted:
             self._check()
@@ -167,6 +169,8 @@ class Log:
         Raises JournalError when it was lost, LogDeleted when the conversation was deleted meanwhile.
         """
         wanted = self._ticket
+        if not self.settled:
+            self._writer.hurry()
         await trio.lowlevel.checkpoint()
         while self._durable_ticket < wanted:
             self._check()

@@ -42,6 +42,14 @@ REFUSE_PENDING_BYTES = 64 * 1024 * 1024
 """Undurable bytes above which `check` refuses what somebody wants to begin: a disk that hangs says nothing
 for a while, and a few large requests are all that may gather meanwhile."""
 
+CROWD = 8
+"""From so many appends and calls in one transaction on, more of them are on their way."""
+
+CROWD_SECONDS = 0.003
+"""How long they may gather then, seconds, unless somebody waits (`hurry`): as many as a slice or two of the
+relaying bring. Each transaction has a cost of its own and takes the interpreter from the Trio thread several
+times: measured, a flood of events takes a sixth less CPU. A single event never waits."""
+
 ERASE_AT_ONCE_SECONDS = 1.0
 """How long events are removed on a full disk before anything else is tried: what this frees is for all."""
 
@@ -78,6 +86,7 @@ class Writer:
         self._told_log = False
         self._token = trio.lowlevel.current_trio_token()
         self._nudge = threading.Event()
+        self._hurry = threading.Event()
         self._stopping = False
         # The thread's own:
         self._batch: list[Op] = []
@@ -113,6 +122,7 @@ class Writer:
         self._stopping = True
         self._queue.put(None)
         self._nudge.set()
+        self._hurry.set()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -136,6 +146,10 @@ class Writer:
         self._pending_bytes += append.size
         self._queue.put(append)
 
+    def hurry(self) -> None:
+        """Somebody waits for what is queued."""
+        self._hurry.set()
+
     async def call(self, lane: Lane | None, action: Callable[[Store], T], *, deletes: bool = False) -> T:
         """Run an action in the next transaction and return its answer when that is durable.
 
@@ -151,6 +165,7 @@ class Writer:
         call = Call(action=action, lane=lane, deletes=deletes)
         self._calls.add(call)
         self._queue.put(call)
+        self._hurry.set()
         if self.trouble is not None:
             self._urgent.put(call)
             self._nudge.set()
@@ -242,11 +257,15 @@ class Writer:
         alive = True
         while self._open:
             self._gather(self._eraser.wait() if alive else None)
+            crowded = len(self._batch) >= CROWD
             if self._batch and alive:
                 alive = self._commit()
             if alive:
                 alive = self._erase_some()
             self._batch = []
+            if crowded and alive and self._open:
+                self._hurry.wait(CROWD_SECONDS)
+                self._hurry.clear()
         try:
             self._store.close()
         except Exception as error:  # noqa: BLE001  # the last that can be said

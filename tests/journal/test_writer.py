@@ -83,6 +83,37 @@ async def test_flushed_waits_for_what_was_appended_before_it(log, make_row, hold
         await log.flushed()
 
 
+async def test_where_many_come_more_may_gather_and_nobody_who_waits_is_held_up(
+    journal, log, make_log, make_row, hold, monkeypatch
+):
+    monkeypatch.setattr(writer, "CROWD_SECONDS", 600)
+    gate, _ = hold
+
+    async def crowd(name):
+        gate.clear()
+        for number in range(3 * writer.CROWD):
+            log.append([make_row(f"{name}-{number}")])
+        gate.set()
+        await log.flushed()
+
+    async def written():
+        with trio.move_on_after(0.2):
+            while not log.settled:
+                await trio.sleep(0.001)
+        return log.settled
+
+    with trio.fail_after(60):
+        await crowd("first")
+        await crowd("second")  # ends the rest that the first began, and one begins that nobody ends
+        log.append([make_row("single")])
+        rested = not await written()
+        await log.flushed()
+        await crowd("third")
+        await make_log(journal, "made meanwhile")
+    assert rested
+    assert log.high_water == log.last_seq == 9 * writer.CROWD
+
+
 async def test_room_holds_producers_back(log, make_row, hold, monkeypatch):
     monkeypatch.setattr(writer, "MAX_PENDING_BYTES", 10_000)
     gate, _ = hold
