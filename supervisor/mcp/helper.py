@@ -11,6 +11,7 @@ One JSON object comes in on standard input, a line of JSON for each event goes o
            takes the browser's answer on a loopback address, or as `{"callback_url": ...}` or `{"code": ...}`
            from the input.
 `refresh`  `server`, `state`: a new access token.
+`revoke`   `server`, `state`: tell the authorization server that the login has ended.
 
 `state` is what a login consists of: client registration, tokens, when they expire (seconds since the epoch),
 and the authorization server's addresses.
@@ -32,7 +33,7 @@ from typing import Any, Final
 import trio
 
 from supervisor.mcp.callback import Callback
-from supervisor.mcp.diagnosis import Diagnosis, diagnose
+from supervisor.mcp.diagnosis import Diagnosis, diagnose, origin_of
 from supervisor.mcp.entry import transport_of
 from supervisor.version import __version__
 
@@ -102,7 +103,7 @@ async def main() -> None:
         async def listen() -> None:
             while (line := await talk.line()) is not None:
                 if not callback.take(line.get("callback_url"), line.get("code")):
-                    talk.tell("refused")
+                    talk.tell("refused", whole=callback.whole)
             nursery.cancel_scope.cancel()  # nobody is there any more
 
         nursery.start_soon(listen)
@@ -112,6 +113,8 @@ async def main() -> None:
                     result = await _login(request, talk, callback, diagnosis)
                 elif request["op"] == "refresh":
                     result = await _refresh(request)
+                elif request["op"] == "revoke":
+                    result = await _revoke(request)
                 else:
                     result = await _test(request, diagnosis)
         except Exception as error:  # noqa: BLE001 - it is told
@@ -124,7 +127,7 @@ async def main() -> None:
 def _load(request: Mapping[str, Any]) -> None:
     """Import the SDK before time counts: on a busy machine that takes seconds."""
     importlib.import_module("mcp.client.auth")
-    if request["op"] != "refresh":
+    if request["op"] in ("test", "login"):
         importlib.import_module("mcp")
 
 
@@ -252,27 +255,31 @@ class _Login:
 
 def _provider(server: Mapping[str, Any], login: _Login, redirect_uri: str, **handlers: Any) -> Any:
     from mcp.client.auth import OAuthClientProvider
-    from mcp.shared.auth import OAuthClientMetadata
+
+    from supervisor.mcp.registration import Registration
 
     auth = server.get("auth") or {}
     wanted = auth.get("authentication") or {}
-    scopes = wanted.get("scopes")
+    given = wanted.get("scopes")
+    scopes = tuple(given if isinstance(given, list) else (given or "").split())
     metadata: dict[str, Any] = {
         "client_name": wanted.get("client_name") or "Ostler",
         "redirect_uris": [redirect_uri],
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
         "token_endpoint_auth_method": wanted.get("client_auth_method") or "none",
-        "scope": " ".join(scopes) if isinstance(scopes, list) else scopes,
+        "scope": " ".join(scopes) or None,
     }
+    registration = Registration.model_validate(metadata)
     provider = OAuthClientProvider(
         server_url=server["url"],
-        client_metadata=OAuthClientMetadata.model_validate(metadata),
+        client_metadata=registration,
         storage=login,
         client_metadata_url=wanted.get("client_metadata_url"),
         **handlers,
     )
     login.context = provider.context
+    registration.follow(provider.context, wanted.get("client_auth_method"), scopes)
     return provider
 
 
@@ -287,9 +294,11 @@ async def _login(
         login = _Login(_begin(server, before, redirect_uri))
 
         async def authorize(url: str) -> None:
-            callback.expect(url)
+            known = login.context.oauth_metadata
+            whole = known is not None and known.authorization_response_iss_parameter_supported is True
+            callback.expect(url, whole=whole)
             await trio.lowlevel.checkpoint()
-            talk.tell("authorize", url=url, redirect_uri=redirect_uri)
+            talk.tell("authorize", url=url, redirect_uri=redirect_uri, whole=whole)
 
         async def answered() -> Any:
             return AuthorizationCodeResult(**await callback.answer())
@@ -332,7 +341,11 @@ def _old_port(before: Mapping[str, Any]) -> int:
 
 
 async def _refresh(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Only the SDK's first step: what it would send before a request whose token has expired."""
+    """Only the SDK's first step: what it would send before a request whose token has expired.
+
+    An answer that is not `ok` has `refused`, the error of RFC 6749, where the authorization server said that the
+    login does not count any more; else it may be asked again.
+    """
     import httpx2
 
     server = request["server"]
@@ -343,24 +356,84 @@ async def _refresh(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"ok": False, "error": "there is no refresh token", "error_kind": "unknown"}
     asked = httpx2.Request("GET", server["url"])
     flow = provider.async_auth_flow(asked)
-    status = None
+    status, said = None, b""
+    sent = asked
     try:
-        async with httpx2.AsyncClient(timeout=httpx2.Timeout(CONNECT_SECONDS, read=None)) as client:
+        async with httpx2.AsyncClient(timeout=httpx2.Timeout(CONNECT_SECONDS)) as client:
             sent = await flow.__anext__()
             while sent is not asked:
                 response = await client.send(sent)
-                status = response.status_code
+                status, said = response.status_code, response.content
                 sent = await flow.asend(response)
+    except httpx2.HTTPError as error:
+        return _away(sent, error)
     finally:
         await flow.aclose()
     if not login.renewed:
+        where = origin_of(str((login.state.get("metadata") or {}).get("issuer") or server["url"]))
         return {
             "ok": False,
-            "error": f"the authorization server gave no new token (status {status})",
+            "error": f"the authorization server {where} gave no new token (status {status})",
             "error_kind": "unknown",
-            "refused": status is not None and 400 <= status < 500,
+            "refused": _refusal(status, said),
         }
     return {"ok": True, "state": login.remember()}
+
+
+def _refusal(status: int | None, said: bytes) -> str | None:
+    """The error of a token endpoint by which a login has ended; None where it is a matter of the moment."""
+    if status not in (400, 401, 403):
+        return None
+    try:
+        error = json.loads(said)["error"]
+    except (ValueError, LookupError, TypeError):
+        return None
+    lasting = ("invalid_grant", "invalid_client", "unauthorized_client", "unsupported_grant_type")
+    return error if error in lasting else None
+
+
+def _away(sent: Any, error: Exception) -> dict[str, Any]:
+    reason = str(error) or type(error).__name__
+    where = origin_of(str(sent.url))
+    return {
+        "ok": False,
+        "error": f"the authorization server {where} cannot be reached ({reason})",
+        "error_kind": "connection",
+    }
+
+
+async def _revoke(request: Mapping[str, Any]) -> dict[str, Any]:
+    """RFC 7009. With the refresh token the authorization server forgets all that it gave out for it."""
+    import httpx2
+
+    login = _Login(request["state"])
+    provider = _provider(request["server"], login, "http://127.0.0.1/")
+    tokens = await login.get_tokens()
+    context = provider.context
+    context.client_info = await login.get_client_info()
+    known = context.oauth_metadata
+    if tokens is None or context.client_info is None or known is None or known.revocation_endpoint is None:
+        return {
+            "ok": False,
+            "error": "the authorization server takes no such notice",
+            "error_kind": "unknown",
+        }
+    data = {"client_id": context.client_info.client_id, "token": tokens.refresh_token or tokens.access_token}
+    data["token_type_hint"] = "refresh_token" if tokens.refresh_token else "access_token"
+    data, headers = context.prepare_token_auth(data, {})
+    sent = httpx2.Request("POST", str(known.revocation_endpoint), data=data, headers=headers)
+    try:
+        async with httpx2.AsyncClient(timeout=httpx2.Timeout(CONNECT_SECONDS)) as client:
+            status = (await client.send(sent)).status_code
+    except httpx2.HTTPError as error:
+        return _away(sent, error)
+    if status != 200:
+        return {
+            "ok": False,
+            "error": f"the authorization server {origin_of(str(sent.url))} answered with status {status}",
+            "error_kind": "unknown",
+        }
+    return {"ok": True}
 
 
 if __name__ == "__main__":
