@@ -152,7 +152,7 @@ class McpLogins:
 
     @asynccontextmanager
     async def _alone(self, url: str) -> AsyncIterator[None]:
-        """Alone with a login, among all programs. Raises CannotRenew, where that takes too long or cannot be."""
+        """Alone with a login, among all programs. Raises CannotRenew, where that takes too long."""
         descriptor: int | None = None
         try:
             with trio.move_on_after(LOCK_SECONDS):

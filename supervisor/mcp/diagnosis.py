@@ -96,7 +96,8 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
     if "ConnectTimeout" in names:
         return (
             "timeout",
-            f"Time-out: no connection to {origin_of(server['url'])} within {CONNECT_SECONDS:g} s. {_check(server)}",
+            f"Time-out: no connection to {origin_of(server['url'])} within {CONNECT_SECONDS:g} s. "
+            f"{_check(server)}",
         )
     for leaf in leaves:
         if type(leaf).__name__ in ("ConnectError", "UnsupportedProtocol", "InvalidURL", "LocalProtocolError"):

@@ -343,8 +343,8 @@ def _old_port(before: Mapping[str, Any]) -> int:
 async def _refresh(request: Mapping[str, Any]) -> dict[str, Any]:
     """Only the SDK's first step: what it would send before a request whose token has expired.
 
-    An answer that is not `ok` has `refused`, the error of RFC 6749, where the authorization server said that the
-    login does not count any more; else it may be asked again.
+    An answer that is not `ok` has `refused`, the error of RFC 6749, where the authorization server said that
+    the login does not count any more; else it may be asked again.
     """
     import httpx2
 

@@ -40,7 +40,7 @@ class Registration(OAuthClientMetadata):
     def _accepted(self) -> str:
         metadata = None if self._context is None else self._context.oauth_metadata
         offered = None if metadata is None else metadata.token_endpoint_auth_methods_supported
-        # Servers that do not say so take public clients as a rule; one that does not will name its own method.
+        # Servers that do not say so take public clients as a rule; others assign a method of their own.
         return next((method for method in METHODS if not offered or method in offered), METHODS[0])
 
     def _wanted(self, selected: str | None) -> str | None:

@@ -121,7 +121,8 @@ def authorization_server(packages: Packages, **options: Any) -> Iterator[Authori
         def read() -> None:
             assert process.stdout is not None
             for line in process.stdout:
-                server.events.append(json.loads(line))
+                if line.startswith("{"):  # the provider itself gives hints there
+                    server.events.append(json.loads(line))
 
         reader = threading.Thread(target=read, daemon=True)
         reader.start()

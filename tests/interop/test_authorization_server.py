@@ -1,7 +1,8 @@
 """Logins at a certified authorization server (npm's oidc-provider), by real `ostler` processes.
 
-The MCP server is the MCP SDK's, and takes only tokens that were issued for it: it looks at them with the provider's
-keys, or asks the provider about them. A refresh token counts once; one that is used again ends the whole login.
+The MCP server is the MCP SDK's, and takes only tokens that were issued for it: it looks at them with the
+provider's keys, or asks the provider about them. A refresh token counts once; one that is used again ends the
+whole login.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 All but `stdio` listen on a free loopback port and print it as their first line.
 `oauth` wants a token of the SDK's own authorization server, which lets everybody in at once. `--lifetime` is
 that of its tokens in seconds (0: they last); a refresh token counts once.
-`resource` wants a token of another authorization server, `--issuer URL`: one that was issued for it, looked at
-with the keys of that server, or asked about there with `--introspect SECRET`. `--log FILE` gets a line for what
-happens.
+`resource` wants a token of another authorization server, `--issuer URL`: one that was issued for it, looked
+at with the keys of that server, or asked about there with `--introspect SECRET`. `--log FILE` gets a line for
+what happens.
 """
 
 from __future__ import annotations

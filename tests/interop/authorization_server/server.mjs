@@ -45,7 +45,7 @@ const provider = new Provider(issuer, {
   features: {
     devInteractions: { enabled: true },
     registration: { enabled: true },
-    revocation: { enabled: true },
+    revocation: { enabled: true, allowedPolicy: (_, client, token) => client.clientId === token.clientId },
     introspection: { enabled: true, allowedPolicy: (_, client) => client.clientId === 'resource-server' },
     resourceIndicators: {
       enabled: true,
