@@ -25,7 +25,6 @@ import logging
 import os
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
@@ -33,8 +32,9 @@ from typing import Any, Final
 import trio
 
 from supervisor.mcp.callback import Callback
-from supervisor.mcp.diagnosis import Diagnosis, diagnose, origin_of
+from supervisor.mcp.diagnosis import Diagnosis, diagnose
 from supervisor.mcp.entry import transport_of
+from supervisor.mcp.renewal import Login, client, refresh, revoke
 from supervisor.version import __version__
 
 MAX_INPUT: Final = 1024 * 1024
@@ -112,9 +112,9 @@ async def main() -> None:
                 if request["op"] == "login":
                     result = await _login(request, talk, callback, diagnosis)
                 elif request["op"] == "refresh":
-                    result = await _refresh(request)
+                    result = await refresh(request)
                 elif request["op"] == "revoke":
-                    result = await _revoke(request)
+                    result = await revoke(request)
                 else:
                     result = await _test(request, diagnosis)
         except Exception as error:  # noqa: BLE001 - it is told
@@ -198,91 +198,6 @@ async def _transport(server: Mapping[str, Any], diagnosis: Diagnosis, auth: Any)
             yield streamable_http_client(server["url"], http_client=client)
 
 
-class _Login:
-    """A login's state, as the SDK keeps and asks for it. It restores what the SDK itself forgets: when the
-    tokens expire, and where they are renewed."""
-
-    def __init__(self, state: Mapping[str, Any] | None) -> None:
-        self.state: dict[str, Any] = dict(state or {})
-        self.context: Any = None
-        self.renewed = False
-
-    async def get_tokens(self) -> Any:
-        from mcp.shared.auth import OAuthMetadata, OAuthToken, ProtectedResourceMetadata
-
-        await trio.lowlevel.checkpoint()
-        tokens = self.state.get("tokens")
-        if not tokens:
-            return None
-        self.context.token_expiry_time = self.state.get("token_expires_at")
-        if self.state.get("metadata"):
-            self.context.oauth_metadata = OAuthMetadata.model_validate(self.state["metadata"])
-        if self.state.get("resource"):
-            found = ProtectedResourceMetadata.model_validate(self.state["resource"])
-            self.context.protected_resource_metadata = found
-            self.context.auth_server_url = str(found.authorization_servers[0])
-        return OAuthToken.model_validate(tokens)
-
-    async def set_tokens(self, tokens: Any) -> None:
-        await trio.lowlevel.checkpoint()
-        self.renewed = True
-        self.state["tokens"] = tokens.model_dump(mode="json", exclude_none=True)
-        self.state["token_expires_at"] = (
-            None if tokens.expires_in is None else time.time() + float(tokens.expires_in)
-        )
-
-    async def get_client_info(self) -> Any:
-        from mcp.shared.auth import OAuthClientInformationFull
-
-        await trio.lowlevel.checkpoint()
-        found = self.state.get("client_info")
-        return OAuthClientInformationFull.model_validate(found) if found else None
-
-    async def set_client_info(self, client_info: Any) -> None:
-        await trio.lowlevel.checkpoint()
-        self.state["client_info"] = client_info.model_dump(mode="json", exclude_none=True)
-
-    def remember(self) -> dict[str, Any]:
-        """The state, with what the flow learned of the authorization server."""
-        for key, found in (
-            ("metadata", self.context.oauth_metadata),
-            ("resource", self.context.protected_resource_metadata),
-        ):
-            if found is not None:
-                self.state[key] = found.model_dump(mode="json", exclude_none=True)
-        return self.state
-
-
-def _provider(server: Mapping[str, Any], login: _Login, redirect_uri: str, **handlers: Any) -> Any:
-    from mcp.client.auth import OAuthClientProvider
-
-    from supervisor.mcp.registration import Registration
-
-    auth = server.get("auth") or {}
-    wanted = auth.get("authentication") or {}
-    given = wanted.get("scopes")
-    scopes = tuple(given if isinstance(given, list) else (given or "").split())
-    metadata: dict[str, Any] = {
-        "client_name": wanted.get("client_name") or "Ostler",
-        "redirect_uris": [redirect_uri],
-        "grant_types": ["authorization_code", "refresh_token"],
-        "response_types": ["code"],
-        "token_endpoint_auth_method": wanted.get("client_auth_method") or "none",
-        "scope": " ".join(scopes) or None,
-    }
-    registration = Registration.model_validate(metadata)
-    provider = OAuthClientProvider(
-        server_url=server["url"],
-        client_metadata=registration,
-        storage=login,
-        client_metadata_url=wanted.get("client_metadata_url"),
-        **handlers,
-    )
-    login.context = provider.context
-    registration.follow(provider.context, wanted.get("client_auth_method"), scopes)
-    return provider
-
-
 async def _login(
     request: Mapping[str, Any], talk: Talk, callback: Callback, diagnosis: Diagnosis
 ) -> dict[str, Any]:
@@ -291,7 +206,7 @@ async def _login(
     server = request["server"]
     before = request.get("state") or {}
     async with callback.listening(_old_port(before)) as redirect_uri:
-        login = _Login(_begin(server, before, redirect_uri))
+        login = Login(_begin(server, before, redirect_uri))
 
         async def authorize(url: str) -> None:
             known = login.context.oauth_metadata
@@ -303,9 +218,7 @@ async def _login(
         async def answered() -> Any:
             return AuthorizationCodeResult(**await callback.answer())
 
-        provider = _provider(
-            server, login, redirect_uri, redirect_handler=authorize, callback_handler=answered
-        )
+        provider = client(server, login, redirect_uri, redirect_handler=authorize, callback_handler=answered)
         async with _transport(server, diagnosis, provider) as transport:
             result = await _tools(transport)
     return {**result, "renewed": login.renewed, "state": login.remember()}
@@ -338,102 +251,6 @@ def _old_port(before: Mapping[str, Any]) -> int:
         return urlsplit(uris[0]).port or 0
     except ValueError:
         return 0
-
-
-async def _refresh(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Only the SDK's first step: what it would send before a request whose token has expired.
-
-    An answer that is not `ok` has `refused`, the error of RFC 6749, where the authorization server said that
-    the login does not count any more; else it may be asked again.
-    """
-    import httpx2
-
-    server = request["server"]
-    login = _Login({**request["state"], "token_expires_at": 1.0})
-    registered = (login.state.get("client_info") or {}).get("redirect_uris") or ["http://127.0.0.1/"]
-    provider = _provider(server, login, registered[0])
-    if not (login.state.get("tokens") or {}).get("refresh_token"):
-        return {"ok": False, "error": "there is no refresh token", "error_kind": "unknown"}
-    asked = httpx2.Request("GET", server["url"])
-    flow = provider.async_auth_flow(asked)
-    status, said = None, b""
-    sent = asked
-    try:
-        async with httpx2.AsyncClient(timeout=httpx2.Timeout(CONNECT_SECONDS)) as client:
-            sent = await flow.__anext__()
-            while sent is not asked:
-                response = await client.send(sent)
-                status, said = response.status_code, response.content
-                sent = await flow.asend(response)
-    except httpx2.HTTPError as error:
-        return _away(sent, error)
-    finally:
-        await flow.aclose()
-    if not login.renewed:
-        where = origin_of(str((login.state.get("metadata") or {}).get("issuer") or server["url"]))
-        return {
-            "ok": False,
-            "error": f"the authorization server {where} gave no new token (status {status})",
-            "error_kind": "unknown",
-            "refused": _refusal(status, said),
-        }
-    return {"ok": True, "state": login.remember()}
-
-
-def _refusal(status: int | None, said: bytes) -> str | None:
-    """The error of a token endpoint by which a login has ended; None where it is a matter of the moment."""
-    if status not in (400, 401, 403):
-        return None
-    try:
-        error = json.loads(said)["error"]
-    except (ValueError, LookupError, TypeError):
-        return None
-    lasting = ("invalid_grant", "invalid_client", "unauthorized_client", "unsupported_grant_type")
-    return error if error in lasting else None
-
-
-def _away(sent: Any, error: Exception) -> dict[str, Any]:
-    reason = str(error) or type(error).__name__
-    where = origin_of(str(sent.url))
-    return {
-        "ok": False,
-        "error": f"the authorization server {where} cannot be reached ({reason})",
-        "error_kind": "connection",
-    }
-
-
-async def _revoke(request: Mapping[str, Any]) -> dict[str, Any]:
-    """RFC 7009. With the refresh token the authorization server forgets all that it gave out for it."""
-    import httpx2
-
-    login = _Login(request["state"])
-    provider = _provider(request["server"], login, "http://127.0.0.1/")
-    tokens = await login.get_tokens()
-    context = provider.context
-    context.client_info = await login.get_client_info()
-    known = context.oauth_metadata
-    if tokens is None or context.client_info is None or known is None or known.revocation_endpoint is None:
-        return {
-            "ok": False,
-            "error": "the authorization server takes no such notice",
-            "error_kind": "unknown",
-        }
-    data = {"client_id": context.client_info.client_id, "token": tokens.refresh_token or tokens.access_token}
-    data["token_type_hint"] = "refresh_token" if tokens.refresh_token else "access_token"
-    data, headers = context.prepare_token_auth(data, {})
-    sent = httpx2.Request("POST", str(known.revocation_endpoint), data=data, headers=headers)
-    try:
-        async with httpx2.AsyncClient(timeout=httpx2.Timeout(CONNECT_SECONDS)) as client:
-            status = (await client.send(sent)).status_code
-    except httpx2.HTTPError as error:
-        return _away(sent, error)
-    if status != 200:
-        return {
-            "ok": False,
-            "error": f"the authorization server {origin_of(str(sent.url))} answered with status {status}",
-            "error_kind": "unknown",
-        }
-    return {"ok": True}
 
 
 if __name__ == "__main__":
