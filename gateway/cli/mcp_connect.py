@@ -21,7 +21,7 @@ from gateway.cli.places import with_server_keys
 from gateway.cli.present import print_json
 from gateway.cli.text import clean, one_line, table, terminal_width
 from supervisor.conversations.mcp_helper import HelperFailed
-from supervisor.conversations.mcp_logins import McpLogins
+from supervisor.conversations.mcp_logins import CannotRenew, McpLogins, NotLoggedIn
 from supervisor.conversations.mcp_probe import CannotTry, Login, McpProbe
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
 from supervisor.mcp.entry import settings_entry, uses_oauth
@@ -127,12 +127,18 @@ async def _login(arguments: Namespace) -> None:
             if event["event"] == "authorize":
                 url = event["url"]
                 _say(f"Open this address in a browser to log in to {server.name}:\n\n    {clean(url)}\n")
-                _say("If the browser then finds nothing, paste the address it was sent to, or the code:")
+                what = (
+                    "whole address it was sent to"
+                    if event["whole"]
+                    else "address it was sent to, or the code"
+                )
+                _say(f"If the browser then finds nothing, paste the {what}:")
                 if not arguments.no_browser and sys.stderr.isatty():
                     await trio.to_thread.run_sync(partial(webbrowser.open, url), abandon_on_cancel=True)
                 nursery.start_soon(_pasted, login)
             else:
-                _say("That is not the answer to this login. Paste it again:")
+                what = "the whole address" if event["whole"] else "it"
+                _say(f"That is not the answer to this login. Paste {what} again:")
         nursery.cancel_scope.cancel()
     event.pop("event")
     if not event["ok"]:
@@ -150,12 +156,20 @@ async def _logout(arguments: Namespace) -> None:
     """Forget a login."""
     server, desk = await _desk(arguments)
     entry = desk.probe.resolved(desk.name, desk.entry, desk.secrets)
-    if not entry.get("url") or not await desk.probe.logins.forget(entry["url"]):
+    if not entry.get("url"):
         raise Failure(f"there is no login to {server.name}")
+    try:
+        problem = await desk.probe.logins.forget(entry)
+    except CannotRenew as error:
+        raise Failure(f"{server.name}: {error}") from None
+    except NotLoggedIn:
+        raise Failure(f"there is no login to {server.name}") from None
     if arguments.json:
-        print_json({"name": server.name, "logged_in": False})
+        print_json({"name": server.name, "logged_in": False, "revoked": problem is None})
     else:
         print(f"logged out of {clean(server.name)}")
+    if problem is not None:
+        tell(f"the authorization server could not be told: {problem}. What it gave out ends there by itself")
 
 
 async def _pasted(login: Login) -> None:

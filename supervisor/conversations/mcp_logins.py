@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -11,9 +12,10 @@ from weakref import WeakValueDictionary
 import structlog
 import trio
 
+from supervisor.credentials import CredentialsFailure
 from supervisor.mcp.logins import LoginsError, LoginStore, Token
 
-from .mcp_helper import HelperFailed, ask_helper
+from .mcp_helper import START_SECONDS, HelperFailed, ask_helper
 
 log = structlog.get_logger(__name__)
 
@@ -21,8 +23,18 @@ REFRESH_SECONDS: Final = 20.0
 """For a new token. An authorization server answers within one."""
 
 
+LOCK_SECONDS: Final = REFRESH_SECONDS + START_SECONDS + 5.0
+"""For another program that renews the same login: the most that this takes, and a little."""
+
+LOCK_LOOK_SECONDS: Final = 0.05
+
+
 class NotLoggedIn(Exception):
     """There is no token for a server; one line, with what to do."""
+
+
+class CannotRenew(NotLoggedIn):
+    """There is no token now, and there may be one later: the authorization server is away, say."""
 
 
 class McpLogins:
@@ -46,32 +58,50 @@ class McpLogins:
         if lock is None:
             lock = self._locks[url] = trio.Lock()
         async with lock:
-            state = await self._state(server)
-            token = None if state is None else Token.of(state)
-            if state is None or token is None:
-                raise NotLoggedIn(_nobody(name))
-            if token.fresh() and token.value != refused:
+            token = _token(name, await self._state(server))
+            if _usable(token, refused):
                 return token
             if token.renewable:
-                token = await self._renewed(server, state) or token
+                try:
+                    return await self._renewed(name, server, refused)
+                except NotLoggedIn as error:
+                    if token.value == refused or not token.alive():
+                        raise
+                    log.warning("a login to an MCP server was not renewed", reason=str(error))
             if token.value == refused or not token.alive():
-                raise NotLoggedIn(f"the login has ended: `ostler mcp login {name}`")
-            return token
+                raise _ended(name)
+            return token  # it may do for a moment yet
 
     async def check(self, name: str, server: Mapping[str, Any]) -> None:
         """Raise NotLoggedIn where nobody has logged in to a server. Asks nobody."""
-        state = await self._state(server)
-        if state is None or Token.of(state) is None:
-            raise NotLoggedIn(_nobody(name))
+        _token(name, await self._state(server))
 
     async def keep(self, url: str, state: Mapping[str, Any]) -> None:
         """Keep a login. Raises LoginsError, and what the cipher raises."""
         with trio.CancelScope(shield=True):  # a token that was renewed may be the last one
             await trio.to_thread.run_sync(self._store.put, url, state, limiter=self._limiter)
 
-    async def forget(self, url: str) -> bool:
-        """Forget a login; whether there was one."""
-        return await trio.to_thread.run_sync(self._store.drop, url, limiter=self._limiter)
+    async def forget(self, server: Mapping[str, Any]) -> str | None:
+        """Forget the login to a server, and tell its authorization server, which may be away: then why it
+        could not be told. Raises NotLoggedIn where there is no login, and LoginsError."""
+        url = server["url"]
+        async with self._alone(url):
+            state = await self._kept(url)
+            if not await trio.to_thread.run_sync(self._store.drop, url, limiter=self._limiter):
+                raise NotLoggedIn("there is no login")
+        if state is None:
+            return None
+        try:
+            answer = await self._ask("revoke", server, state)
+        except HelperFailed as error:
+            return str(error)
+        return None if answer.get("ok") else str(answer.get("error"))
+
+    async def _kept(self, url: str) -> dict[str, Any] | None:
+        try:
+            return await self.state(url)
+        except (LoginsError, CredentialsFailure):
+            return None  # what cannot be read can be dropped all the same
 
     async def state(self, url: str) -> dict[str, Any] | None:
         """The login that is kept for an address. Holds credentials."""
@@ -88,28 +118,73 @@ class McpLogins:
         given = (server.get("auth") or {}).get("state")
         return dict(given) if isinstance(given, Mapping) else None
 
-    async def _renewed(self, server: Mapping[str, Any], state: Mapping[str, Any]) -> Token | None:
-        """A new token, kept; None where there was none to be had. The old one may do for a moment yet."""
-        ask = partial(ask_helper, environment=self._environment, cwd=self._cwd, seconds=REFRESH_SECONDS)
+    async def _renewed(self, name: str, server: Mapping[str, Any], refused: str | None) -> Token:
+        """A new token, kept. Raises NotLoggedIn, as CannotRenew where it may be had later."""
+        with trio.CancelScope(shield=True):
+            # Bounded. Where tokens rotate, one that is asked for and not kept ends the login.
+            async with self._alone(server["url"]):
+                state = await self._state(server)
+                token = _token(name, state)
+                if _usable(token, refused):
+                    return token  # somebody else was quicker: the command beside the server
+                assert state is not None
+                try:
+                    answer = await self._ask("refresh", server, state)
+                    if answer.get("ok"):
+                        await self.keep(server["url"], answer["state"])
+                        return _token(name, answer["state"])
+                    if answer.get("refused") == "invalid_client":
+                        # It knows our registration no more: the next login makes another one.
+                        await self.keep(server["url"], {**state, "client_info": None})
+                except (HelperFailed, LoginsError) as error:
+                    raise CannotRenew(f"the login cannot be renewed: {error}") from error
+        reason = answer.get("error")
+        log.warning("a login to an MCP server was not renewed", reason=reason)
+        if answer.get("refused"):
+            raise _ended(name)
+        raise CannotRenew(f"the login cannot be renewed now: {reason}. Try again later")
+
+    async def _ask(self, op: str, server: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+        request = {"op": op, "server": dict(server), "state": dict(state)}
+        return await ask_helper(
+            request, environment=self._environment, cwd=self._cwd, seconds=REFRESH_SECONDS
+        )
+
+    @asynccontextmanager
+    async def _alone(self, url: str) -> AsyncIterator[None]:
+        """Alone with a login, among all programs. Raises CannotRenew, where that takes too long."""
+        descriptor: int | None = None
         try:
-            with trio.CancelScope(shield=True):
-                # Bounded. Where tokens rotate, one that is asked for and not kept ends the login.
-                answer = await ask({"op": "refresh", "server": dict(server), "state": dict(state)})
-                if answer.get("ok"):
-                    await self.keep(server["url"], answer["state"])
-        except (HelperFailed, LoginsError) as error:
-            log.warning("a login to an MCP server could not be renewed", error=str(error))
-            answer = {}
-        if answer.get("ok"):
-            return Token.of(answer["state"])
-        # Perhaps somebody else was quicker: the command beside the server.
-        now = await self._state(server)
-        token = None if now is None else Token.of(now)
-        before = Token.of(state)
-        if token is not None and before is not None and token.value != before.value:
-            return token
-        log.warning("a login to an MCP server was not renewed", reason=answer.get("error"))
-        return None
+            with trio.move_on_after(LOCK_SECONDS):
+                while descriptor is None:
+                    descriptor = await trio.to_thread.run_sync(
+                        self._store.try_lock, url, limiter=self._limiter
+                    )
+                    if descriptor is None:
+                        await trio.sleep(LOCK_LOOK_SECONDS)
+        except LoginsError as error:
+            raise CannotRenew(str(error)) from error
+        if descriptor is None:
+            raise CannotRenew("another program has been renewing the login for long. Try again later")
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _token(name: str, state: Mapping[str, Any] | None) -> Token:
+    token = None if state is None else Token.of(state)
+    if token is None:
+        raise NotLoggedIn(_nobody(name))
+    return token
+
+
+def _usable(token: Token, refused: str | None) -> bool:
+    return token.fresh() and token.value != refused
+
+
+def _ended(name: str) -> NotLoggedIn:
+    return NotLoggedIn(f"the login has ended: `ostler mcp login {name}`")
 
 
 def _nobody(name: str) -> str:

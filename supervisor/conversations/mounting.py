@@ -16,7 +16,7 @@ from supervisor.mcp.entry import transport_of, uses_oauth
 from supervisor.mcp.file import FILE, McpFile, McpFileError
 from supervisor.mcp.proxy import NoToken, Proxy, Target, new_path
 
-from .mcp_logins import McpLogins, NotLoggedIn
+from .mcp_logins import CannotRenew, McpLogins, NotLoggedIn
 
 _limiter: Final = trio.CapacityLimiter(2)
 """Threads that read the file at a time: it takes less than a millisecond."""
@@ -133,6 +133,8 @@ class _LoggedIn:
 async def _current(logins: McpLogins, name: str, entry: Mapping[str, Any], refused: str | None) -> str:
     try:
         return (await logins.token(name, entry, refused=refused)).value
+    except CannotRenew as error:
+        raise NoToken(str(error), for_now=True) from error
     except (NotLoggedIn, CredentialsFailure) as error:
         raise NoToken(str(error)) from error
 

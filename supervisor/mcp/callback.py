@@ -38,15 +38,20 @@ class Callback:
         self._given: dict[str, str] | None = None
         self._refused: str | None = None
         self._came = trio.Event()
+        self.whole = False
 
-    def expect(self, authorization_url: str) -> None:
-        """A person is sent to this address: the answer has its `state`."""
+    def expect(self, authorization_url: str, *, whole: bool = False) -> None:
+        """A person is sent to this address: the answer has its `state`.
+
+        `whole`: the authorization server names itself in its answer (RFC 9207), so that a code alone is none.
+        """
+        self.whole = whole
         self._state = (parse_qs(urlsplit(authorization_url).query).get("state") or [""])[0]
 
     def take(self, callback_url: object, code: object = None) -> bool:
         """Look at an address that the browser was sent to, or at a code that was copied; whether it is the
         answer. An error is one, too."""
-        if isinstance(code, str) and code and self._state:
+        if isinstance(code, str) and code and self._state and not self.whole:
             return self._answer({"code": code.strip(), "state": self._state})
         if not isinstance(callback_url, str):
             return False

@@ -76,14 +76,19 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
     for leaf in leaves:
         if isinstance(leaf, LoginRefused):
             return "unknown", f"Authentication: {leaf}."
+    # A server that wants a login has answered 401 before this; what happened then counts.
+    for leaf in leaves:
+        if type(leaf).__name__.startswith("OAuth"):
+            return "unknown", f"Authentication: {str(leaf)[:WORDS]}."
+    for leaf in leaves:
+        if (where := _elsewhere(leaf, server)) is not None:
+            reason = str(leaf)[:WORDS] or type(leaf).__name__
+            return "connection", f"URL: the authorization server {where} cannot be reached ({reason})."
     if seen.status in (401, 403):
         return "connection", (
             f"Authentication: the server answered with status {seen.status}. "
             "Check its headers, or log in to it."
         )
-    for leaf in leaves:
-        if type(leaf).__name__.startswith("OAuth"):
-            return "unknown", f"Authentication: {str(leaf)[:WORDS]}."
     if isinstance(leaves[0], trio.TooSlowError) or "TooSlowError" in names:
         return "timeout", f"Time-out: the server did not answer within {seconds:g} s. {_check(server)}"
     if server.get("command") is not None:
@@ -91,12 +96,16 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
     if "ConnectTimeout" in names:
         return (
             "timeout",
-            f"Time-out: no connection to {_origin(server)} within {CONNECT_SECONDS:g} s. {_check(server)}",
+            f"Time-out: no connection to {origin_of(server['url'])} within {CONNECT_SECONDS:g} s. "
+            f"{_check(server)}",
         )
     for leaf in leaves:
         if type(leaf).__name__ in ("ConnectError", "UnsupportedProtocol", "InvalidURL", "LocalProtocolError"):
             reason = str(leaf)[:WORDS] or "no connection"
-            return "connection", f"URL: {_origin(server)} cannot be reached ({reason}). {_check(server)}"
+            return (
+                "connection",
+                f"URL: {origin_of(server['url'])} cannot be reached ({reason}). {_check(server)}",
+            )
     if seen.status is not None:
         what = (
             "The URL is redirected somewhere else" if seen.status < 400 else "The URL does not answer as MCP"
@@ -135,8 +144,20 @@ def _check(server: Mapping[str, Any]) -> str:
     return "Check the URL, and that the server runs."
 
 
-def _origin(server: Mapping[str, Any]) -> str:
-    parts = urlsplit(server["url"])
+def _elsewhere(error: BaseException, server: Mapping[str, Any]) -> str | None:
+    """The origin that could not be reached, where it is not the server's: a login needs others, too."""
+    if server.get("url") is None:
+        return None
+    try:
+        url = str(error.request.url)  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):  # no error of HTTP, or one that is about no request
+        return None
+    return origin_of(url) if origin_of(url) != origin_of(server["url"]) else None
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port of an address: what is in it besides may be a credential."""
+    parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 

@@ -11,6 +11,7 @@ One JSON object comes in on standard input, a line of JSON for each event goes o
            takes the browser's answer on a loopback address, or as `{"callback_url": ...}` or `{"code": ...}`
            from the input.
 `refresh`  `server`, `state`: a new access token.
+`revoke`   `server`, `state`: tell the authorization server that the login has ended.
 
 `state` is what a login consists of: client registration, tokens, when they expire (seconds since the epoch),
 and the authorization server's addresses.
@@ -24,7 +25,6 @@ import logging
 import os
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
@@ -34,6 +34,7 @@ import trio
 from supervisor.mcp.callback import Callback
 from supervisor.mcp.diagnosis import Diagnosis, diagnose
 from supervisor.mcp.entry import transport_of
+from supervisor.mcp.renewal import Login, client, refresh, revoke
 from supervisor.version import __version__
 
 MAX_INPUT: Final = 1024 * 1024
@@ -102,7 +103,7 @@ async def main() -> None:
         async def listen() -> None:
             while (line := await talk.line()) is not None:
                 if not callback.take(line.get("callback_url"), line.get("code")):
-                    talk.tell("refused")
+                    talk.tell("refused", whole=callback.whole)
             nursery.cancel_scope.cancel()  # nobody is there any more
 
         nursery.start_soon(listen)
@@ -111,7 +112,9 @@ async def main() -> None:
                 if request["op"] == "login":
                     result = await _login(request, talk, callback, diagnosis)
                 elif request["op"] == "refresh":
-                    result = await _refresh(request)
+                    result = await refresh(request)
+                elif request["op"] == "revoke":
+                    result = await revoke(request)
                 else:
                     result = await _test(request, diagnosis)
         except Exception as error:  # noqa: BLE001 - it is told
@@ -124,7 +127,7 @@ async def main() -> None:
 def _load(request: Mapping[str, Any]) -> None:
     """Import the SDK before time counts: on a busy machine that takes seconds."""
     importlib.import_module("mcp.client.auth")
-    if request["op"] != "refresh":
+    if request["op"] in ("test", "login"):
         importlib.import_module("mcp")
 
 
@@ -195,87 +198,6 @@ async def _transport(server: Mapping[str, Any], diagnosis: Diagnosis, auth: Any)
             yield streamable_http_client(server["url"], http_client=client)
 
 
-class _Login:
-    """A login's state, as the SDK keeps and asks for it. It restores what the SDK itself forgets: when the
-    tokens expire, and where they are renewed."""
-
-    def __init__(self, state: Mapping[str, Any] | None) -> None:
-        self.state: dict[str, Any] = dict(state or {})
-        self.context: Any = None
-        self.renewed = False
-
-    async def get_tokens(self) -> Any:
-        from mcp.shared.auth import OAuthMetadata, OAuthToken, ProtectedResourceMetadata
-
-        await trio.lowlevel.checkpoint()
-        tokens = self.state.get("tokens")
-        if not tokens:
-            return None
-        self.context.token_expiry_time = self.state.get("token_expires_at")
-        if self.state.get("metadata"):
-            self.context.oauth_metadata = OAuthMetadata.model_validate(self.state["metadata"])
-        if self.state.get("resource"):
-            found = ProtectedResourceMetadata.model_validate(self.state["resource"])
-            self.context.protected_resource_metadata = found
-            self.context.auth_server_url = str(found.authorization_servers[0])
-        return OAuthToken.model_validate(tokens)
-
-    async def set_tokens(self, tokens: Any) -> None:
-        await trio.lowlevel.checkpoint()
-        self.renewed = True
-        self.state["tokens"] = tokens.model_dump(mode="json", exclude_none=True)
-        self.state["token_expires_at"] = (
-            None if tokens.expires_in is None else time.time() + float(tokens.expires_in)
-        )
-
-    async def get_client_info(self) -> Any:
-        from mcp.shared.auth import OAuthClientInformationFull
-
-        await trio.lowlevel.checkpoint()
-        found = self.state.get("client_info")
-        return OAuthClientInformationFull.model_validate(found) if found else None
-
-    async def set_client_info(self, client_info: Any) -> None:
-        await trio.lowlevel.checkpoint()
-        self.state["client_info"] = client_info.model_dump(mode="json", exclude_none=True)
-
-    def remember(self) -> dict[str, Any]:
-        """The state, with what the flow learned of the authorization server."""
-        for key, found in (
-            ("metadata", self.context.oauth_metadata),
-            ("resource", self.context.protected_resource_metadata),
-        ):
-            if found is not None:
-                self.state[key] = found.model_dump(mode="json", exclude_none=True)
-        return self.state
-
-
-def _provider(server: Mapping[str, Any], login: _Login, redirect_uri: str, **handlers: Any) -> Any:
-    from mcp.client.auth import OAuthClientProvider
-    from mcp.shared.auth import OAuthClientMetadata
-
-    auth = server.get("auth") or {}
-    wanted = auth.get("authentication") or {}
-    scopes = wanted.get("scopes")
-    metadata: dict[str, Any] = {
-        "client_name": wanted.get("client_name") or "Ostler",
-        "redirect_uris": [redirect_uri],
-        "grant_types": ["authorization_code", "refresh_token"],
-        "response_types": ["code"],
-        "token_endpoint_auth_method": wanted.get("client_auth_method") or "none",
-        "scope": " ".join(scopes) if isinstance(scopes, list) else scopes,
-    }
-    provider = OAuthClientProvider(
-        server_url=server["url"],
-        client_metadata=OAuthClientMetadata.model_validate(metadata),
-        storage=login,
-        client_metadata_url=wanted.get("client_metadata_url"),
-        **handlers,
-    )
-    login.context = provider.context
-    return provider
-
-
 async def _login(
     request: Mapping[str, Any], talk: Talk, callback: Callback, diagnosis: Diagnosis
 ) -> dict[str, Any]:
@@ -284,19 +206,19 @@ async def _login(
     server = request["server"]
     before = request.get("state") or {}
     async with callback.listening(_old_port(before)) as redirect_uri:
-        login = _Login(_begin(server, before, redirect_uri))
+        login = Login(_begin(server, before, redirect_uri))
 
         async def authorize(url: str) -> None:
-            callback.expect(url)
+            known = login.context.oauth_metadata
+            whole = known is not None and known.authorization_response_iss_parameter_supported is True
+            callback.expect(url, whole=whole)
             await trio.lowlevel.checkpoint()
-            talk.tell("authorize", url=url, redirect_uri=redirect_uri)
+            talk.tell("authorize", url=url, redirect_uri=redirect_uri, whole=whole)
 
         async def answered() -> Any:
             return AuthorizationCodeResult(**await callback.answer())
 
-        provider = _provider(
-            server, login, redirect_uri, redirect_handler=authorize, callback_handler=answered
-        )
+        provider = client(server, login, redirect_uri, redirect_handler=authorize, callback_handler=answered)
         async with _transport(server, diagnosis, provider) as transport:
             result = await _tools(transport)
     return {**result, "renewed": login.renewed, "state": login.remember()}
@@ -329,38 +251,6 @@ def _old_port(before: Mapping[str, Any]) -> int:
         return urlsplit(uris[0]).port or 0
     except ValueError:
         return 0
-
-
-async def _refresh(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Only the SDK's first step: what it would send before a request whose token has expired."""
-    import httpx2
-
-    server = request["server"]
-    login = _Login({**request["state"], "token_expires_at": 1.0})
-    registered = (login.state.get("client_info") or {}).get("redirect_uris") or ["http://127.0.0.1/"]
-    provider = _provider(server, login, registered[0])
-    if not (login.state.get("tokens") or {}).get("refresh_token"):
-        return {"ok": False, "error": "there is no refresh token", "error_kind": "unknown"}
-    asked = httpx2.Request("GET", server["url"])
-    flow = provider.async_auth_flow(asked)
-    status = None
-    try:
-        async with httpx2.AsyncClient(timeout=httpx2.Timeout(CONNECT_SECONDS, read=None)) as client:
-            sent = await flow.__anext__()
-            while sent is not asked:
-                response = await client.send(sent)
-                status = response.status_code
-                sent = await flow.asend(response)
-    finally:
-        await flow.aclose()
-    if not login.renewed:
-        return {
-            "ok": False,
-            "error": f"the authorization server gave no new token (status {status})",
-            "error_kind": "unknown",
-            "refused": status is not None and 400 <= status < 500,
-        }
-    return {"ok": True, "state": login.remember()}
 
 
 if __name__ == "__main__":

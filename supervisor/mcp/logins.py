@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from supervisor.mcp.private import UnusableError, locked, read_regular, replace
+from supervisor.mcp.private import UnusableError, locked, read_regular, replace, try_lock
 
 FILE: Final = "mcp-logins.json"
 
@@ -23,6 +23,9 @@ VERSION: Final = 1
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 """Of the file: a thousand logins."""
+
+LOCK_NAME: Final = 16
+"""Characters of a login's key in the name of its lock."""
 
 EARLY_SECONDS: Final = 60.0
 """A token is renewed so long before it expires: a request that carries it may be on its way for a while."""
@@ -109,6 +112,15 @@ class LoginStore:
         """Keep a login durably, in place of the one before."""
         token = self._cipher.encrypt(json.dumps({"url": url, "state": state}).encode())
         self._change(url, token)
+
+    def try_lock(self, url: str) -> int | None:
+        """The right to renew or end a login, among all programs, until the descriptor is closed; None where
+        another one has it. A refresh token that two of them use ends the login."""
+        path = self._path.with_name(f"{FILE}.{_key(url)[:LOCK_NAME]}.lock")
+        try:
+            return try_lock(path)
+        except OSError as error:
+            raise LoginsError(f"{path} cannot be used: {error}") from error
 
     def drop(self, url: str) -> bool:
         """Forget a login; whether there was one."""

@@ -61,6 +61,22 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def try_lock(path: Path) -> int | None:
+    """Be the only one that has this lock, a file of its own, until the descriptor is closed; None where
+    somebody has it. Raises OSError."""
+    path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def replace(path: Path, data: bytes) -> None:
     """Write the file durably, readable for its owner alone. OSError leaves the old content."""
     # A link stays a link: people keep such files somewhere else.

@@ -64,7 +64,11 @@ GetToken = Callable[[str | None], Awaitable[str]]
 
 
 class NoToken(Exception):
-    """There is no token, and why: one line, which the agent is told."""
+    """There is no token, and why: one line, which the agent is told. `for_now`: it may ask again later."""
+
+    def __init__(self, reason: str, *, for_now: bool = False) -> None:
+        super().__init__(reason)
+        self.for_now = for_now
 
 
 @attrs.frozen
@@ -174,7 +178,7 @@ class Proxy:
                     with trio.CancelScope(shield=True), trio.move_on_after(1):
                         await response.aclose()
         except NoToken as error:
-            await exchange.refuse(401, str(error))
+            await exchange.refuse(503 if error.for_now else 401, str(error))
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             log.info("an MCP server could not be asked", error=type(error).__name__)
             await exchange.refuse(502, f"the MCP server cannot be reached ({type(error).__name__})")

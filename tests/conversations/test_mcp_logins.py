@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from house import House, NoCipher, answer, open_house, states, turn
 from support.mcp_servers import TOOLS, RealServer, real_server
 
-from supervisor.conversations.mcp_logins import McpLogins, NotLoggedIn
+from supervisor.conversations.mcp_logins import CannotRenew, McpLogins
 from supervisor.conversations.mcp_probe import McpProbe
 from supervisor.mcp.logins import LoginStore
 
@@ -215,7 +215,7 @@ async def test_an_authorization_server_that_is_away_ends_no_login_that_still_cou
     entry = {"url": server.url, "auth": {"strategy": "oauth2"}}
     assert (await logins.token("calc", entry)).value.startswith("access-")
     change(tmp_path, server, token_expires_at=time.time() - 1)
-    with pytest.raises(NotLoggedIn, match="has ended"):
+    with pytest.raises(CannotRenew, match="cannot be reached"):
         await logins.token("calc", entry)
 
 

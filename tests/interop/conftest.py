@@ -15,7 +15,9 @@ TESTS = Path(__file__).resolve().parents[1]
 if str(TESTS) not in sys.path:
     sys.path.append(str(TESTS))
 
-from interop.model_api.server import ModelApi, running_model_api  # noqa: E402 - the path comes first
+from interop.authorization import Packages  # noqa: E402 - the path comes first
+from interop.authorization import install as install_authorization_server  # noqa: E402
+from interop.model_api.server import ModelApi, running_model_api  # noqa: E402
 from interop.peer_environment import PeerEnvironment, find_python  # noqa: E402
 from interop.real_agents import RealAgent, install  # noqa: E402
 from interop.recording import Recording  # noqa: E402
@@ -107,3 +109,9 @@ def talk(
                 await recording.keep(request.node.name, server.rest, one.id, one.socket)
 
     return opened
+
+
+@pytest.fixture(scope="session")
+def authorization_packages() -> Packages:
+    """npm's oidc-provider."""
+    return install_authorization_server(CACHE / "authorization-server")

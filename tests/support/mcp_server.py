@@ -1,9 +1,11 @@
-"""A real MCP server, from the MCP SDK: `mcp_server.py stdio|http|sse|oauth [options]`.
+"""A real MCP server, from the MCP SDK: `mcp_server.py stdio|http|sse|oauth|resource [options]`.
 
-`http`, `sse` and `oauth` listen on a free loopback port and print it as their first line.
+All but `stdio` listen on a free loopback port and print it as their first line.
 `oauth` wants a token of the SDK's own authorization server, which lets everybody in at once. `--lifetime` is
-that of its tokens in seconds (0: they last); a refresh token counts once. `--log FILE` gets a line for what
-happens.
+that of its tokens in seconds (0: they last); a refresh token counts once.
+`resource` wants a token of another authorization server, `--issuer URL`: one that was issued for it, looked
+at with the keys of that server, or asked about there with `--introspect SECRET`. `--log FILE` gets a line for
+what happens.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import time
 from typing import Any
 
 import anyio
+import httpx2
+import jwt
 import uvicorn
 from mcp.server.auth.provider import (
     AccessToken,
@@ -112,12 +116,52 @@ class Desk:
         self.tokens.pop(token.token, None)
 
 
+class Verifier:
+    """Looks at tokens of another authorization server."""
+
+    def __init__(self, issuer: str, resource: str, secret: str | None, log: Any) -> None:
+        self.issuer, self.resource, self.secret, self.log = issuer, resource, secret, log
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        async with httpx2.AsyncClient() as client:
+            found = (await client.get(f"{self.issuer}/.well-known/openid-configuration")).json()
+            if self.secret is None:
+                keys = (await client.get(found["jwks_uri"])).json()
+                claims = self._claims(token, keys)
+            else:
+                asked = {"token": token}
+                who = ("resource-server", self.secret)
+                claims = (await client.post(found["introspection_endpoint"], data=asked, auth=who)).json()
+        if claims is None or not claims.get("active", True) or claims.get("aud") != self.resource:
+            self.log("refused a token")
+            return None
+        self.log(f"took {token}")
+        return AccessToken(
+            token=token,
+            client_id=claims["client_id"],
+            scopes=claims.get("scope", "").split(),
+            expires_at=claims["exp"],
+            resource=claims["aud"],
+            subject=claims["sub"],
+        )
+
+    def _claims(self, token: str, keys: Any) -> Any:
+        try:
+            key = jwt.PyJWKSet.from_dict(keys)["one"]
+            return jwt.decode(token, key, ["RS256"], audience=self.resource, issuer=self.issuer)
+        except jwt.PyJWTError:
+            return None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["stdio", "http", "sse", "oauth"])
+    parser.add_argument("kind", choices=["stdio", "http", "sse", "oauth", "resource"])
     parser.add_argument("--lifetime", type=int, default=3600)
     parser.add_argument("--log")
     parser.add_argument("--key", help="wanted in the header X-Key")
+    parser.add_argument("--issuer")
+    parser.add_argument("--introspect", metavar="SECRET")
+    parser.add_argument("--scopes", default="tools")
     arguments = parser.parse_args()
 
     def log(line: str) -> None:
@@ -139,6 +183,19 @@ def main() -> None:
                         enabled=True, valid_scopes=["tools"], default_scopes=["tools"]
                     ),
                     "required_scopes": ["tools"],
+                    "validate_token_resource": True,
+                }
+            ),
+        }
+    elif arguments.kind == "resource":
+        resource = f"{origin}/mcp"
+        auth = {
+            "token_verifier": Verifier(arguments.issuer, resource, arguments.introspect, log),
+            "auth": AuthSettings.model_validate(
+                {
+                    "issuer_url": arguments.issuer,
+                    "resource_server_url": resource,
+                    "required_scopes": arguments.scopes.split(),
                     "validate_token_resource": True,
                 }
             ),

@@ -32,7 +32,7 @@ class RealServer:
 
 @contextmanager
 def real_server(kind: str, directory: Path, *options: str) -> Iterator[RealServer]:
-    """A server on loopback: `http`, `sse` or `oauth`."""
+    """A server on loopback: `http`, `sse`, `oauth` or `resource`."""
     log = directory / f"{kind}.log"
     command = [sys.executable, str(PROGRAM), kind, "--log", str(log), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -1,0 +1,166 @@
+"""A certified authorization server (npm's oidc-provider), and the browser of a person who logs in there.
+
+It is installed by a lock file with hashes, once, below `.cache`; `authorization_server/server.mjs` runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+import attrs
+import httpx2
+import trio
+
+from supervisor.agents.node import find_node, find_npm
+
+HERE = Path(__file__).resolve().parent / "authorization_server"
+LOCKED = ("package.json", "package-lock.json")
+NODE = (22,)
+"""The oldest Node.js that oidc-provider supports."""
+
+INSTALL_SECONDS = 300
+HAPPENS_SECONDS = 20.0
+RESOURCE_SECRET = "secret-of-the-resource-server"
+
+
+@attrs.frozen
+class Packages:
+    """What the lock file names, and a Node.js that runs it."""
+
+    node: str
+    directory: Path
+
+
+def install(cache: Path) -> Packages:
+    """Install what the lock file names, in a directory of its hash, unless a session before did."""
+    node = trio.run(find_node, NODE, os.environ).path
+    digest = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in LOCKED)).hexdigest()[:12]
+    home = cache / digest
+    if (home / "ready").exists():
+        return Packages(node, home)
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    for name in LOCKED:
+        shutil.copy(HERE / name, home)
+    npm = trio.run(find_npm, os.environ)
+    path = os.pathsep.join([str(Path(npm[0]).parent), os.environ.get("PATH", os.defpath)])
+    subprocess.run(
+        [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"],
+        cwd=home,
+        env={**os.environ, "PATH": path},
+        check=True,
+        timeout=INSTALL_SECONDS,
+    )
+    (home / "ready").touch()
+    return Packages(node, home)
+
+
+@attrs.define
+class AuthorizationServer:
+    """One that runs."""
+
+    process: subprocess.Popen[str]
+    events: list[dict[str, Any]] = attrs.field(factory=list)
+
+    @property
+    def issuer(self) -> str:
+        return str(self.happened("ready")[0]["issuer"])
+
+    def happened(self, event: str, **fields: Any) -> list[dict[str, Any]]:
+        """What it told, oldest first."""
+        wanted = {"event": event, **fields}
+        return [each for each in list(self.events) if wanted.items() <= each.items()]
+
+    def down(self) -> None:
+        """Let nobody reach it. It forgets nothing."""
+        self._command("down")
+
+    def up(self) -> None:
+        """Let it be reached again, at the same address."""
+        self._command("up")
+
+    def _command(self, word: str) -> None:
+        before = len(self.happened(word))
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+        self.wait_for(word, before + 1)
+
+    def wait_for(self, event: str, count: int = 1) -> None:
+        until = time.monotonic() + HAPPENS_SECONDS
+        while len(self.happened(event)) < count:
+            assert time.monotonic() < until, (event, self.events)
+            assert self.process.poll() is None, "the authorization server has ended"
+            time.sleep(0.01)
+
+
+@contextmanager
+def authorization_server(packages: Packages, **options: Any) -> Iterator[AuthorizationServer]:
+    """Run it, with the options that server.mjs names."""
+    given = json.dumps({"secret": RESOURCE_SECRET, **options})
+    command = [packages.node, str(HERE / "server.mjs"), str(packages.directory), given]
+    environment = {"PATH": os.environ["PATH"]}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        server = AuthorizationServer(process)
+
+        def read() -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("{"):  # the provider itself gives hints there
+                    server.events.append(json.loads(line))
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        try:
+            server.wait_for("ready")
+            yield server
+        finally:
+            process.kill()
+            reader.join(HAPPENS_SECONDS)
+    assert server.happened("failed") == []
+
+
+FORM = re.compile(r'<form[^>]*action="([^"]+)"[^>]*method="post">(.*?)</form>', re.DOTALL)
+FIELD = re.compile(r"<input[^>]*>")
+ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
+ABORT = re.compile(r'href="([^"]+/abort)"')
+
+
+def pages(url: str, *, consent: bool = True) -> str:
+    """Log in and consent (or refuse to) as a person does; where the browser is then sent to, unseen."""
+    with httpx2.Client(timeout=30) as client:
+        for _ in range(20):
+            response = client.get(url)
+            while response.status_code == 200:
+                form = FORM.search(response.text)
+                assert form is not None, response.text
+                fields = {}
+                for field in FIELD.findall(form[2]):
+                    found = dict(ATTRIBUTE.findall(field))
+                    fields[found["name"]] = unescape(found.get("value", "somebody"))
+                abort = ABORT.search(response.text)
+                if fields["prompt"] == "consent" and not consent:
+                    assert abort is not None, response.text
+                    response = client.get(unescape(abort[1]))
+                else:
+                    response = client.post(unescape(form[1]), data=fields)
+            assert response.status_code in (302, 303), response.text
+            url = urljoin(url, response.headers["Location"])
+            if "/callback?" in url:
+                return url
+    raise AssertionError("no end of redirects")
