@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
@@ -53,6 +53,13 @@ MAX_AGENT_REQUESTS: Final = 1000
 MAX_AGENT_REQUEST_BYTES: Final = 64 * 1024 * 1024
 """How many bytes the requests of the agent that are under way may have together; refused like a storm beyond.
 Four of the largest, which is as many files as are written at a time."""
+
+LONG_ANSWERS: Final = frozenset({"fs/read_text_file", "terminal/output"})
+"""What is answered with some megabytes for a request of some bytes."""
+
+LONG_ANSWERS_AT_ONCE: Final = 2
+"""How many such answers are made for one agent at a time: a thousand would be gigabytes. Two, since one may
+wait for a file system."""
 
 FRAME_OVERHEAD_BYTES: Final = 64
 """What a queued frame counts as, beside its own bytes: a million of small answers are not small."""
@@ -115,6 +122,7 @@ class Connection:
         self._calls: jsonrpc.RequestTable[_Call] = jsonrpc.RequestTable()
         self._serving: dict[jsonrpc.Id, trio.CancelScope] = {}
         self._serving_bytes = 0
+        self._long_answers = trio.Semaphore(LONG_ANSWERS_AT_ONCE)
         self._share = share()
         self._noise, self._oversize = Tally("noise"), Tally("oversize")
         self._faults = Tally("faults")
@@ -443,7 +451,7 @@ class Connection:
         frame = b""
         with scope:
             try:
-                frame = await encoded(request.id, await answer)
+                frame = await self._made(request, answer)
             except RpcError as error:
                 frame = jsonrpc.encode_error(request.id, error)
             except Exception:  # noqa: BLE001 - logged by _fault
@@ -453,6 +461,21 @@ class Connection:
         if scope.cancelled_caught:
             frame = jsonrpc.encode_error(request.id, RpcError(REQUEST_CANCELLED, "Request cancelled"))
         self._enqueue(frame)
+
+    async def _made(self, request: jsonrpc.Request, answer: Awaitable[Any]) -> bytes:
+        """The answer as a line. What is long waits until the ones before it are on their way."""
+        if request.method not in LONG_ANSWERS:
+            return await encoded(request.id, await answer)
+        try:
+            await self._long_answers.acquire()
+        except trio.Cancelled:
+            if isinstance(answer, Coroutine):
+                answer.close()
+            raise
+        try:
+            return await encoded(request.id, await answer)
+        finally:
+            self._long_answers.release()
 
     def _take_back(self, params: Any) -> None:
         request_id = params.get("requestId") if isinstance(params, dict) else None

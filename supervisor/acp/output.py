@@ -7,6 +7,8 @@ import weakref
 from collections import deque
 from typing import Final
 
+import attrs
+
 DEFAULT_OUTPUT_BYTES: Final = 1024 * 1024
 """How much output is kept when the agent does not say, bytes."""
 
@@ -62,14 +64,38 @@ class OutputRing:
 
     def text(self, *, final: bool) -> str:
         """What is kept. Unless `final`, a character whose last bytes have not come yet is left out."""
-        kept = b"".join(self._chunks)
-        start = max(0, len(kept) - self._limit)
+        return self.seen().text(final=final)
+
+    def seen(self) -> Seen:
+        """What is kept now, to be read in another thread: that takes some 10 milliseconds for a full ring."""
+        *full, last = self._chunks or (bytearray(),)
+        # Only the last piece still grows.
+        return Seen((*full, bytes(last)), max(0, self.held - self._limit), self.truncated)
+
+
+@attrs.frozen
+class Seen:
+    """What a ring held at one time."""
+
+    pieces: tuple[bytes | bytearray, ...] = attrs.field(repr=False)
+    surplus: int
+    """Bytes at the beginning that are beyond the limit."""
+    truncated: bool
+
+    def text(self, *, final: bool) -> str:
+        """See OutputRing.text. Keeps other threads from running for no longer than a piece takes."""
+        start = self.surplus
         if self.truncated:
-            last = min(start + 3, len(kept))
-            while start < last and kept[start] & 0xC0 == 0x80:
+            beginning = b"".join(self.pieces[:2])
+            last = min(start + 3, len(beginning))
+            while start < last and beginning[start] & 0xC0 == 0x80:
                 start += 1
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        return decoder.decode(memoryview(kept)[start:], final)
+        texts = []
+        for piece in self.pieces:
+            texts.append(decoder.decode(memoryview(piece)[start:]))
+            start = max(0, start - len(piece))
+        return "".join(texts) + decoder.decode(b"", final)
 
 
 class OutputPool:

@@ -232,7 +232,7 @@ class Services:
             self._places.give()
 
     async def _show(self, params: Json) -> Json:
-        return self._terminal(params).output()
+        return await self._terminal(params).output()
 
     async def _wait(self, params: Json) -> Json:
         terminal = self._terminal(params)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import trio
@@ -13,7 +14,9 @@ import trio
 from supervisor.fairness import share
 
 from .errors import INTERNAL_ERROR, RpcError
+from .large import work
 from .output import OutputPool, OutputRing
+from .weight import LARGE_BYTES
 
 DRAIN_SECONDS: Final = 0.25
 """How long the output may go on after the exit before the exit is told. What the process wrote is in the pipe
@@ -132,11 +135,16 @@ class Terminal:
         """The id of the process and of its group."""
         return self._process.pid
 
-    def output(self) -> dict[str, Any]:
-        """The answer to `terminal/output`."""
+    async def output(self) -> dict[str, Any]:
+        """The answer to `terminal/output`. Cancellation leaves a thread that ends by itself behind."""
         status = self.exit_status() if self.exited.is_set() else None
-        text = self._output.text(final=self.exited.is_set())
-        answer: dict[str, Any] = {"output": text, "truncated": self._output.truncated}
+        seen, final = self._output.seen(), status is not None
+        if self._output.held > LARGE_BYTES:
+            read = partial(seen.text, final=final)
+            text = await trio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=work().threads)
+        else:
+            text = seen.text(final=final)
+        answer: dict[str, Any] = {"output": text, "truncated": seen.truncated}
         if status is not None:
             answer["exitStatus"] = status
         return answer

@@ -46,6 +46,16 @@ ANSWER_SECONDS: Final = 3.0
 """From a request to the pid, for which the spawner forks twice. One that takes longer was stopped by
 somebody."""
 
+LONGEST_STRING: Final = 128 * 1024 - 1
+"""Bytes that one argument or variable can have on Linux (execve(2), MAX_ARG_STRLEN)."""
+
+MOST_STRINGS_BYTES: Final = 6 * 1024 * 1024
+"""Bytes that arguments and variables can have together, whatever the limits: three quarters of what the
+kernel takes for a stack. What is more is refused before it is encoded and sent to the spawner."""
+
+LONGEST_PATH: Final = 4095
+"""Bytes of a path (PATH_MAX)."""
+
 ATTEMPTS: Final = 3
 """How often a start is asked for in all when somebody kills the spawner over it. Nothing has run by then."""
 
@@ -122,10 +132,17 @@ async def start_child(request: Request, mark: Mark, seconds: float = SPAWN_SECON
 
 
 def _check(request: Request) -> None:
-    """Raise ValueError for what no program can be given."""
+    """Raise ValueError, or OSError, for what no program can be given. Neither repeats what is too long."""
     if not request.argv:
         raise ValueError("an empty command cannot be started")
     cwd = () if isinstance(request.cwd, int) else (str(request.cwd),)
+    for path in (request.argv[0], *cwd):
+        if len(path) > LONGEST_PATH:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+    # Characters, which are never more than bytes: the kernel counts exactly.
+    sizes = [*map(len, request.argv), *(len(name) + len(value) for name, value in request.env.items())]
+    if max(sizes) > LONGEST_STRING or sum(sizes) > MOST_STRINGS_BYTES:
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
     if any("\0" in text for text in (*request.argv, *cwd, *request.env, *request.env.values())):
         raise ValueError("embedded null byte")
     if any(not name or "=" in name for name in request.env):

@@ -13,6 +13,8 @@ import trio.testing
 
 from supervisor.acp.connection import (
     EXPLAIN_SECONDS,
+    LONG_ANSWERS,
+    LONG_ANSWERS_AT_ONCE,
     MAX_AGENT_REQUESTS,
     NOISE_BYTES,
     Connection,
@@ -240,6 +242,29 @@ async def test_a_storm_of_requests_is_bounded() -> None:
         assert {answer["error"]["code"] for answer in refused} == {-32603}
         await trio.testing.wait_all_tasks_blocked()
         assert started == MAX_AGENT_REQUESTS
+
+
+@pytest.mark.parametrize("method", sorted(LONG_ANSWERS))
+async def test_a_storm_of_requests_with_long_answers_gathers_few_of_them(method: str) -> None:
+    async with connected() as (_, peer, handler):
+        making = most = 0
+
+        async def serve(_method: str, _params: Any) -> Any:
+            nonlocal making, most
+            making += 1
+            most = max(most, making)
+            await trio.sleep(0)
+            making -= 1
+            return {"output": "x" * (LARGE_BYTES + 1)}
+
+        handler.serve = serve
+        asked = [{"id": n, "method": method} for n in range(50)]
+        taken_back = {"method": "$/cancel_request", "params": {"requestId": 49}}
+        await peer.write(*asked, taken_back)
+        answers = [await peer.read() for _ in asked]
+        assert {answer["id"] for answer in answers} == set(range(50))
+        assert [answer["id"] for answer in answers if "error" in answer] == [49]
+        assert most == LONG_ANSWERS_AT_ONCE
 
 
 async def test_errors_and_null_results_of_the_agent() -> None:

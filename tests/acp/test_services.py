@@ -546,6 +546,33 @@ async def test_terminals_are_bounded(workspace: Path) -> None:
         assert (await refused(services, "terminal/create", command="true")).code == -32603
 
 
+async def test_a_large_output_is_read_beside_everything_else(workspace: Path) -> None:
+    # Bytes that are no UTF-8: each is decoded on its own.
+    script = f"head -c {MAX_OUTPUT_BYTES} /dev/zero | tr '\\0' '\\377'"
+    async with serving(workspace) as services:
+        terminal = await start(services, script, outputByteLimit=MAX_OUTPUT_BYTES)
+        await services.handle("terminal/wait_for_exit", terminal)
+        gaps = [0.0]
+
+        async def watch() -> None:
+            last = time.perf_counter()
+            while True:
+                await trio.sleep(0)
+                now = time.perf_counter()
+                gaps.append(now - last)
+                last = now
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            begun = time.perf_counter()
+            for _ in range(5):
+                shown = await services.handle("terminal/output", terminal)
+            took = time.perf_counter() - begun
+            nursery.cancel_scope.cancel()
+        assert shown["output"] == "\ufffd" * MAX_OUTPUT_BYTES
+        assert max(gaps) < took / 10, (max(gaps), took)
+
+
 def test_the_outputs_of_all_terminals_together_are_bounded() -> None:
     pool = OutputPool()
     rings = [OutputRing(MAX_OUTPUT_BYTES, pool) for _ in range(MAX_TERMINALS)]

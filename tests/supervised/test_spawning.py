@@ -160,6 +160,30 @@ async def test_errors_are_told_apart(containment, tmp_path):
 # -- the spawner -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("argv", "variable", "reason"),
+    [
+        (["x" * 15_000_000], "", "File name too long"),
+        (["true", "x" * 15_000_000], "", "Argument list too long"),
+        (["true", *["x" * 100_000] * 100], "", "Argument list too long"),
+        (["true"], "x" * 15_000_000, "Argument list too long"),
+    ],
+)
+async def test_what_no_kernel_takes_is_refused_in_few_words(containment, tmp_path, argv, variable, reason):
+    async def start(argv, *, cwd, env, stdin, output):
+        request = spawning.Request(argv=argv, cwd=cwd, env=env, stdin=stdin, stdout=output, stderr=output)
+        return await spawning.start_child(request, containment.new_mark())
+
+    async with trio.open_nursery() as nursery:
+        services = Services(nursery=nursery, workspace=tmp_path, start=start, environment=ENV)
+        wanted = {"command": argv[0], "args": argv[1:], "env": [{"name": "A", "value": variable}]}
+        with pytest.raises(RpcError, match=reason) as caught:
+            await services.handle("terminal/create", wanted)
+        assert len(str(caught.value)) < 500
+        await services.close()
+    assert containment.spawner.pids()
+
+
 async def test_the_spawner_is_small_and_knows_nothing(containment, tmp_path):
     (pid,) = containment.spawner.pids()
     assert environment(pid).keys() <= {"LD_LIBRARY_PATH"}
