@@ -135,7 +135,8 @@ class McpLogins:
                         return _token(name, answer["state"])
                     if answer.get("refused") == "invalid_client":
                         # It knows our registration no more: the next login makes another one.
-                        await self.keep(server["url"], {**state, "client_info": None})
+                        tokens = {**state["tokens"], "refresh_token": None}
+                        await self.keep(server["url"], {**state, "tokens": tokens, "client_info": None})
                 except (HelperFailed, LoginsError) as error:
                     raise CannotRenew(f"the login cannot be renewed: {error}") from error
         reason = answer.get("error")

@@ -226,9 +226,23 @@ def test_scopes_that_are_configured_are_asked_for(world: World) -> None:
     assert set(world.grants("authorization_code")[0]["scope"].split()) >= {"tools", "other"}
 
 
-def expire(world: World, **tokens: str) -> None:
+def test_a_registration_that_the_provider_has_forgotten_is_made_anew(world: World) -> None:
+    world.add()
+    world.log_in()
+    expire(world, client="of-another-day")
+    for _ in range(2):
+        assert "has ended: `ostler mcp login calc`" in world.run("test", "calc", status=1)
+    assert [each["error"] for each in world.authorization.happened("grant refused")] == ["invalid_client"]
+    world.log_in()
+    assert len(world.authorization.happened("registered")) == 2
+    assert "2 tools" in world.run("test", "calc")
+
+
+def expire(world: World, client: str | None = None, **tokens: str) -> None:
     """Let the access token that is kept have expired."""
     state = world.kept()
+    if client is not None:
+        state["client_info"]["client_id"] = client
     state["token_expires_at"] = time.time() - 1
     state["tokens"].update(tokens)
 
