@@ -34,12 +34,12 @@ SHARES: Mapping[str, float] = {
     "agent": 0.1,
     "patch-settings": 0.05,
     "patch-conversation": 0.05,
-    "query": 0.045,
+    "query": 0.051,
     "events-socket": 0.03,
     "session-socket": 0.03,
     "http-bytes": 0.02,
-    "impolite": 0.01,
-    "said": 0.005,
+    "impolite": 0.006,
+    "said": 0.003,
 }
 """The part of all inputs that each target gets."""
 

@@ -8,7 +8,7 @@ import shlex
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ import trio
 from chaos import accidents, checks
 from chaos.clients import REQUEST_S, Follower, Sender
 from support.client import Rest
-from support.processes import alive, descendants, everyone, info, kill
+from support.processes import alive, alive_since, descendants, everyone, info, kill
 from support.scripted import ScriptedLog, scripted_command
 from support.server import ServerProcess
 
@@ -191,12 +191,10 @@ class Run:
         """SIGKILLs of the server, with its warden or without."""
         return self.report.faults["server"] + self.report.faults["both"]
 
-    def everybody(self) -> set[int]:
-        """Every process that agents are or have started, dead or alive."""
-        return {pid for log in self.logs for pid in log.pids() + log.children()}
-
-    def living(self) -> list[int]:
-        return [pid for pid in self.everybody() if alive(pid)]
+    def living(self) -> dict[int, float]:
+        """Every living process that agents are or have started, and when it was seen."""
+        seen = [item for log in self.logs for item in log.seen().items()]
+        return {pid: when for pid, when in seen if alive_since(pid, when)}
 
     def _may_end(self, log: ScriptedLog) -> None:
         """The agent of a conversation may be ended from now on."""
@@ -220,7 +218,8 @@ class Run:
     async def _fault(self, kind: str, nursery: trio.Nursery) -> None:
         match kind:
             case "agent" | "stall":
-                pids = sorted(pid for log in self.logs for pid in log.pids() if alive(pid))
+                living = self.living()
+                pids = sorted(pid for log in self.logs for pid in log.pids() if pid in living)
                 if not pids:
                     return
                 pid = self.chance.choice(pids)
@@ -342,12 +341,12 @@ class Run:
         await self.house.server.start()
         self._kills = 0
 
-    async def _all_gone(self, before: Sequence[int], whose: str) -> None:
+    async def _all_gone(self, before: Mapping[int, float], whose: str) -> None:
         begin = time.monotonic()
         left = list(before)
         while left and time.monotonic() - begin < GONE_S:
             await trio.sleep(0.01)
-            left = [pid for pid in before if alive(pid)]
+            left = [pid for pid, when in before.items() if alive_since(pid, when)]
         took = time.monotonic() - begin
         self.report.figures["slowest_clean_up_seconds"] = round(
             max(took, self.report.figures.get("slowest_clean_up_seconds", 0.0)), 2

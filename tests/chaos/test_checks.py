@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
+
 import pytest
 from chaos import checks
+from support.processes import alive_since
 
 
 def said(name, source="user"):
@@ -107,3 +111,13 @@ def test_the_log(text, signalled, kills, wrong):
 def test_the_list_of_agents(shown, right):
     agents = [dict(zip(("conversation_id", "pid", "processes"), each, strict=True)) for each in shown]
     assert (checks.agents_problems(agents, {1: "the server"}, {"a": 3}) == []) is right
+
+
+def test_a_number_that_was_given_again_is_another_process():
+    with subprocess.Popen(["sleep", "60"]) as process:
+        now = time.time()
+        assert alive_since(process.pid, now)
+        assert not alive_since(process.pid, now - 60)
+        process.kill()
+        process.wait()
+        assert not alive_since(process.pid, now)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+CLOCK_SLACK_S = 0.1  # between the kernel's ticks and the clock
 CLOSE_WAIT = "08"  # the state in /proc/net/tcp of a connection that only the other side has closed
 
 
@@ -42,6 +43,18 @@ def alive(pid: int) -> bool:
     """Whether it runs: a zombie does not."""
     found = info(pid)
     return found is not None and found.state not in "ZX"
+
+
+def alive_since(pid: int, when: float) -> bool:
+    """Whether the process of that number that ran at this Unix time still does: numbers are given again."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return False
+    fields = stat[stat.rindex(")") + 2 :].split()
+    begun = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return fields[0] not in "ZX" and booted + begun <= when + CLOCK_SLACK_S
 
 
 def everyone() -> list[ProcessInfo]:

@@ -42,6 +42,11 @@ class ScriptedLog:
         """The grandchildren it started, oldest first."""
         return [record["child"] for record in self.records("spawn")]
 
+    def seen(self) -> dict[int, float]:
+        """When (Unix time) each of these processes was there, the agents' and the grandchildren's."""
+        agents = {record["pid"]: record["time"] for record in self.records("start")}
+        return agents | {record["child"]: record["time"] for record in self.records("spawn")}
+
     def received(self, method: str) -> list[dict[str, Any]]:
         """The messages with this method, oldest first."""
         messages = [record["message"] for record in self.records("received")]
