@@ -305,6 +305,8 @@ async def _ask(request: Request, content: bytes, mark: Mark, by: Spawner) -> Chi
         if word.startswith(b"e"):
             raise _error(word, request)
         if not word.startswith(b"p"):
+            # It is gone, or somebody has taken from it what a start needs (prlimit(2)): another has that.
+            by.lost(channel)
             raise _SpawnerGone
         # From here on it is known, and does not run a program before we say so.
         pid = int(word[1:])

@@ -46,6 +46,7 @@ class Journal:
         """Counts the opens of this file: every start of a server has a higher one."""
         self._readers = readers
         self._writer = Writer(store, self._failed, self._look_again)
+        readers.on_damage = self._writer.fail
         # A log lives as long as somebody uses it: its conversation, a cursor, or rows on their way to disk.
         self._logs: weakref.WeakValueDictionary[str, Log] = weakref.WeakValueDictionary()
         # Loading, creating and deleting one conversation exclude each other: two objects for one log would

@@ -14,9 +14,9 @@ import attrs
 import trio
 
 from . import queries
-from .errors import JournalClosed, JournalError, JournalUnavailable
+from .errors import JournalClosed, JournalError, JournalFailed, JournalUnavailable
 from .store import BUSY_TIMEOUT
-from .trouble import Nature, nature
+from .trouble import Nature, is_damage, nature
 
 T = TypeVar("T")
 
@@ -47,6 +47,8 @@ class Readers:
 
     def __init__(self, path: Path, busy_timeout: float = BUSY_TIMEOUT) -> None:
         """Open the connections. Synchronous: run it in a thread."""
+        self.on_damage: Callable[[JournalError], object] = lambda _error: None
+        """Told when a read shows that the files are damaged."""
         self._limiter = trio.CapacityLimiter(READERS)
         self._scans = trio.CapacityLimiter(SCANS)
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
@@ -84,7 +86,10 @@ class Readers:
                 raise JournalUnavailable(
                     f"The journal cannot be read now: {error}. Try again later."
                 ) from error
-            raise JournalError(f"cannot read the journal: {error}") from error
+            found = JournalError(f"cannot read the journal: {error}")
+            if is_damage(error):
+                self.on_damage(JournalFailed(str(found)))
+            raise found from error
         except trio.Cancelled:
             call.interrupt()
             raise

@@ -49,8 +49,14 @@ _ADVICE = {
 }
 """Failures that pass, by SQLite's primary code, and what a person can do."""
 
-_LASTING = frozenset({sqlite3.SQLITE_IOERR_CORRUPTFS, sqlite3.SQLITE_IOERR_DATA})
-"""Kinds of I/O errors that do not pass: the file system, or the page, is damaged."""
+_LASTING = frozenset({
+    sqlite3.SQLITE_IOERR_CORRUPTFS,
+    sqlite3.SQLITE_IOERR_DATA,
+    sqlite3.SQLITE_IOERR_SHORT_READ,
+})  # fmt: skip
+"""Kinds of I/O errors that do not pass: the file system, or the page, is damaged, or a file was cut."""
+
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 _OWN_CODES = frozenset({
     sqlite3.SQLITE_CONSTRAINT,
@@ -79,6 +85,12 @@ def nature(error: BaseException) -> Nature:
     if code & _PRIMARY in _OWN_CODES:
         return Nature.OWN
     return Nature.PASSES if code & _PRIMARY in _ADVICE and code not in _LASTING else Nature.LASTS
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether the files are no journal any more, whoever meets it: the next start may find what is left."""
+    code = _code(error)
+    return code is not None and (code in _LASTING or code & _PRIMARY in _DAMAGE)
 
 
 def is_full(error: BaseException) -> bool:

@@ -232,6 +232,12 @@ class Writer:
             log.warning("the journal is written again", seconds=seconds, attempts=trouble.attempts)
         self._changes.unpark_all()
 
+    def fail(self, error: JournalError) -> None:
+        """Nothing is to be written any more, for a reason that somebody else met. Nothing if it failed
+        already."""
+        if self.failure is None:
+            self._failed(error)
+
     def _failed(self, error: JournalError) -> None:
         self.failure = error
         self.trouble = None

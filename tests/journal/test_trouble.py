@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 import structlog
@@ -216,6 +216,27 @@ async def test_a_file_that_is_gone_ends_the_journal(journal_path, make_log, make
             log.append([make_row()])
             with trio.fail_after(PATIENCE_S), pytest.raises(JournalError, match="deleted or replaced"):
                 await log.flushed()
+
+
+@pytest.mark.parametrize("damaged", ["", "-wal"])
+async def test_a_read_of_a_damaged_file_ends_the_journal(journal_path, make_log, make_row, damaged):
+    """Nothing may be written for long, and everybody who reads would be told to ask again."""
+    with pytest.raises(JournalError, match="cannot read the journal"):
+        async with open_journal(journal_path) as journal:
+            log = await make_log(journal, "c-1")
+            log.append([make_row()])
+            await log.flushed()
+            with open(f"{journal_path}{damaged}", "r+b") as file:
+                if damaged:
+                    file.truncate(0)
+                else:
+                    file.write(b"\xff" * os.fstat(file.fileno()).st_size)
+            for _ in range(8):  # a connection may have in its cache what it needs
+                with suppress(JournalError):
+                    await journal.search_records()
+            with pytest.raises(JournalError, match="cannot read the journal") as caught:
+                journal.accept()
+            assert not isinstance(caught.value, JournalUnavailable)
 
 
 async def test_trouble_is_logged_once_a_minute(quick, make_log, make_row, failing, monkeypatch):

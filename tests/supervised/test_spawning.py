@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from support.lease import leased
 from support.processes import alive, command_line, environment, info, kill
 
 from supervisor.acp import RpcError, Services
-from supervisor.agents import brand, spawning, tree
+from supervisor.agents import brand, spawner, spawning, tree
 from supervisor.agents.containment import open_containment
 from supervisor.agents.levels import Level
 from supervisor.agents.process import SpawnError, StopPolicy, spawn
@@ -182,6 +183,14 @@ async def test_what_no_kernel_takes_is_refused_in_few_words(containment, tmp_pat
         assert len(str(caught.value)) < 500
         await services.close()
     assert containment.spawner.pids()
+
+
+async def test_a_spawner_whose_limits_somebody_took_is_replaced(containment, tmp_path):
+    (before,) = containment.spawner.pids()
+    resource.prlimit(before, spawner.RLIMIT_LOCKS, (0, 0))  # as any process of the user can
+    async with agent(python("print('hello')"), tmp_path) as process:
+        assert await said(process) == "hello\n"
+    assert containment.spawner.pids() != (before,)
 
 
 async def test_the_spawner_is_small_and_knows_nothing(containment, tmp_path):
