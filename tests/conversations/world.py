@@ -20,6 +20,7 @@ from supervisor.conversations.errors import AgentFailure
 from supervisor.conversations.failures import from_rpc
 from supervisor.conversations.info import conversation_info, full_state
 from supervisor.conversations.launcher import Login
+from supervisor.conversations.mounting import Mounted
 from supervisor.conversations.operators import Tally
 from supervisor.conversations.originals import Allowance, Originals
 from supervisor.conversations.permission_requests import PermissionRequests
@@ -165,7 +166,7 @@ class World:
         except AgentFailure as failure:
             self.turns.run_failed(failure)
             return
-        started = Started(session, attrs.evolve(models, current=current or models.current), ())
+        started = Started(session, attrs.evolve(models, current=current or models.current), Mounted())
         run = cast(AgentRun, SimpleNamespace(initialized=initialized))
         note_session(self.record, run, started)
         self.reports.session(started)
