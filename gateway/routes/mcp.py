@@ -278,7 +278,11 @@ class McpRoutes:
         settings = schemas.ref("SettingsResponse")
         one = "/api/settings/mcp/<settings_key>"
         trial, job = schemas.ref("MCPTestRequest"), schemas.ref("MCPOAuthStatusResponse")
-        unknown = {404: "No such login"}
+        untold = {
+            400: "Unknown value of X-Expose-Secrets",
+            404: "No such login",
+            503: "No key to encrypt with",
+        }
         unusable = {409: "The stored secrets are unusable", 503: "There is no room, or no master key"}
         return (
             Route(
@@ -309,7 +313,7 @@ class McpRoutes:
                 tag=TAG,
                 headers=expose,
                 result=job,
-                errors={**unknown, 400: "Unknown value of X-Expose-Secrets", 503: "No key to encrypt with"},
+                errors=untold,
             ),
             Route(
                 method="POST",
@@ -320,7 +324,7 @@ class McpRoutes:
                 headers=expose,
                 body=schemas.obj({"callback_url": {"type": "string", "minLength": 1}}, "callback_url"),
                 result=job,
-                errors={**unknown, 400: "Unknown value of X-Expose-Secrets", 503: "No key to encrypt with"},
+                errors=untold,
             ),
             Route(
                 method="POST",

@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-__all__ = ["Shares", "for_children", "give_back", "limit", "raise_limit", "shares", "used"]
+__all__ = ["Shares", "give_back", "limit", "raise_limit", "shares", "used"]
 
 FIXED: Final = 40
 """What the server has open whatever it does: 22 are measured (journal, its readers, event loop, standard
@@ -125,11 +125,6 @@ def raise_limit() -> None:
     except (OSError, ValueError):
         return
     _before = _before or (soft, hard)
-
-
-def for_children() -> tuple[int, int] | None:
-    """Soft and hard limit that children must get; None where they may inherit what this process has."""
-    return _before
 
 
 def give_back(pid: int) -> None:

@@ -69,7 +69,6 @@ async def test_the_server_raises_its_limit_and_agents_have_that_of_before(tmp_pa
         assert status["descriptors"]["limit"] == hard
         assert resource.prlimit(pid_of(server), resource.RLIMIT_NOFILE) == (hard, hard)
         made = await server.rest.create(tmp_path, {"acp_server": "custom", "acp_command": scripted_command()})
-        # A process may look in its first moment and see the server's; it is given its own right afterwards.
         said = json.dumps(await server.rest.turn(made["id"], "!terminal sh -c ulimit${IFS}-n"))
         (agent,) = (await server.rest.call("GET", "/api/agents"))["agents"]
         assert resource.prlimit(agent["pid"], resource.RLIMIT_NOFILE)[0] == 300
@@ -80,7 +79,7 @@ def test_without_a_higher_limit_nothing_is_changed(monkeypatch):
     monkeypatch.setattr(descriptors, "_before", None)
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (100, 100))
     descriptors.raise_limit()
-    assert descriptors.for_children() is None
+    assert descriptors._before is None
 
 
 # -- few
