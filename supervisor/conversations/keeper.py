@@ -288,6 +288,8 @@ class Keeper:
             if self._note_crash(str(run.connection.reason or status)) and self._nursery is not None:
                 self.restarting = True
                 self._came_back = trio.Event()
+                # Made before its task runs, so that a stop in this very moment is heard.
+                self._coming_back = trio.CancelScope()
                 self.set_phase("restarting")
                 self._nursery.start_soon(self._restart)
         elif was_ready:
@@ -319,7 +321,7 @@ class Keeper:
             self.wake()
 
     async def _try_until_back(self) -> None:
-        with trio.CancelScope() as self._coming_back:
+        with self._coming_back:
             while True:
                 before = self._crashes
                 try:

@@ -16,6 +16,7 @@ from house import QUICK, answer, events, one, open_house, say, settled, speaking
 
 from supervisor.agents import RestartPolicy, tree
 from supervisor.conversations.admission import Limits, memory_budget
+from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.errors import AtCapacity
 
 SOON = RestartPolicy(first_pause=0.05, longest_pause=0.1)
@@ -118,6 +119,34 @@ async def test_an_operator_stops_an_agent_that_is_coming_back(tmp_path: Path) ->
         await house.supervisor.stop_agent(conversation.id)
         assert conversation.runner.keeper.phase == "stopped"
         assert len(house.log.pids()) == 1
+
+
+async def test_a_stop_in_the_moment_of_the_crash_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop may run before the task that brings the agent back has run at all. Trio runs the two in an
+    order of chance, so the moment is tried often."""
+    async with (
+        open_house(tmp_path, restart=RestartPolicy(first_pause=60.0)) as house,
+        trio.open_nursery() as stops,
+    ):
+
+        def stop_at_once(conversation: Conversation, phase: str) -> None:
+            if phase == "restarting":
+                stops.start_soon(house.supervisor.stop_agent, conversation.id)
+
+        for _ in range(10):
+            conversation = await house.start()
+            host = conversation.runner.keeper._host
+            told = host.phase_changed
+            monkeypatch.setattr(
+                host,
+                "phase_changed",
+                lambda phase, told=told, of=conversation: (told(phase), stop_at_once(of, phase)),
+            )
+            await turn(conversation, "!crash 1")
+            await until(lambda of=conversation: of.runner.keeper.phase == "stopped", "the stop")
+        assert len(house.log.pids()) == 10
 
 
 async def test_at_the_limit_the_longest_idle_makes_room_and_comes_back(tmp_path: Path) -> None:
