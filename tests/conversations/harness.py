@@ -177,8 +177,9 @@ async def speaking(conversation: Conversation) -> None:
 
 
 async def calling(conversation: Conversation) -> None:
-    """A tool call of the agent's is open."""
-    await until(lambda: conversation.runner._translator._cards, "a tool call")
+    """A tool call of the agent's is open and recorded; it is held for a moment first."""
+    translator = conversation.runner._translator
+    await until(lambda: any(card.started_id for card in translator._cards.values()), "a tool call")
 
 
 async def settled(conversation: Conversation) -> str:
