@@ -11,8 +11,8 @@ import attrs
 import structlog
 import trio
 
-from supervisor.conversations.mcp_helper import HelperFailed
-from supervisor.conversations.mcp_probe import CannotTry, Login, McpProbe
+from supervisor.conversations.mcp.helper import HelperFailed
+from supervisor.conversations.mcp.probe import CannotTry, Login, McpProbe
 from supervisor.credentials import CredentialsFailure
 from supervisor.mcp.logins import LoginsError
 

@@ -30,12 +30,12 @@ from gateway.services import Services
 from gateway.state import StateRefused, make_private
 from supervisor.agents import Level, Lifeline, load_catalog, open_containment, presets
 from supervisor.agents.lifeline import WardenGone
-from supervisor.conversations.errors import InvalidStart
-from supervisor.conversations.launcher import Launcher
-from supervisor.conversations.mcp_logins import McpLogins
-from supervisor.conversations.mcp_probe import McpProbe
+from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.mcp.logins import McpLogins
+from supervisor.conversations.mcp.probe import McpProbe
+from supervisor.conversations.state.errors import InvalidStart
+from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.supervisor import open_supervisor
-from supervisor.conversations.vault import Vault
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore, is_private, take_private
 from supervisor.journal import Journal, JournalClosed, JournalError, open_journal
 from supervisor.mcp import server_errors
@@ -148,7 +148,9 @@ async def serve(
                 root.start_soon(_watch_journal, services.supervisor.journal, notifier)
                 async with trio.open_nursery() as serving:
                     app = cast(ASGIFramework, create_app(services))
-                    serve = partial(serve_connections, lobby=services.lobby, control=control)
+                    serve = partial(
+                        serve_connections, connection_limits=services.connection_limits, control=control
+                    )
                     await serving.start(serve, app, sockets, config, services.closing)
                     if lifeline is not None:
                         lifeline.serving(sockets)
@@ -253,7 +255,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     )
     cipher = StoreCipher(secrets)
     settings = SettingsStore(config.state, presets(catalog), server_errors, cipher)
-    vault = Vault(cipher)
+    secret_box = SecretBox(cipher)
     logins = McpLogins(LoginStore(config.state, cipher), environ, config.state)
     supervision = config.supervision
 
@@ -272,7 +274,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
         mcp_file=McpFile(config.state),
         mcp_logins=logins,
         hidden=(*config.session_api_keys, *(value for name, value in environ.items() if is_private(name))),
-        vault=vault,
+        secret_box=secret_box,
     )
 
     async def default_agent() -> AgentSettings:
@@ -288,7 +290,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
         open_supervisor(
             journal=journal,
             launcher=launcher,
-            vault=vault,
+            secret_box=secret_box,
             default_agent=default_agent,
             forced_vocabulary=config.event_vocabulary,
             deadlines=supervision.deadlines,

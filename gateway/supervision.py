@@ -12,15 +12,15 @@ from gateway.parsing import directory, pick, positive_float, positive_int
 from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import RestartPolicy
 from supervisor.agents.warden import DRAIN_SECONDS, DRAIN_VARIABLE
-from supervisor.conversations.admission import (
+from supervisor.conversations.agent.admission import (
     FULL_POLICIES,
     IDLE_SECONDS,
     STARTS_AT_ONCE,
     Limits,
     memory_budget,
 )
-from supervisor.conversations.deadlines import Deadlines
-from supervisor.conversations.originals import CONVERSATION_BYTES, TURN_BYTES, Allowance
+from supervisor.conversations.recording.attachments import CONVERSATION_BYTES, TURN_BYTES, Allowance
+from supervisor.conversations.state.deadlines import Deadlines
 
 OFF: Final = "off"
 """Turns a limit off."""

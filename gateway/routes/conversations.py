@@ -25,7 +25,7 @@ from gateway.routing import Param, Route
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from gateway.start_request import read_start_request
-from supervisor.conversations.errors import UnknownConversation
+from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal import LogDeleted
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from supervisor.agents import descriptors, spawner, tree
 from supervisor.agents.mark import Mark
 from supervisor.agents.prctl import attachable
 from supervisor.agents.tree import ProcessId
-from supervisor.patience import Lanes, in_time
+from supervisor.patience import KeyedLimiters, in_time
 
 __all__ = ["SPAWN_SECONDS", "Child", "Request", "Spawner", "StartTimeout", "start_child"]
 
@@ -59,7 +59,7 @@ LONGEST_PATH: Final = 4095
 ATTEMPTS: Final = 3
 """How often a start is asked for in all when somebody kills the spawner over it. Nothing has run by then."""
 
-_LAUNCHING: Final = Lanes(2)
+_LAUNCHING: Final = KeyedLimiters(2)
 
 THREADS: Final = 16
 """Threads that start processes at a time, where there is no spawner."""
@@ -159,7 +159,7 @@ class Spawner:
     """
 
     def __init__(self, number: int) -> None:
-        self.brand: Final = number
+        self.tag: Final = number
         """What it carries itself, so that a sweep finds it."""
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -167,7 +167,7 @@ class Spawner:
 
     async def open(self) -> None:
         """Start it. On the main thread, before there are agents: waits for its exec. Raises OSError."""
-        self._take(*_launch(self.brand, dies_with_us=True))
+        self._take(*_launch(self.tag, dies_with_us=True))
         await self._greet()
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ class Spawner:
             if self._channel is None:
                 # In a thread, whose end must not be the process's: its parent's death it learns from the
                 # channel. The interpreter is a file, too, that may not answer.
-                launch = partial(_launch, self.brand, dies_with_us=False)
+                launch = partial(_launch, self.tag, dies_with_us=False)
                 what = "to start the process that starts agents"
                 lane = _LAUNCHING.of("")
                 found = await in_time(launch, what, limiter=lane, seconds=HELLO_SECONDS, wasted=_discard)
@@ -336,7 +336,7 @@ def _encode(request: Request, mark: Mark) -> bytes:
             "cwd": None if isinstance(request.cwd, int) else os.fsencode(request.cwd),
             "path": [os.fsencode(directory) for directory in path],
             "needs": None if request.needs is None else os.fsencode(request.needs),
-            "brand": mark.brand,
+            "tag": mark.tag,
             "group": group,
         }
     )

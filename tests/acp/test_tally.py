@@ -1,19 +1,19 @@
 from __future__ import annotations
 
-from supervisor.acp.tally import FIRST_PAUSE, LONGEST_PAUSE, TOLD, Sum, Tally
+from supervisor.acp.repeats import FIRST_PAUSE, LONGEST_PAUSE, TOLD, RepeatLimiter, Repeats
 
 
 def test_a_few_are_told_and_the_others_counted() -> None:
-    tally = Tally("noise")
+    tally = RepeatLimiter("noise")
     assert [tally.note(2, 0.0) for _ in range(TOLD + 3)] == [True] * TOLD + [False] * 3
     assert tally.due(FIRST_PAUSE / 2) is None
-    assert tally.due(FIRST_PAUSE) == Sum("noise", 3, 6)
+    assert tally.due(FIRST_PAUSE) == Repeats("noise", 3, 6)
     assert tally.due(FIRST_PAUSE * 9) is None
     assert tally.rest() is None
 
 
 def test_sums_come_at_growing_intervals() -> None:
-    tally = Tally("noise")
+    tally = RepeatLimiter("noise")
     told = counted = 0
     for second in range(100_000):
         if not tally.note(1, float(second)):

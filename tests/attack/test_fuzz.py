@@ -10,8 +10,8 @@ from attack.served_targets import TARGETS as SERVED
 
 from supervisor.acp import parse_update
 from supervisor.acp.schema import parse_prompt_result
-from supervisor.conversations.translate import Usage
-from supervisor.conversations.usage import with_report, with_tokens
+from supervisor.conversations.recording.translate import Usage
+from supervisor.conversations.recording.usage import with_report, with_tokens
 
 SEED = 20261121
 INPUTS = 12_000

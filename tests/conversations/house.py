@@ -20,15 +20,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support.scripted import ScriptedLog, scripted_command
 
 from supervisor.agents import RestartPolicy, load_catalog
-from supervisor.conversations.admission import Limits
+from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.deadlines import Deadlines
-from supervisor.conversations.launcher import Launcher
-from supervisor.conversations.mcp_logins import McpLogins
-from supervisor.conversations.originals import Allowance
-from supervisor.conversations.start import StartRequest
+from supervisor.conversations.mcp.logins import McpLogins
+from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor, open_supervisor
-from supervisor.conversations.vault import Vault
 from supervisor.events import Message, TextContent, Vocabulary
 from supervisor.journal import open_journal
 from supervisor.mcp.file import McpFile
@@ -106,7 +106,7 @@ async def open_house(
     """A supervisor for the block. A clock that the test moves by hand runs by itself at the end, so that an
     agent that keeps still can be waited for and ended."""
     given = secrets if secrets is not None else {}
-    vault = Vault(NoCipher())
+    secret_box = SecretBox(NoCipher())
 
     async def current() -> Mapping[str, str]:
         return dict(given)
@@ -127,7 +127,7 @@ async def open_house(
         server_environment={"PATH": path, "HOME": str(root), "SECRET_OF_THE_SERVER": "x"},
         secrets=current,
         keep_secret=keep,
-        vault=vault,
+        secret_box=secret_box,
         mcp_file=McpFile(root),
         mcp_logins=McpLogins(LoginStore(root, NoCipher()), dict(os.environ), root) if logins else None,
     )
@@ -136,7 +136,7 @@ async def open_house(
         open_supervisor(
             journal=journal,
             launcher=launcher,
-            vault=vault,
+            secret_box=secret_box,
             default_agent=no_default,
             deadlines=deadlines,
             restart=restart,
@@ -177,18 +177,18 @@ async def until(check: Any, what: str = "it") -> Any:
 
 async def speaking(conversation: Conversation) -> None:
     """The agent has begun to say something that is no event yet."""
-    await until(lambda: conversation.runner._translator._segment, "a word of the agent")
+    await until(lambda: conversation._runner._turns._translator._segment, "a word of the agent")
 
 
 async def calling(conversation: Conversation) -> None:
     """A tool call of the agent's is open."""
-    await until(lambda: conversation.runner._translator._cards, "a tool call")
+    await until(lambda: conversation._runner._turns._translator._calls, "a tool call")
 
 
 async def settled(conversation: Conversation) -> str:
     """The status once the run is over."""
     await until(
-        lambda: not conversation.runner.busy and conversation.record.execution_status != "running",
+        lambda: not conversation.busy and conversation.record.execution_status != "running",
         "the end of a run",
     )
     await conversation.log.flushed()

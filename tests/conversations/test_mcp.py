@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from house import House, answer, events, kinds, one, open_house, say, settled, states, turn, until
 
-from supervisor.conversations.admission import Limits
+from supervisor.conversations.agent.admission import Limits
 from supervisor.events import Vocabulary
 
 CAT = {"command": "/bin/cat"}
@@ -201,9 +201,9 @@ async def test_mcp_is_answered_without_an_agent(tmp_path: Path, vocabulary: Voca
         assert one(found, "ObservationEvent")["observation"]["content"][0]["text"] == said
         assert states(found, "execution_status") == ["running", "finished"]
         assert house.log.records() == []
-        assert conversation.runner.pid is None
+        assert conversation.agent.ready_pid is None
         assert conversation.record.title is None
-        assert conversation.runner._done is None
+        assert conversation._runner._done is None
     assert (tmp_path / "mcp.json").read_bytes() == before
 
 
@@ -301,5 +301,5 @@ async def test_mcp_after_a_restart_of_the_server_is_answered_once(tmp_path: Path
         known = conversation.id
     async with open_house(tmp_path) as house:
         conversation = await house.supervisor.get(known)
-        assert not conversation.inbox
+        assert not conversation.queued
         assert conversation.record.execution_status == "finished"

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from house import House, NoCipher, answer, open_house, states, turn
 from support.mcp_servers import TOOLS, RealServer, real_server
 
-from supervisor.conversations.mcp_logins import CannotRenew, McpLogins
-from supervisor.conversations.mcp_probe import McpProbe
+from supervisor.conversations.mcp.logins import CannotRenew, McpLogins
+from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.mcp.logins import LoginStore
 
 SECONDS = 60.0

@@ -26,13 +26,18 @@ from gateway.server import StoreCipher
 from gateway.services import Services
 from supervisor.acp import TraceLine
 from supervisor.agents import load_catalog
-from supervisor.conversations.errors import AlreadyRunning, AtCapacity, InvalidStart, UnknownConversation
-from supervisor.conversations.launcher import Launcher
-from supervisor.conversations.mcp_logins import McpLogins
-from supervisor.conversations.mcp_probe import McpProbe
-from supervisor.conversations.operators import AgentView, Figures
-from supervisor.conversations.start import StartRequest, choose_vocabulary
-from supervisor.conversations.vault import Vault
+from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.mcp.logins import McpLogins
+from supervisor.conversations.mcp.probe import McpProbe
+from supervisor.conversations.state.errors import (
+    AlreadyRunning,
+    AtCapacity,
+    InvalidStart,
+    UnknownConversation,
+)
+from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.conversations.state.start import StartRequest, choose_vocabulary
+from supervisor.conversations.views import AgentView, Figures
 from supervisor.credentials import SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
 from supervisor.journal import Journal, Log, Row, open_journal
@@ -305,7 +310,7 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
                 data=state / "data",
                 server_environment={"HOME": str(state)},
                 secrets=secrets.values,
-                vault=Vault(StoreCipher(secrets)),
+                secret_box=SecretBox(StoreCipher(secrets)),
             ),
             settings=store,
             profiles=AgentProfileStore(store),
@@ -360,7 +365,7 @@ async def serving(state: Path, port: int = 0, **settings: Any) -> AsyncIterator[
                     sockets,
                     opened.services.config,
                     opened.services.closing,
-                    lobby=opened.services.lobby,
+                    connection_limits=opened.services.connection_limits,
                 )
             )
             opened.url = url_of(opened.services.config, sockets)

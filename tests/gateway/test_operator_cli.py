@@ -21,7 +21,7 @@ import trio
 from gateway.cli import main
 from gateway.cli.client import BadInput, Server
 from supervisor.acp import TraceLine
-from supervisor.conversations.errors import AgentFailure, AtCapacity
+from supervisor.conversations.state.errors import AgentFailure, AtCapacity
 from supervisor.events import Message, MessageEvent, TextContent
 from supervisor.journal import Frame
 

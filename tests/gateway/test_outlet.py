@@ -10,7 +10,7 @@ from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import CloseConnection, TextMessage
 from wsproto.extensions import PerMessageDeflate
 
-from gateway.outlet import Outlet
+from gateway.frame_writer import FrameWriter
 
 SIZES = (0, 1, 125, 126, 127, 65_535, 65_536, 1_000_000)
 
@@ -28,7 +28,7 @@ def stream(extensions=None):
     )
 
 
-def outlet(of):
+def frame_writer(of):
     gathered, otherwise = [], []
 
     async def gather(data):
@@ -37,7 +37,7 @@ def outlet(of):
     async def usual(text):
         otherwise.append(text)
 
-    return Outlet(of, gather, usual), gathered, otherwise
+    return FrameWriter(of, gather, usual), gathered, otherwise
 
 
 @pytest.mark.parametrize("extensions", [None, "permessage-deflate"])
@@ -47,7 +47,7 @@ async def test_a_client_reads_what_was_sent(extensions):
         client_side[0].finalize(extensions)
     client = Connection(ConnectionType.CLIENT, client_side if extensions else [])
     texts = ["ä" * (size // 2) + "x" * (size % 2) for size in SIZES]
-    sending, gathered, otherwise = outlet(stream(extensions))
+    sending, gathered, otherwise = frame_writer(stream(extensions))
     for text in texts:
         await sending.send(text.encode())
     client.receive_data(b"".join(gathered))
@@ -60,7 +60,7 @@ async def test_a_client_reads_what_was_sent(extensions):
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_frame_is_the_one_that_the_library_makes(size):
     of = stream()
-    sending, gathered, _ = outlet(of)
+    sending, gathered, _ = frame_writer(of)
     await sending.send(b"x" * size)
     assert gathered == [of.connection.send(TextMessage(data="x" * size))]
 
@@ -80,7 +80,7 @@ async def test_on_a_stream_that_is_not_open_the_layers_decide(end):
         of.connection.receive_data(client.send(CloseConnection(code=1000)))
         list(of.connection.events())
         assert of.connection.state is ConnectionState.REMOTE_CLOSING
-    sending, gathered, otherwise = outlet(of)
+    sending, gathered, otherwise = frame_writer(of)
     await sending.send(b"late")
     assert otherwise == [b"late"]
     assert not gathered

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from support import spy as spy_program
-from support.processes import alive, command_line, descendants, sweep, wait_until
+from support.processes import alive, command_line, descendants, reap_orphans, wait_until
 from support.user import AS_USER, NEEDS_USER, USER, give
 
 from supervisor.agents.containment import PID_FILE
@@ -62,7 +62,7 @@ def test_warden_and_server_hide_from_peers(tmp_path, variables, expected):
             assert process.wait(WAIT_S) == 0
         finally:
             process.kill()
-            sweep(tmp_path)
+            reap_orphans(tmp_path)
 
 
 def test_a_command_hides_its_key(tmp_path):
@@ -160,7 +160,7 @@ def house():
     directory = Path(tempfile.mkdtemp(prefix="ostler-hiding-"))
     give(directory)
     yield directory
-    sweep(directory)
+    reap_orphans(directory)
     shutil.rmtree(directory)
 
 

@@ -11,7 +11,7 @@ import attrs
 import pytest
 import trio
 
-from supervisor.agents.shared import Rotated, SharedLogins
+from supervisor.agents.shared_logins import Rotated, SharedLogins
 
 NAME = "CODEX_AUTH_JSON"
 
@@ -40,8 +40,8 @@ class House:
     def target(self, user: str) -> Path:
         return self.root / user / "codex" / "auth.json"
 
-    async def lend(self, user: str, value: str):
-        return await self.logins.lend(NAME, value, user=user, target=self.target(user))
+    async def checkout(self, user: str, value: str):
+        return await self.logins.checkout(NAME, value, user=user, target=self.target(user))
 
 
 @pytest.fixture
@@ -57,62 +57,62 @@ def replace(path: Path, text: str) -> None:
 
 
 async def test_a_credential_file_is_private_and_no_link_to_look_through(house):
-    loan = await house.lend("a", house.stored)
+    lease = await house.checkout("a", house.stored)
     target = house.target("a")
     assert target.read_text() == login("one")
     assert stat.S_IMODE(os.lstat(target).st_mode) == 0o600
     assert not target.is_symlink()
     assert [stat.S_IMODE(os.stat(p).st_mode) for p in (target.parent, house.root / "logins")] == [0o700] * 2
-    assert loan.tokens == {"one"}
-    assert login("one") not in repr(loan)
+    assert lease.tokens == {"one"}
+    assert login("one") not in repr(lease)
     for path in (house.root / "logins").rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
 
 
 async def test_what_an_agent_rotated_is_stored_when_it_ends(house):
-    loan = await house.lend("a", house.stored)
+    lease = await house.checkout("a", house.stored)
     house.target("a").write_text(login("two"))
-    await house.logins.give_back(loan)
+    await house.logins.give_back(lease)
     assert house.stored == login("two")
 
 
 async def test_agents_with_one_login_see_each_others_rotation(house):
-    await house.lend("a", house.stored)
-    await house.lend("b", house.stored)
+    await house.checkout("a", house.stored)
+    await house.checkout("b", house.stored)
     house.target("a").write_text(login("two"))
     assert house.target("b").read_text() == login("two")
 
 
 async def test_an_agent_that_starts_later_gets_the_newest_token_also_by_an_older_value(house):
-    await house.lend("a", house.stored)
+    await house.checkout("a", house.stored)
     house.target("a").write_text(login("two"))
-    await house.lend("b", login("one"))
+    await house.checkout("b", login("one"))
     assert house.target("b").read_text() == login("two")
     assert house.stored == login("two")
     house.target("b").write_text(login("three"))
-    await house.lend("c", login("two"))
+    await house.checkout("c", login("two"))
     assert house.target("c").read_text() == house.target("a").read_text() == login("three")
 
 
 @pytest.mark.parametrize("first", ["a", "b"])
 async def test_of_two_files_that_were_replaced_the_later_rotation_wins(house, first):
-    loans = {user: await house.lend(user, house.stored) for user in "ab"}
+    leases = {user: await house.checkout(user, house.stored) for user in "ab"}
     replace(house.target("a"), login("two"))
     replace(house.target("b"), login("three"))
     os.utime(house.target("a"), (1e9, 1e9))
     os.utime(house.target("b"), (1e9 + 5, 1e9 + 5))
-    for user in sorted(loans, key=lambda user: user != first):
-        await house.logins.give_back(loans[user])
+    for user in sorted(leases, key=lambda user: user != first):
+        await house.logins.give_back(leases[user])
     assert house.stored == login("three")
-    await house.lend("a", login("two"))
+    await house.checkout("a", login("two"))
     assert house.target("a").read_text() == login("three")
 
 
 async def test_an_older_token_that_is_written_late_does_not_win(house):
-    loan = await house.lend("a", house.stored)
-    other = await house.lend("b", house.stored)
+    lease = await house.checkout("a", house.stored)
+    other = await house.checkout("b", house.stored)
     house.target("a").write_text(login("two"))
-    await house.logins.give_back(loan)
+    await house.logins.give_back(lease)
     house.target("b").write_text(login("one"))  # what it had in memory
     await house.logins.give_back(other)
     assert house.stored == login("two")
@@ -120,51 +120,51 @@ async def test_an_older_token_that_is_written_late_does_not_win(house):
 
 
 async def test_a_login_that_a_person_stored_meanwhile_stays(house):
-    loan = await house.lend("a", house.stored)
+    lease = await house.checkout("a", house.stored)
     house.stored = login("another person's")
     house.target("a").write_text(login("two"))
-    await house.logins.give_back(loan)
+    await house.logins.give_back(lease)
     assert house.stored == login("another person's")
-    await house.lend("a", house.stored)
+    await house.checkout("a", house.stored)
     assert house.target("a").read_text() == login("another person's")
 
 
 @pytest.mark.parametrize("left", ["", "{}", '{"tokens": {"refr', None])
 async def test_an_emptied_or_half_written_file_counts_for_nothing(house, left):
-    loan = await house.lend("a", house.stored)
+    lease = await house.checkout("a", house.stored)
     house.target("a").write_text(login("two"))
-    await house.logins.give_back(loan)
-    loan = await house.lend("a", house.stored)
+    await house.logins.give_back(lease)
+    lease = await house.checkout("a", house.stored)
     if left is None:
         house.target("a").unlink()
     else:
         house.target("a").write_text(left)
-    await house.logins.give_back(loan)
+    await house.logins.give_back(lease)
     assert house.stored == login("two")
-    await house.lend("a", house.stored)
+    await house.checkout("a", house.stored)
     assert house.target("a").read_text() == login("two")
 
 
 async def test_a_server_that_was_killed_loses_no_rotation(house):
-    await house.lend("a", house.stored)
+    await house.checkout("a", house.stored)
     house.target("a").write_text(login("two"))
     house.open()
-    await house.lend("a", house.stored)
+    await house.checkout("a", house.stored)
     assert house.target("a").read_text() == house.stored == login("two")
 
 
 async def test_a_credential_that_is_withdrawn_is_gone_and_one_that_the_agent_made_stays(house):
-    await house.lend("a", house.stored)
-    await house.logins.withdraw(NAME, user="a", target=house.target("a"))
+    await house.checkout("a", house.stored)
+    await house.logins.revoke(NAME, user="a", target=house.target("a"))
     assert not house.target("a").exists()
     house.target("a").write_text("its own")
-    await house.logins.withdraw(NAME, user="a", target=house.target("a"))
+    await house.logins.revoke(NAME, user="a", target=house.target("a"))
     assert house.target("a").read_text() == "its own"
 
 
 async def test_what_nobody_uses_any_more_is_stored_and_removed(house):
-    await house.lend("a", house.stored)
-    await house.lend("b", house.stored)
+    await house.checkout("a", house.stored)
+    await house.checkout("b", house.stored)
     house.target("a").write_text(login("two"))
     await house.logins.forget("a")
     assert list((house.root / "logins" / NAME).iterdir())
@@ -176,17 +176,17 @@ async def test_what_nobody_uses_any_more_is_stored_and_removed(house):
 async def test_many_conversations_with_one_login_leave_the_last_rotation(house):
     async def live(number: int) -> None:
         user = f"c{number}"
-        loan = await house.lend(user, house.stored)
+        lease = await house.checkout(user, house.stored)
         before = json.loads(house.target(user).read_text())["tokens"]["refresh_token"]
         rotate = (
             house.target(user).write_text if number % 2 else lambda text: replace(house.target(user), text)
         )
         rotate(login(f"{before}+{number}"))
-        await house.logins.give_back(loan)
+        await house.logins.give_back(lease)
 
     async with trio.open_nursery() as nursery:
         for number in range(12):
             nursery.start_soon(live, number)
-    await house.lend("last", house.stored)
+    await house.checkout("last", house.stored)
     assert house.target("last").read_text() == house.stored
     assert house.stored != login("one")
