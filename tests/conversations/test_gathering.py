@@ -5,17 +5,11 @@ Each place is given small pieces; the work for 8 MB is compared with that for 1 
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from world import Sink, World
 
 from supervisor.acp import Trace
 from supervisor.acp.framing import FrameSplitter
@@ -28,6 +22,7 @@ from supervisor.conversations.recording.prompt import transcript
 from supervisor.conversations.recording.translate import Usage
 from supervisor.credentials.masking import Masker
 from supervisor.journal.rows import Frame
+from tests.conversations.world import Sink, World
 
 SMALL: Final = 1_000_000
 LARGE: Final = 8_000_000

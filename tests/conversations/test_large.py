@@ -12,8 +12,7 @@ from supervisor.conversations.recording.large import PIECE_CHARS, Relieved
 from supervisor.conversations.recording.large import relieve as relieve_within
 from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, clip_payload
 from supervisor.credentials.masking import HIDDEN, NOTHING, Masker
-
-from .house import answer, open_house, states, turn
+from tests.conversations.harness import answer, open_harness, states, turn
 
 MEGABYTE = 1 << 20
 SECRET = "sk-live-abcdefghijklmnop"
@@ -108,15 +107,15 @@ def test_odd_parameters_stay(odd: Any) -> None:
 
 
 async def test_a_large_text_comes_through_in_one_piece(tmp_path):
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, f"!huge {700_000}")
         assert answer(found) == "h" * 700_000
 
 
 async def test_a_large_output_is_cut_and_can_be_fetched(tmp_path):
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, f"!bigtool {3 * MEGABYTE}")
         ended = [e for e in found if e["kind"] == "ACPToolCallEvent"][-1]
         text = ended["raw_output"]["output"]
@@ -128,8 +127,8 @@ async def test_a_large_output_is_cut_and_can_be_fetched(tmp_path):
 
 
 async def test_what_is_too_heavy_is_told_and_the_turn_goes_on(tmp_path):
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, "!heavy 200000\nafterwards")
         (dropped,) = states(found, "acp_dropped")
         assert (dropped["kind"], dropped["method"]) == ("oversize_frame", "session/update")

@@ -13,10 +13,10 @@ import h2.events
 import h2.settings
 import pytest
 import trio
-from support.impolite import GET, GOAWAY, HANDSHAKE, HOST, LARGE, OPEN_H2, PING, SETTINGS, frame
 
 from gateway.http2 import Http2
 from supervisor.events import Message, MessageEvent, TextContent
+from tests.support.impolite import GET, GOAWAY, HANDSHAKE, HOST, LARGE, OPEN_H2, PING, SETTINGS, frame
 
 
 def address(server):
