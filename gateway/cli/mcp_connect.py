@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from gateway import logs
-from gateway.cli.client import Failure
+from gateway.cli.failures import Failure
 from gateway.cli.mcp import IN_SETTINGS, Server, found, missing, state_of, tell
 from gateway.cli.places import with_server_keys
 from gateway.cli.present import print_json

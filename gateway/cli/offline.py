@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from gateway.cli.client import Failure
+from gateway.cli.failures import Failure
 from gateway.cli.places import agents_directory, with_server_keys
 from gateway.server import StoreCipher
 from supervisor.agents import load_catalog

@@ -24,7 +24,7 @@ from supervisor.agents.levels import Level
 from supervisor.agents.mark import SCANNING, Mark, live_marks
 from supervisor.agents.orphan_reaper import marker_prefix, reap_orphans
 from supervisor.agents.process_tag import Tag
-from supervisor.agents.spawning import Spawner
+from supervisor.agents.spawner_link import Spawner
 from supervisor.agents.tree import ProcessEntry
 
 __all__ = ["PID_FILE", "Containment", "containment_level", "kill_agents", "new_mark", "open_containment"]

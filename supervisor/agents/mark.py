@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
 import trio
@@ -15,10 +15,8 @@ from supervisor.agents import levels, process_tag, tree
 from supervisor.agents.environment import MARKER
 from supervisor.agents.levels import Level
 from supervisor.agents.process_tag import Tag
+from supervisor.agents.spawner_link import Spawner
 from supervisor.agents.tree import Bounds, ProcessEntry, ProcessId
-
-if TYPE_CHECKING:
-    from supervisor.agents.spawning import Spawner
 
 __all__ = ["SCANNING", "Mark", "Snapshot", "live_marks", "take_snapshot"]
 

@@ -11,7 +11,6 @@ import trio
 
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
-from supervisor.conversations.mcp.mounting import COMMAND
 from supervisor.conversations.recording import prompt
 from supervisor.conversations.recording.history import OpenCalls
 from supervisor.conversations.recording.recorder import Recorder
@@ -165,7 +164,7 @@ class Conversation:
             or sum(item.size for item in self._queue.waiting) + size > QUEUED_BYTES
         ):
             raise QueueFull(len(self._queue.waiting))
-        ours = prompt.is_command(message, COMMAND)
+        ours = prompt.is_command(message, prompt.MCP_COMMAND)
         if run and not ours:
             self._check_room()
         record = self.record

@@ -13,7 +13,8 @@ import pytest
 
 from gateway import keys
 from gateway.address import session_keys
-from gateway.cli.client import BadInput, Server
+from gateway.cli.client import Server
+from gateway.cli.failures import BadInput
 from supervisor.credentials.external_sources import KEYS_FILE, ExternalSources, is_private
 from supervisor.credentials.master import KEY_VARIABLES, PREVIOUS_VARIABLES
 

@@ -19,7 +19,8 @@ import pytest
 import trio
 
 from gateway.cli import main
-from gateway.cli.client import BadInput, Server
+from gateway.cli.client import Server
+from gateway.cli.failures import BadInput
 from supervisor.acp import TraceLine
 from supervisor.conversations.state.errors import AgentFailure, AtCapacity
 from supervisor.events import Message, MessageEvent, TextContent

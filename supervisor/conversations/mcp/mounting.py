@@ -188,8 +188,6 @@ class Mounted:
 
 # -- the message /mcp -----------------------------------------------------------------------------------
 
-COMMAND: Final = "/mcp"
-
 
 def overview(running: tuple[Mounting, Mounted] | None, now: Mounting) -> str:
     """The answer to `/mcp`: what the running agent has (None: there is none), and what it will have."""

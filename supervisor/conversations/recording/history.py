@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from supervisor.conversations.mcp.mounting import COMMAND
+from supervisor.conversations.recording.prompt import MCP_COMMAND
 from supervisor.conversations.recording.translate import BY_OSTLER
 from supervisor.events import ACPToolCallEvent, AgentErrorEvent, Event, new_event_id
 
@@ -19,7 +19,7 @@ calls that a dead server leaves open the rest need not be in memory."""
 
 _CARD_NAMES: Final = ("tool_call_id", "title", "tool_kind")
 
-NOT_FOR_AGENTS: Final = frozenset({COMMAND})
+NOT_FOR_AGENTS: Final = frozenset({MCP_COMMAND})
 """Messages that Ostler answers: no agent has heard of them."""
 
 OUTPUT_CHARS: Final = 500

@@ -21,6 +21,9 @@ CONTINUE: Final = (
 )
 """What an explicit run says to an agent whose last turn did not end well, when nothing else is queued."""
 
+MCP_COMMAND: Final = "/mcp"
+"""The message that Ostler answers by itself: which MCP servers the conversation has."""
+
 TRANSCRIPT_HEAD: Final = (
     "<<RESUMED CONVERSATION>>\nYour memory of this conversation was lost. "
     "This is what was said and done so far:\n"

@@ -248,7 +248,7 @@ class Runner:
         self._context.admission.look_again()
 
     async def _one_turn(self, item: Queued) -> None:
-        if is_command(item.message, mounting.COMMAND):
+        if is_command(item.message, prompt.MCP_COMMAND):
             await self._show_mcp(item)
             return
         with trio.CancelScope() as starting:
