@@ -2,8 +2,8 @@
 
     python -I -S spawner.py CHANNEL SERVER TAG HIDDEN DIES
 
-Run as a file, with a bare interpreter and the standard library alone (spawner_link.py is the
-server's side): 9 MB, of which 6 are shared with other interpreters. Opening a program's file can take as long as somebody
+Run as a file, with a bare interpreter and the standard library alone (spawner_link.py is the server's side):
+9 MB, of which 6 are shared with other interpreters. Opening a program's file can take as long as somebody
 wishes - it is enough to hold a lease on it - and whoever forks in the server waits for that with the
 interpreter's lock.
 
