@@ -17,7 +17,7 @@ from gateway.connection import Connection
 from gateway.throttled_log import ThrottledLog
 from supervisor.agents.descriptors import REFUSALS, SPARES
 
-log = structlog.get_logger("gateway")
+log = structlog.get_logger(__name__)
 
 REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 33\r\n"

@@ -49,7 +49,7 @@ from supervisor.settings import (
     UnknownProfile,
 )
 
-log = structlog.get_logger("gateway")
+log = structlog.get_logger(__name__)
 
 
 DETAIL_CHARACTERS: Final = 4000

@@ -29,7 +29,7 @@ from supervisor.agents.descriptors import OPERATORS, SPARES
 
 __all__ = ["BindError", "bind", "current", "hypercorn_config", "serve_connections", "url_of"]
 
-log = structlog.get_logger("gateway")
+log = structlog.get_logger(__name__)
 
 BACKLOG: Final = 256
 """Connections that the kernel holds for us while we are busy, such as during start-up."""

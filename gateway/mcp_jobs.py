@@ -16,7 +16,7 @@ from supervisor.conversations.mcp.probe import CannotTry, Login, McpProbe
 from supervisor.credentials import CredentialsFailure
 from supervisor.mcp.logins import LoginsError
 
-log = structlog.get_logger("gateway")
+log = structlog.get_logger(__name__)
 
 MAX_JOBS: Final = 16
 """Logins under way. A person has one."""

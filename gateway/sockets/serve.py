@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from supervisor.conversations.conversation import Conversation
 
 
-log = structlog.get_logger("gateway")
+log = structlog.get_logger(__name__)
 
 
 class Dialect(Protocol):

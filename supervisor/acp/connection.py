@@ -82,7 +82,7 @@ EXPLAIN_SECONDS: Final = 0.5
 """How long the owner of the process may take to say why its output ended. Its exit is known within
 milliseconds; a process that closed its output and lives on must not hold up what waits for it."""
 
-_log = structlog.get_logger(__name__)
+log = structlog.get_logger(__name__)
 
 
 @attrs.define(eq=False)
@@ -484,7 +484,7 @@ class Connection:
     def _fault(self, request: jsonrpc.Request) -> RpcError:
         """A fault of ours over one request is told to the agent and to the log, and ends nothing else."""
         if not self._counted(self._faults, 0):
-            _log.exception("request of the agent failed", method=request.method[:SHOWN_METHOD_CHARS])
+            log.exception("request of the agent failed", method=request.method[:SHOWN_METHOD_CHARS])
         return RpcError(INTERNAL_ERROR, "Internal error")
 
 

@@ -29,7 +29,7 @@ from supervisor.agents.tree import ProcessEntry
 
 __all__ = ["PID_FILE", "Containment", "containment_level", "kill_agents", "new_mark", "open_containment"]
 
-log = structlog.get_logger("supervisor")
+log = structlog.get_logger(__name__)
 
 PID_FILE: Final = "server.pid"
 """In the state directory, while the server runs: its process id, a decimal number and a line end."""

@@ -20,7 +20,7 @@ from supervisor.patience import KeyedLimiters, in_time
 
 __all__ = ["Spawner", "SpawnerGone", "receive"]
 
-log = structlog.get_logger("supervisor")
+log = structlog.get_logger(__name__)
 
 HELLO_SECONDS: Final = 10.0
 """For a spawner to be there: a bare interpreter, started in some ten milliseconds."""

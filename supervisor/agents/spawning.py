@@ -29,7 +29,7 @@ from supervisor.agents.tree import ProcessId
 
 __all__ = ["SPAWN_SECONDS", "Child", "Request", "StartTimeout", "start_child"]
 
-log = structlog.get_logger("supervisor")
+log = structlog.get_logger(__name__)
 
 SPAWN_SECONDS: Final = 10.0
 """From asking for a process until its program runs. That takes milliseconds; but opening the program, or

@@ -43,7 +43,7 @@ __all__ = [
     "trespass",
 ]
 
-log = structlog.get_logger("supervisor")
+log = structlog.get_logger(__name__)
 
 PROC = Path("/proc")
 

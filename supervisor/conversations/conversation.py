@@ -12,6 +12,7 @@ import trio
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.recording import prompt
+from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.recording.history import OpenCalls
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.resource import conversation_info, full_state
@@ -279,6 +280,20 @@ class Conversation:
         self.log.accept()
         self._runner.decide(accept, reason)
         await self._durable()
+
+    async def ask(self, text: str) -> None:
+        """Send a text, and return once all that waits has been answered, or a run has ended otherwise: then
+        `record.execution_status` tells how. While a person is to confirm something, it goes on waiting.
+
+        Raises as `send`. Cancelling it interrupts nothing; what was sent stays queued.
+        """
+        await self.send(Message(role="user", content=(TextContent(text=text),)), run=True)
+        await self._queue.idle()
+        await self.log.flushed_unless_troubled()
+
+    async def final_response(self) -> str:
+        """The text of the newest final answer, empty when there is none. Raises JournalError."""
+        return await final_response(self.log)
 
     # -- settings of the conversation -----------------------------------------------------------------
 

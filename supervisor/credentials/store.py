@@ -20,7 +20,7 @@ from supervisor.credentials.os_keyring import OsKeyring
 from supervisor.credentials.secret import Secret, SecretInfo, check_name, check_value
 from supervisor.patience import read_regular
 
-log = structlog.get_logger("supervisor")
+log = structlog.get_logger(__name__)
 
 #: In the state directory.
 SECRETS_FILE: Final = "secrets.json"

@@ -21,10 +21,10 @@ from gateway.app import create_app
 from gateway.config import Config
 from gateway.listener import bind, serve_connections, url_of
 from gateway.mcp_jobs import open_jobs
-from gateway.server import StoreCipher
 from gateway.services import Services
 from supervisor.acp import TraceLine
 from supervisor.agents import load_catalog
+from supervisor.composition import LateCipher
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
@@ -295,7 +295,7 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
         store = SettingsStore(state, PRESETS, server_errors)
         secrets = await SecretStore.open(state, {})
         environment = {"PATH": os.environ["PATH"], "HOME": str(state)}
-        logins = McpLogins(LoginStore(state, StoreCipher(secrets)), environment, state)
+        logins = McpLogins(LoginStore(state, LateCipher(secrets)), environment, state)
         jobs = await jobs_of.enter_async_context(open_jobs(McpProbe(environment, state, logins)))
         services = Services(
             config=config,
@@ -306,7 +306,7 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
                 data=state / "data",
                 server_environment={"HOME": str(state)},
                 secrets=secrets.values,
-                secret_box=SecretBox(StoreCipher(secrets)),
+                secret_box=SecretBox(LateCipher(secrets)),
             ),
             settings=store,
             profiles=AgentProfileStore(store),

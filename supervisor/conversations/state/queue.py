@@ -46,7 +46,6 @@ class TurnQueue:
     """
 
     waiting: deque[Queued] = attrs.field(factory=deque)
-    wanted: bool = False
     active: bool = False
     interrupted: bool = False
     called_off: trio.Event = attrs.field(factory=trio.Event)
@@ -54,6 +53,27 @@ class TurnQueue:
     turn: Turn | None = None
     turns: int = 0
     changed: trio.Event = attrs.field(factory=trio.Event)
+    _wanted: bool = False
+    _moved: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether what waits is to be taken up."""
+        return self._wanted
+
+    @wanted.setter
+    def wanted(self, wanted: bool) -> None:
+        self._wanted = wanted
+        self._move()
+
+    async def idle(self) -> None:
+        """Return once nothing is under way or about to be. Cancelling it changes nothing."""
+        while self.busy:
+            await self._moved.wait()
+
+    def _move(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
 
     @property
     def more(self) -> bool:
@@ -87,3 +107,4 @@ class TurnQueue:
         """It is dealt with, one way or another."""
         self.active = False
         self.settled.set()
+        self._move()

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-log = structlog.get_logger("gateway")
+log = structlog.get_logger(__name__)
 
 STATE_MODE: Final = 0o700
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from gateway import state as state_module
-from gateway.state import StateRefused, make_private
+from supervisor import state_directory as state_module
+from supervisor.state_directory import StateRefused, make_private
 from tests.support.server import running_server
 from tests.support.user import AS_USER, NEEDS_USER, USER, give
 
