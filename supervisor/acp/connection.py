@@ -376,11 +376,11 @@ class Connection:
         self.noise_lines.append(line)
         self._handler.noise(line)
 
-    def _counted(self, tally: RepeatLimiter, size: int) -> bool:
+    def _counted(self, repeats: RepeatLimiter, size: int) -> bool:
         """Whether one more of a kind is counted instead of told."""
-        if tally.note(size, self._now):
+        if repeats.note(size, self._now):
             return False
-        told = tally.due(self._now)
+        told = repeats.due(self._now)
         if told is not None:
             self._handler.repeated(told)
         return True
@@ -390,8 +390,8 @@ class Connection:
         try:
             yield
         finally:
-            for tally in (self._noise, self._oversize, self._faults):
-                told = tally.rest()
+            for repeats in (self._noise, self._oversize, self._faults):
+                told = repeats.rest()
                 if told is not None:
                     self._handler.repeated(told)
 

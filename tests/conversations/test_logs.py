@@ -31,7 +31,7 @@ async def test_every_line_about_a_conversation_names_it(tmp_path: Path) -> None:
                     break
             noisy = await harness.start("banner=3", "cancel=ignore", "without=close")
             await noisy.send(say("!hang"), run=True)
-            await until(lambda: harness.log.prompts())
+            await until(lambda: noisy.agent.ready_pid)
             await noisy.interrupt()
             await until(lambda: not noisy.busy)
             refused = await harness.start("crash=new:1")
