@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 import trio
+from structlog.contextvars import bind_contextvars
 
 from supervisor.acp import AcpError, ConnectionLost, Handler, TraceLine, method_offered, shorten_session_id
 from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
@@ -263,6 +264,8 @@ class AgentLifecycle:
         self, plan: Plan, task_status: trio.TaskStatus[Incarnation] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """The task of one incarnation, from its place among the living to the end of its process tree."""
+        # A task has the context of who started it, which may be an operator's request.
+        bind_contextvars(conversation=self._record.id)
         handler = self._handler
         assert handler is not None
         run: Incarnation | None = None

@@ -29,11 +29,13 @@ class CancelLadder:
         queue: TurnQueue,
         lifecycle: AgentLifecycle,
         permissions: Permissions,
+        conversation_id: str,
     ) -> None:
         self._deadlines = deadlines
         self._queue = queue
         self._lifecycle = lifecycle
         self._permissions = permissions
+        self._logger = log.bind(conversation=conversation_id)
 
     def begin(self, turn: Turn, run: Incarnation, nursery: trio.Nursery) -> None:
         """Cancel a turn of an agent whose session is open; the later steps are a task in `nursery`.
@@ -50,7 +52,7 @@ class CancelLadder:
     async def _climb(self, turn: Turn, run: Incarnation) -> None:
         if await self._ends_within(turn, self._deadlines.cancel_grace):
             return
-        log.warning("agent did not end a cancelled turn in time; closing its session", pid=run.pid)
+        self._logger.warning("agent did not end a cancelled turn in time; closing its session", pid=run.pid)
         await self._lifecycle.free_session(run, partial(self._ends_within, turn, self._deadlines.close))
 
     async def _ends_within(self, turn: Turn, seconds: float) -> bool:

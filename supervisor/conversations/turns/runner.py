@@ -68,7 +68,7 @@ class Runner:
         self._turns = turns = Turns(context, queue, agent, recorder, translator, reports, permissions)
         silence = SilenceWatch(deadlines, agent, recorder, translator, permissions)
         self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence)
-        self._ladder = CancelLadder(deadlines, queue, agent, permissions)
+        self._ladder = CancelLadder(deadlines, queue, agent, permissions, record.id)
         self._held = Debouncer(deadlines.hold, deadlines.hold_at_most, turns.release)
         self._incoming = Incoming(
             recorder, translator, turns, agent, permissions, silence, self._held, queue, context.journal
