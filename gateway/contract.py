@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from supervisor.acp import TraceLine
-    from supervisor.conversations.operators import AgentView, Figures
-    from supervisor.conversations.start import StartRequest
+    from supervisor.conversations.state.start import StartRequest
     from supervisor.conversations.supervisor import Page
+    from supervisor.conversations.views import AgentView, Figures
     from supervisor.events import Message, Vocabulary
     from supervisor.journal import Journal, Log
 
@@ -28,6 +28,7 @@ class Conversation(Protocol):
 
     async def durable_info(self) -> dict[str, Any]: ...
     async def durable_state(self) -> bytes: ...
+    async def final_response(self) -> str: ...
     async def send(self, message: Message, *, run: bool, sender: str | None = None) -> str: ...
     async def run(self) -> None: ...
     async def pause(self) -> None: ...

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from supervisor import patience
-from supervisor.patience import Lanes, PathTimeout, in_time, read_regular
+from supervisor.patience import KeyedLimiters, PathTimeout, in_time, read_regular
 from tests.support.lease import leased
 
 WAIT_S = 20.0
@@ -44,7 +44,7 @@ def hanging():
 
 
 async def test_what_hangs_is_given_up_and_keeps_its_place(hanging):
-    lanes = Lanes(1)
+    lanes = KeyedLimiters(1)
     with pytest.raises(PathTimeout, match=r"longer than 0\.05 s to look: the file system does not answer"):
         await in_time(hanging, "to look", limiter=lanes.of("a"), seconds=HANG_S)
     # Its own lane is taken until it ends, others are free.
@@ -57,7 +57,7 @@ async def test_what_hangs_is_given_up_and_keeps_its_place(hanging):
 
 
 async def test_cancelling_gives_up_at_once_and_a_shield_waits(hanging):
-    lanes = Lanes(4)
+    lanes = KeyedLimiters(4)
     with trio.fail_after(WAIT_S):
         with trio.move_on_after(HANG_S):
             await in_time(hanging, "to look", limiter=lanes.of("a"))
@@ -75,7 +75,7 @@ async def test_cancelling_gives_up_at_once_and_a_shield_waits(hanging):
 
 async def test_what_work_brings_after_all_is_not_lost(hanging):
     brought: list[int] = []
-    limiter = Lanes(1).of("a")
+    limiter = KeyedLimiters(1).of("a")
     with pytest.raises(PathTimeout):
         await in_time(hanging, "", limiter=limiter, seconds=HANG_S, wasted=brought.append)
     assert brought == []
@@ -88,7 +88,7 @@ async def test_what_work_brings_after_all_is_not_lost(hanging):
 
 async def test_threads_that_are_left_behind_are_bounded_in_number(hanging, monkeypatch):
     monkeypatch.setattr(patience, "MOST_LEFT_BEHIND", 3)
-    lanes = Lanes(1)
+    lanes = KeyedLimiters(1)
     for number in range(6):
         with pytest.raises(PathTimeout):
             await in_time(hanging, "to look", limiter=lanes.of(str(number)), seconds=HANG_S)
@@ -99,18 +99,19 @@ async def test_threads_that_are_left_behind_are_bounded_in_number(hanging, monke
 
 async def test_an_exception_is_the_works_own():
     with pytest.raises(FileNotFoundError):
-        await in_time(lambda: os.stat("/no/such"), "to look", limiter=Lanes(1).of("a"))
+        await in_time(lambda: os.stat("/no/such"), "to look", limiter=KeyedLimiters(1).of("a"))
 
 
 def test_a_process_ends_without_the_threads_that_were_left_behind(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     code = f"""
 import sys, trio
-from supervisor.patience import Lanes, PathTimeout, in_time
+sys.path[:0] = {sys.path!r}
+from supervisor.patience import KeyedLimiters, PathTimeout, in_time
 async def main():
     for _ in range(3):
         try:
-            limiter = Lanes(1).of("")
+            limiter = KeyedLimiters(1).of("")
             await in_time(lambda: open({str(tmp_path / "pipe")!r}), "", limiter=limiter, seconds=0.1)
         except PathTimeout:
             print("given up")

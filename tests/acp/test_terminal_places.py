@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from supervisor.acp import RpcError, Services
-from supervisor.conversations.admission import Places
+from supervisor.conversations.agent.admission import Places
 from tests.support.starting import start_process
 
 

@@ -1,4 +1,4 @@
-"""Brands, orphans, sweeps and levels, with real processes."""
+"""Process tags, orphans, their reaper and levels, with real processes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from supervisor.agents import brand, cgroup, levels, prctl, tree
+from supervisor.agents import cgroup, levels, prctl, process_tag, tree
 from supervisor.agents.containment import PID_FILE, containment_level, open_containment
 from supervisor.agents.levels import Level, LevelUnavailable
 from supervisor.agents.mark import Snapshot
+from supervisor.agents.orphan_reaper import members, reap_orphans
 from supervisor.agents.process import SpawnError, StopPolicy, StopStep, spawn
-from supervisor.agents.sweep import members, sweep
 from tests.support.processes import alive, command_line, environment, info, kill, wait_until
 
 QUICK = StopPolicy(stdin_grace=0.3, term_grace=0.3, kill=5.0)
@@ -42,7 +42,7 @@ print(pid, flush=True)
 {then}
 """
 
-brands_only = pytest.mark.skipif(not brand.usable(), reason="this system shows no resource limits")
+tags_only = pytest.mark.skipif(not process_tag.usable(), reason="this system shows no resource limits")
 pidns_only = pytest.mark.skipif(
     levels.obstacle(Level.PIDNS, warden=False) is not None, reason="no PID namespaces to be had"
 )
@@ -98,58 +98,58 @@ def state(tmp_path):
     return path
 
 
-# -- brands ------------------------------------------------------------------------------------------------
+# -- tags ------------------------------------------------------------------------------------------------
 
 
-@brands_only
+@tags_only
 def test_a_brand_outlasts_session_environment_and_exec_and_goes_back():
-    number = brand.brand_of(0xABCDEF, 7)
-    before = brand.read_brand(os.getpid())
-    with brand.branding(number):
+    number = process_tag.tag_of(0xABCDEF, 7)
+    before = process_tag.read_tag(os.getpid())
+    with process_tag.tagged(number):
         command = ["sh", "-c", 'env -i "$(command -v setsid)" "$0" -I -S -c "input()"; true', sys.executable]
         child = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:
-        assert brand.read_brand(os.getpid()) == before
+        assert process_tag.read_tag(os.getpid()) == before
 
         def hidden():
             below = tree.descendants([child.pid], tree.process_table())
             return {pid for pid in below if command_line(pid).startswith(f"{sys.executable} -I")}
 
         assert wait_until(lambda: len(hidden()) == 1, WAIT_S)
-        found = {pid for pid, carried in Snapshot().brands.items() if carried == number}
+        found = {pid for pid, carried in Snapshot().tags.items() if carried == number}
         assert found == {child.pid} | hidden()
     finally:
         child.communicate(b"\n")
 
 
-@brands_only
+@tags_only
 def test_a_zombie_still_shows_its_brand():
-    number = brand.brand_of(1, 1)
-    with brand.branding(number):
+    number = process_tag.tag_of(1, 1)
+    with process_tag.tagged(number):
         child = subprocess.Popen(["true"])
     assert wait_until(lambda: info(child.pid).state == "Z")
-    assert brand.read_brand(child.pid) == number
+    assert process_tag.read_tag(child.pid) == number
     assert child.wait() == 0
-    assert brand.read_brand(child.pid) == 0
+    assert process_tag.read_tag(child.pid) == 0
 
 
 def test_brands_tell_houses_and_agents_apart(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     (tmp_path / "link").symlink_to("a")
-    first, second, linked = (brand.house_of(tmp_path / name) for name in ("a", "b", "link"))
+    first, second, linked = (process_tag.instance_id(tmp_path / name) for name in ("a", "b", "link"))
     assert first == linked != second
-    numbers = {brand.brand_of(house, agent) for house in (first, second) for agent in (1, 2, 3)}
+    numbers = {process_tag.tag_of(instance, agent) for instance in (first, second) for agent in (1, 2, 3)}
     assert len(numbers) == 6
-    assert {brand.house_of_brand(number) for number in numbers} == {first, second}
+    assert {process_tag.instance_of_tag(number) for number in numbers} == {first, second}
     assert max(numbers) < 1 << 63
-    assert brand.house_of_brand(brand.brand_of(first, (1 << brand.AGENT_BITS) + 5)) == first
+    assert process_tag.instance_of_tag(process_tag.tag_of(first, (1 << process_tag.AGENT_BITS) + 5)) == first
 
 
 # -- orphans -----------------------------------------------------------------------------------------------
 
 
-@brands_only
+@tags_only
 async def test_a_daemon_without_a_trace_ends_with_its_agent(tmp_path, state):
     async with open_containment(state, Level.TREE):
         async with agent(daemon(), tmp_path) as process:
@@ -166,7 +166,7 @@ async def test_a_daemon_without_a_trace_ends_with_its_agent(tmp_path, state):
         await until(lambda: info(pid) is None)
 
 
-@brands_only
+@tags_only
 async def test_a_daemon_outlives_its_crashed_agent_only_until_that_is_cleared_away(tmp_path, state):
     async with open_containment(state, Level.TREE):
         async with agent(daemon("os.kill(os.getpid(), 9)"), tmp_path) as process:
@@ -176,7 +176,7 @@ async def test_a_daemon_outlives_its_crashed_agent_only_until_that_is_cleared_aw
         assert process.stop_report.outlived == 1
 
 
-@brands_only
+@tags_only
 async def test_orphans_that_die_under_a_living_agent_are_reaped(tmp_path, state):
     many = "for _ in range(20):\n    if os.fork() == 0: os.fork(); os._exit(0)\nprint(1, flush=True)"
     async with open_containment(state, Level.TREE) as containment:
@@ -189,7 +189,7 @@ async def test_orphans_that_die_under_a_living_agent_are_reaped(tmp_path, state)
         await until(lambda: tree.children() == list(containment.spawner.pids()))
 
 
-@brands_only
+@tags_only
 async def test_who_waits_for_a_child_gets_its_status(tmp_path, state):
     async with open_containment(state, Level.TREE), agent(python("input()"), tmp_path) as process:
         child = await started(process, ["sh", "-c", "exit 7"])
@@ -205,7 +205,7 @@ async def test_who_waits_for_a_child_gets_its_status(tmp_path, state):
         assert not process.exited.is_set()
 
 
-@brands_only
+@tags_only
 async def test_what_was_started_on_its_behalf_ends_with_the_agent(tmp_path, state):
     async with open_containment(state, Level.TREE):
         async with agent(python("input()"), tmp_path) as process:
@@ -216,11 +216,11 @@ async def test_what_was_started_on_its_behalf_ends_with_the_agent(tmp_path, stat
         assert info(child.pid) is None
 
 
-@brands_only
+@tags_only
 async def test_a_stray_that_turns_up_after_its_agent_is_ended(tmp_path, state):
     async with open_containment(state, Level.TREE) as containment:
         mark = containment.new_mark()
-        with brand.branding(mark.brand):
+        with process_tag.tagged(mark.tag):
             stray = subprocess.Popen(["sleep", "300"])
         await containment._tend()
         assert alive(stray.pid)
@@ -234,16 +234,16 @@ async def test_leaving_containment_restores_the_process(tmp_path, state):
     before = prctl.is_subreaper()
     async with open_containment(state, Level.WARDEN) as containment:
         assert containment_level() is containment.level is Level.WARDEN
-        assert prctl.is_subreaper() or not brand.usable()
+        assert prctl.is_subreaper() or not process_tag.usable()
         assert (state / PID_FILE).read_text() == f"{os.getpid()}\n"
     assert prctl.is_subreaper() == before
     assert not (state / PID_FILE).exists()
     assert containment_level() is Level.TREE
 
 
-@brands_only
+@tags_only
 async def test_nothing_is_left_when_containment_ends(tmp_path, state):
-    with brand.branding(brand.brand_of(brand.house_of(state), 99)):
+    with process_tag.tagged(process_tag.tag_of(process_tag.instance_id(state), 99)):
         stray = subprocess.Popen(["sleep", "300"])
     async with open_containment(tmp_path, Level.TREE):  # another state directory
         pass
@@ -265,7 +265,7 @@ sys.exit(7)
 """
 
 
-@brands_only
+@tags_only
 @pytest.mark.parametrize("forged", ["another", "gone", "spawner"])
 async def test_an_agent_that_takes_another_brand_is_neither_ended_nor_reaped_for_it(tmp_path, state, forged):
     async with (
@@ -273,14 +273,14 @@ async def test_an_agent_that_takes_another_brand_is_neither_ended_nor_reaped_for
         agent(python("print('up', flush=True); input()"), tmp_path) as other,
     ):
         number = {
-            "another": brand.read_brand(other.pid),
-            "gone": brand.brand_of(containment.house, 4321),
-            "spawner": brand.brand_of_spawner(containment.house),
+            "another": process_tag.read_tag(other.pid),
+            "gone": process_tag.tag_of(containment.instance, 4321),
+            "spawner": process_tag.tag_of_spawner(containment.instance),
         }[forged]
         assert await first_line(other) == "up"
         async with agent([*python(FORGER), str(number)], tmp_path) as forger:
             assert await first_line(forger) == "up"
-            assert brand.read_brand(forger.pid) == number
+            assert process_tag.read_tag(forger.pid) == number
             await containment._tend()
             assert (await other.usage()).processes == 1
             assert (await forger.usage()).processes == 2
@@ -305,7 +305,7 @@ async def test_a_stranger_in_an_agents_control_group_outlives_the_agent(tmp_path
             assert await first_line(process) == "up"
             group = next(
                 path
-                for path in cgroup.leftovers(cgroup.own_group(), containment.house)
+                for path in cgroup.leftovers(cgroup.own_group(), containment.instance)
                 if process.pid in cgroup.members(path)
             )
             (group / "cgroup.procs").write_text(str(other.pid))
@@ -316,37 +316,37 @@ async def test_a_stranger_in_an_agents_control_group_outlives_the_agent(tmp_path
         assert alive(other.pid)  # and so are we
 
 
-# -- sweeps ------------------------------------------------------------------------------------------------
+# -- reaping ------------------------------------------------------------------------------------------------
 
 
-@brands_only
-def test_sweep_spares_ourselves_our_parents_and_other_houses(state, tmp_path):
-    house = brand.house_of(state)
-    with brand.branding(brand.brand_of(house, 1)):
-        assert os.getpid() not in members(house)
+@tags_only
+def test_the_reaper_spares_ourselves_our_parents_and_other_instances(state, tmp_path):
+    instance = process_tag.instance_id(state)
+    with process_tag.tagged(process_tag.tag_of(instance, 1)):
+        assert os.getpid() not in members(instance)
         ours = subprocess.Popen(["sleep", "300"])
-    with brand.branding(brand.brand_of(brand.house_of(tmp_path), 1)):
+    with process_tag.tagged(process_tag.tag_of(process_tag.instance_id(tmp_path), 1)):
         theirs = subprocess.Popen(["sleep", "300"])
     try:
-        assert set(members(house)) == {ours.pid}
-        assert sweep(house) == (1, [])
+        assert set(members(instance)) == {ours.pid}
+        assert reap_orphans(instance) == (1, [])
         assert ours.wait() == -signal.SIGKILL
-        assert sweep(house) == (0, [])
+        assert reap_orphans(instance) == (0, [])
         assert theirs.poll() is None
     finally:
         theirs.kill()
         theirs.wait()
 
 
-def test_sweep_finds_the_variable_too(state):
+def test_the_reaper_finds_the_variable_too(state):
     from supervisor.agents.environment import MARKER
-    from supervisor.agents.sweep import marker_prefix
+    from supervisor.agents.orphan_reaper import marker_prefix
 
-    house = brand.house_of(state)
-    child = subprocess.Popen(["sleep", "300"], env={**ENV, MARKER: marker_prefix(house) + "x"})
-    other = subprocess.Popen(["sleep", "300"], env={**ENV, MARKER: marker_prefix(house + 1) + "x"})
+    instance = process_tag.instance_id(state)
+    child = subprocess.Popen(["sleep", "300"], env={**ENV, MARKER: marker_prefix(instance) + "x"})
+    other = subprocess.Popen(["sleep", "300"], env={**ENV, MARKER: marker_prefix(instance + 1) + "x"})
     try:
-        assert sweep(house) == (1, [])
+        assert reap_orphans(instance) == (1, [])
         assert child.wait() == -signal.SIGKILL
         assert other.poll() is None
     finally:
@@ -444,24 +444,24 @@ async def test_level_cgroup(tmp_path, state):
         async with agent(daemon("time.sleep(300)"), tmp_path) as process:
             pid = int(await first_line(process))
             assert process.containment is Level.CGROUP
-            name = f"ostler-{containment.house:010x}-1"
+            name = f"ostler-{containment.instance:010x}-1"
             for member in (process.pid, pid):
                 assert f"/{name}\n".encode() in tree.read_file(member, "cgroup")
             assert command_line(process.pid).startswith(sys.executable)
         assert not alive(pid)
         assert (await process.wait()).signal == signal.SIGTERM
-        await until(lambda: cgroup.leftovers(cgroup.own_group(), containment.house) == [])
+        await until(lambda: cgroup.leftovers(cgroup.own_group(), containment.instance) == [])
         with pytest.raises(SpawnError, match="no-such-program cannot be started: No such file"):
             async with agent(["no-such-program"], tmp_path):
                 pass
         # It was in the group for as long as it took to find out.
-        await until(lambda: cgroup.leftovers(cgroup.own_group(), containment.house) == [])
+        await until(lambda: cgroup.leftovers(cgroup.own_group(), containment.instance) == [])
 
 
 @cgroup_only
 async def test_groups_of_earlier_servers_are_emptied_and_removed(tmp_path, state):
-    house = brand.house_of(state)
-    group = cgroup.create(cgroup.own_group(), house, 1)
+    instance = process_tag.instance_id(state)
+    group = cgroup.create(cgroup.own_group(), instance, 1)
     child = subprocess.Popen(levels.in_cgroup(["sleep", "300"], group))
     await until(lambda: (group / "cgroup.procs").read_text().split() == [str(child.pid)])
     async with open_containment(state, Level.TREE):
@@ -472,7 +472,7 @@ async def test_groups_of_earlier_servers_are_emptied_and_removed(tmp_path, state
 @pidns_only
 async def test_level_pidns(tmp_path, state):
     async with open_containment(state, Level.PIDNS):
-        # The daemon tells its number in the namespace; from outside it is found by its brand.
+        # The daemon tells its number in the namespace; from outside it is found by its tag.
         async with agent(
             daemon("print(os.getpid(), flush=True); sys.stdin.read(); sys.exit(3)"), tmp_path
         ) as one:
@@ -498,6 +498,7 @@ async def test_level_pidns(tmp_path, state):
 def test_a_namespace_ends_with_who_started_it(tmp_path):
     code = f"""
 import subprocess, sys, time
+sys.path[:0] = {sys.path!r}
 from supervisor.agents.levels import in_namespace
 command = in_namespace({daemon("time.sleep(300)")!r})
 subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL)

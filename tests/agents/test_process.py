@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from supervisor.agents import brand, tree
+from supervisor.agents import process_tag, tree
 from supervisor.agents.containment import open_containment
 from supervisor.agents.levels import Level
 from supervisor.agents.pipes import TAIL_LINES, AgentPipe
@@ -28,7 +28,7 @@ async def containing(request, tmp_path_factory):
     """What starts processes: with containment it is the spawner, without it a thread."""
     if request.param == "thread":
         yield
-    elif not brand.usable():
+    elif not process_tag.usable():
         pytest.skip("this system shows no resource limits")
     else:
         async with open_containment(tmp_path_factory.mktemp("state"), Level.TREE):

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from supervisor.acp import RpcError, Services
-from supervisor.agents import brand, spawner, spawning, tree
+from supervisor.agents import process_tag, spawner, spawning, tree
 from supervisor.agents.containment import open_containment
 from supervisor.agents.levels import Level
 from supervisor.agents.process import SpawnError, StopPolicy, spawn
@@ -27,7 +27,7 @@ WAIT_S = 20.0
 HANG_S = 0.7  # long enough for what must go on meanwhile, short enough for a test
 STALL_S = 0.5  # no hang of somebody else's holds up the loop for so long; a lease would for 45 s
 
-pytestmark = pytest.mark.skipif(not brand.usable(), reason="this system shows no resource limits")
+pytestmark = pytest.mark.skipif(not process_tag.usable(), reason="this system shows no resource limits")
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def ours(containment):
     return [
         pid
         for pid in tree.children()
-        if brand.house_of_brand(brand.read_brand(pid)) == containment.house
+        if process_tag.instance_of_tag(process_tag.read_tag(pid)) == containment.instance
         and pid not in containment.spawner.pids()
     ]
 
@@ -116,12 +116,12 @@ async def test_the_server_never_carries_the_brand_of_an_agent(containment, tmp_p
 
     def look():
         while looking:
-            carried.add(brand.read_brand(os.getpid()))
+            carried.add(process_tag.read_tag(os.getpid()))
 
     async def one():
         async with agent(python("print('up', flush=True); input()"), tmp_path) as process:
             assert await process.stdout.receive_some() == b"up\n"
-            assert brand.house_of_brand(brand.read_brand(process.pid)) == containment.house
+            assert process_tag.instance_of_tag(process_tag.read_tag(process.pid)) == containment.instance
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.to_thread.run_sync, look)
@@ -224,7 +224,7 @@ async def test_a_spawner_that_somebody_ends_or_stops_is_replaced(containment, tm
     (after,) = containment.spawner.pids()
     assert after != before
     assert not alive(before)
-    # The new one survives the looks at orphans, though it carries the brand of the house.
+    # The new one survives the looks at orphans, though it carries the tag of the instance.
     await containment._tend()
     assert alive(after)
 

@@ -108,11 +108,11 @@ def test_what_is_started_again_and_how_it_ends(tmp_path, code, status, starts):
 
 
 def test_budget_and_pauses():
-    keeper = warden.Warden()
-    pauses = [keeper._next_pause() for _ in range(warden.BUDGET + 1)]
+    lifecycle = warden.Warden()
+    pauses = [lifecycle._next_pause() for _ in range(warden.BUDGET + 1)]
     assert pauses == pytest.approx([0.1, 0.3, 0.9, 2.7, 8.1, None])
-    keeper._restarts = [moment - warden.BUDGET_SECONDS for moment in keeper._restarts]
-    assert keeper._next_pause() == pytest.approx(0.1)
+    lifecycle._restarts = [moment - warden.BUDGET_SECONDS for moment in lifecycle._restarts]
+    assert lifecycle._next_pause() == pytest.approx(0.1)
 
 
 def test_the_port_stays_and_who_connects_meanwhile_waits(tmp_path):

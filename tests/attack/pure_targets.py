@@ -18,9 +18,9 @@ from supervisor.acp.connection import open_connection
 from supervisor.acp.errors import RpcError, UnsupportedProtocolVersion
 from supervisor.acp.framing import HEAD_BYTES, FrameSplitter, Oversize
 from supervisor.acp.weight import MAX_DEPTH, MAX_NODES, is_large, too_heavy
-from supervisor.conversations.cards import Recorded
-from supervisor.conversations.fit import EVENT_BYTES, fitting
-from supervisor.conversations.translate import Close, Translator
+from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
+from supervisor.conversations.recording.tool_calls import Recorded
+from supervisor.conversations.recording.translate import Close, Translator
 from supervisor.events import (
     EventValidationError,
     Vocabulary,

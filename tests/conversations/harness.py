@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -14,20 +13,17 @@ import orjson
 import trio
 from trio.testing import MockClock
 
-from supervisor.agents import RestartPolicy, load_catalog
-from supervisor.conversations.admission import Limits
+from supervisor import Supervision
+from supervisor import open as front_door
+from supervisor.agents import RestartPolicy
+from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.deadlines import Deadlines
-from supervisor.conversations.launcher import Launcher
-from supervisor.conversations.mcp_logins import McpLogins
-from supervisor.conversations.originals import Allowance
-from supervisor.conversations.start import StartRequest
-from supervisor.conversations.supervisor import Supervisor, open_supervisor
-from supervisor.conversations.vault import Vault
+from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.start import StartRequest
+from supervisor.conversations.supervisor import Supervisor
+from supervisor.credentials import FoundSecret
 from supervisor.events import Message, TextContent, Vocabulary
-from supervisor.journal import open_journal
-from supervisor.mcp.file import McpFile
-from supervisor.mcp.logins import LoginStore
 from supervisor.settings import AgentSettings
 from tests.support.scripted import ScriptedLog, scripted_command
 
@@ -52,6 +48,27 @@ class NoCipher:
 
 def say(text: str) -> Message:
     return Message(role="user", content=(TextContent(text=text),))
+
+
+@attrs.frozen
+class GivenSecrets:
+    """Secrets that a test holds in a dict of its own, and may change."""
+
+    values_by_name: dict[str, str]
+    cipher: NoCipher = attrs.field(factory=NoCipher)
+
+    async def values(self) -> Mapping[str, str]:
+        return dict(self.values_by_name)
+
+    async def found(self) -> Mapping[str, FoundSecret]:
+        return {}
+
+    async def exchange(self, name: str, value: str, replaceable: Callable[[str], bool]) -> bool:
+        given = self.values_by_name
+        if name not in given or given[name] == value or not replaceable(given[name]):
+            return False
+        given[name] = value
+        return True
 
 
 @attrs.define
@@ -97,52 +114,25 @@ async def open_harness(
     drain_seconds: float = 0.0,
     path: str = "/usr/bin:/bin",
     allowance: Allowance | None = None,
-    logins: bool = False,
 ) -> AsyncIterator[Harness]:
     """A supervisor for the block. A clock that the test moves by hand runs by itself at the end, so that an
     agent that keeps still can be waited for and ended."""
-    given = secrets if secrets is not None else {}
-    vault = Vault(NoCipher())
-
-    async def current() -> Mapping[str, str]:
-        return dict(given)
-
-    async def keep(name: str, value: str, replaceable: Callable[[str], bool]) -> bool:
-        if name not in given or given[name] == value or not replaceable(given[name]):
-            return False
-        given[name] = value
-        return True
-
-    async def no_default() -> AgentSettings:
-        raise AssertionError("tests name their agent")
-
-    launcher = Launcher(
-        catalog=load_catalog(),
-        prefix=root / "agents",
-        data=root / "data",
-        server_environment={"PATH": path, "HOME": str(root), "SECRET_OF_THE_SERVER": "x"},
-        secrets=current,
-        keep_secret=keep,
-        vault=vault,
-        mcp_file=McpFile(root),
-        mcp_logins=McpLogins(LoginStore(root, NoCipher()), dict(os.environ), root) if logins else None,
-    )
-    async with (
-        open_journal(root / "journal.sqlite3") as journal,
-        open_supervisor(
-            journal=journal,
-            launcher=launcher,
-            vault=vault,
-            default_agent=no_default,
+    given = GivenSecrets(secrets if secrets is not None else {})
+    async with front_door(
+        root,
+        environ={"PATH": path, "HOME": str(root), "SECRET_OF_THE_SERVER": "x"},
+        supervision=Supervision(
             deadlines=deadlines,
             restart=restart,
-            limits=limits,
+            limits=limits or Limits(),
             drain_seconds=drain_seconds,
-            allowance=allowance,
-        ) as supervisor,
-    ):
+            allowance=allowance or Allowance(),
+        ),
+        containment=None,
+        secrets=given,
+    ) as ostler:
         try:
-            yield Harness(supervisor, root, given)
+            yield Harness(ostler.supervisor, root, given.values_by_name)
         finally:
             if clock is not None:
                 clock.rate = 20.0
@@ -173,19 +163,19 @@ async def until(check: Any, what: str = "it") -> Any:
 
 async def speaking(conversation: Conversation) -> None:
     """The agent has begun to say something that is no event yet."""
-    await until(lambda: conversation.runner._translator._segment, "a word of the agent")
+    await until(lambda: conversation._runner._turns._translator._segment, "a word of the agent")
 
 
 async def calling(conversation: Conversation) -> None:
     """A tool call of the agent's is open and recorded; it is held for a moment first."""
-    translator = conversation.runner._translator
-    await until(lambda: any(card.started_id for card in translator._cards.values()), "a tool call")
+    translator = conversation._runner._turns._translator
+    await until(lambda: any(call.started_id for call in translator._calls.values()), "a tool call")
 
 
 async def settled(conversation: Conversation) -> str:
     """The status once the run is over."""
     await until(
-        lambda: not conversation.runner.busy and conversation.record.execution_status != "running",
+        lambda: not conversation.busy and conversation.record.execution_status != "running",
         "the end of a run",
     )
     await conversation.log.flushed()

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from supervisor.conversations.errors import AlreadyRunning, UnknownConversation
-from supervisor.conversations.start import StartRequest
-from supervisor.conversations.translate import Translator
+from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.state.errors import AlreadyRunning, UnknownConversation
+from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
     answer,
@@ -42,10 +42,10 @@ async def test_a_first_turn_from_message_to_answer(tmp_path: Path) -> None:
         assert states(found, "last_user_message_id") == [found[0]["id"]]
         assert conversation.record.title == "hello there"
         assert harness.log.prompts() == ["hello there"]
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         again = await turn(conversation, "and again")
         assert answer(again) == "echo: and again "
-        assert conversation.runner.pid == pid
+        assert conversation.agent.ready_pid == pid
         assert states(again, "execution_status")[0] == "idle"  # a message after the end of a run
     assert pid is not None
     assert not alive(pid)
@@ -81,7 +81,7 @@ async def test_messages_are_prompted_in_order_and_once(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await conversation.send(say("!slow 20 20"), run=True)
-        await until(lambda: conversation.runner.pid)
+        await until(lambda: conversation.agent.ready_pid)
         await conversation.send(say("second"), run=True)
         await conversation.send(say("third"), run=False)
         assert await settled(conversation) == "finished"
@@ -185,7 +185,7 @@ async def test_delete_stops_the_agent_and_forgets(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await conversation.send(say("!hang"), run=True)
-        pid = await until(lambda: conversation.runner.pid)
+        pid = await until(lambda: conversation.agent.ready_pid)
         await harness.supervisor.delete(conversation.id)
         assert not alive(pid)
         with pytest.raises(UnknownConversation):
@@ -201,7 +201,7 @@ async def test_a_fault_in_one_conversation_reaches_no_other(tmp_path: Path) -> N
             def update(self, update: Any) -> Any:
                 raise ZeroDivisionError("ours")
 
-        broken.runner.incoming._translator = Faulty(core=False)
+        broken._runner._incoming._translator = Faulty(core=False)
         await broken.send(say("boom"), run=True)
         await until(lambda: broken.record.execution_status == "error")
         assert one(await events(broken), "ConversationErrorEvent")["code"] == "InternalError"
@@ -229,7 +229,7 @@ async def test_a_fault_in_recording_a_fault_reaches_no_other(tmp_path: Path) -> 
                 raise ZeroDivisionError("ours")
 
         broken.recorder.log = Faulty()  # type: ignore[assignment]
-        await until(lambda: not broken.runner.busy)
+        await until(lambda: not broken.busy)
         assert answer(await turn(healthy, "still here")) == "echo: still here "
 
 

@@ -9,9 +9,9 @@ import trio
 from trio.testing import MockClock
 
 from supervisor.agents import load_catalog
-from supervisor.conversations.deadlines import Deadlines
-from supervisor.conversations.hold import HoldTimer
-from supervisor.conversations.start import StartRequest
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.start import StartRequest
+from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.journal import Frame, Transient
 from supervisor.settings import AgentSettings
 from tests.conversations.harness import (
@@ -47,7 +47,7 @@ async def test_a_start_ends_at_its_deadline_and_not_before(
         await until(lambda: harness.log.received(method))
         mock_clock.jump(seconds - 1)
         await trio.testing.wait_all_tasks_blocked()
-        assert conversation.runner.busy
+        assert conversation.busy
         mock_clock.jump(1.5)
         assert await settled(conversation) == "error"
         error = one(await events(conversation), "ConversationErrorEvent")
@@ -70,7 +70,7 @@ async def test_an_install_that_hangs_ends_at_its_deadline(tmp_path: Path, mock_c
         await until((tmp_path / "npm.ran").exists)
         mock_clock.jump(89)
         await trio.testing.wait_all_tasks_blocked()
-        assert conversation.runner.busy
+        assert conversation.busy
         mock_clock.jump(1)
         mock_clock.rate = 1.0  # npm is ended in real time
         assert await settled(conversation) == "error"
@@ -133,7 +133,7 @@ async def test_silence_within_a_turn(tmp_path: Path, mock_clock: MockClock) -> N
         await speaking(conversation)
         mock_clock.jump(silence - 1)
         await trio.testing.wait_all_tasks_blocked()
-        assert conversation.runner.busy
+        assert conversation.busy
         mock_clock.jump(1.5)
         assert await settled(conversation) == "error"
         error = one(await events(conversation), "ConversationErrorEvent")
@@ -151,7 +151,7 @@ async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace
         conversation = await harness.start("cancel=ignore", "without=close")
         await conversation.send(say("!text a\n!hang"), run=True)
         await speaking(conversation)
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         answered = trio.Event()
 
         async def interrupt() -> None:
@@ -168,10 +168,10 @@ async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace
             await until(answered.is_set)
         assert conversation.record.execution_status == "paused"
         assert conversation.record.agent_state["phase"] == "cancelling"
-        assert conversation.runner.pid == pid
+        assert conversation.agent.ready_pid == pid
         mock_clock.jump(DEADLINES.cancel_grace)
-        await until(lambda: conversation.runner.pid is None, "the end of the process")
-        await until(lambda: not conversation.runner.busy)
+        await until(lambda: conversation.agent.ready_pid is None, "the end of the process")
+        await until(lambda: not conversation.busy)
         found = await events(conversation)
         assert kinds(found).count("InterruptEvent") == 1
         assert [e["llm_message"]["content"][0]["text"] for e in found if e["kind"] == "MessageEvent"][
@@ -181,7 +181,7 @@ async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace
 
 async def test_what_is_held_back_comes_a_little_after_the_last_word(autojump_clock: MockClock) -> None:
     fired: list[float] = []
-    timer = HoldTimer(0.25, 3.0, lambda: fired.append(trio.current_time()))
+    timer = Debouncer(0.25, 3.0, lambda: fired.append(trio.current_time()))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(timer.run)
         begin = trio.current_time()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.conversations.deadlines import Deadlines
-from supervisor.conversations.start import StartRequest
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.start import StartRequest
 from supervisor.journal import JournalUnavailable, trouble, writer
 from tests.conversations.harness import (
     PATIENCE_SECONDS,
@@ -145,7 +145,7 @@ async def test_control_returns_while_nothing_can_be_stored(tmp_path: Path, disk:
     async with open_harness(tmp_path, deadlines=HASTY) as harness:
         conversation = await harness.start()
         await turn(conversation, "warm up")
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         await conversation.send(say("!opentool\n!slow 2000 5"), run=True)
         await calling(conversation)
         await speaking(conversation)
@@ -157,12 +157,12 @@ async def test_control_returns_while_nothing_can_be_stored(tmp_path: Path, disk:
             await settled_in_trouble(conversation)
             await conversation.interrupt()
             await conversation.pause()
-        assert conversation.runner.pid == pid  # its answer to the cancel was heard
+        assert conversation.agent.ready_pid == pid  # its answer to the cancel was heard
         durable = await conversation.durable_info()
         assert durable["execution_status"] == "running"
         with trio.fail_after(5):
             await harness.supervisor.stop_agent(conversation.id)
-        assert conversation.runner.pid is None
+        assert conversation.agent.ready_pid is None
         disk.full = False
         found = await events(conversation)
         assert kinds(found).count("InterruptEvent") == 1
@@ -171,7 +171,7 @@ async def test_control_returns_while_nothing_can_be_stored(tmp_path: Path, disk:
 
 
 async def settled_in_trouble(conversation: object) -> None:
-    await until(lambda: not conversation.runner.busy, "the end of the turn")  # type: ignore[attr-defined]
+    await until(lambda: not conversation.busy, "the end of the turn")  # type: ignore[attr-defined]
 
 
 async def test_an_agent_at_work_is_held_back_and_goes_on(tmp_path: Path, disk: Disk) -> None:
@@ -192,11 +192,11 @@ async def test_an_agent_at_work_is_held_back_and_goes_on(tmp_path: Path, disk: D
             await until(lambda: conversation.log.last_seq > 60)
             disk.full = True
             await until(lambda: conversation.log.trouble)
-            await trio.sleep(0.2)
+            await trio.sleep(2 * HASTY.hold)  # what is held back for more of it comes now
             reached = conversation.log.last_seq
             await trio.sleep(0.5)
             assert conversation.log.last_seq == reached  # the agent has more to say, and is not heard
-            assert conversation.runner.busy
+            assert conversation.busy
             shown = conversation.log.high_water
             assert shown < reached
             disk.full = False

@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from supervisor.agents import RestartPolicy, tree
-from supervisor.conversations.admission import Limits, memory_budget
+from supervisor.conversations.agent.admission import Limits, memory_budget
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.errors import AtCapacity
+from supervisor.conversations.state.errors import AtCapacity
 from tests.conversations.harness import (
     QUICK,
     answer,
@@ -34,13 +34,13 @@ async def test_a_crashed_idle_agent_comes_back_by_itself_and_remembers(tmp_path:
     async with open_harness(tmp_path, restart=SOON) as harness:
         conversation = await harness.start()
         await turn(conversation, "the word is tulip")
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: conversation.runner.pid not in (None, pid), "the restart")
+        await until(lambda: conversation.agent.ready_pid not in (None, pid), "the restart")
         assert conversation.record.execution_status == "finished"  # nobody's turn was lost
-        assert conversation.runner.keeper.restarts == 1
-        assert "SIGKILL" in str(conversation.runner.keeper.last_exit)
+        assert conversation.agent.restarts == 1
+        assert "SIGKILL" in str(conversation.agent.last_exit)
         phases = states(await events(conversation), "agent_phase")
         assert phases[-4:] == ["restarting", "installing", "starting", "ready"]
         (ended,) = states(await events(conversation), "agent_exit")
@@ -53,7 +53,7 @@ async def test_an_orderly_exit_is_no_crash(tmp_path: Path) -> None:
     async with open_harness(tmp_path, restart=SOON) as harness:
         conversation = await harness.start()
         await turn(conversation, "!crash 0")
-        await until(lambda: conversation.runner.keeper.phase == "exited")
+        await until(lambda: conversation.agent.phase == "exited")
         await trio.sleep(0.2)
         assert len(harness.log.pids()) == 1
         assert harness.supervisor.figures().crashes_total == 0
@@ -65,9 +65,9 @@ async def test_a_crash_loop_ends_with_a_parked_agent_and_an_operator_ends_that(t
         conversation = await harness.start("crash=idle:9")  # after every answer
         for _ in range(10):
             await turn(conversation, "hello")
-            if conversation.runner.keeper.phase == "parked":
+            if conversation.agent.phase == "parked":
                 break
-        assert conversation.runner.keeper.phase == "parked"
+        assert conversation.agent.phase == "parked"
         assert conversation.record.execution_status == "error"
         errors = [e for e in await events(conversation) if e["kind"] == "ConversationErrorEvent"]
         assert errors[-1]["code"] == "AgentParked"
@@ -77,19 +77,19 @@ async def test_a_crash_loop_ends_with_a_parked_agent_and_an_operator_ends_that(t
         assert len(harness.log.pids()) == before
         await harness.supervisor.restart_agent(conversation.id)
         assert len(harness.log.pids()) == before + 1
-        assert conversation.runner.keeper.phase in {"ready", "restarting"}
+        assert conversation.agent.phase in {"ready", "restarting"}
 
 
 async def test_an_operator_restarts_a_busy_agent_and_the_session_goes_on(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "the word is tulip")
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         await conversation.send(say("!slow 500 20"), run=True)
         await speaking(conversation)
         await harness.supervisor.restart_agent(conversation.id)
         assert conversation.record.execution_status == "paused"
-        assert conversation.runner.pid not in (None, pid)
+        assert conversation.agent.ready_pid not in (None, pid)
         assert len(harness.log.received("session/close")) == 1
         assert "tulip" in answer(await turn(conversation, "!remember"))
         (view,) = await harness.supervisor.agents()
@@ -104,7 +104,7 @@ async def test_force_waits_for_nothing(tmp_path: Path) -> None:
         await conversation.send(say("!hang"), run=True)
         await until(lambda: harness.log.prompts())
         await harness.supervisor.restart_agent(conversation.id, force=True)
-        assert conversation.runner.keeper.phase == "ready"
+        assert conversation.agent.phase == "ready"
         assert conversation.record.execution_status == "paused"
 
 
@@ -113,8 +113,8 @@ async def test_a_stopped_agent_comes_back_with_the_next_message(tmp_path: Path) 
         conversation = await harness.start()
         await turn(conversation, "hello")
         await harness.supervisor.stop_agent(conversation.id)
-        assert conversation.runner.pid is None
-        assert conversation.runner.keeper.phase == "stopped"
+        assert conversation.agent.ready_pid is None
+        assert conversation.agent.phase == "stopped"
         assert await harness.supervisor.agents() == []
         assert answer(await turn(conversation, "again")) == "echo: again "
 
@@ -123,9 +123,9 @@ async def test_an_operator_stops_an_agent_that_is_coming_back(tmp_path: Path) ->
     async with open_harness(tmp_path, restart=RestartPolicy(first_pause=60.0)) as harness:
         conversation = await harness.start()
         await turn(conversation, "!crash 1")
-        await until(lambda: conversation.runner.keeper.phase == "restarting")
+        await until(lambda: conversation.agent.phase == "restarting")
         await harness.supervisor.stop_agent(conversation.id)
-        assert conversation.runner.keeper.phase == "stopped"
+        assert conversation.agent.phase == "stopped"
         assert len(harness.log.pids()) == 1
 
 
@@ -145,15 +145,15 @@ async def test_a_stop_in_the_moment_of_the_crash_is_heard(
 
         for _ in range(10):
             conversation = await harness.start()
-            host = conversation.runner.keeper._host
-            told = host.phase_changed
+            reports = conversation._runner.reports
+            told = reports.phase
             monkeypatch.setattr(
-                host,
-                "phase_changed",
+                reports,
+                "phase",
                 lambda phase, told=told, of=conversation: (told(phase), stop_at_once(of, phase)),
             )
             await turn(conversation, "!crash 1")
-            await until(lambda of=conversation: of.runner.keeper.phase == "stopped", "the stop")
+            await until(lambda of=conversation: of.agent.phase == "stopped", "the stop")
         assert len(harness.log.pids()) == 10
 
 
@@ -162,23 +162,25 @@ async def test_at_the_limit_the_longest_idle_makes_room_and_comes_back(tmp_path:
         first, second, third = [await harness.start() for _ in range(3)]
         for conversation in (first, second, third):
             await turn(conversation, "the word is tulip")
-        assert first.runner.keeper.phase == "hibernated"
-        assert second.runner.pid is not None
+        assert first.agent.phase == "hibernated"
+        assert second.agent.ready_pid is not None
         assert harness.supervisor.figures().live_agents == 2
         assert "tulip" in answer(await turn(first, "!remember"))
-        assert second.runner.keeper.phase == "hibernated"
+        assert second.agent.phase == "hibernated"
 
 
 async def test_nobody_busy_makes_room_and_who_comes_too_late_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.conversations.admission.SAMPLE_SECONDS", 600)  # the end of a turn is told
+    monkeypatch.setattr(
+        "supervisor.conversations.agent.admission.SAMPLE_SECONDS", 600
+    )  # the end of a turn is told
     async with open_harness(tmp_path, limits=Limits(agents=1)) as harness:
         first, second = await harness.start(), await harness.start()
         await first.send(say("!slow 30 20"), run=True)
-        await until(lambda: first.runner.pid)
+        await until(lambda: first.agent.ready_pid)
         await second.send(say("hello"), run=True)
-        await until(lambda: second.runner.keeper.phase == "queued")
+        await until(lambda: second.agent.phase == "queued")
         assert harness.supervisor.figures().queued == 1
         assert await settled(second) == "finished"
         assert await settled(first) == "finished"
@@ -188,13 +190,13 @@ async def test_a_full_server_refuses_where_the_operator_wants_that(tmp_path: Pat
     async with open_harness(tmp_path, limits=Limits(agents=1, full="refuse")) as harness:
         first, second = await harness.start(), await harness.start()
         await first.send(say("!slow 500 20"), run=True)
-        await until(lambda: first.runner.pid)
+        await until(lambda: first.agent.ready_pid)
         with pytest.raises(AtCapacity) as refused:
             await second.send(say("hello"), run=True)
         assert refused.value.retry_after > 0
         assert second.log.last_seq == -1  # nothing was taken, so nothing is owed
         await first.interrupt()
-        await until(lambda: not first.runner.busy)
+        await until(lambda: not first.busy)
         await second.send(say("hello"), run=True)
         assert await settled(second) == "finished"
 
@@ -203,9 +205,9 @@ async def test_memory_is_a_limit_too(tmp_path: Path) -> None:
     async with open_harness(tmp_path, limits=Limits(memory_bytes=1)) as harness:
         first, second = await harness.start(), await harness.start()
         await turn(first, "hello")
-        await first.runner.keeper.measure()
+        await first.agent.measure()
         await turn(second, "hello")
-        assert first.runner.keeper.phase == "hibernated"
+        assert first.agent.phase == "hibernated"
 
 
 async def test_all_agents_are_measured_in_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,11 +229,11 @@ async def test_all_agents_are_measured_in_one_look(tmp_path: Path, monkeypatch: 
 
 
 async def test_idle_agents_go_to_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.conversations.admission.SAMPLE_SECONDS", 0.05)
+    monkeypatch.setattr("supervisor.conversations.agent.admission.SAMPLE_SECONDS", 0.05)
     async with open_harness(tmp_path, limits=Limits(idle_seconds=0.2)) as harness:
         conversation = await harness.start()
         await turn(conversation, "the word is tulip")
-        await until(lambda: conversation.runner.keeper.phase == "hibernated")
+        await until(lambda: conversation.agent.phase == "hibernated")
         assert len(harness.log.received("session/close")) == 1
         assert "tulip" in answer(await turn(conversation, "!remember"))
 
@@ -239,13 +241,13 @@ async def test_idle_agents_go_to_sleep(tmp_path: Path, monkeypatch: pytest.Monke
 async def test_an_agent_that_somebody_waits_for_stays_awake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.conversations.admission.SAMPLE_SECONDS", 0.05)
+    monkeypatch.setattr("supervisor.conversations.agent.admission.SAMPLE_SECONDS", 0.05)
     async with open_harness(tmp_path, limits=Limits(idle_seconds=0.1), deadlines=QUICK) as harness:
         conversation = await harness.start(confirmation_policy={"kind": "AlwaysConfirm"})
         await conversation.send(say("!perm"), run=True)
         await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
         await trio.sleep(0.4)
-        assert conversation.runner.pid is not None
+        assert conversation.agent.ready_pid is not None
         await conversation.interrupt()
 
 

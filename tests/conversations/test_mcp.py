@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.conversations.admission import Limits
+from supervisor.conversations.agent.admission import Limits
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
     Harness,
@@ -209,9 +209,9 @@ async def test_mcp_is_answered_without_an_agent(tmp_path: Path, vocabulary: Voca
         assert one(found, "ObservationEvent")["observation"]["content"][0]["text"] == said
         assert states(found, "execution_status") == ["running", "finished"]
         assert harness.log.records() == []
-        assert conversation.runner.pid is None
+        assert conversation.agent.ready_pid is None
         assert conversation.record.title is None
-        assert conversation.runner._done is None
+        assert conversation._runner._done is None
     assert (tmp_path / "mcp.json").read_bytes() == before
 
 
@@ -309,5 +309,5 @@ async def test_mcp_after_a_restart_of_the_server_is_answered_once(tmp_path: Path
         known = conversation.id
     async with open_harness(tmp_path) as harness:
         conversation = await harness.supervisor.get(known)
-        assert not conversation.inbox
+        assert not conversation.queued
         assert conversation.record.execution_status == "finished"

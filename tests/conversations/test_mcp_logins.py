@@ -20,8 +20,8 @@ import httpx2
 import pytest
 import trio
 
-from supervisor.conversations.mcp_logins import CannotRenew, McpLogins
-from supervisor.conversations.mcp_probe import McpProbe
+from supervisor.conversations.mcp.logins import CannotRenew, McpLogins
+from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.mcp.logins import LoginStore
 from tests.conversations.harness import Harness, NoCipher, answer, open_harness, states, turn
 from tests.support.mcp_servers import TOOLS, RealServer, real_server
@@ -62,7 +62,7 @@ async def logged_in(root: Path, *options: str) -> AsyncIterator[tuple[Harness, R
     with real_server("oauth", root, *options) as server:
         await log_in(root, server)
         configure(root, url=server.url)
-        async with open_harness(root, logins=True) as harness:
+        async with open_harness(root) as harness:
             yield harness, server
 
 
@@ -166,7 +166,7 @@ async def test_a_login_that_ends_is_told_to_the_agent(tmp_path: Path) -> None:
 
 async def test_without_a_login_the_server_is_left_out(tmp_path: Path) -> None:
     configure(tmp_path, url="http://127.0.0.1:1/mcp")
-    async with open_harness(tmp_path, logins=True) as harness:
+    async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         found = await turn(conversation, "hello")
         (dropped,) = states(found, "mcp_servers")[0]["dropped"]

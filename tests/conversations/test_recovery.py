@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio.testing
 
-from supervisor.conversations.admission import Limits
+from supervisor.conversations.agent.admission import Limits
 from tests.conversations.harness import (
     PATIENCE_SECONDS,
     answer,
@@ -68,7 +68,7 @@ async def test_a_message_whose_agent_had_not_started_is_no_turn_that_was_cut_off
         await first.send(say("!hang"), run=True)
         await until(lambda: harness.log.prompts())
         await second.send(say("hello"), run=True)
-        await until(lambda: second.runner.keeper.phase == "queued")
+        await until(lambda: second.agent.phase == "queued")
         await second.log.flushed()
         root = killed_now(tmp_path)
     async with open_harness(root, limits=Limits(agents=1)) as next_harness:
@@ -108,7 +108,7 @@ async def test_a_turn_that_a_pause_let_go_on_is_told_too_and_the_queue_stays_pau
         found = await events(conversation)
         assert one(found, "ConversationErrorEvent")["code"] == "ServerRestarted"
         assert conversation.record.execution_status == "error"
-        assert [item.message for item in conversation.inbox] == [say("queued")]
+        assert conversation.queued == [say("queued")]
     async with open_harness(root) as next_harness:
         again = await next_harness.supervisor.get(conversation.id)
         assert kinds(await events(again)) == kinds(found)  # told once

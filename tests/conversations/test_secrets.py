@@ -103,38 +103,40 @@ async def test_a_changed_secret_is_told_and_counts_from_the_next_turn_on(tmp_pat
     async with open_harness(tmp_path, secrets={"DEMO_TOKEN": "the-first-value"}) as harness:
         conversation = await harness.start()
         await turn(conversation, "the word is tulip")
-        first = conversation.runner.pid
+        first = conversation.agent.ready_pid
         (view,) = await harness.supervisor.agents()
         assert view.changed_secrets == []
         harness.secrets["DEMO_TOKEN"] = "the-second-value"
         (view,) = await harness.supervisor.agents()
         assert view.changed_secrets == ["DEMO_TOKEN"]
-        assert conversation.runner.pid == first  # told, and not yet applied: nobody has asked for anything
+        assert (
+            conversation.agent.ready_pid == first
+        )  # told, and not yet applied: nobody has asked for anything
         assert "tulip" in answer(await turn(conversation, "!remember"))
-        assert conversation.runner.pid != first
-        assert "DEMO_TOKEN=the-second-value" in environment(conversation.runner.pid)
-        assert conversation.runner.keeper.restarts == 0
-        second = conversation.runner.pid
+        assert conversation.agent.ready_pid != first
+        assert "DEMO_TOKEN=the-second-value" in environment(conversation.agent.ready_pid)
+        assert conversation.agent.restarts == 0
+        second = conversation.agent.ready_pid
         await conversation.set_secrets({"OWN_TOKEN": "another-value"})
         await turn(conversation, "hello")
-        assert conversation.runner.pid != second
-        assert "OWN_TOKEN=another-value" in environment(conversation.runner.pid)
-        third = conversation.runner.pid
+        assert conversation.agent.ready_pid != second
+        assert "OWN_TOKEN=another-value" in environment(conversation.agent.ready_pid)
+        third = conversation.agent.ready_pid
         await turn(conversation, "hello again")
-        assert conversation.runner.pid == third
+        assert conversation.agent.ready_pid == third
 
 
 async def test_a_session_that_could_not_come_back_is_left_to_an_operator(tmp_path: Path) -> None:
     async with open_harness(tmp_path, secrets={"DEMO_TOKEN": "the-first-value"}) as harness:
         conversation = await harness.start("without=resume,load")
         await turn(conversation, "hello")
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         del harness.secrets["DEMO_TOKEN"]
         await turn(conversation, "hello again")
-        assert conversation.runner.pid == pid
+        assert conversation.agent.ready_pid == pid
         assert (await harness.supervisor.agent(conversation.id)).changed_secrets == ["DEMO_TOKEN"]
         await harness.supervisor.restart_agent(conversation.id)
-        assert not [entry for entry in environment(conversation.runner.pid) if "DEMO_TOKEN" in entry]
+        assert not [entry for entry in environment(conversation.agent.ready_pid) if "DEMO_TOKEN" in entry]
         assert (await harness.supervisor.agent(conversation.id)).changed_secrets == []
 
 

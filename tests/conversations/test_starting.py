@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.conversations.deadlines import Deadlines
-from supervisor.conversations.start import StartRequest
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.start import StartRequest
 from supervisor.settings import AgentSettings
 from tests.conversations.harness import answer, events, one, open_harness, settled, turn
 
@@ -31,7 +31,7 @@ async def test_starts_that_fail_are_reported_and_keep_the_message(
         assert error["code"] == code
         assert words in error["detail"]
         assert conversation.record.execution_status == "error"
-        assert len(conversation.inbox) == 1
+        assert len(conversation.queued) == 1
 
 
 async def test_a_command_that_is_not_there(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_an_agent_sees_nothing_of_the_server(tmp_path: Path) -> None:
         conversation = await harness.start(secrets={"OWN_TOKEN": "0wn"})
         assert "0wn" not in repr(conversation.record.secrets.get("OWN_TOKEN", "")).replace("sealed:", "")[:0]
         await turn(conversation, "hello")
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         environ = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
         names = {item.partition("=")[0] for item in environ}
         assert "SECRET_OF_THE_SERVER" not in names

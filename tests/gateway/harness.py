@@ -21,18 +21,24 @@ from gateway.app import create_app
 from gateway.config import Config
 from gateway.listener import bind, serve_connections, url_of
 from gateway.mcp_jobs import open_jobs
-from gateway.server import StoreCipher
 from gateway.services import Services
 from supervisor.acp import TraceLine
 from supervisor.agents import load_catalog
-from supervisor.conversations.errors import AlreadyRunning, AtCapacity, InvalidStart, UnknownConversation
-from supervisor.conversations.launcher import Launcher
-from supervisor.conversations.mcp_logins import McpLogins
-from supervisor.conversations.mcp_probe import McpProbe
-from supervisor.conversations.operators import AgentView, Figures
-from supervisor.conversations.start import StartRequest, choose_vocabulary
+from supervisor.composition import LateCipher
+from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.mcp.logins import McpLogins
+from supervisor.conversations.mcp.probe import McpProbe
+from supervisor.conversations.recording.final_response import final_response
+from supervisor.conversations.state.errors import (
+    AlreadyRunning,
+    AtCapacity,
+    InvalidStart,
+    UnknownConversation,
+)
+from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.supervisor import Page
-from supervisor.conversations.vault import Vault
+from supervisor.conversations.views import AgentView, Figures
 from supervisor.credentials import SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
 from supervisor.journal import Journal, Log, Row, open_journal
@@ -112,6 +118,9 @@ class FakeConversation:
         if run and not self.capacity:
             raise AtCapacity("Too many conversations are running; the message is saved", 4.2)
         return event_id
+
+    async def final_response(self) -> str:
+        return await final_response(self.log)
 
     async def run(self) -> None:
         self.calls.append("run")
@@ -290,7 +299,7 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
         store = SettingsStore(state, PRESETS, server_errors)
         secrets = await SecretStore.open(state, {})
         environment = {"PATH": os.environ["PATH"], "HOME": str(state)}
-        logins = McpLogins(LoginStore(state, StoreCipher(secrets)), environment, state)
+        logins = McpLogins(LoginStore(state, LateCipher(secrets)), environment, state)
         jobs = await jobs_of.enter_async_context(open_jobs(McpProbe(environment, state, logins)))
         supervisor = FakeSupervisor(journal)
         services = Services(
@@ -302,7 +311,7 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
                 data=state / "data",
                 server_environment={"HOME": str(state)},
                 secrets=secrets.values,
-                vault=Vault(StoreCipher(secrets)),
+                secret_box=SecretBox(LateCipher(secrets)),
             ),
             settings=store,
             profiles=AgentProfileStore(store),
@@ -354,7 +363,7 @@ async def serving(state: Path, port: int = 0, **settings: Any) -> AsyncIterator[
                     sockets,
                     opened.services.config,
                     opened.services.closing,
-                    lobby=opened.services.lobby,
+                    connection_limits=opened.services.connection_limits,
                 )
             )
             opened.url = url_of(opened.services.config, sockets)
