@@ -23,7 +23,7 @@ from supervisor.conversations.deadlines import Deadlines
 from supervisor.conversations.originals import CONVERSATION_BYTES, TURN_BYTES, Allowance
 
 OFF: Final = "off"
-"""Turns a limit off."""
+"""Turns a limit off, in upper or lower case."""
 
 
 @attrs.frozen(kw_only=True)
@@ -81,11 +81,11 @@ def _deadlines(env: Mapping[str, str]) -> Deadlines:
 
 
 def _or_off_int(text: str) -> int | None:
-    return None if text == OFF else positive_int(text)
+    return None if text.lower() == OFF else positive_int(text)
 
 
 def _or_off_float(text: str) -> float | None:
-    return None if text == OFF else positive_float(text)
+    return None if text.lower() == OFF else positive_float(text)
 
 
 def _full(text: str) -> str:

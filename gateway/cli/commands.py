@@ -34,7 +34,8 @@ def add_commands(add: Add) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command that was parsed; the exit status."""
     # Imported here, so that parsing stays quick.
-    from gateway.cli.client import Failure, Server
+    from gateway.cli.client import BadInput, Failure, Server
+    from gateway.parsing import ConfigError
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -50,6 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     except Failure as error:
         print(f"ostler: {' '.join(str(error).split())}", file=sys.stderr)
         return error.status
+    except ConfigError as error:
+        print(f"ostler: {error}", file=sys.stderr)
+        return BadInput.status
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
