@@ -159,7 +159,7 @@ def load_config(
         try:
             re.compile(regex)
         except re.error as error:
-            raise ConfigError(f"OSTLER_CORS_ORIGIN_REGEX is no regular expression: {error}") from None
+            raise ConfigError(f"OSTLER_CORS_ORIGIN_REGEX is not a regular expression: {error}") from None
     address = pick(env, "OSTLER_HOST", read_host, DEFAULT_HOST, argument=host, option="--host")
     allow_open = switch(env, "OSTLER_ALLOW_OPEN")
     for variable in (ATTACHABLE_VARIABLE, NO_WARDEN_VARIABLE, SANDBOX_DECLARATION):

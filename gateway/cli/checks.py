@@ -60,7 +60,7 @@ def configuration(machine: Machine) -> Findings:
             "configuration",
             FAIL,
             str(error),
-            "Change or unset the variable: docs/operations.md has them all.",
+            "Change or unset the variable: docs/configuration.md has them all.",
         )
         return
     yield Finding("configuration", OK, "the server's variables can be used")
@@ -189,7 +189,7 @@ def containment(machine: Machine) -> Findings:
         yield Finding(
             "containment",
             FAIL,
-            f"{demanded} is demanded and cannot be had: {reason}",
+            f"{demanded!r} is demanded and unavailable: {reason}",
             "Unset OSTLER_CONTAINMENT.",
         )
     elif reasons[Level.WARDEN] is not None:
@@ -203,7 +203,7 @@ def containment(machine: Machine) -> Findings:
         yield Finding("containment", OK, ", ".join(possible))
     for level in (Level.CGROUP, Level.PIDNS):
         if reasons[level] is not None:
-            yield Finding(f"containment {level}", OK, f"cannot be had, and need not: {reasons[level]}")
+            yield Finding(f"containment {level}", OK, f"unavailable, and not required: {reasons[level]}")
 
 
 def state(machine: Machine) -> Findings:
