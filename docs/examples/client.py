@@ -14,6 +14,7 @@ from trio_websocket import ConnectionClosed, ConnectionRejected, HandshakeError,
 
 URL, PROMPT, ID = sys.argv[1].rstrip("/"), sys.argv[2], str(uuid.uuid4())
 KEY = [("X-Session-API-Key", os.environ.get("OSTLER_API_KEY", ""))]
+LARGEST = 64 * 1024 * 1024  # bytes of a frame; the library takes no more than 1 MiB by itself
 
 
 def call(
@@ -60,7 +61,7 @@ async def main():
     while True:
         try:
             url = f"{URL.replace('http', 'ws', 1)}/sockets/session/{ID}?after_seq={seen[0]}"
-            async with open_websocket_url(url, extra_headers=KEY) as socket:
+            async with open_websocket_url(url, extra_headers=KEY, max_message_size=LARGEST) as socket:
                 pause = 0.25
                 return await follow(socket, seen)
         except (ConnectionClosed, HandshakeError, OSError) as error:

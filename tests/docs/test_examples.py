@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 import trio
+from support.examples import talking
 from support.server import ServerProcess, running_server
 
 from supervisor.agents.containment import PID_FILE
-from supervisor.agents.node import find_node
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 KEY = "a-key-for-the-examples"
@@ -28,61 +26,6 @@ CLIENTS = pytest.mark.parametrize("name", ["client.py", "client.mjs"])
 
 def served(directory: Path, key: str = KEY) -> AbstractAsyncContextManager[ServerProcess]:
     return running_server(directory, {"OSTLER_SESSION_API_KEY": key} if key else {})
-
-
-async def command(name: str, *arguments: str) -> list[str]:
-    if name.endswith(".py"):
-        return [sys.executable, str(EXAMPLES / name), *arguments]
-    node = await find_node((20, 10), os.environ)
-    return [str(node.path), "--experimental-websocket", str(EXAMPLES / name), *arguments]
-
-
-class Talk:
-    """A client at work. Its lines on standard error name each event with its sequence number."""
-
-    def __init__(self, process: trio.Process) -> None:
-        self.process = process
-        self.said = ""
-        self.told = ""
-
-    @property
-    def numbers(self) -> list[int]:
-        return [int(line.split()[0]) for line in self.told.splitlines() if line[:1].isdigit()]
-
-    async def until(self, words: str) -> None:
-        while words not in self.told:
-            await trio.sleep(0.01)
-
-
-@asynccontextmanager
-async def talking(name: str, url: str, prompt: str, directory: Path, key: str = KEY) -> AsyncIterator[Talk]:
-    """The client's process; the block's end waits for its own end."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "OSTLER_API_KEY": key}
-    with trio.fail_after(WAIT_S):
-        async with trio.open_nursery() as nursery:
-            process = await trio.lowlevel.open_process(
-                await command(name, url, prompt),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                cwd=directory,
-            )
-            talk = Talk(process)
-
-            async def read(stream: trio.abc.ReceiveStream, field: str) -> None:
-                async for piece in stream:
-                    setattr(talk, field, getattr(talk, field) + piece.decode())
-
-            assert process.stdout is not None
-            assert process.stderr is not None
-            nursery.start_soon(read, process.stdout, "said")
-            nursery.start_soon(read, process.stderr, "told")
-            try:
-                yield talk
-                await process.wait()
-            finally:
-                if process.returncode is None:
-                    process.kill()
 
 
 @asynccontextmanager
@@ -122,7 +65,7 @@ async def cutting_proxy(url: str) -> AsyncIterator[tuple[str, list[str]]]:
 @CLIENTS
 async def test_a_client_follows_a_conversation_over_lost_connections(tmp_path: Path, name: str) -> None:
     async with served(tmp_path) as server, cutting_proxy(server.url) as (url, cut):
-        async with talking(name, url, "Please write a file.", tmp_path) as talk:
+        async with talking(name, url, "Please write a file.", tmp_path, KEY) as talk:
             pass
         assert talk.process.returncode == 0, talk.told
         # Nothing is missing, nothing comes twice, and what it asked for was allowed, once.
@@ -137,7 +80,7 @@ async def test_a_client_follows_a_conversation_over_lost_connections(tmp_path: P
 @CLIENTS
 async def test_a_client_goes_on_after_the_server_was_killed(tmp_path: Path, name: str) -> None:
     async with served(tmp_path) as server:
-        async with talking(name, server.url, "Be slow, please.", tmp_path) as talk:
+        async with talking(name, server.url, "Be slow, please.", tmp_path, KEY) as talk:
             await talk.until("ActionEvent")
             os.kill(int((server.state / PID_FILE).read_text()), signal.SIGKILL)
         assert talk.process.returncode == 1, talk.told
