@@ -251,6 +251,8 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     secrets = await SecretStore.open(
         config.state, environ, keyring=OsKeyring(environ) if config.keyring else None
     )
+    if secrets.failure is not None:
+        log.error("stored secrets cannot be used", reason=str(secrets.failure))
     cipher = StoreCipher(secrets)
     settings = SettingsStore(config.state, presets(catalog), server_errors, cipher)
     vault = Vault(cipher)
