@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib.util
+import io
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
@@ -204,6 +207,49 @@ def test_what_is_shipped_is_what_the_lock_names():
     assert "Apache License" in (SWAGGER / "LICENSE").read_text()
     shipped = {path.name.removesuffix(".gz") for path in SWAGGER.iterdir()}
     assert shipped == {*LOCK["sha256"], "lock.json"}
+
+
+@pytest.fixture
+def vendor(tmp_path, monkeypatch):
+    """`scripts/vendor-docs`, which writes into a directory of the test's own and gets what the test packs."""
+    spec = importlib.util.spec_from_file_location("vendor_docs", ROOT / "scripts" / "vendor_docs.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.PLACE = tmp_path / "swagger-ui"
+    module.LOCK = module.PLACE / "lock.json"
+
+    def run(version, content, *, given=True):
+        def fetch(asked, place):
+            assert asked == version
+            archive = Path(place) / "package.tgz"
+            with tarfile.open(archive, "w:gz") as package:
+                for name in (*module.SERVED, *module.LICENCES):
+                    entry = tarfile.TarInfo(f"package/{name}")
+                    entry.size = len(content)
+                    package.addfile(entry, io.BytesIO(content))
+            return archive
+
+        module.fetch = fetch
+        monkeypatch.setattr(sys, "argv", ["vendor-docs", *([version] if given else [])])
+        module.main()
+
+    run.place = module.PLACE
+    return run
+
+
+def test_another_package_of_the_same_version_is_refused(vendor, capsys):
+    vendor("1.0.0", b"what was looked at")
+    before = {path.name: path.read_bytes() for path in vendor.place.iterdir()}
+    assert set(before) == {path.name for path in SWAGGER.iterdir()}
+    assert gzip.decompress(before["swagger-ui.css.gz"]) == b"what was looked at"
+    for given in (True, False):
+        with pytest.raises(SystemExit, match=r"is not what .* names"):
+            vendor("1.0.0", b"something else", given=given)
+    assert {path.name: path.read_bytes() for path in vendor.place.iterdir()} == before
+    vendor("1.0.1", b"something newer")
+    lock = orjson.loads((vendor.place / "lock.json").read_bytes())
+    assert lock["version"] == "1.0.1"
+    assert lock["integrity"] != orjson.loads(before["lock.json"])["integrity"]
 
 
 def test_the_wheel_holds_all_that_is_served(tmp_path):
