@@ -16,7 +16,7 @@ from hypercorn.protocol.events import StreamClosed
 from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.protocol.ws_stream import WSStream
 from hyperframe.exceptions import HyperframeError
-from priority import MissingStreamError, PriorityError
+from priority.priority import MissingStreamError, PriorityError
 
 CALM_BURST: Final = 1000.0
 CALM_RATE: Final = 100.0

@@ -146,8 +146,8 @@ INTERNALS = (
         "hypercorn.protocol.h2:StreamBuffer", HTTP2, has=("buffer", "_complete", "close", "set_complete")
     ),
     Internal("hypercorn.protocol.events:StreamClosed", HTTP2, has=("stream_id",)),
-    Internal("priority:MissingStreamError", HTTP2),
-    Internal("priority:PriorityError", HTTP2),
+    Internal("priority.priority:MissingStreamError", HTTP2),
+    Internal("priority.priority:PriorityError", HTTP2),
     Internal("priority:PriorityTree", HTTP2, has=("block", "unblock", "remove_stream")),
     # Hypercorn: its WebSockets, whose frames we write and whose messages we bound.
     Internal(
