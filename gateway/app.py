@@ -7,7 +7,7 @@ from functools import cache
 from quart import Request, Response, request
 from quart_trio import QuartTrio
 
-from gateway import errors
+from gateway import docs, errors
 from gateway.address import KEY_HEADER
 from gateway.auth import from_authorization, from_header, is_known
 from gateway.connection import current
@@ -67,6 +67,7 @@ def create_app(services: Services) -> QuartTrio:
         *McpRoutes(services).routes(),
     )
     register(app, routes)
+    docs.install(app)
 
     async def events_socket(conversation_id: str) -> Response | None:
         return await serve(services, conversation_id, EventsDialect.of)
