@@ -54,7 +54,7 @@ def imported(*directories: str) -> dict[str, set[str]]:
         for name in ("tests", "scripts")
         for path in (ROOT / name).rglob("*")
         if path.suffix != ".md"
-    }
+    } | {"tests", "scripts"}
     found: dict[str, set[str]] = defaultdict(set)
     for directory in directories:
         for path in (ROOT / directory).rglob("*.py"):
