@@ -35,5 +35,6 @@ structlog.configure(
     ]
 )
 
-# Who runs tests in the background has Ctrl-C ignored, in all that is started from there, too.
+# Who runs tests in the background has Ctrl-C ignored, with nohup SIGHUP too: in all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -504,7 +504,7 @@ command = in_namespace({daemon("time.sleep(300)")!r})
 subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL)
 time.sleep(300)
 """
-    server = subprocess.Popen(python(code), stdout=subprocess.PIPE)
+    server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     server.stdout.readline()
     table = tree.process_table()
     below = tree.descendants([server.pid], table)
