@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 if TYPE_CHECKING:
     from gateway.metrics import Readings
-    from supervisor.conversations.operators import Figures
+    from supervisor.conversations.views import Figures
 
 VERSIONS: Final = frozenset({"0.0.1", "0.0.4", "1.0.0"})
 """Of the formats, as scrapers name them. The library takes every later one for its own, and raises over those

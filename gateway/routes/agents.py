@@ -13,7 +13,7 @@ from quart import Response, request
 
 from gateway import schemas
 from gateway.bodies import json_body, restart_body
-from gateway.metrics import Readings, render
+from gateway.metrics import Readings
 from gateway.reading import path_uuid
 from gateway.responses import json_response, success
 from gateway.routes.conversations import UNKNOWN
@@ -131,8 +131,8 @@ class AgentRoutes:
                     "agents": {"used": figures.live_agents, "share": shares.agents},
                     "terminals": {"used": figures.terminals, "share": shares.terminals},
                     "connections": {
-                        "used": services.lobby.descriptors,
-                        "share": services.lobby.limit,
+                        "used": services.connection_limits.descriptors,
+                        "share": services.connection_limits.limit,
                     },
                 },
             }
@@ -171,8 +171,8 @@ class AgentRoutes:
             containment=containment_level().value,
             uptime=services.activity.uptime(),
             sockets=services.subscribers.total,
-            connections=services.lobby.descriptors,
-            limit_connections=services.lobby.limit,
+            connections=services.connection_limits.descriptors,
+            limit_connections=services.connection_limits.limit,
             conversations=conversations,
             journal_degraded=services.supervisor.journal.trouble is not None,
             journal_waiting_bytes=services.supervisor.journal.waiting_bytes,
@@ -254,3 +254,11 @@ class AgentRoutes:
 
 def _id(text: str) -> str:
     return path_uuid(text, "conversation_id")
+
+
+def render(readings: Readings, accept: str) -> tuple[bytes, str]:
+    """The exposition and its content type, in a format that an Accept header wants. Blocks; for a thread."""
+    # Imported here: most servers are never scraped, and the library brings an HTTP server along.
+    from gateway import exposition
+
+    return exposition.render(readings, accept)

@@ -19,13 +19,14 @@ from pathlib import Path
 
 import attrs
 import pytest
-from support.requirements import ROOT, RUNTIME
+
+from tests.support.requirements import ROOT, RUNTIME
 
 CONNECTION = "gateway/connection.py"
 HTTP2 = "gateway/http2.py"
-INBOX = "gateway/inbox.py"
+MESSAGE_BUFFER = "gateway/message_buffer.py"
 LISTENER = "gateway/listener.py"
-OUTLET = "gateway/outlet.py"
+FRAME_WRITER = "gateway/frame_writer.py"
 KEYRING = "supervisor/credentials/os_keyring.py"
 REGISTRATION = "supervisor/mcp/registration.py"
 RENEWAL = "supervisor/mcp/renewal.py"
@@ -152,21 +153,21 @@ INTERNALS = (
     # Hypercorn: its WebSockets, whose frames we write and whose messages we bound.
     Internal(
         "hypercorn.protocol.ws_stream:WSStream",
-        OUTLET,
+        FRAME_WRITER,
         has=("buffer", "closed", "connection", "handshake", "scope", "state"),
     ),
-    Internal("hypercorn.protocol.ws_stream:Handshake", OUTLET, has=("extensions",)),
-    Internal("hypercorn.protocol.ws_stream:ASGIWebsocketState.CONNECTED", OUTLET),
-    Internal("wsproto.connection:ConnectionState.OPEN", OUTLET),
-    Internal("wsproto.connection:Connection", OUTLET, has=("send", "state")),
+    Internal("hypercorn.protocol.ws_stream:Handshake", FRAME_WRITER, has=("extensions",)),
+    Internal("hypercorn.protocol.ws_stream:ASGIWebsocketState.CONNECTED", FRAME_WRITER),
+    Internal("wsproto.connection:ConnectionState.OPEN", FRAME_WRITER),
+    Internal("wsproto.connection:Connection", FRAME_WRITER, has=("send", "state")),
     Internal(
         "hypercorn.protocol.ws_stream:WebsocketBuffer",
-        INBOX,
+        MESSAGE_BUFFER,
         has=("clear", "extend", "length", "max_length"),
         takes=("max_length",),
     ),
-    Internal("hypercorn.protocol.ws_stream:WebsocketBuffer.extend", INBOX, takes=("event",)),
-    Internal("hypercorn.protocol.ws_stream:FrameTooLargeError", INBOX),
+    Internal("hypercorn.protocol.ws_stream:WebsocketBuffer.extend", MESSAGE_BUFFER, takes=("event",)),
+    Internal("hypercorn.protocol.ws_stream:FrameTooLargeError", MESSAGE_BUFFER),
     # keyring: its choice of a backend, with our list of those that may be used.
     Internal("keyring.core:load_env", KEYRING),
     Internal("keyring.core:load_config", KEYRING),
@@ -312,7 +313,7 @@ def test_the_list_names_modules_that_use_it() -> None:
 
 def _elsewhere(name: str) -> bool:
     """A class is named for one module of ours, and may be looked at by its neighbours too."""
-    neighbours = (CONNECTION, HTTP2, INBOX, LISTENER, OUTLET, "supervisor/mcp/helper.py")
+    neighbours = (CONNECTION, HTTP2, MESSAGE_BUFFER, LISTENER, FRAME_WRITER, "supervisor/mcp/helper.py")
     return any(re.search(rf"\b{name}\b", (ROOT / file).read_text()) for file in neighbours)
 
 

@@ -12,9 +12,10 @@ import trio
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
-from gateway.metrics import Readings, render
+from gateway.exposition import render
+from gateway.metrics import Readings
 from gateway.routes import agents
-from supervisor.conversations.operators import Figures
+from supervisor.conversations.views import Figures
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"

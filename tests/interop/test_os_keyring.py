@@ -10,8 +10,9 @@ from pathlib import Path
 
 import orjson
 import pytest
-from support.keyring_session import KeyringSession, keyring_session, missing
-from support.server import ServerProcess, running_server
+
+from tests.support.keyring_session import KeyringSession, keyring_session, missing
+from tests.support.server import ServerProcess, running_server
 
 pytestmark = pytest.mark.interop
 
