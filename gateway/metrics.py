@@ -24,11 +24,3 @@ class Readings:
     journal_degraded: bool
     journal_waiting_bytes: int
     agents: Figures
-
-
-def render(readings: Readings, accept: str) -> tuple[bytes, str]:
-    """The exposition and its content type, in a format that an Accept header wants. Blocks; for a thread."""
-    # Imported here: most servers are never scraped, and the library brings an HTTP server along.
-    from gateway import exposition
-
-    return exposition.render(readings, accept)

@@ -13,7 +13,7 @@ from quart import Response, request
 
 from gateway import schemas
 from gateway.bodies import json_body, restart_body
-from gateway.metrics import Readings, render
+from gateway.metrics import Readings
 from gateway.reading import path_uuid
 from gateway.responses import json_response, success
 from gateway.routes.conversations import UNKNOWN
@@ -254,3 +254,11 @@ class AgentRoutes:
 
 def _id(text: str) -> str:
     return path_uuid(text, "conversation_id")
+
+
+def render(readings: Readings, accept: str) -> tuple[bytes, str]:
+    """The exposition and its content type, in a format that an Accept header wants. Blocks; for a thread."""
+    # Imported here: most servers are never scraped, and the library brings an HTTP server along.
+    from gateway import exposition
+
+    return exposition.render(readings, accept)

@@ -49,12 +49,9 @@ def imported(*directories: str) -> dict[str, set[str]]:
     A module that no distribution brings, and that is none of ours, counts by its own name.
     """
     known = packages_distributions()
-    ours = {
-        path.stem
-        for name in ("tests", "scripts")
-        for path in (ROOT / name).rglob("*")
-        if path.suffix != ".md"
-    } | {"tests", "scripts"}
+    ours = {"tests", "scripts"}
+    for name in ("tests", "scripts"):
+        ours |= {path.stem for path in (ROOT / name).rglob("*") if path.suffix != ".md"}
     found: dict[str, set[str]] = defaultdict(set)
     for directory in directories:
         for path in (ROOT / directory).rglob("*.py"):

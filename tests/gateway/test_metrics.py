@@ -12,7 +12,8 @@ import trio
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
-from gateway.metrics import Readings, render
+from gateway.exposition import render
+from gateway.metrics import Readings
 from gateway.routes import agents
 from supervisor.conversations.views import Figures
 
