@@ -23,6 +23,7 @@ NOT_IMPORTED = {
 TOOLS = {
     "pytest-trio": "a plugin of pytest",
     "pytest-cov": "a plugin of pytest",
+    "pytest-xdist": "a plugin of pytest",
 }
 
 
