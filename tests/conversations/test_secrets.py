@@ -20,7 +20,7 @@ HALVES = (SECRET[:9], SECRET[9:])
 
 
 async def follow(conversation: Conversation, into: list[str], reached: list[int]) -> None:
-    """Note every frame that clients are sent, streamed ones too, but what the user said, and how far it is."""
+    """Note every frame that clients are sent, but what the user said, and how far it is."""
     cursor = conversation.log.subscribe(-1)
     while True:
         for item in await cursor.next():

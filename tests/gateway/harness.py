@@ -119,9 +119,6 @@ class FakeConversation:
             raise AtCapacity("Too many conversations are running; the message is saved", 4.2)
         return event_id
 
-    async def final_response(self) -> str:
-        return await final_response(self.log)
-
     async def run(self) -> None:
         self.calls.append("run")
         if self.status == "running":
@@ -135,6 +132,9 @@ class FakeConversation:
 
     async def respond(self, accept: bool, reason: str) -> None:
         self.calls.append(("respond", accept, reason))
+
+    async def final_response(self) -> str:
+        return await final_response(self.log)
 
     async def set_title(self, title: str) -> None:
         self.title = title
