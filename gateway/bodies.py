@@ -12,7 +12,9 @@ from quart import Request
 
 from gateway.errors import ApiError
 from gateway.reading import Invalid, Reader
-from supervisor.events import ErrorDetail, EventValidationError, Message, Role, decode_message
+from supervisor.events import Message, Role, decode_message
+from supervisor.reading import ErrorDetail
+from supervisor.reading import Invalid as Malformed
 from supervisor.settings import MAX_DEPTH, too_deep
 
 JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
@@ -103,7 +105,7 @@ def read_message(reader: Reader) -> Message | None:
         return None
     try:
         return decode_message({"role": role, "content": content or []})
-    except EventValidationError as error:
+    except Malformed as error:
         for detail in error.errors:
             reader.wrong(tuple(detail.loc), detail.msg, detail.type)
         return None

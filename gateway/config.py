@@ -28,7 +28,7 @@ from supervisor.agents.descriptors import Shares, shares
 from supervisor.agents.descriptors import limit as descriptor_limit
 from supervisor.agents.levels import Level
 from supervisor.agents.levels import parse as parse_level
-from supervisor.events.model import Vocabulary
+from supervisor.events import Vocabulary
 from supervisor.journal.store import BUSY_TIMEOUT
 
 MAX_BODY_BYTES = 32 * 1024 * 1024

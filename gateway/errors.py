@@ -31,7 +31,6 @@ from supervisor.conversations.errors import (
     UnknownConversation,
 )
 from supervisor.credentials import CredentialsFailure, SecretsCorrupt, WrongMasterKey
-from supervisor.events import ErrorDetail
 from supervisor.journal import (
     JournalClosed,
     JournalFailed,
@@ -40,6 +39,7 @@ from supervisor.journal import (
     SearchTooLong,
     TooLarge,
 )
+from supervisor.reading import ErrorDetail
 from supervisor.settings import (
     EncryptionUnavailable,
     ProfileExists,

@@ -15,7 +15,7 @@ from uuid import UUID
 from werkzeug.datastructures import MultiDict
 
 from supervisor.acp.schema import cut
-from supervisor.events import ErrorDetail
+from supervisor.reading import ErrorDetail
 
 Loc = tuple[str | int, ...]
 

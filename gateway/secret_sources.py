@@ -15,7 +15,7 @@ from supervisor.credentials import (
     decode_secret_source,
 )
 from supervisor.credentials.secret import check_name
-from supervisor.events import ErrorDetail
+from supervisor.reading import ErrorDetail
 
 
 async def resolve_secrets(

@@ -15,7 +15,8 @@ from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from supervisor.conversations.start import MAX_ITERATIONS_DEFAULT, StartRequest
 from supervisor.credentials import Cipher, NotDecryptable
-from supervisor.events import ErrorDetail, Vocabulary
+from supervisor.events import Vocabulary
+from supervisor.reading import ErrorDetail
 from supervisor.settings import (
     AgentSettings,
     SettingsError,

@@ -19,8 +19,8 @@ from gateway.routes.settings import EXPOSE, SettingsRoutes, expose_of
 from gateway.routing import Param, Route
 from gateway.services import Services
 from supervisor.credentials import NotDecryptable
-from supervisor.events import ErrorDetail
 from supervisor.mcp import server_errors
+from supervisor.reading import ErrorDetail
 from supervisor.settings import EXPOSE_HEADER, Expose, SettingsError, unseal
 from supervisor.settings.exposure import expose_secrets
 from supervisor.settings.merge import merge_patch

@@ -15,7 +15,7 @@ from gateway.responses import json_response
 from gateway.routing import Param, Route
 from gateway.services import Services
 from supervisor.credentials import CannotRotate, InvalidSecretName, InvalidSecretValue
-from supervisor.events import ErrorDetail
+from supervisor.reading import ErrorDetail
 
 TAG: Final = "Secrets"
 

@@ -10,7 +10,7 @@ import attrs
 
 from supervisor.credentials.errors import CredentialsFailure, InvalidSecretValue
 from supervisor.credentials.secret import REDACTED, SECRET_NAME, Secret, check_exportable
-from supervisor.events import ErrorDetail
+from supervisor.reading import ErrorDetail
 
 Location = tuple[str | int, ...]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import attrs
 
-from supervisor.events import ErrorDetail
+from supervisor.reading import ErrorDetail
 
 Location = tuple[str | int, ...]
 

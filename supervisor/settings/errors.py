@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from supervisor.events import ErrorDetail
+from supervisor.reading import ErrorDetail
 
 Location = tuple[str | int, ...]
 

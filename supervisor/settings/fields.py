@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from supervisor.events import ErrorDetail
+from supervisor.reading import ErrorDetail
 from supervisor.settings.errors import Location, SettingsError
 
 #: A check takes a value and its place, and gives what is wrong with it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from supervisor.events import ErrorDetail
+from supervisor.reading import ErrorDetail
 from supervisor.settings.errors import Location
 from supervisor.settings.fields import detail, string
 

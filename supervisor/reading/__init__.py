@@ -1,0 +1,63 @@
+"""The one reader of untrusted input: requests, settings, profiles, descriptors and events are described as
+attrs classes, and from the description come decoding, located errors and the JSON Schema. Knows nobody."""
+
+from __future__ import annotations
+
+from supervisor.reading.decode import attempt, decode, one_of
+from supervisor.reading.encode import as_json
+from supervisor.reading.errors import (
+    MAX_ERRORS,
+    TOO_MANY,
+    Check,
+    ErrorDetail,
+    Errors,
+    HTTPValidationError,
+    Invalid,
+)
+from supervisor.reading.model import (
+    INTERNAL,
+    NEVER_NULL,
+    Flaw,
+    Like,
+    Location,
+    Model,
+    Named,
+    Variant,
+    described,
+    wire_name,
+)
+from supervisor.reading.rules import FILLED, NO_NUL, Form, Items, Limit, Rule, Size
+from supervisor.reading.schema import Components, reference
+
+__all__ = [
+    "FILLED",
+    "INTERNAL",
+    "MAX_ERRORS",
+    "NEVER_NULL",
+    "NO_NUL",
+    "TOO_MANY",
+    "Check",
+    "Components",
+    "ErrorDetail",
+    "Errors",
+    "Flaw",
+    "Form",
+    "HTTPValidationError",
+    "Invalid",
+    "Items",
+    "Like",
+    "Limit",
+    "Location",
+    "Model",
+    "Named",
+    "Rule",
+    "Size",
+    "Variant",
+    "as_json",
+    "attempt",
+    "decode",
+    "described",
+    "one_of",
+    "reference",
+    "wire_name",
+]
