@@ -3,8 +3,8 @@ attrs classes, and from the description come decoding, located errors and the JS
 
 from __future__ import annotations
 
-from supervisor.reading.decode import attempt, decode, one_of
-from supervisor.reading.encode import as_json
+from supervisor.reading.decode import among, attempt, decode, one_of
+from supervisor.reading.encode import as_json, from_json
 from supervisor.reading.errors import (
     MAX_ERRORS,
     TOO_MANY,
@@ -53,10 +53,12 @@ __all__ = [
     "Rule",
     "Size",
     "Variant",
+    "among",
     "as_json",
     "attempt",
     "decode",
     "described",
+    "from_json",
     "one_of",
     "reference",
     "wire_name",

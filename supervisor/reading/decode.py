@@ -6,8 +6,8 @@ Nothing is coerced: a string is no number, `true` is no 1. Decoders are compiled
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar, overload
 
 from supervisor.reading.errors import Check, Errors
 from supervisor.reading.model import Location, Model, Variant
@@ -50,33 +50,55 @@ NOT_AN_ARRAY: Final = ("list_type", "Input should be a valid list")
 MISSING: Final = ("missing", "Field required")
 
 
-def decode(model: type[M], obj: Any, loc: Location = (), named: Mapping[str, Check] | None = None) -> M:
-    """Read `obj`, parsed JSON or TOML, as a `model`; a family is read as whichever of its kinds `obj` says it
-    is. `loc` is where `obj` stands, `named` are the checks that the description leaves to the caller.
+@overload
+def decode(model: type[M], obj: Any, loc: Location = (), named: Mapping[str, Check] | None = None) -> M: ...
+
+
+@overload
+def decode(model: Any, obj: Any, loc: Location = (), named: Mapping[str, Check] | None = None) -> Any: ...
+
+
+def decode(model: Any, obj: Any, loc: Location = (), named: Mapping[str, Check] | None = None) -> Any:
+    """Read `obj`, parsed JSON or TOML, as a `model` (a type or an annotation).
+
+    A family is read as whichever of its kinds `obj` says it is. `loc` is where `obj` stands, `named` are the
+    checks that the description leaves to the caller (`Named`).
 
     Raises Invalid with every error found.
     """
     errors = Errors(named)
     result = attempt(model, obj, loc, errors)
     errors.raise_if_any()
-    return result  # type: ignore[return-value]
+    return result
 
 
-def attempt(model: type[M], obj: Any, loc: Location, errors: Errors) -> M | None:
+@overload
+def attempt(model: type[M], obj: Any, loc: Location, errors: Errors) -> M | None: ...
+
+
+@overload
+def attempt(model: Any, obj: Any, loc: Location, errors: Errors) -> Any: ...
+
+
+def attempt(model: Any, obj: Any, loc: Location, errors: Errors) -> Any:
     """The same for a part of what is read: errors are noted, and without any the result is a `model`."""
-    return _of_type(model)(obj, loc, errors)  # type: ignore[no-any-return]
+    return _of_type(model)(obj, loc, errors)
 
 
 @once_per_type
-def _of_type(model: type[Model]) -> Check:
+def _of_type(model: Any) -> Check:
     return _decoder(shape_of(model))
 
 
-def one_of(values: tuple[str, ...] | list[str]) -> str:
+def among(values: Iterable[str], error: str = "enum") -> Check:
+    """The check for one of these strings, where only the caller knows them (`Named`)."""
+    return _choice(Choice(tuple(values), None, error))
+
+
+def one_of(values: Iterable[str]) -> str:
     """The message for what should be one of these."""
-    quoted = [f"'{value}'" for value in values]
-    ending = [" or ".join([", ".join(quoted[:-1]), quoted[-1]])] if len(quoted) > 1 else quoted
-    return f"Input should be {ending[0]}"
+    *others, last = (f"'{value}'" for value in values)
+    return f"Input should be {', '.join(others)} or {last}" if others else f"Input should be {last}"
 
 
 def _decoder(shape: Shape) -> Check:
@@ -103,8 +125,8 @@ def _decoder(shape: Shape) -> Check:
             return _narrowed(_decoder(inner), rules)
         case Kept(inner):
             return _kept(_decoder(inner))
-        case Elsewhere(name):
-            return _elsewhere(name)
+        case Elsewhere(name, otherwise):
+            return _elsewhere(name, _decoder(otherwise))
 
 
 def _free(value: Any, loc: Location, errors: Errors) -> Any:
@@ -203,10 +225,9 @@ def _kept(inner: Check) -> Check:
     return read
 
 
-def _elsewhere(name: str) -> Check:
+def _elsewhere(name: str, otherwise: Check) -> Check:
     def read(value: Any, loc: Location, errors: Errors) -> Any:
-        check = errors.named.get(name)
-        return value if check is None else check(value, loc, errors)
+        return errors.named.get(name, otherwise)(value, loc, errors)
 
     return read
 
@@ -307,7 +328,7 @@ def _one_of(models: tuple[type[Model], ...]) -> Check:
         ({each.name for each in properties_of(model) if each.required}, _record(model)) for model in models
     ]
     needs_tag = all(model.TAG_REQUIRED for model in models)
-    message = one_of(tuple(by_value))
+    message = one_of(by_value)
 
     def read(value: Any, loc: Location, errors: Errors) -> Any:
         if not isinstance(value, Mapping):

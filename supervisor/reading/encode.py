@@ -1,16 +1,18 @@
-"""From the types to JSON as it is stored and shown: every property present, null where there is none."""
+"""From the types to JSON as it is stored and shown, and back again without judging it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from supervisor.reading.model import Model
-from supervisor.reading.shapes import constant_of, properties_of
+from supervisor.reading.shapes import ListOf, Narrowed, Record, Shape, constant_of, properties_of
+
+M = TypeVar("M", bound=Model)
 
 
 def as_json(obj: Model) -> dict[str, Any]:
-    """The JSON object of `obj`. What nobody types is shared with it, not copied."""
+    """The JSON object of `obj`, every property present. What nobody types is shared with it, not copied."""
     constant = constant_of(type(obj))
     out: dict[str, Any] = {} if constant is None else {constant[0]: constant[1]}
     for each in properties_of(type(obj)):
@@ -18,11 +20,34 @@ def as_json(obj: Model) -> dict[str, Any]:
     return out
 
 
+def from_json(model: type[M], obj: Mapping[str, Any]) -> M:
+    """What `as_json` made the JSON of, perhaps in an earlier release: absent properties have their defaults,
+    unknown ones are dropped. Nothing is checked: a rule of today is none for what was accepted before."""
+    return model(
+        **{
+            each.attribute: _typed(obj[each.name], each.shape)
+            for each in properties_of(model)
+            if each.name in obj
+        }
+    )
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Model):
         return as_json(value)
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
-    if isinstance(value, Mapping) and any(isinstance(each, Model | tuple) for each in value.values()):
-        return {name: _plain(each) for name, each in value.items()}
+    return value
+
+
+def _typed(value: Any, shape: Shape) -> Any:
+    if value is None:
+        return None
+    match shape:
+        case Narrowed(inner):
+            return _typed(value, inner)
+        case ListOf(item):
+            return tuple(_typed(each, item) for each in value)
+        case Record(model):
+            return from_json(model, value)
     return value

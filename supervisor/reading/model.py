@@ -52,7 +52,8 @@ class Like:
 @attrs.frozen
 class Named:
     """Checked by the function that the decoder's caller has for this name, and described by the schema that
-    the schema's caller has: both depend on what is installed, or are another room's."""
+    the schema's caller has: both depend on what is installed, or are another room's. Where there is none, the
+    annotation counts."""
 
     name: str
 

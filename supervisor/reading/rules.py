@@ -129,7 +129,7 @@ class Items(Limit):
         return {name: value for name, value in keywords.items() if value is not None}
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Form(Rule):
     """A form that a text has, and its usual spelling: `parse` gives that, or raises ValueError with what is
     wrong, which must not quote the text. `keywords` say the same as a schema, as far as they can."""

@@ -42,7 +42,7 @@ def _everything(_: Any) -> bool:
 class Components:
     """Collects the components that are referred to while schemas are written, into `found`.
 
-    `named` are the schemas of what the descriptions leave to others (`Named`); anything where there is none.
+    `named` are the schemas of what the descriptions leave to others (`Named`).
     `keeps` and `keeps_property` say what to leave out.
     """
 
@@ -91,8 +91,8 @@ class Components:
                 return schema
             case Kept(inner):
                 return self.of(inner)
-            case Elsewhere(name):
-                return dict(self.named.get(name, {}))
+            case Elsewhere(name, otherwise):
+                return dict(self.named[name]) if name in self.named else self.of(otherwise)
 
     def _choice(self, values: tuple[str, ...], enum_type: type[enum.StrEnum] | None) -> dict[str, Any]:
         schema = {"type": "string", "enum": list(values)}

@@ -96,9 +96,10 @@ class Kept:
 
 @attrs.frozen
 class Elsewhere:
-    """Checked by what the decoder's caller has for this name."""
+    """Checked by what the decoder's caller has for this name, or else as this shape."""
 
     name: str
+    shape: Shape
 
 
 Shape = (
@@ -223,7 +224,7 @@ def _annotated(hint: Any, notes: tuple[Any, ...], choice_error: str) -> Shape:
         if isinstance(note, Like):
             shape = Kept(_shape(note.hint, choice_error))
         elif isinstance(note, Named):
-            shape = Elsewhere(note.name)
+            shape = Elsewhere(note.name, _shape(hint, choice_error))
     rules = tuple(note for note in notes if isinstance(note, Rule))
     found = _shape(hint, choice_error) if shape is None else shape
     return Narrowed(found, rules) if rules else found

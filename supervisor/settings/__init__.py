@@ -6,6 +6,7 @@ from supervisor.settings.agent import (
     AgentSettings,
     FileSecret,
     Presets,
+    ServerCheck,
     agent_settings_from_dict,
     agent_settings_to_dict,
     decode_acp_agent,
@@ -32,7 +33,6 @@ from supervisor.settings.exposure import (
     secrets_of,
     unseal,
 )
-from supervisor.settings.fields import ServerCheck
 from supervisor.settings.merge import MAX_DEPTH, too_deep
 from supervisor.settings.profile import AgentProfile
 from supervisor.settings.profiles import AgentProfileStore
