@@ -18,7 +18,7 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
 from gateway.doorway import is_peers_fault, note_peers_fault
-from gateway.reading import Invalid, told
+from gateway.reading import InvalidRequest, told
 from gateway.responses import json_response
 from supervisor.acp.schema import cut
 from supervisor.conversations.errors import (
@@ -96,9 +96,7 @@ STATUS: dict[type[Exception], int] = {
 def problem_of(error: Exception) -> tuple[int, list[ErrorDetail] | str] | None:
     """Status and detail of an exception that is foreseen, None for one that is not."""
     match error:
-        case Invalid():
-            return 422, list(error.problems)
-        case SettingsError():
+        case InvalidRequest() | SettingsError():
             return 422, list(error.errors)
         case InvalidStart():
             return 422, [ErrorDetail(error.loc, f"Value error, {error}", "value_error")]

@@ -3,7 +3,7 @@ attrs classes, and from the description come decoding, located errors and the JS
 
 from __future__ import annotations
 
-from supervisor.reading.decode import among, attempt, decode, one_of
+from supervisor.reading.decode import among, attempt, check_of, decode, one_of
 from supervisor.reading.encode import as_json, from_json
 from supervisor.reading.errors import (
     MAX_ERRORS,
@@ -15,6 +15,7 @@ from supervisor.reading.errors import (
     Invalid,
 )
 from supervisor.reading.model import (
+    INTEGRAL,
     INTERNAL,
     NEVER_NULL,
     Flaw,
@@ -23,14 +24,16 @@ from supervisor.reading.model import (
     Model,
     Named,
     Variant,
+    Written,
     described,
     wire_name,
 )
-from supervisor.reading.rules import FILLED, NO_NUL, Form, Items, Limit, Rule, Size
+from supervisor.reading.rules import FILLED, NO_NUL, Form, Items, Limit, Names, Rule, Size
 from supervisor.reading.schema import Components, reference
 
 __all__ = [
     "FILLED",
+    "INTEGRAL",
     "INTERNAL",
     "MAX_ERRORS",
     "NEVER_NULL",
@@ -50,12 +53,15 @@ __all__ = [
     "Location",
     "Model",
     "Named",
+    "Names",
     "Rule",
     "Size",
     "Variant",
+    "Written",
     "among",
     "as_json",
     "attempt",
+    "check_of",
     "decode",
     "described",
     "from_json",

@@ -47,6 +47,9 @@ _ACCEPTED: Final[dict[type, tuple[type, ...]]] = {float: (float, int)}
 
 NOT_AN_OBJECT: Final = ("dict_type", "Input should be a valid dictionary")
 NOT_AN_ARRAY: Final = ("list_type", "Input should be a valid list")
+FEW: Final = 10
+"""Kinds of a family that an error lists."""
+
 MISSING: Final = ("missing", "Field required")
 
 
@@ -82,11 +85,12 @@ def attempt(model: Any, obj: Any, loc: Location, errors: Errors) -> Any: ...
 
 def attempt(model: Any, obj: Any, loc: Location, errors: Errors) -> Any:
     """The same for a part of what is read: errors are noted, and without any the result is a `model`."""
-    return _of_type(model)(obj, loc, errors)
+    return check_of(model)(obj, loc, errors)
 
 
 @once_per_type
-def _of_type(model: Any) -> Check:
+def check_of(model: Any) -> Check:
+    """The check behind a type or an annotation."""
     return _decoder(shape_of(model))
 
 
@@ -105,8 +109,8 @@ def _decoder(shape: Shape) -> Check:
     match shape:
         case Free():
             return _free
-        case Scalar(types):
-            return _scalar(types)
+        case Scalar(types, integral):
+            return _integral(_scalar(types)) if integral else _scalar(types)
         case Choice():
             return _choice(shape)
         case ListOf(item):
@@ -145,6 +149,14 @@ def _scalar(types: tuple[type, ...]) -> Check:
         elif isinstance(value, float) and not math.isfinite(value):
             errors.add(loc, "finite_number", "Input should be a finite number")
         return value
+
+    return read
+
+
+def _integral(inner: Check) -> Check:
+    def read(value: Any, loc: Location, errors: Errors) -> Any:
+        whole = isinstance(value, float) and value.is_integer()
+        return inner(int(value) if whole else value, loc, errors)
 
     return read
 
@@ -302,6 +314,8 @@ def _check_constant(
 @once_per_type
 def _family(base: type[Variant]) -> Check:
     members = members_of(base)
+    few = len(members) <= FEW
+    message = one_of(members) if few else f"Input should be a kind of {base.NAME}"
 
     def read(value: Any, loc: Location, errors: Errors) -> Any:
         if not isinstance(value, Mapping):
@@ -313,7 +327,7 @@ def _family(base: type[Variant]) -> Check:
             return None
         member = members.get(kind) if isinstance(kind, str) else None
         if member is None:
-            errors.add((*loc, "kind"), "union_tag_invalid", f"Input should be a kind of {base.NAME}")
+            errors.add((*loc, "kind"), "union_tag_invalid", message)
             return None
         return _record(member)(value, loc, errors)
 
@@ -328,13 +342,14 @@ def _one_of(models: tuple[type[Model], ...]) -> Check:
         ({each.name for each in properties_of(model) if each.required}, _record(model)) for model in models
     ]
     needs_tag = all(model.TAG_REQUIRED for model in models)
+    null_is_absent = all(model.NULL_IS_ABSENT for model in models)
     message = one_of(by_value)
 
     def read(value: Any, loc: Location, errors: Errors) -> Any:
         if not isinstance(value, Mapping):
             errors.add(loc, *NOT_AN_OBJECT)
             return None
-        if tag not in value and not needs_tag:
+        if (tag not in value or (null_is_absent and value[tag] is None)) and not needs_tag:
             reader = next((each for names, each in telling if not names.isdisjoint(value)), telling[0][1])
             return reader(value, loc, errors)
         found = value.get(tag)

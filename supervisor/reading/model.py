@@ -30,9 +30,10 @@ def wire_name(name: str) -> Mapping[str, Any]:
     return {"wire_name": name}
 
 
-def described(text: str) -> Mapping[str, Any]:
-    """Metadata of a property that the schema explains."""
-    return {"description": text}
+def described(text: str = "", **keywords: Any) -> Mapping[str, Any]:
+    """Metadata of a property that the schema says more of: what it is for, and keywords for what is judged
+    elsewhere."""
+    return {"schema": {**({"description": text} if text else {}), **keywords}}
 
 
 NEVER_NULL: Final[Mapping[str, Any]] = {"never_null": True}
@@ -45,6 +46,21 @@ INTERNAL: Final[Mapping[str, Any]] = {"internal": True}
 @attrs.frozen
 class Like:
     """Checked as `hint`, but kept as it came, with what `hint` does not know."""
+
+    hint: Any
+
+
+@attrs.frozen
+class Integral:
+    """A whole number that JSON may also spell as 5.0."""
+
+
+INTEGRAL: Final = Integral()
+
+
+@attrs.frozen
+class Written:
+    """Written as `hint`, and made what the annotation says by a `Form` behind it."""
 
     hint: Any
 

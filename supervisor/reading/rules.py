@@ -166,5 +166,24 @@ class Size(Rule):
         return value
 
 
+@attrs.frozen
+class Names(Rule):
+    """What the names of an object's properties match as a whole; `said` tells people."""
+
+    pattern: re.Pattern[str]
+    said: str
+
+    def read(self, value: Any, loc: Location, errors: Errors) -> Any:
+        """The object as it is."""
+        for name in value:
+            if not self.pattern.fullmatch(name):
+                errors.add((*loc, name), "value_error", f"Value error, {self.said}")
+        return value
+
+    def schema(self) -> Mapping[str, Any]:
+        """The same."""
+        return {"propertyNames": {"pattern": f"^{self.pattern.pattern}$"}}
+
+
 NO_NUL: Final = Limit(nul=False)
 FILLED: Final = Limit(min_length=1)

@@ -144,19 +144,20 @@ class Components:
             schema["additionalProperties"] = False
         return self._named(model.NAME, {**schema, **model.SCHEMA})
 
-    def _property(self, each: Property) -> dict[str, Any]:
+    def value_of(self, each: Property) -> dict[str, Any]:
+        """The schema of a property's value that is not null."""
         schema = self.of(each.shape)
-        if each.limit is not None:
-            schema = _both(schema, each.limit.schema())
+        return schema if each.limit is None else _both(schema, each.limit.schema())
+
+    def _property(self, each: Property) -> dict[str, Any]:
+        schema = self.value_of(each)
         may_be_null = each.nullable or (each.null_is_absent and not each.required)
         if may_be_null and schema:
             schema = {"anyOf": [schema, {"type": "null"}]}
         # A null default says nothing beyond the property not being required.
         if each.default is not attrs.NOTHING and each.default not in (None, (), ""):
             schema["default"] = each.default
-        if "description" in each.metadata:
-            schema["description"] = each.metadata["description"]
-        return schema
+        return {**schema, **each.metadata.get("schema", {})}
 
 
 def reference(name: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, ParamSpec, TypeVar, Union, ca
 
 import attrs
 
-from supervisor.reading.model import Like, Model, Named, Variant
+from supervisor.reading.model import Integral, Like, Model, Named, Variant, Written
 from supervisor.reading.rules import Limit, Rule
 
 
@@ -22,9 +22,11 @@ class Free:
 
 @attrs.frozen
 class Scalar:
-    """One of the JSON types behind these Python types (several only where a document may hold either)."""
+    """One of the JSON types behind these Python types (several only where a document may hold either).
+    `integral`: a whole number may be spelled as 5.0."""
 
     types: tuple[type, ...]
+    integral: bool = False
 
 
 @attrs.frozen
@@ -223,6 +225,10 @@ def _annotated(hint: Any, notes: tuple[Any, ...], choice_error: str) -> Shape:
     for note in notes:
         if isinstance(note, Like):
             shape = Kept(_shape(note.hint, choice_error))
+        elif isinstance(note, Integral):
+            shape = Scalar((int,), integral=True)
+        elif isinstance(note, Written):
+            shape = _shape(note.hint, choice_error)
         elif isinstance(note, Named):
             shape = Elsewhere(note.name, _shape(hint, choice_error))
     rules = tuple(note for note in notes if isinstance(note, Rule))

@@ -13,7 +13,14 @@ from supervisor.settings.agent import (
     decode_agent_settings,
 )
 from supervisor.settings.conversation import confirmation_policy, security_analyzer
-from supervisor.settings.document import Rules, SettingsDocument, apply_change, first_document, public
+from supervisor.settings.document import (
+    Rules,
+    SettingsDocument,
+    SettingsUpdateRequest,
+    apply_change,
+    first_document,
+    public,
+)
 from supervisor.settings.errors import (
     EncryptionUnavailable,
     ProfileExists,
@@ -59,6 +66,7 @@ __all__ = [
     "SettingsError",
     "SettingsFailure",
     "SettingsStore",
+    "SettingsUpdateRequest",
     "StorageCipher",
     "TooManyProfiles",
     "UnknownProfile",
