@@ -23,6 +23,7 @@ from supervisor.reading import (
     Limit,
     Named,
     Names,
+    Properties,
     Size,
     Variant,
     described,
@@ -48,8 +49,8 @@ MAX_TAG_CHARACTERS = 256
 MAX_TAGS = 100
 """Tags of one conversation: they are part of every look at it."""
 
-NOT_BLANK: Final = "[^\\s\\u0000-\\u001f\\u0085]"
-"""A pattern: some character that is neither white space nor, as Python has it, as good as that."""
+NOT_BLANK: Final = "[^\\s\\u001c-\\u001f\\u0085]"
+"""A pattern: some character that `str.strip` keeps."""
 
 PLACEHOLDER: Final = f"^\\s*{re.escape(REDACTED)}\\s*$"
 """A pattern: what clients are shown in place of a secret."""
@@ -112,7 +113,7 @@ Title = Annotated[
 
 Tags = Annotated[
     Mapping[str, Annotated[str, Limit(max_length=MAX_TAG_CHARACTERS)]],
-    Items(max_length=MAX_TAGS),
+    Properties(max_length=MAX_TAGS),
     Names(
         re.compile(f"[a-z0-9]{{1,{MAX_TAG_CHARACTERS}}}"),
         f"tag names hold at most {MAX_TAG_CHARACTERS} lower-case letters and digits",

@@ -16,7 +16,6 @@ from supervisor.reading.errors import (
 )
 from supervisor.reading.model import (
     INTEGRAL,
-    INTERNAL,
     NEVER_NULL,
     Flaw,
     Like,
@@ -28,13 +27,12 @@ from supervisor.reading.model import (
     described,
     wire_name,
 )
-from supervisor.reading.rules import FILLED, NO_NUL, Form, Items, Limit, Names, Rule, Size
+from supervisor.reading.rules import FILLED, NO_NUL, Form, Items, Limit, Names, Properties, Rule, Size
 from supervisor.reading.schema import Components, reference
 
 __all__ = [
     "FILLED",
     "INTEGRAL",
-    "INTERNAL",
     "MAX_ERRORS",
     "NEVER_NULL",
     "NO_NUL",
@@ -54,6 +52,7 @@ __all__ = [
     "Model",
     "Named",
     "Names",
+    "Properties",
     "Rule",
     "Size",
     "Variant",

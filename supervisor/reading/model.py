@@ -39,9 +39,6 @@ def described(text: str = "", **keywords: Any) -> Mapping[str, Any]:
 NEVER_NULL: Final[Mapping[str, Any]] = {"never_null": True}
 """Metadata of a property for which null does not mean its absence, though it does for the others."""
 
-INTERNAL: Final[Mapping[str, Any]] = {"internal": True}
-"""Metadata of an attribute that is not read: the program sets it."""
-
 
 @attrs.frozen
 class Like:

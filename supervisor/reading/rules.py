@@ -121,11 +121,21 @@ def _is_date_time(value: str) -> bool:
 
 @attrs.frozen(kw_only=True)
 class Items(Limit):
-    """How many items a list or an object has."""
+    """How many items a list has."""
 
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema keywords for a list. Of an object it says nothing: there are other words for it."""
+        """The JSON Schema keywords that say the same of a list."""
         keywords = {"minItems": self.min_length, "maxItems": self.max_length}
+        return {name: value for name, value in keywords.items() if value is not None}
+
+
+@attrs.frozen(kw_only=True)
+class Properties(Limit):
+    """How many properties an object has."""
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema keywords that say the same of an object."""
+        keywords = {"minProperties": self.min_length, "maxProperties": self.max_length}
         return {name: value for name, value in keywords.items() if value is not None}
 
 

@@ -143,9 +143,7 @@ def properties_of(model: type[Model]) -> tuple[Property, ...]:
     """The properties of a type in the order in which they are written, but for its constant."""
     hints = typing.get_type_hints(model, include_extras=True)
     return tuple(
-        _property(model, attribute, hints[attribute.name])
-        for attribute in attrs.fields(cast(Any, model))
-        if not attribute.metadata.get("internal")
+        _property(model, attribute, hints[attribute.name]) for attribute in attrs.fields(cast(Any, model))
     )
 
 
