@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from supervisor.reading.model import Model
-from supervisor.reading.shapes import ListOf, Narrowed, Record, Shape, constant_of, properties_of
+from supervisor.reading.shapes import (
+    Family,
+    ListOf,
+    Narrowed,
+    OneOf,
+    Record,
+    Shape,
+    constant_of,
+    members_of,
+    properties_of,
+)
 
 M = TypeVar("M", bound=Model)
 
@@ -50,4 +60,13 @@ def _typed(value: Any, shape: Shape) -> Any:
             return tuple(_typed(each, item) for each in value)
         case Record(model):
             return from_json(model, value)
+        case OneOf(models):
+            return from_json(next(each for each in models if _is(each, value)), value)
+        case Family(base):
+            return from_json(members_of(base)[value["kind"]], value)
     return value
+
+
+def _is(model: type[Model], value: Mapping[str, Any]) -> bool:
+    constant = constant_of(model)
+    return constant is not None and value.get(constant[0]) == constant[1]

@@ -40,7 +40,8 @@ def _everything(_: Any) -> bool:
 
 @attrs.define
 class Components:
-    """Collects the components that are referred to while schemas are written, into `found`.
+    """Collects the components that are referred to while schemas are written, into `found`. Raises ValueError
+    where two of them have one name.
 
     `named` are the schemas of what the descriptions leave to others (`Named`).
     `keeps` and `keeps_property` say what to leave out.
@@ -50,6 +51,7 @@ class Components:
     keeps: Callable[[type[Model]], bool] = _everything
     keeps_property: Callable[[Property], bool] = _everything
     found: dict[str, Any] = attrs.field(factory=dict)
+    _models: dict[str, type[Model]] = attrs.field(factory=dict, init=False)
 
     def add(self, *types: Any) -> dict[str, Any]:
         """Add the schemas of these types, and of all that they refer to; everything that there is by now."""
@@ -119,6 +121,8 @@ class Components:
         return reference(base.NAME)
 
     def _record(self, model: type[Model]) -> dict[str, Any]:
+        if self._models.setdefault(model.NAME, model) is not model:
+            raise ValueError(f"two types are called {model.NAME}")
         if model.NAME in self.found:
             return reference(model.NAME)
         self.found[model.NAME] = {}
@@ -133,11 +137,14 @@ class Components:
         constant = constant_of(model)
         if constant is not None:
             name, value = constant
-            schema["properties"][name] = {"type": "string", "const": value}
+            only = {"type": "string", "const": value}
             if model.TAG_REQUIRED:
                 required.append(name)
+            elif model.NULL_IS_ABSENT:
+                only = {"anyOf": [only, {"type": "null"}], "default": value}
             else:
-                schema["properties"][name]["default"] = value
+                only["default"] = value
+            schema["properties"][name] = only
         if required:
             schema["required"] = required
         if model.FORBID:
