@@ -12,9 +12,9 @@ from gateway.address import KEY_HEADER
 from gateway.auth import from_authorization, from_header, is_known
 from gateway.connection import current
 from gateway.cors import Cors
-from gateway.doorway import refuse_malformed
 from gateway.errors import ApiError
 from gateway.hosts import Hosts
+from gateway.malformed_requests import refuse_malformed
 from gateway.openapi import describe
 from gateway.routes.agent_profiles import AgentProfileRoutes
 from gateway.routes.agents import METRICS, AgentRoutes

@@ -23,11 +23,12 @@ from gateway.address import (
     session_keys,
 )
 from gateway.parsing import ConfigError, directory, flag, pick, positive_float, positive_int
-from gateway.supervision import Supervision, load_supervision
+from gateway.supervision import load_supervision
 from supervisor.agents.descriptors import Shares, shares
 from supervisor.agents.descriptors import limit as descriptor_limit
 from supervisor.agents.levels import Level
 from supervisor.agents.levels import parse as parse_level
+from supervisor.composition import Supervision
 from supervisor.events import Vocabulary
 from supervisor.journal.store import BUSY_TIMEOUT
 

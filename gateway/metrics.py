@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import attrs
 
 if TYPE_CHECKING:
-    from supervisor.conversations.operators import Figures
+    from supervisor.conversations.views import Figures
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

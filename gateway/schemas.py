@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from supervisor.conversations.admission import FULL_POLICIES
+from supervisor.conversations.agent.admission import FULL_POLICIES
 from supervisor.reading import reference
 from supervisor.settings import names
 

@@ -12,7 +12,7 @@ from gateway.bodies import ConfirmationPolicy, KeptAnalyzer, Secrets, SendMessag
 from gateway.reading import AnyUuid, InvalidRequest, Request, Whole, attempt_body, refuse
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
-from supervisor.conversations.start import MAX_ITERATIONS_DEFAULT, StartRequest
+from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, StartRequest
 from supervisor.credentials import Cipher, NotDecryptable
 from supervisor.events import Vocabulary
 from supervisor.reading import NO_NUL, ErrorDetail, Errors, Limit, Named, Size, as_json

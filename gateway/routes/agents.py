@@ -131,8 +131,8 @@ class AgentRoutes:
                     "agents": {"used": figures.live_agents, "share": shares.agents},
                     "terminals": {"used": figures.terminals, "share": shares.terminals},
                     "connections": {
-                        "used": services.lobby.descriptors,
-                        "share": services.lobby.limit,
+                        "used": services.connection_limits.descriptors,
+                        "share": services.connection_limits.limit,
                     },
                 },
             }
@@ -172,8 +172,12 @@ class AgentRoutes:
                 metrics.Metric("ostler_info", "gauge", "What runs here.", ((info, 1),)),
                 metrics.gauge("ostler_uptime_seconds", "Since the start.", services.activity.uptime()),
                 metrics.gauge("ostler_sockets", "WebSockets that are open.", services.subscribers.total),
-                metrics.gauge("ostler_connections", "Connections, open ones.", services.lobby.descriptors),
-                metrics.gauge("ostler_limit_connections", "The most there may be.", services.lobby.limit),
+                metrics.gauge(
+                    "ostler_connections", "Connections, open ones.", services.connection_limits.descriptors
+                ),
+                metrics.gauge(
+                    "ostler_limit_connections", "The most there may be.", services.connection_limits.limit
+                ),
                 metrics.gauge("ostler_conversations", "Conversations.", await services.supervisor.count()),
                 metrics.gauge(
                     "ostler_journal_degraded",

@@ -17,7 +17,6 @@ from gateway.bodies import (
     UpdateSecretsRequest,
     json_body,
 )
-from gateway.final_response import final_response
 from gateway.limits import admit
 from gateway.reading import (
     PAGE_LIMIT,
@@ -37,7 +36,7 @@ from gateway.routing import Route, params_of
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from gateway.start_request import StartConversationRequest, read_start_request
-from supervisor.conversations.errors import UnknownConversation
+from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal import LogDeleted
 from supervisor.reading import Errors, Items, as_json, described
 
@@ -217,7 +216,7 @@ class ConversationRoutes:
     async def agent_final_response(self, conversation_id: str) -> Response:
         """The text of the agent's last answer, empty when there is none."""
         conversation = await find(self.services, conversation_id)
-        return json_response({"response": await final_response(conversation.log)})
+        return json_response({"response": await conversation.final_response()})
 
     def routes(self) -> tuple[Route, ...]:
         """All operations of this class."""

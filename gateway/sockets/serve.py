@@ -26,7 +26,7 @@ from gateway.sockets.connection import (
     send_text,
 )
 from gateway.sockets.inbound import Rejected, take
-from supervisor.conversations.errors import UnknownConversation
+from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.fairness import share
 from supervisor.journal import Cursor, JournalClosed, JournalFailed, JournalUnavailable, LogDeleted
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from supervisor.conversations.conversation import Conversation
 
 
-log = structlog.get_logger("gateway")
+log = structlog.get_logger(__name__)
 
 
 class Dialect(Protocol):

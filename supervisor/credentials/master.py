@@ -26,7 +26,7 @@ from supervisor.credentials.errors import (
 from supervisor.credentials.files import create_private, replace_private
 from supervisor.credentials.os_keyring import KeyringUnavailable, OsKeyring
 
-log = structlog.get_logger("supervisor")
+log = structlog.get_logger(__name__)
 
 #: Looked at in this order. The second is the name that peers of this wire use.
 KEY_VARIABLES: Final = ("OSTLER_MASTER_KEY", "OH_SECRET_KEY")

@@ -137,7 +137,7 @@ class Components:
         constant = constant_of(model)
         if constant is not None:
             name, value = constant
-            only = {"type": "string", "const": value}
+            only: dict[str, Any] = {"type": "string", "const": value}
             if model.TAG_REQUIRED:
                 required.append(name)
             elif model.NULL_IS_ABSENT:

@@ -19,12 +19,12 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
-from support.starting import start_process
 
 from supervisor.acp import files
 from supervisor.acp.errors import RpcError
 from supervisor.acp.output import MAX_OUTPUT_BYTES, OUTPUTS_BYTES, OutputPool, OutputRing
 from supervisor.acp.services import MAX_TERMINALS, Services
+from tests.support.starting import start_process
 
 PATIENCE = 10  # seconds until a test that waits for a real process gives up
 

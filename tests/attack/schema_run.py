@@ -12,9 +12,10 @@ from pathlib import Path
 
 import attrs
 import trio
-from attack.schema_hooks import WORKSPACE_VARIABLE
-from support.client import rest_client
-from support.server import ServerProcess, running_server
+
+from tests.attack.schema_hooks import WORKSPACE_VARIABLE
+from tests.support.client import rest_client
+from tests.support.server import ServerProcess, running_server
 
 KEY = "attack-session-key"
 KEY_HEADER = "X-Session-API-Key"

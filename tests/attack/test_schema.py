@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from attack.schema_run import run
+from tests.attack.schema_run import run
 
 SEED = 20261121
 EXAMPLES = int(os.environ.get("ATTACK_EXAMPLES", "8"))  # per operation and phase

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos.run import chaos, starts
+from tests.chaos.run import chaos, starts
 
 SEED = 20261121
 

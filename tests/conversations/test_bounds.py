@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,17 +13,14 @@ import orjson
 import pytest
 import trio
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import agent_messages as messages
-from world import World, deep_size
-
 from supervisor.acp import METHODS, RpcError, Services, Side, jsonrpc, schema
 from supervisor.acp.schema import update_reader
-from supervisor.conversations.fit import EVENT_BYTES
-from supervisor.conversations.originals import BLOB_BYTES
-from supervisor.conversations.translate import OPEN_CARDS_BYTES
+from supervisor.conversations.recording.attachments import BLOB_BYTES
+from supervisor.conversations.recording.fit import EVENT_BYTES
+from supervisor.conversations.recording.translate import OPEN_CARDS_BYTES
 from supervisor.events import decode_event
+from tests.conversations import agent_messages as messages
+from tests.conversations.world import World, deep_size
 
 STRING: Final = "x" * 20_000_000
 ITEMS: Final = 200_000
@@ -121,8 +117,8 @@ def pair_up(world: World) -> None:
         if e["kind"] in ("ObservationEvent", "AgentErrorEvent", "UserRejectObservation")
     ]
     assert sorted(begun) == sorted(ended)
-    cards = Counter(e["tool_call_id"] for e in found if e["kind"] == "ACPToolCallEvent")
-    assert set(cards.values()) <= {2}
+    calls = Counter(e["tool_call_id"] for e in found if e["kind"] == "ACPToolCallEvent")
+    assert set(calls.values()) <= {2}
 
 
 def worlds() -> Iterator[World]:

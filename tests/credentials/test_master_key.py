@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from pathlib import Path
 
@@ -20,10 +19,7 @@ from supervisor.credentials import (
     WrongMasterKey,
 )
 from supervisor.credentials.os_keyring import KEYRING_SECONDS
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from keyrings import FakeBackend, Locked, ring
+from tests.credentials.keyrings import FakeBackend, Locked, ring
 
 
 async def test_the_keyring_holds_the_key_of_a_new_state(tmp_path: Path) -> None:

@@ -13,10 +13,7 @@ import pytest
 import trio
 
 from supervisor.credentials import CannotRotate, SecretsCorrupt, SecretStore, WrongMasterKey
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from keyrings import FakeBackend, Locked, ring
+from tests.credentials.keyrings import FakeBackend, Locked, ring
 
 
 async def opened(state: Path, environ: dict[str, str], backend: FakeBackend | None = None) -> SecretStore:

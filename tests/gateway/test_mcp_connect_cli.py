@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import sysconfig
 import threading
 import time
@@ -23,13 +22,10 @@ import httpx2
 import pytest
 import trio
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from support.mcp_servers import PROGRAM, STDIO, TOOLS, RealServer, real_server
-from support.processes import mentioning
-
 from supervisor.credentials import SecretStore
 from supervisor.mcp.logins import LoginStore
+from tests.support.mcp_servers import PROGRAM, STDIO, TOOLS, RealServer, real_server
+from tests.support.processes import mentioning
 
 OSTLER = Path(sysconfig.get_path("scripts")) / "ostler"
 VALUE = "value-of-a-secret-header"

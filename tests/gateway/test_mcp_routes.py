@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -11,10 +10,8 @@ import httpx2
 import pytest
 import trio
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from support.mcp_servers import PROGRAM, STDIO, TOOLS, real_server
-from support.processes import mentioning
+from tests.support.mcp_servers import PROGRAM, STDIO, TOOLS, real_server
+from tests.support.processes import mentioning
 
 VALUE = "value-of-a-secret-header"
 ONE = "/api/settings/mcp/files"

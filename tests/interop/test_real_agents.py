@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 import trio
-from interop.model_api.server import ModelApi
-from interop.real_agents import CLAUDE_CODE, CODEX, OPENCODE, REAL_AGENTS, RealAgent, install
-from interop.talk import ASK_ME, MARKER, TURN_S, Open, Talk
-from support.client import answer_text, of_kind, summary
-from support.processes import alive, environment
-from support.server import running_server
+
+from tests.interop.model_api.server import ModelApi
+from tests.interop.real_agents import CLAUDE_CODE, CODEX, OPENCODE, REAL_AGENTS, RealAgent, install
+from tests.interop.talk import ASK_ME, MARKER, TURN_S, Open, Talk
+from tests.support.client import answer_text, of_kind, summary
+from tests.support.processes import alive, environment
+from tests.support.server import running_server
 
 pytestmark = pytest.mark.interop
 
