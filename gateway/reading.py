@@ -29,6 +29,7 @@ from supervisor.reading import (
     attempt,
     check_of,
 )
+from supervisor.reading.errors import LOC_PARTS, NAME_CHARACTERS
 from supervisor.reading.shapes import Elsewhere, ListOf, Narrowed, Scalar, Shape, once_per_type, properties_of
 
 M = TypeVar("M", bound=Model)
@@ -45,12 +46,6 @@ NOT_AN_OBJECT = "Input should be a valid dictionary or object to extract fields 
 
 MAX_INTEGER = 2**53 - 1
 """The largest whole number that every client can read back: JavaScript's numbers are exact up to it."""
-
-LOC_PARTS = 20
-"""Parts of the place of a mistake that are told."""
-
-NAME_CHARACTERS = 200
-"""How much is repeated of a name that a client gave, characters."""
 
 MESSAGE_CHARACTERS = 1000
 """Longest message about a mistake: some quote what they are about."""

@@ -15,7 +15,7 @@ from gateway.services import Services
 from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, StartRequest
 from supervisor.credentials import Cipher, NotDecryptable
 from supervisor.events import Vocabulary
-from supervisor.reading import NO_NUL, ErrorDetail, Errors, Limit, Named, Size, as_json
+from supervisor.reading import NO_NUL, ErrorDetail, Errors, Limit, Named, Size, as_json, described
 from supervisor.settings import (
     AgentSettings,
     SettingsDocument,
@@ -80,7 +80,9 @@ class StartConversationRequest(Request):
     initial_message: SendMessageRequest | None = None
     confirmation_policy: ConfirmationPolicy | None = None
     security_analyzer: KeptAnalyzer | None = None
-    max_iterations: Annotated[Whole, Limit(ge=1)] | None = None
+    max_iterations: Annotated[Whole, Limit(ge=1)] | None = attrs.field(
+        default=None, metadata=described(default=MAX_ITERATIONS_DEFAULT)
+    )
     stuck_detection: bool = True
     tags: Tags = attrs.field(factory=dict)
     secrets: Secrets = attrs.field(factory=dict, repr=False)

@@ -73,7 +73,9 @@ class LookupSource(Model):
     kind: ClassVar[str] = "LookupSecret"
 
     url: str = attrs.field(repr=False, metadata=described("/api/settings/secrets/<name> of this server"))
-    headers: Mapping[str, str] | None = attrs.field(default=None, repr=False)
+    headers: Mapping[str, str] | None = attrs.field(
+        default=None, repr=False, metadata=described("Not sent: the secret is read from the store")
+    )
     description: str | None = None
 
 

@@ -10,6 +10,7 @@ import attrs
 from supervisor.reading import (
     FILLED,
     NEVER_NULL,
+    WITHOUT_EFFECT,
     ErrorDetail,
     Errors,
     Flaw,
@@ -127,11 +128,11 @@ class MCPServer(Model):
     args: tuple[str, ...] = attrs.field(default=(), repr=False)
     env: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     cwd: str | None = None
-    description: str | None = None
-    icon: str | None = None
-    timeout: float | None = None
-    sse_read_timeout: float | None = None
-    keep_alive: bool | None = None
+    description: str | None = attrs.field(default=None, metadata=WITHOUT_EFFECT)
+    icon: str | None = attrs.field(default=None, metadata=WITHOUT_EFFECT)
+    timeout: float | None = attrs.field(default=None, metadata=WITHOUT_EFFECT)
+    sse_read_timeout: float | None = attrs.field(default=None, metadata=WITHOUT_EFFECT)
+    keep_alive: bool | None = attrs.field(default=None, metadata=WITHOUT_EFFECT)
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     auth: Annotated[Mapping[str, Any], Like(AnyAuth)] | None = attrs.field(default=None, repr=False)
     enabled: bool = attrs.field(default=True, metadata=NEVER_NULL)

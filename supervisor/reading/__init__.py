@@ -17,6 +17,7 @@ from supervisor.reading.errors import (
 from supervisor.reading.model import (
     INTEGRAL,
     NEVER_NULL,
+    WITHOUT_EFFECT,
     Flaw,
     Like,
     Location,
@@ -27,16 +28,29 @@ from supervisor.reading.model import (
     described,
     wire_name,
 )
-from supervisor.reading.rules import FILLED, NO_NUL, Form, Items, Limit, Names, Properties, Rule, Size
+from supervisor.reading.rules import (
+    ABOVE_ZERO,
+    FILLED,
+    NO_NUL,
+    Form,
+    Items,
+    Limit,
+    Names,
+    Properties,
+    Rule,
+    Size,
+)
 from supervisor.reading.schema import Components, reference
 
 __all__ = [
+    "ABOVE_ZERO",
     "FILLED",
     "INTEGRAL",
     "MAX_ERRORS",
     "NEVER_NULL",
     "NO_NUL",
     "TOO_MANY",
+    "WITHOUT_EFFECT",
     "Check",
     "Components",
     "ErrorDetail",

@@ -12,6 +12,12 @@ from supervisor.reading.model import Location, Model
 MAX_ERRORS: Final = 100
 """Errors listed of one document; the others are counted. Megabytes of hostile input can have millions."""
 
+LOC_PARTS: Final = 20
+"""Parts of the place of an error that are told."""
+
+NAME_CHARACTERS: Final = 200
+"""How much is repeated of a name that an input has, characters."""
+
 TOO_MANY: Final = "too_many_errors"
 """The type of what stands for the others."""
 
@@ -38,11 +44,25 @@ class HTTPValidationError(Model):
 
 
 class Invalid(ValueError):
-    """A document is not what it should be; `errors` says where and how, and is as short as `Errors.told`."""
+    """A document is not what it should be; `errors` says where and how, and is as short as `Errors.told`.
+
+    Its text is made when it is asked for, and has a bound: names in a document may have megabytes.
+    """
 
     def __init__(self, errors: Iterable[ErrorDetail]) -> None:
         self.errors: tuple[ErrorDetail, ...] = tuple(errors)
-        super().__init__("; ".join(f"{'.'.join(map(str, each.loc))}: {each.msg}" for each in self.errors))
+        super().__init__(self.errors)
+
+    def __str__(self) -> str:
+        return "; ".join(f"{_place(each.loc)}: {each.msg}" for each in self.errors)
+
+
+def _place(loc: Location) -> str:
+    """A place in one line, its long names cut."""
+    return ".".join(
+        part if len(part) <= NAME_CHARACTERS else f"{part[:NAME_CHARACTERS]}..."
+        for part in map(str, loc[:LOC_PARTS])
+    )
 
 
 Check = Callable[[Any, Location, "Errors"], Any]

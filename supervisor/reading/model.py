@@ -36,6 +36,9 @@ def described(text: str = "", **keywords: Any) -> Mapping[str, Any]:
     return {"schema": {**({"description": text} if text else {}), **keywords}}
 
 
+WITHOUT_EFFECT: Final = described("Kept for clients to read; without effect here")
+"""Metadata of a property that clients of the wire send and read, and that nothing here uses."""
+
 NEVER_NULL: Final[Mapping[str, Any]] = {"never_null": True}
 """Metadata of a property for which null does not mean its absence, though it does for the others."""
 

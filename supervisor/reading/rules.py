@@ -197,3 +197,4 @@ class Names(Rule):
 
 NO_NUL: Final = Limit(nul=False)
 FILLED: Final = Limit(min_length=1)
+ABOVE_ZERO: Final = Limit(gt=0)

@@ -9,8 +9,10 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import attrs
 
 from supervisor.reading import (
+    ABOVE_ZERO,
     FILLED,
     NO_NUL,
+    WITHOUT_EFFECT,
     Check,
     ErrorDetail,
     Errors,
@@ -138,8 +140,6 @@ def _or_none(text: str | None) -> str | None:
     return text or None
 
 
-ABOVE_ZERO: Final = Limit(gt=0)
-
 #: Names under which the descriptions leave a check to whoever knows the catalogue, and the mcp room.
 PROVIDER: Final = "provider"
 MCP_SERVER: Final = "mcp_server"
@@ -169,7 +169,7 @@ class CommonAgentSettings(Setting):
     mcp_config: Mapping[str, Server] = attrs.field(factory=dict, repr=False)
     acp_isolate_data_dir: bool = False
     acp_file_secrets: tuple[FileSecret, ...] = attrs.field(factory=lambda: DEFAULT_FILE_SECRETS)
-    agent_context: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
+    agent_context: Mapping[str, Any] | None = attrs.field(default=None, repr=False, metadata=WITHOUT_EFFECT)
 
 
 @attrs.frozen(kw_only=True)

@@ -7,11 +7,9 @@ from typing import Annotated, Any, Final, Literal
 
 import attrs
 
-from supervisor.reading import Limit, Location, as_json
+from supervisor.reading import ABOVE_ZERO, Limit, Location, as_json
 from supervisor.settings.errors import read
 from supervisor.settings.names import Setting, Text
-
-ABOVE_ZERO: Final = Limit(gt=0)
 
 
 @attrs.frozen(kw_only=True)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Final
 import attrs
 
 from supervisor.reading import (
+    ABOVE_ZERO,
     NO_NUL,
     Form,
     Limit,
@@ -20,7 +21,6 @@ from supervisor.reading import (
     described,
 )
 from supervisor.settings.agent import (
-    ABOVE_ZERO,
     ACP,
     CUSTOM,
     DEFAULT_PROMPT_TIMEOUT,

@@ -271,6 +271,17 @@ def test_errors_are_counted_and_take_no_memory() -> None:
     assert most < 80_000_000
 
 
+def test_the_text_of_an_error_is_small_however_long_a_name_is() -> None:
+    long = "n" * 1_000_000
+    with pytest.raises(Invalid) as caught:
+        decode(
+            Everything, {"kept": {"url": "u"}, "parts": [{"needed": "x", long: each} for each in range(2)]}
+        )
+    assert len(caught.value.errors) == 2
+    assert len(str(caught.value)) < 1000
+    assert "parts.0.nnn" in str(caught.value)
+
+
 SCHEMAS = Components({"place": {"enum": ["north", "south"]}}).add(Everything)
 
 
