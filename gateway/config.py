@@ -42,7 +42,7 @@ from supervisor.agents.lifeline import NO_WARDEN_VARIABLE
 from supervisor.agents.prctl import ATTACHABLE_VARIABLE
 from supervisor.agents.warden import BUDGET, BUDGET_VARIABLE
 from supervisor.composition import Supervision
-from supervisor.events.model import Vocabulary
+from supervisor.events import Vocabulary
 from supervisor.journal.store import BUSY_TIMEOUT
 
 MAX_BODY_BYTES = 32 * 1024 * 1024

@@ -12,9 +12,9 @@ import trio
 from quart import Response, request
 
 from gateway import schemas
-from gateway.bodies import json_body, restart_body
+from gateway.bodies import RestartAgentRequest, json_body
 from gateway.metrics import Readings
-from gateway.reading import path_uuid
+from gateway.reading import path_uuid, read_body
 from gateway.responses import json_response, success
 from gateway.routes.conversations import UNKNOWN
 from gateway.routing import Route
@@ -54,7 +54,8 @@ class AgentRoutes:
     async def restart(self, conversation_id: str) -> Response:
         """Answers when the agent is ready again."""
         wanted = _id(conversation_id)
-        force = restart_body(await json_body(request, required=False))
+        body = await json_body(request, required=False)
+        force = body is not None and read_body(RestartAgentRequest, body).force
         await self.services.supervisor.restart_agent(wanted, force=force)
         return success()
 
@@ -207,7 +208,7 @@ class AgentRoutes:
                 path=f"{one}/restart",
                 handler=self.restart,
                 summary="Restart the agent and go on with its session; earlier crashes are forgiven",
-                body=schemas.nullable(schemas.ref("RestartAgentRequest")),
+                body=RestartAgentRequest,
                 body_required=False,
                 result=schemas.ref("Success"),
             ),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import attrs
 import orjson
 
-from gateway.reading import Query
+from gateway.reading import Handshake
 from supervisor.journal import Cursor, Stored, Transient
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class SessionDialect:
     after_seq: int | None
 
     @classmethod
-    def of(cls, query: Query) -> SessionDialect:
+    def of(cls, query: Handshake) -> SessionDialect:
         """Read the handshake's query. Raises ValueError."""
         text = query.text("after_seq")
         if text is None:
