@@ -7,14 +7,14 @@ from functools import cache
 from quart import Request, Response, request
 from quart_trio import QuartTrio
 
-from gateway import errors
+from gateway import docs, errors
 from gateway.address import KEY_HEADER
 from gateway.auth import from_authorization, from_header, is_known
 from gateway.connection import current
 from gateway.cors import Cors
-from gateway.doorway import refuse_malformed
 from gateway.errors import ApiError
 from gateway.hosts import Hosts
+from gateway.malformed_requests import refuse_malformed
 from gateway.openapi import describe
 from gateway.routes.agent_profiles import AgentProfileRoutes
 from gateway.routes.agents import METRICS, AgentRoutes
@@ -67,6 +67,7 @@ def create_app(services: Services) -> QuartTrio:
         *McpRoutes(services).routes(),
     )
     register(app, routes)
+    docs.install(app)
 
     async def events_socket(conversation_id: str) -> Response | None:
         return await serve(services, conversation_id, EventsDialect.of)

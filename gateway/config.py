@@ -32,7 +32,7 @@ from gateway.parsing import (
     switch,
     whole_number,
 )
-from gateway.supervision import Supervision, load_supervision
+from gateway.supervision import load_supervision
 from supervisor.agents.descriptors import Shares, shares
 from supervisor.agents.descriptors import limit as descriptor_limit
 from supervisor.agents.environment import SANDBOX_DECLARATION
@@ -41,6 +41,7 @@ from supervisor.agents.levels import parse as parse_level
 from supervisor.agents.lifeline import NO_WARDEN_VARIABLE
 from supervisor.agents.prctl import ATTACHABLE_VARIABLE
 from supervisor.agents.warden import BUDGET, BUDGET_VARIABLE
+from supervisor.composition import Supervision
 from supervisor.events.model import Vocabulary
 from supervisor.journal.store import BUSY_TIMEOUT
 

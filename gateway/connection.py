@@ -28,9 +28,9 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+from gateway.frame_writer import FrameWriter
 from gateway.http2 import Http2
-from gateway.inbox import Inbox
-from gateway.outlet import Outlet
+from gateway.message_buffer import MessageBuffer
 
 GATHER_BYTES: Final = 64 * 1024
 """Written at once at the most while gathering: what a socket's buffer takes without waiting."""
@@ -381,13 +381,13 @@ class Connection(TCPServer):
         self._gathered = bytearray()
         try:
             stream = protocol.stream
-            yield Outlet(stream, self._gather, send).send if isinstance(stream, WSStream) else send
+            yield FrameWriter(stream, self._gather, send).send if isinstance(stream, WSStream) else send
         finally:
             data, self._gathered = bytes(self._gathered), None
             if data:
                 await self._write(data)
 
-    def inbox(self, scope: object, *, first: int, then: int, compressed: bool) -> Inbox:
+    def inbox(self, scope: object, *, first: int, then: int, compressed: bool) -> MessageBuffer:
         """Limit the messages of a WebSocket that is not accepted yet: the first one, and later ones.
 
         Without `compressed` the client may not compress: a few bytes of its could become a thousand times as
@@ -395,7 +395,7 @@ class Connection(TCPServer):
         """
         protocol = self.protocol.protocol
         streams = [protocol.stream] if isinstance(protocol, H11Protocol) else list(protocol.streams.values())
-        inbox = Inbox(first, then)
+        inbox = MessageBuffer(first, then)
         for stream in streams:
             if isinstance(stream, WSStream) and stream.scope is scope:
                 stream.buffer = inbox

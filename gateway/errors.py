@@ -17,11 +17,11 @@ from quart import Response
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from gateway.doorway import is_peers_fault, note_peers_fault
+from gateway.malformed_requests import is_peers_fault, note_peers_fault
 from gateway.reading import Invalid, told
 from gateway.responses import json_response
 from supervisor.acp.schema import cut
-from supervisor.conversations.errors import (
+from supervisor.conversations.state.errors import (
     AgentFailure,
     AlreadyRunning,
     AtCapacity,
@@ -49,7 +49,7 @@ from supervisor.settings import (
     UnknownProfile,
 )
 
-log = structlog.get_logger("gateway")
+log = structlog.get_logger(__name__)
 
 
 DETAIL_CHARACTERS: Final = 4000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.errors import ApiError
 from gateway.services import Services
-from supervisor.conversations.errors import UnknownConversation
+from supervisor.conversations.state.errors import UnknownConversation
 
 
 async def admit(services: Services, conversation_id: str | None) -> None:

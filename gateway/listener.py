@@ -2,7 +2,7 @@
 
 Hypercorn speaks the protocols; accepting is done here, because its own loop leaves things open. An exception
 in one connection would take down the server. It binds no port 0 that could be announced. And it knows no
-limit: who may stay is decided here (lobby.py), and what a connection's end is (connection.py).
+limit: who may stay is decided here (connection_limits.py), and what a connection's end is (connection.py).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from hypercorn.utils import wrap_app
 from gateway.address import http_url, is_loopback, open_refusal
 from gateway.config import Config
 from gateway.connection import Connection, current
-from gateway.doorway import is_peers_fault, note_peers_fault
-from gateway.lobby import Lobby, Spares, accept
+from gateway.connection_limits import ConnectionLimits, Spares, accept
+from gateway.malformed_requests import is_peers_fault, note_peers_fault
 from supervisor.agents.descriptors import OPERATORS, SPARES
 
 __all__ = ["BindError", "bind", "current", "hypercorn_config", "serve_connections", "url_of"]
 
-log = structlog.get_logger("gateway")
+log = structlog.get_logger(__name__)
 
 BACKLOG: Final = 256
 """Connections that the kernel holds for us while we are busy, such as during start-up."""
@@ -122,7 +122,7 @@ async def serve_connections(
     config: Config,
     stop: trio.Event,
     *,
-    lobby: Lobby | None = None,
+    connection_limits: ConnectionLimits | None = None,
     control: socket.socket | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -130,24 +130,29 @@ async def serve_connections(
 
     Takes `config.grace_seconds` at most for that. Cancellation cuts every connection at once. The sockets
     are closed in both cases. Beyond `config.max_connections` a new connection takes the place of one that
-    does nothing, or is refused; `lobby` counts them. `control` is the socket of the operators, who have
-    places of their own.
+    does nothing, or is refused; `connection_limits` counts them. `control` is the socket of the operators,
+    who have places of their own.
     """
     settings = hypercorn_config(config)
     context = WorkerContext(None)
     wrapped = wrap_app(app, settings.wsgi_max_body_size, "asgi")
-    public = Lobby(config.max_connections) if lobby is None else lobby
-    operators = Lobby(OPERATORS)
+    public = ConnectionLimits(config.max_connections) if connection_limits is None else connection_limits
+    operators = ConnectionLimits(OPERATORS)
     spares = Spares(0 if control is None else SPARES)
 
-    async def receive(lobby: Lobby, stream: trio.SocketStream) -> None:
-        if not lobby.has_room():
-            await lobby.refuse(stream)
+    async def receive(connection_limits: ConnectionLimits, stream: trio.SocketStream) -> None:
+        if not connection_limits.has_room():
+            await connection_limits.refuse(stream)
             return
         connection = Connection(
-            wrapped, settings, context, stream, stall_seconds=config.stall_seconds, gone=lobby.leave
+            wrapped,
+            settings,
+            context,
+            stream,
+            stall_seconds=config.stall_seconds,
+            gone=connection_limits.leave,
         )
-        lobby.enter(connection)
+        connection_limits.enter(connection)
         current.set(connection)
         try:
             await connection.run()
@@ -171,8 +176,8 @@ async def serve_connections(
         await receive(operators, stream)
 
     def look_after() -> None:
-        for lobby in (public, operators):
-            lobby.look_after(trio.current_time())
+        for connection_limits in (public, operators):
+            connection_limits.look_after(trio.current_time())
         if not operators:
             spares.keep()
 

@@ -11,12 +11,12 @@ import attrs
 import structlog
 import trio
 
-from supervisor.conversations.mcp_helper import HelperFailed
-from supervisor.conversations.mcp_probe import CannotTry, Login, McpProbe
+from supervisor.conversations.mcp.helper import HelperFailed
+from supervisor.conversations.mcp.probe import CannotTry, Login, McpProbe
 from supervisor.credentials import CredentialsFailure
 from supervisor.mcp.logins import LoginsError
 
-log = structlog.get_logger("gateway")
+log = structlog.get_logger(__name__)
 
 MAX_JOBS: Final = 16
 """Logins under way. A person has one."""

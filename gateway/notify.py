@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 import trio
 
-log = structlog.get_logger("gateway")
+log = structlog.get_logger(__name__)
 
 SOCKET_VARIABLE: Final = "NOTIFY_SOCKET"
 INTERVAL_VARIABLE: Final = "WATCHDOG_USEC"

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from gateway.bodies import MAX_TITLE_CHARACTERS, POLICIES, THRESHOLDS
 from gateway.reading import MAX_TAG_CHARACTERS
-from supervisor.conversations.admission import FULL_POLICIES
-from supervisor.conversations.start import MAX_ITERATIONS_DEFAULT
+from supervisor.conversations.agent.admission import FULL_POLICIES
+from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT
 from supervisor.credentials import REDACTED
 from supervisor.credentials.secret import SECRET_NAME
 from supervisor.events import Vocabulary

@@ -10,7 +10,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Final, cast
 
 import attrs
@@ -18,6 +17,7 @@ import structlog
 import trio
 from hypercorn.typing import ASGIFramework
 
+import supervisor
 from gateway import logs
 from gateway.app import create_app
 from gateway.config import Config
@@ -27,36 +27,17 @@ from gateway.listener import BindError, bind, serve_connections, url_of
 from gateway.mcp_jobs import open_jobs
 from gateway.notify import Notifier
 from gateway.services import Services
-from gateway.state import StateRefused, make_private
-from supervisor.agents import Level, Lifeline, load_catalog, open_containment, presets
+from supervisor.agents import Level, Lifeline
 from supervisor.agents.lifeline import WardenGone
-from supervisor.conversations.errors import InvalidStart
-from supervisor.conversations.launcher import Launcher
-from supervisor.conversations.mcp_logins import McpLogins
-from supervisor.conversations.mcp_probe import McpProbe
-from supervisor.conversations.supervisor import open_supervisor
-from supervisor.conversations.vault import Vault
-from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore, is_private, take_private
-from supervisor.journal import Journal, JournalClosed, JournalError, open_journal
-from supervisor.mcp import server_errors
-from supervisor.mcp.file import McpFile
-from supervisor.mcp.logins import LoginStore
+from supervisor.composition import open_secrets
+from supervisor.credentials import CredentialsFailure, is_private, take_private
+from supervisor.journal import Journal, JournalClosed, JournalError
 from supervisor.settings import (
-    AgentProfileStore,
-    AgentSettings,
-    SettingsError,
     SettingsFailure,
-    SettingsStore,
 )
+from supervisor.state_directory import StateRefused
 
-log = structlog.get_logger("gateway")
-
-JOURNAL_FILE: Final = "journal.sqlite3"
-AGENTS_DIR: Final = "agents"
-"""Installed agents."""
-
-DATA_DIR: Final = "data"
-"""Data directories of agents that are kept apart per conversation."""
+log = structlog.get_logger(__name__)
 
 SWITCH_SECONDS: Final = 0.0005
 """How long one thread may keep the interpreter while another waits for it. The journal's thread holds it for
@@ -69,21 +50,6 @@ ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 class StartupError(Exception):
     """The server cannot start, or cannot go on. The message is one line for the terminal."""
-
-
-@attrs.frozen
-class StoreCipher:
-    """The secret store's cipher, asked for when it is needed: a key that is missing must not stop a start."""
-
-    store: SecretStore
-
-    def encrypt(self, data: bytes) -> str:
-        """Seal. Raises CredentialsFailure."""
-        return self.store.cipher.encrypt(data)
-
-    def decrypt(self, token: str) -> bytes:
-        """Open. Raises CredentialsFailure."""
-        return self.store.cipher.decrypt(token)
 
 
 FORESEEN: Final = (BindError, StateRefused, JournalError, CredentialsFailure, SettingsFailure, OSError)
@@ -148,7 +114,9 @@ async def serve(
                 root.start_soon(_watch_journal, services.supervisor.journal, notifier)
                 async with trio.open_nursery() as serving:
                     app = cast(ASGIFramework, create_app(services))
-                    serve = partial(serve_connections, lobby=services.lobby, control=control)
+                    serve = partial(
+                        serve_connections, connection_limits=services.connection_limits, control=control
+                    )
                     await serving.start(serve, app, sockets, config, services.closing)
                     if lifeline is not None:
                         lifeline.serving(sockets)
@@ -246,76 +214,34 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     Leaving the block, also by cancellation, stops every agent and closes the journal. Raises what keeps
     one of them from being opened (FORESEEN).
     """
-    await trio.to_thread.run_sync(make_private, config.state)
-    catalog = await trio.to_thread.run_sync(load_catalog)
-    secrets = await SecretStore.open(
-        config.state, environ, keyring=OsKeyring(environ) if config.keyring else None
-    )
-    cipher = StoreCipher(secrets)
-    settings = SettingsStore(config.state, presets(catalog), server_errors, cipher)
-    vault = Vault(cipher)
-    logins = McpLogins(LoginStore(config.state, cipher), environ, config.state)
-    supervision = config.supervision
-
-    async def origins() -> dict[str, str]:
-        return {name: secret.source for name, secret in (await secrets.found()).items()}
-
-    launcher = Launcher(
-        catalog=catalog,
-        prefix=supervision.agents or config.state / AGENTS_DIR,
-        data=config.state / DATA_DIR,
-        server_environment={name: value for name, value in environ.items() if not is_key(name)},
-        secrets=secrets.values,
-        origins=origins,
-        keep_secret=secrets.exchange,
-        max_frame=supervision.max_frame,
-        mcp_file=McpFile(config.state),
-        mcp_logins=logins,
-        hidden=(*config.session_api_keys, *(value for name, value in environ.items() if is_private(name))),
-        vault=vault,
-    )
-
-    async def default_agent() -> AgentSettings:
-        try:
-            return (await settings.get()).agent(settings.rules.presets)
-        except SettingsError as error:
-            raise InvalidStart(f"the settings name no agent that can run: {error}", ("body",)) from error
-
+    secrets = await open_secrets(config.state, environ, keyring=config.keyring)
+    if secrets.failure is not None:
+        log.error("stored secrets cannot be used", reason=str(secrets.failure))
+    supervision, places = config.supervision, config.descriptors
+    limits = attrs.evolve(supervision.limits, places=places.agents, terminals=places.terminals)
+    private = [value for name, value in environ.items() if is_private(name)]
     async with (
-        open_journal(config.state / JOURNAL_FILE, busy_timeout=config.journal_busy_seconds) as journal,
-        # The journal's lock tells that no other server uses this state, so that what is left of one may go.
-        open_containment(config.state, config.containment or Level.TREE),
-        open_supervisor(
-            journal=journal,
-            launcher=launcher,
-            vault=vault,
-            default_agent=default_agent,
-            forced_vocabulary=config.event_vocabulary,
-            deadlines=supervision.deadlines,
-            restart=supervision.restart,
-            limits=attrs.evolve(
-                supervision.limits, places=config.descriptors.agents, terminals=config.descriptors.terminals
-            ),
-            drain_seconds=supervision.drain_seconds,
-            allowance=supervision.allowance,
-        ) as supervisor,
-        open_jobs(McpProbe(environ, _home(environ, config.state), logins)) as jobs,
+        supervisor.open(
+            config.state,
+            environ={name: value for name, value in environ.items() if not is_key(name)},
+            supervision=attrs.evolve(supervision, limits=limits),
+            containment=config.containment or Level.TREE,
+            vocabulary=config.event_vocabulary,
+            busy_seconds=config.journal_busy_seconds,
+            hidden=(*config.session_api_keys, *private),
+            secrets=secrets,
+        ) as ostler,
+        open_jobs(ostler.mcp) as jobs,
     ):
         yield Services(
             config=config,
-            supervisor=supervisor,
-            launcher=launcher,
-            settings=settings,
-            profiles=AgentProfileStore(settings),
+            supervisor=ostler.supervisor,
+            launcher=ostler.launcher,
+            settings=ostler.settings,
+            profiles=ostler.profiles,
             secrets=secrets,
             mcp=jobs,
         )
-
-
-def _home(environ: Mapping[str, str], otherwise: Path) -> Path:
-    """Where programs are started that belong to no conversation."""
-    home = Path(environ.get("HOME") or otherwise)
-    return home if home.is_dir() else otherwise
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

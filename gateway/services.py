@@ -12,12 +12,12 @@ import attrs
 import trio
 
 from gateway.config import Config
-from gateway.lobby import Lobby
+from gateway.connection_limits import ConnectionLimits
 
 if TYPE_CHECKING:
+    from gateway.contract import Supervisor
     from gateway.mcp_jobs import McpJobs
-    from supervisor.conversations.launcher import Launcher
-    from supervisor.conversations.supervisor import Supervisor
+    from supervisor.conversations.agent.launch import Launcher
     from supervisor.credentials import SecretStore
     from supervisor.settings import AgentProfileStore, SettingsStore
 
@@ -81,8 +81,8 @@ class Services:
     mcp: McpJobs | None = None
     closing: trio.Event = attrs.field(factory=trio.Event)
     activity: Activity = attrs.field(factory=Activity)
-    lobby: Lobby = attrs.field(
-        default=attrs.Factory(lambda self: Lobby(self.config.max_connections), takes_self=True)
+    connection_limits: ConnectionLimits = attrs.field(
+        default=attrs.Factory(lambda self: ConnectionLimits(self.config.max_connections), takes_self=True)
     )
     subscribers: Subscribers = attrs.field(
         default=attrs.Factory(lambda self: Subscribers(self.config.max_subscribers), takes_self=True)

@@ -13,7 +13,7 @@ from gateway.bodies import read_analyzer, read_message, read_policy, read_title
 from gateway.reading import Invalid, Reader
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
-from supervisor.conversations.start import MAX_ITERATIONS_DEFAULT, StartRequest
+from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, StartRequest
 from supervisor.credentials import Cipher, NotDecryptable
 from supervisor.events import ErrorDetail, Vocabulary
 from supervisor.settings import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 import attrs
@@ -12,32 +11,19 @@ from gateway.parsing import directory, pick, positive_float, positive_int
 from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import RestartPolicy
 from supervisor.agents.warden import DRAIN_SECONDS, DRAIN_VARIABLE
-from supervisor.conversations.admission import (
+from supervisor.composition import Supervision
+from supervisor.conversations.agent.admission import (
     FULL_POLICIES,
     IDLE_SECONDS,
     STARTS_AT_ONCE,
     Limits,
     memory_budget,
 )
-from supervisor.conversations.deadlines import Deadlines
-from supervisor.conversations.originals import CONVERSATION_BYTES, TURN_BYTES, Allowance
+from supervisor.conversations.recording.attachments import CONVERSATION_BYTES, TURN_BYTES, Allowance
+from supervisor.conversations.state.deadlines import Deadlines
 
 OFF: Final = "off"
 """Turns a limit off, in upper or lower case."""
-
-
-@attrs.frozen(kw_only=True)
-class Supervision:
-    """How agents are supervised. `agents` is where they are installed, None: in the state directory.
-    `max_frame` is the longest message of an agent, in bytes."""
-
-    limits: Limits
-    restart: RestartPolicy
-    deadlines: Deadlines
-    allowance: Allowance = attrs.field(factory=Allowance)
-    drain_seconds: float = DRAIN_SECONDS
-    agents: Path | None = None
-    max_frame: int = MAX_FRAME_BYTES
 
 
 def load_supervision(env: Mapping[str, str]) -> Supervision:

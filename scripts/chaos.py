@@ -12,11 +12,9 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-# In place of this directory, where `chaos` would be this file.
-sys.path[0] = str(Path(__file__).resolve().parents[1] / "tests")
+import trio
 
-import trio  # noqa: E402 - the path comes first
-from chaos.run import Report, chaos, starts  # noqa: E402
+from tests.chaos.run import Report, chaos, starts
 
 WARM_UP = 100  # starts before the first measurement of a long run
 

@@ -11,12 +11,10 @@ import time
 from functools import partial
 from pathlib import Path
 
-# In place of this directory, where `fuzz` would be this file.
-sys.path[0] = str(Path(__file__).resolve().parents[1] / "tests")
+import trio
 
-import trio  # noqa: E402 - the path comes first
-from attack.fuzz_run import SHARES, Report, fuzz, plan  # noqa: E402
-from attack.schema_run import run as run_schema  # noqa: E402
+from tests.attack.fuzz_run import SHARES, Report, fuzz, plan
+from tests.attack.schema_run import run as run_schema
 
 INPUTS = 100_000
 ROUND = 10_000  # inputs between two looks at the clock, in a run by time

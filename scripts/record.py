@@ -20,16 +20,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pyte.screens import Char
+from rich.console import Console
+from rich.style import Style
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+
+from tests.support.terminal import CTRL_D, Terminal
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from pyte.screens import Char  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.style import Style  # noqa: E402
-from rich.terminal_theme import MONOKAI  # noqa: E402
-from rich.text import Text  # noqa: E402
-from support.terminal import CTRL_D, Terminal  # noqa: E402
-
 TARGET = ROOT / "docs" / "first-conversation.svg"
 OSTLER = Path(sysconfig.get_path("scripts")) / "ostler"
 WORKSPACE = Path(tempfile.gettempdir()) / "ostler-first"

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 import trio
 
-__all__ = ["PATH_SECONDS", "Lanes", "PathTimeout", "in_time", "read_regular"]
+__all__ = ["PATH_SECONDS", "KeyedLimiters", "PathTimeout", "in_time", "read_regular"]
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class _LeftBehind:
 _left_behind = _LeftBehind()
 
 
-class Lanes:
+class KeyedLimiters:
     """A limiter of its own for each agent, conversation or kind: who hangs holds up his own alone."""
 
     def __init__(self, threads: int) -> None:

@@ -1,12 +1,40 @@
-"""Tracebacks in the log of a test are plain: with local variables they would take seconds to draw."""
+"""What holds for all tests. Fixtures are in the `harness.py` of the room that they belong to.
+
+A module may replace a fixture by one of its own of the same name.
+"""
 
 from __future__ import annotations
 
+import signal
+from typing import Any
+
 import structlog
 
+pytest_plugins = [
+    "tests.commands.harness",
+    "tests.gateway.harness",
+    "tests.interop.harness",
+    "tests.journal.harness",
+]
+
+_configure = structlog.configure
+
+
+def configure(**settings: Any) -> None:
+    """Configure without a cache: a logger that has been used could not be captured any more."""
+    _configure(**(settings | {"cache_logger_on_first_use": False}))
+
+
+structlog.configure = configure  # what a server in this process calls, too
+
+# Tracebacks are plain: with local variables they would take seconds to draw.
 structlog.configure(
     processors=[
         structlog.processors.add_log_level,
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+# Who runs tests in the background has Ctrl-C ignored, with nohup SIGHUP too: in all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import trio
 
-from gateway.cli.client import BadInput, Failure
+from gateway.cli.failures import BadInput, Failure
 from gateway.cli.offline import offline_launcher
 from gateway.cli.places import agents_directory, state_directory
 from gateway.cli.present import print_json

@@ -9,7 +9,8 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gateway.cli.client import Server, Unreachable
+from gateway.cli.client import Server
+from gateway.cli.failures import Unreachable
 from gateway.cli.show import Screen
 from gateway.cli.stream import Lost, frames
 

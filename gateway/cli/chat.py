@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from gateway.cli.asking import AskInTerminal
 from gateway.cli.chat_commands import COMMANDS, Leave, perform
-from gateway.cli.client import BadInput, Failure, Missing, Server, Unreachable
+from gateway.cli.client import Server
+from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
 from gateway.cli.installs import where_installed
 from gateway.cli.line_editor import LineEditor
 from gateway.cli.narration import Narration

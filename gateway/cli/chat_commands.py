@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from gateway.cli.start_request import ALWAYS, NEVER
+from gateway.cli.client import Server
+from gateway.cli.narration import Narration
+from gateway.cli.start_request import ALWAYS, NEVER, Wish
 from gateway.cli.suggest import did_you_mean
-
-if TYPE_CHECKING:
-    from gateway.cli.chat import Chat
+from gateway.cli.talk import Talk
 
 POLICIES: Final = {"ask": ALWAYS, "allow": NEVER}
 POLICY_WORDS: Final = {
@@ -17,6 +17,24 @@ POLICY_WORDS: Final = {
     "NeverConfirm": "allow: everything that the agent asks is allowed",
     "ConfirmRisky": "risky: you are asked about what is risky",
 }
+
+
+class Chat(Protocol):
+    """What the commands need of a chat: the one of `chat.Chat`."""
+
+    server: Server
+    narration: Narration
+    talk: Talk | None
+    wish: Wish
+
+    def info(self) -> dict[str, Any] | None:
+        """The conversation as the server has it; None before there is one."""
+
+    def forget(self) -> None:
+        """End the conversation; the next message begins another."""
+
+    def send(self, text: str) -> None:
+        """Have the agent answer a message."""
 
 
 class Leave(Exception):

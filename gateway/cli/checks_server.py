@@ -6,7 +6,8 @@ import socket
 import stat
 
 from gateway.address import DEFAULT_HOST, DEFAULT_PORT, http_url, local_url
-from gateway.cli.client import CONNECT_SECONDS, Failure, Server, Unreachable
+from gateway.cli.client import CONNECT_SECONDS, Server
+from gateway.cli.failures import Failure, Unreachable
 from gateway.cli.findings import FAIL, OK, WARN, Finding, Findings, Machine
 from gateway.cli.text import one_line
 from gateway.control import CONTROL_FILE, connect

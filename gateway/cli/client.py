@@ -22,6 +22,8 @@ from gateway.address import (
     local_url,
     session_keys,
 )
+from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
+from gateway.cli.temporary_file import TEMPORARY_FILE, key_of
 from gateway.keys import FILE_VARIABLE, KeysError, find
 from gateway.parsing import directory
 
@@ -40,33 +42,8 @@ PAGE: Final = 100
 WHOLE_ID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 PART_OF_ID: Final = re.compile(r"[0-9a-f-]{1,36}")
 
-TEMPORARY_FILE: Final = "temporary-server.json"
-"""In the state directory: where the server is that a command has started for the time, and its key."""
-
 WRAPPERS: Final = frozenset({"body", "query", "path", "header", "agent_settings_diff"})
 """Parts of the place of an error that say nothing to who does not see the request."""
-
-
-class Failure(Exception):
-    """The command could not be done. The message is one line; `status` is the exit status."""
-
-    status = 1
-
-
-class BadInput(Failure):
-    """The command was called wrongly."""
-
-    status = 2
-
-
-class Missing(Failure):
-    """What the command is about does not exist."""
-
-
-class Unreachable(Failure):
-    """There is no server to talk to, or it does not answer."""
-
-    status = 3
 
 
 def with_keys(env: Mapping[str, str]) -> Mapping[str, str]:
@@ -116,8 +93,6 @@ class Server:
             raise BadInput(str(error)) from None
         key = env.get("OSTLER_API_KEY") or (keys[0] if keys else None)
         if key is None and path is not None and (path.parent / TEMPORARY_FILE).exists():
-            from gateway.cli.temporary import key_of  # seldom needed, and it needs this module
-
             key = key_of(path.parent)
         return cls(found, key, path)
 

@@ -34,7 +34,8 @@ def add_commands(add: Add) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command that was parsed; the exit status."""
     # Imported here, so that parsing stays quick.
-    from gateway.cli.client import BadInput, Failure, Server
+    from gateway.cli.client import Server
+    from gateway.cli.failures import BadInput, Failure
     from gateway.parsing import ConfigError
 
     for stream in (sys.stdout, sys.stderr):

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from gateway.cli.client import Failure, Server
+from gateway.cli.client import Server
+from gateway.cli.failures import Failure
 from gateway.cli.places import state_directory
 from gateway.cli.start_request import known_agents
 from gateway.cli.suggest import subparsers_of

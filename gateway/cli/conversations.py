@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-from gateway.cli.client import PAGE, BadInput, Failure, Server
+from gateway.cli.client import PAGE, Server
 from gateway.cli.export import export
+from gateway.cli.failures import BadInput, Failure
 from gateway.cli.present import print_json
 from gateway.cli.text import cut, one_line, table, terminal_width
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 from urllib.parse import quote
 
-from gateway.cli.client import PAGE, Failure, Server
+from gateway.cli.client import PAGE, Server
 from gateway.cli.diff import edits, lines
+from gateway.cli.failures import Failure
 from gateway.cli.text import clean, one_line
 from gateway.cli.track import CallEnded, Failed, Item, Planned, Said, Track, UserSaid
 

@@ -14,7 +14,8 @@ import time
 from typing import Any, Final
 
 from gateway.cli.attach import PATIENCE_SECONDS, RETRY_SECONDS, Position
-from gateway.cli.client import Failure, Server, Unreachable
+from gateway.cli.client import Server
+from gateway.cli.failures import Failure, Unreachable
 from gateway.cli.stream import Lost, frames
 
 MOST_WAITING: Final = 10_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gateway.cli.client import BadInput
+from gateway.cli.failures import BadInput
 from gateway.cli.places import agents_directory, with_server_keys
 
 OK: Final = "OK"

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.cli.client import Failure, Server
+from gateway.cli.client import Server
+from gateway.cli.failures import Failure
 from gateway.cli.places import agents_directory
 from gateway.cli.start_request import LOCAL
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from gateway.cli.client import Server, Unreachable
+from gateway.cli.client import Server
+from gateway.cli.failures import Unreachable
 from gateway.cli.present import print_json
 from gateway.cli.text import clean, size
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import attrs
 
-from gateway.cli.client import Failure, Missing
+from gateway.cli.failures import Failure, Missing
 from gateway.cli.mcp_add import entry_of
 from gateway.cli.mcp_show import details, masked, target_of
 from gateway.cli.places import state_directory

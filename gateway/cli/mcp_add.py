@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from gateway.cli.client import BadInput
+from gateway.cli.failures import BadInput
 from supervisor.mcp import MCPServerError
 from supervisor.mcp.entry import OAUTH, settings_entry
 from supervisor.mcp.file import check_name

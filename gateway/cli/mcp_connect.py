@@ -15,15 +15,15 @@ import attrs
 import trio
 
 from gateway import logs
-from gateway.cli.client import Failure
+from gateway.cli.failures import Failure
 from gateway.cli.mcp import IN_SETTINGS, Server, found, missing, state_of, tell
 from gateway.cli.places import with_server_keys
 from gateway.cli.present import print_json
 from gateway.cli.text import clean, one_line, table, terminal_width
 from gateway.parsing import keyring_allowed
-from supervisor.conversations.mcp_helper import HelperFailed
-from supervisor.conversations.mcp_logins import CannotRenew, McpLogins, NotLoggedIn
-from supervisor.conversations.mcp_probe import CannotTry, Login, McpProbe
+from supervisor.conversations.mcp.helper import HelperFailed
+from supervisor.conversations.mcp.logins import CannotRenew, McpLogins, NotLoggedIn
+from supervisor.conversations.mcp.probe import CannotTry, Login, McpProbe
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
 from supervisor.mcp.entry import settings_entry, uses_oauth
 from supervisor.mcp.file import McpFile

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import structlog
 
-from gateway.cli.client import Failure
+from gateway.cli.failures import Failure
 from gateway.cli.places import agents_directory, with_server_keys
 from gateway.parsing import keyring_allowed
-from gateway.server import StoreCipher
 from supervisor.agents import load_catalog
-from supervisor.conversations.launcher import Launcher
-from supervisor.conversations.vault import Vault
+from supervisor.composition import LateCipher
+from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore, is_private
 
 SECRETS_FILE = "secrets.json"
@@ -55,5 +55,5 @@ async def offline_launcher(state: Path, env: Mapping[str, str] = os.environ) -> 
             server_environment={name: value for name, value in env.items() if not is_private(name)},
             secrets=secrets.values,
             origins=origins,
-            vault=Vault(StoreCipher(secrets)),
+            secret_box=SecretBox(LateCipher(secrets)),
         )

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from gateway.cli.client import BadInput
+from gateway.address import DEFAULT_STATE
+from gateway.cli.failures import BadInput
 from gateway.keys import KeysError, find
 
-DEFAULT_STATE: Final = "~/.ostler"
 AGENTS: Final = "agents"
 
 

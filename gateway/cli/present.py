@@ -10,7 +10,8 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from gateway.cli.client import Server, Unreachable
+from gateway.cli.client import Server
+from gateway.cli.failures import Unreachable
 
 CLEAR_SCREEN: Final = "\x1b[2J"
 HOME: Final = "\x1b[H"

@@ -20,9 +20,9 @@ from supervisor.acp import (
     ConnectionLost,
     InitializeResult,
     Oversize,
+    Repeats,
     RequestTimeout,
     RpcError,
-    Sum,
     method_offered,
     parse_permission,
     parse_session,
@@ -30,13 +30,13 @@ from supervisor.acp import (
     text_block,
 )
 from supervisor.agents import CUSTOM, Descriptor, StopPolicy, StopStep
-from supervisor.conversations import permissions
-from supervisor.conversations.agent import AgentRun, run_agent
-from supervisor.conversations.deadlines import Deadlines
-from supervisor.conversations.errors import AgentFailure
-from supervisor.conversations.launcher import Launcher, Plan
-from supervisor.conversations.record import ConversationRecord
-from supervisor.conversations.session import Wanted, handshake, models_of, open_session
+from supervisor.conversations.agent.incarnation import Incarnation, run_agent
+from supervisor.conversations.agent.launch import Launcher, Plan
+from supervisor.conversations.agent.session import SessionRequest, handshake, models_of, open_session
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.turns.permissions import reject
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.settings import AgentSettings
 from supervisor.version import __version__
@@ -114,7 +114,7 @@ class Ear:
         self.asked.append(method)
         if method != "session/request_permission":
             raise RpcError.method_not_found(method)
-        return permissions.reject(parse_permission(params).options)
+        return reject(parse_permission(params).options)
 
     def noise(self, line: bytes) -> None:
         """A line that is no message."""
@@ -128,7 +128,7 @@ class Ear:
         """Large messages come as they are."""
         return [params]
 
-    def repeated(self, counted: Sum) -> None:
+    def repeated(self, counted: Repeats) -> None:
         """More of what is not told one by one."""
         if counted.what == "noise":
             self.noise_lines += counted.count
@@ -239,7 +239,7 @@ class Probe:
                     await self._check("session/close", partial(self._close, run))
 
     @asynccontextmanager
-    async def _running(self, plan: Plan) -> AsyncIterator[tuple[AgentRun | None, Ear]]:
+    async def _running(self, plan: Plan) -> AsyncIterator[tuple[Incarnation | None, Ear]]:
         ear = Ear()
         stop = StopPolicy(stdin_grace=EXIT_SECONDS, term_grace=1.0)
         began = trio.current_time()
@@ -290,7 +290,7 @@ class Probe:
 
     # -- the checks: each says what it found ---------------------------------------------------------------
 
-    async def _initialize(self, run: AgentRun) -> str:
+    async def _initialize(self, run: Incarnation) -> str:
         found = await handshake(run.connection, __version__, self._deadlines, fs=False, terminal=False)
         self._initialized = run.initialized = found
         if found.agent is not None:
@@ -301,8 +301,8 @@ class Probe:
         methods = ", ".join(method.id for method in found.auth_methods) or "none"
         return f"protocol 1; sessions: {', '.join(offered) or 'nothing more'}; logins: {methods}"
 
-    async def _new(self, run: AgentRun, plan: Plan) -> str:
-        wanted = Wanted(cwd=str(plan.cwd), mcp_servers=(), prior_id=None, login=plan.login)
+    async def _new(self, run: Incarnation, plan: Plan) -> str:
+        wanted = SessionRequest(cwd=str(plan.cwd), mcp_servers=(), prior_id=None, login=plan.login)
         session = await open_session(run.connection, self._known, wanted, self._deadlines, lambda _: None)
         self._session = session.session_id
         models = models_of(session.result)
@@ -313,7 +313,7 @@ class Probe:
     def _prompt_params(self, text: str) -> dict[str, Any]:
         return {"sessionId": self._needs_session(), "prompt": [text_block(text)]}
 
-    async def _prompt(self, run: AgentRun, ear: Ear) -> str:
+    async def _prompt(self, run: Incarnation, ear: Ear) -> str:
         params = self._prompt_params(PROMPT)
         if not self._prompts:
             raise _Skip(SKIPPED, "--no-prompt")
@@ -327,7 +327,7 @@ class Probe:
         self._prompted = True
         return f"end_turn after {len(ear.said)} characters"
 
-    async def _cancel(self, run: AgentRun, ear: Ear) -> str:
+    async def _cancel(self, run: Incarnation, ear: Ear) -> str:
         params = self._prompt_params(LONG_PROMPT)
         if not self._prompted:
             raise _Skip(SKIPPED, "no prompt was answered")
@@ -354,7 +354,7 @@ class Probe:
             raise _Broken(f"the turn ended with {reason!r}, not with 'cancelled'")
         return f"cancelled within {taken:.2f} s"
 
-    async def _again(self, run: AgentRun, ear: Ear) -> str:
+    async def _again(self, run: Incarnation, ear: Ear) -> str:
         """A session that was cancelled goes on."""
         params = self._prompt_params(PROMPT)
         if not self._prompted:
@@ -365,7 +365,7 @@ class Probe:
             raise _Broken(f"the next turn ended with {reason!r}")
         return "the session goes on"
 
-    async def _unknown(self, run: AgentRun) -> str:
+    async def _unknown(self, run: Incarnation) -> str:
         try:
             await run.connection.request(UNKNOWN_METHOD, {}, timeout=self._seconds)
         except RpcError as error:
@@ -374,7 +374,7 @@ class Probe:
             raise _Broken(f"error {error.code} instead of {METHOD_NOT_FOUND}: {error.message}") from None
         raise _Broken(f"a result instead of error {METHOD_NOT_FOUND}")
 
-    async def _restore(self, run: AgentRun, method: str) -> str:
+    async def _restore(self, run: Incarnation, method: str) -> str:
         session = self._needs_session()
         await handshake(run.connection, __version__, self._deadlines, fs=False, terminal=False)
         params = {"sessionId": session, "cwd": str(run.plan.cwd), "mcpServers": []}
@@ -382,7 +382,7 @@ class Probe:
         parse_session(answer or {})
         return "restored in a new process"
 
-    async def _close(self, run: AgentRun) -> str:
+    async def _close(self, run: Incarnation) -> str:
         if not method_offered(self._known, "session/close"):
             raise _Skip(NOT_OFFERED, "")
         params = {"sessionId": self._needs_session()}
@@ -397,7 +397,7 @@ class Probe:
             )
         return f"{len(ear.updates)} updates, nothing else"
 
-    async def _exit(self, run: AgentRun) -> str:
+    async def _exit(self, run: Incarnation) -> str:
         report = await run.process.stop()
         if report.survivors:
             raise _Broken(f"{len(report.survivors)} processes cannot be ended")

@@ -11,7 +11,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from gateway.cli.asking import AskInTerminal, RefuseAll
-from gateway.cli.client import BadInput, Missing, Server
+from gateway.cli.client import Server
+from gateway.cli.failures import BadInput, Missing
 from gateway.cli.installs import where_installed
 from gateway.cli.narration import Narration
 from gateway.cli.start_request import ALWAYS, NEVER, Wish, create, new_id, start_request, working_directory

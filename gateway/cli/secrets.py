@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from gateway.cli.client import BadInput, Failure, Missing, Server
+from gateway.cli.client import Server
+from gateway.cli.failures import BadInput, Failure, Missing
 from gateway.cli.present import print_json
 from gateway.cli.text import clean, table, terminal_width
 

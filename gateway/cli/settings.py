@@ -8,7 +8,8 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from gateway.cli.client import BadInput, Failure, Server
+from gateway.cli.client import Server
+from gateway.cli.failures import BadInput, Failure
 from gateway.cli.present import print_json
 from gateway.cli.suggest import did_you_mean
 from gateway.cli.text import clean, one_line

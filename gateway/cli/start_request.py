@@ -7,7 +7,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gateway.cli.client import BadInput, Server
+from gateway.cli.client import Server
+from gateway.cli.failures import BadInput
 from gateway.cli.suggest import did_you_mean
 
 ALWAYS: Final = {"kind": "AlwaysConfirm"}

@@ -20,7 +20,8 @@ from wsproto.events import (
 )
 from wsproto.utilities import ProtocolError
 
-from gateway.cli.client import ANSWER_SECONDS, Failure, Server, Unreachable
+from gateway.cli.client import ANSWER_SECONDS, Server
+from gateway.cli.failures import Failure, Unreachable
 
 READ_BYTES: Final = 64 * 1024
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from gateway.cli.client import Failure, Server
+from gateway.cli.client import Server
+from gateway.cli.failures import Failure
 from gateway.cli.feed import Feed, Reconnecting
 from gateway.cli.narration import Narration
 from gateway.cli.question import unseen_typing

@@ -25,8 +25,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
 
-from gateway.cli.client import TEMPORARY_FILE, BadInput, Failure, Server, Unreachable
+from gateway.cli.client import Server
+from gateway.cli.failures import BadInput, Failure, Unreachable
 from gateway.cli.places import state_directory
+from gateway.cli.temporary_file import TEMPORARY_FILE, read_known, started_at
 from gateway.keys import KeysError, find
 
 USERS_FILE: Final = "temporary-server.lock"
@@ -87,12 +89,6 @@ def found_or_started(
         finally:
             if entered:
                 temporary.leave()
-
-
-def key_of(state: Path) -> str | None:
-    """The key of the server that a command has started there for the time, None where none runs."""
-    known = _Temporary(state).known()
-    return None if known is None else str(known["key"])
 
 
 def _running(env: Mapping[str, str], state: Path, *, named: bool) -> Server | None:
@@ -235,13 +231,7 @@ class _Temporary:
 
     def known(self) -> dict[str, Any] | None:
         """The one that was written down, if it still runs."""
-        try:
-            known = json.loads((self._state / TEMPORARY_FILE).read_text())
-            pid, started = int(known["pid"]), known["started"]
-            Server(known["url"], known["key"])
-        except (OSError, ValueError, KeyError, TypeError, Failure):
-            return None
-        return known if _started(pid) == started else None
+        return read_known(self._state)
 
     def _start(self, env: Mapping[str, str], pending: Sequence[int]) -> dict[str, Any]:
         key = secrets.token_urlsafe(24)
@@ -273,7 +263,7 @@ class _Temporary:
         self._process = process
         try:
             url = self._address(process, pending)
-            known = {"url": url, "key": key, "pid": process.pid, "started": _started(process.pid)}
+            known = {"url": url, "key": key, "pid": process.pid, "started": started_at(process.pid)}
             _write_private(self._state / TEMPORARY_FILE, json.dumps(known))
         except BaseException:
             _end(process.pid)
@@ -359,24 +349,14 @@ def _write_private(path: Path, text: str) -> None:
     beside.replace(path)
 
 
-def _started(pid: int) -> int | None:
-    """When a process was started, in the kernel's ticks since the boot; None when there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
 def _end(pid: int) -> None:
     """SIGTERM, and wait; SIGKILL to one that does not end."""
-    started = _started(pid)
+    started = started_at(pid)
     for number, seconds in ((signal.SIGTERM, END_SECONDS), (signal.SIGKILL, END_SECONDS)):
-        if started is None or _started(pid) != started:
+        if started is None or started_at(pid) != started:
             return
         with suppress(ProcessLookupError):
             os.kill(pid, number)
         until = time.monotonic() + seconds
-        while _started(pid) == started and time.monotonic() < until:
+        while started_at(pid) == started and time.monotonic() < until:
             time.sleep(LOOK_SECONDS)

@@ -17,7 +17,6 @@ from gateway.bodies import (
     policy_body,
     secrets_body,
 )
-from gateway.final_response import final_response
 from gateway.limits import admit
 from gateway.reading import Query, dashed_uuid, path_uuid
 from gateway.responses import json_response, success
@@ -25,11 +24,11 @@ from gateway.routing import Param, Route
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from gateway.start_request import read_start_request
-from supervisor.conversations.errors import UnknownConversation
+from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal import LogDeleted
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
 MAX_IDS: Final = 99
@@ -195,7 +194,7 @@ class ConversationRoutes:
     async def agent_final_response(self, conversation_id: str) -> Response:
         """The text of the agent's last answer, empty when there is none."""
         conversation = await find(self.services, conversation_id)
-        return json_response({"response": await final_response(conversation.log)})
+        return json_response({"response": await conversation.final_response()})
 
     def routes(self) -> tuple[Route, ...]:
         """All operations of this class."""

@@ -26,15 +26,15 @@ from gateway.sockets.connection import (
     send_text,
 )
 from gateway.sockets.inbound import Rejected, take
-from supervisor.conversations.errors import UnknownConversation
+from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.fairness import share
 from supervisor.journal import Cursor, JournalClosed, JournalFailed, JournalUnavailable, LogDeleted
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
-log = structlog.get_logger("gateway")
+log = structlog.get_logger(__name__)
 
 
 class Dialect(Protocol):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from . import schema
-from .connection import Connection, open_connection
-from .errors import (
+from supervisor.acp import schema
+from supervisor.acp.connection import Connection, open_connection
+from supervisor.acp.errors import (
     AcpError,
     ConnectionLost,
     FrameTooLarge,
@@ -14,14 +14,14 @@ from .errors import (
     classify_error,
     error_text,
 )
-from .files import Jail
-from .framing import MAX_FRAME_BYTES, FrameSplitter, Oversize
-from .handler import Handler, Result
-from .schema import *  # noqa: F403 - the typed messages are this room's vocabulary
-from .schema import Usage as TokenUsage
-from .services import Services, TerminalPlaces
-from .tally import Sum
-from .trace import SHOWN_CHARS, Trace, TraceLine, shorten_session_id
+from supervisor.acp.files import Jail
+from supervisor.acp.framing import MAX_FRAME_BYTES, FrameSplitter, Oversize
+from supervisor.acp.handler import Handler, Result
+from supervisor.acp.repeats import Repeats
+from supervisor.acp.schema import *  # noqa: F403 - the typed messages are this room's vocabulary
+from supervisor.acp.schema import Usage as TokenUsage
+from supervisor.acp.services import Services, TerminalPlaces
+from supervisor.acp.trace import SHOWN_CHARS, Trace, TraceLine, shorten_session_id
 
 __all__ = [
     "MAX_FRAME_BYTES",
@@ -34,11 +34,11 @@ __all__ = [
     "Handler",
     "Jail",
     "Oversize",
+    "Repeats",
     "RequestTimeout",
     "Result",
     "RpcError",
     "Services",
-    "Sum",
     "TerminalPlaces",
     "TokenUsage",
     "Trace",

@@ -17,10 +17,8 @@ import attrs
 import structlog
 import trio
 
-from supervisor.fairness import share
-
-from . import jsonrpc
-from .errors import (
+from supervisor.acp import jsonrpc
+from supervisor.acp.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     REQUEST_CANCELLED,
@@ -29,13 +27,14 @@ from .errors import (
     RequestTimeout,
     RpcError,
 )
-from .framing import HEAD_BYTES, MAX_FRAME_BYTES, FrameSplitter, Oversize, salvage
-from .handler import Handler, Mask, Result
-from .jsonrpc import CANCEL_REQUEST
-from .large import encoded, masked, work
-from .tally import Tally
-from .trace import Trace
-from .weight import is_large
+from supervisor.acp.framing import HEAD_BYTES, MAX_FRAME_BYTES, FrameSplitter, Oversize, salvage
+from supervisor.acp.handler import Handler, Mask, Result
+from supervisor.acp.jsonrpc import CANCEL_REQUEST
+from supervisor.acp.large import encoded, masked, work
+from supervisor.acp.repeats import RepeatLimiter
+from supervisor.acp.trace import Trace
+from supervisor.acp.weight import is_large
+from supervisor.fairness import share
 
 RECEIVE_BYTES: Final = 64 * 1024
 """How much is read at once, bytes: all that a pipe holds by default."""
@@ -83,7 +82,7 @@ EXPLAIN_SECONDS: Final = 0.5
 """How long the owner of the process may take to say why its output ended. Its exit is known within
 milliseconds; a process that closed its output and lives on must not hold up what waits for it."""
 
-_log = structlog.get_logger(__name__)
+log = structlog.get_logger(__name__)
 
 
 @attrs.define(eq=False)
@@ -124,8 +123,8 @@ class Connection:
         self._serving_bytes = 0
         self._long_answers = trio.Semaphore(LONG_ANSWERS_AT_ONCE)
         self._share = share()
-        self._noise, self._oversize = Tally("noise"), Tally("oversize")
-        self._faults = Tally("faults")
+        self._noise, self._oversize = RepeatLimiter("noise"), RepeatLimiter("oversize")
+        self._faults = RepeatLimiter("faults")
         self._reading = trio.CancelScope()
         self._reason: str | None = None
         self._outbox: deque[bytes] = deque()
@@ -377,11 +376,11 @@ class Connection:
         self.noise_lines.append(line)
         self._handler.noise(line)
 
-    def _counted(self, tally: Tally, size: int) -> bool:
+    def _counted(self, repeats: RepeatLimiter, size: int) -> bool:
         """Whether one more of a kind is counted instead of told."""
-        if tally.note(size, self._now):
+        if repeats.note(size, self._now):
             return False
-        told = tally.due(self._now)
+        told = repeats.due(self._now)
         if told is not None:
             self._handler.repeated(told)
         return True
@@ -391,8 +390,8 @@ class Connection:
         try:
             yield
         finally:
-            for tally in (self._noise, self._oversize, self._faults):
-                told = tally.rest()
+            for repeats in (self._noise, self._oversize, self._faults):
+                told = repeats.rest()
                 if told is not None:
                     self._handler.repeated(told)
 
@@ -485,7 +484,7 @@ class Connection:
     def _fault(self, request: jsonrpc.Request) -> RpcError:
         """A fault of ours over one request is told to the agent and to the log, and ends nothing else."""
         if not self._counted(self._faults, 0):
-            _log.exception("request of the agent failed", method=request.method[:SHOWN_METHOD_CHARS])
+            log.exception("request of the agent failed", method=request.method[:SHOWN_METHOD_CHARS])
         return RpcError(INTERNAL_ERROR, "Internal error")
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from .errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RpcError
+from supervisor.acp.errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RpcError
 
 MAX_READ_BYTES: Final = 10 * 1024 * 1024
 """Most text given out by one read, bytes. Larger files are read in pieces, with `line` and `limit`."""

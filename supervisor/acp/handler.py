@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import attrs
 
-from .errors import RpcError
-from .framing import Oversize
-from .tally import Sum
+from supervisor.acp.errors import RpcError
+from supervisor.acp.framing import Oversize
+from supervisor.acp.repeats import Repeats
 
 
 class Mask(Protocol):
@@ -77,7 +77,7 @@ class Handler(Protocol):
         """The agent sent a message over the size cap, or too large in another way, that was no answer to a
         request. It is gone. The first few only: see `repeated`."""
 
-    def repeated(self, counted: Sum) -> None:
+    def repeated(self, counted: Repeats) -> None:
         """So much more came of what is told a few times only, since the last time it was said: lines that are
         no messages (`noise`), messages that are too large (`oversize`). At growing intervals, and at the end
         of the connection."""

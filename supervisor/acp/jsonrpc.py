@@ -14,8 +14,8 @@ from typing import Any, Final, Generic, TypeVar
 import attrs
 import orjson
 
-from .errors import INTERNAL_ERROR, RpcError
-from .weight import too_heavy
+from supervisor.acp.errors import INTERNAL_ERROR, RpcError
+from supervisor.acp.weight import too_heavy
 
 Id = int | float | str | None
 """A request id. Ours are integers; an agent's may be whatever it likes, null included."""

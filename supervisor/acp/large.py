@@ -8,9 +8,9 @@ from typing import Any, Final
 import attrs
 import trio
 
-from . import jsonrpc
-from .handler import Mask, Result
-from .weight import LARGE_BYTES
+from supervisor.acp import jsonrpc
+from supervisor.acp.handler import Mask, Result
+from supervisor.acp.weight import LARGE_BYTES
 
 LARGE_AT_ONCE: Final = 1
 """How many large frames, of all agents together, are taken apart at a time: each of these threads takes the

@@ -11,14 +11,13 @@ from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
+from supervisor.acp.errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RpcError
+from supervisor.acp.files import Jail
+from supervisor.acp.output import DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, OutputPool
+from supervisor.acp.schema.bounds import short_id
+from supervisor.acp.schema.read import Json, as_object, integer, objects, text
+from supervisor.acp.terminal import StartProcess, Terminal
 from supervisor.patience import PathTimeout, in_time
-
-from .errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RpcError
-from .files import Jail
-from .output import DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, OutputPool
-from .schema.bounds import short_id
-from .schema.read import Json, as_object, integer, objects, text
-from .terminal import StartProcess, Terminal
 
 MAX_TERMINALS: Final = 64
 """How many terminals one agent may hold. Agents are to release them; those that do not must not fill the

@@ -11,12 +11,11 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from supervisor.acp.errors import INTERNAL_ERROR, RpcError
+from supervisor.acp.large import work
+from supervisor.acp.output import OutputPool, OutputRing
+from supervisor.acp.weight import LARGE_BYTES
 from supervisor.fairness import share
-
-from .errors import INTERNAL_ERROR, RpcError
-from .large import work
-from .output import OutputPool, OutputRing
-from .weight import LARGE_BYTES
 
 DRAIN_SECONDS: Final = 0.25
 """How long the output may go on after the exit before the exit is told. What the process wrote is in the pipe

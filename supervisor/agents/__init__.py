@@ -6,9 +6,18 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .catalog import CUSTOM, CatalogError, Descriptor, Kind, detect, identify, load_catalog, presets
-    from .containment import containment_level, open_containment
-    from .credential import (
+    from supervisor.agents.catalog import (
+        CUSTOM,
+        CatalogError,
+        Descriptor,
+        Kind,
+        detect,
+        identify,
+        load_catalog,
+        presets,
+    )
+    from supervisor.agents.containment import containment_level, open_containment
+    from supervisor.agents.credential import (
         Choice,
         Credential,
         auth_params,
@@ -16,14 +25,20 @@ if TYPE_CHECKING:
         helpful_names,
         in_file_secrets,
     )
-    from .datadir import prepare_data_dir
-    from .environment import MARKER, base_environment, compose_environment, concerning, needs_data_dir
-    from .errors import InstallError, NodeMissing, SpawnError
-    from .install import Launch, ensure_installed, resolve_launch, starts_pinned
-    from .levels import Level, LevelUnavailable
-    from .lifeline import Lifeline
-    from .logins import Logins, find_logins
-    from .process import (
+    from supervisor.agents.datadir import prepare_data_dir
+    from supervisor.agents.environment import (
+        MARKER,
+        base_environment,
+        compose_environment,
+        concerning,
+        needs_data_dir,
+    )
+    from supervisor.agents.errors import InstallError, NodeMissing, SpawnError
+    from supervisor.agents.install import Launch, ensure_installed, resolve_launch, starts_pinned
+    from supervisor.agents.levels import Level, LevelUnavailable
+    from supervisor.agents.lifeline import Lifeline
+    from supervisor.agents.logins import Logins, find_logins
+    from supervisor.agents.process import (
         AgentProcess,
         ExitStatus,
         StopPolicy,
@@ -32,12 +47,12 @@ if TYPE_CHECKING:
         TreeUsage,
         spawn,
     )
-    from .restart import Parked, RestartBudget, RestartPolicy, Retry
-    from .shared import Loan, Rotated, SharedLogins
+    from supervisor.agents.restart import Parked, RestartBudget, RestartPolicy, Retry
+    from supervisor.agents.shared_logins import Lease, Rotated, SharedLogins
 else:
     HOMES = (
         "catalog", "containment", "credential", "datadir", "environment", "errors", "install", "levels",
-        "lifeline", "logins", "process", "restart", "shared",
+        "lifeline", "logins", "process", "restart", "shared_logins",
     )  # fmt: skip
 
     def __getattr__(name):
@@ -62,10 +77,10 @@ __all__ = [
     "InstallError",
     "Kind",
     "Launch",
+    "Lease",
     "Level",
     "LevelUnavailable",
     "Lifeline",
-    "Loan",
     "Logins",
     "NodeMissing",
     "Parked",

@@ -18,7 +18,7 @@ from supervisor.agents.tree import Bounds
 
 __all__ = ["KILL_FILE", "create", "kill", "leftovers", "members", "own_group", "probe", "remove"]
 
-log = structlog.get_logger("supervisor")
+log = structlog.get_logger(__name__)
 
 PROC: Final = Path("/proc")
 
@@ -65,9 +65,9 @@ def probe(group: Path) -> str | None:
         remove(trial)
 
 
-def create(group: Path, house: int, agent: int) -> Path:
+def create(group: Path, instance: int, agent: int) -> Path:
     """A new, empty group for one agent. Raises OSError."""
-    made = group / f"{_house_prefix(house)}{agent}"
+    made = group / f"{_instance_prefix(instance)}{agent}"
     made.mkdir(exist_ok=True)
     return made
 
@@ -110,13 +110,13 @@ def remove(group: Path) -> bool:
     return not group.exists()
 
 
-def leftovers(group: Path, house: int) -> list[Path]:
+def leftovers(group: Path, instance: int) -> list[Path]:
     """Groups of agents that an earlier server of this state directory has left in `group`."""
     try:
-        return [path for path in group.iterdir() if path.name.startswith(_house_prefix(house))]
+        return [path for path in group.iterdir() if path.name.startswith(_instance_prefix(instance))]
     except OSError:
         return []
 
 
-def _house_prefix(house: int) -> str:
-    return f"{PREFIX}{house:010x}-"
+def _instance_prefix(instance: int) -> str:
+    return f"{PREFIX}{instance:010x}-"

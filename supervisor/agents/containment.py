@@ -1,6 +1,6 @@
 """Nothing survives: one server's hold on the processes of its agents.
 
-Each agent has a mark (mark.py): its brand (brand.py), the processes that somebody waits for, and its control
+Each agent has a mark (mark.py): its process tag, the processes that somebody waits for, and its control
 group where that level is used. While the server contains, orphans below it are handed to it instead of to the
 system's first process. It reaps those when they die, and ends those whose agent is no more.
 """
@@ -18,18 +18,18 @@ from typing import Final
 import structlog
 import trio
 
-from supervisor.agents import brand, cgroup, prctl, tree
-from supervisor.agents.brand import Brand
+from supervisor.agents import cgroup, prctl, process_tag, tree
 from supervisor.agents.datadir import write_private
 from supervisor.agents.levels import Level
 from supervisor.agents.mark import SCANNING, Mark, live_marks
-from supervisor.agents.spawning import Spawner
-from supervisor.agents.sweep import marker_prefix, sweep
+from supervisor.agents.orphan_reaper import marker_prefix, reap_orphans
+from supervisor.agents.process_tag import Tag
+from supervisor.agents.spawner_link import Spawner
 from supervisor.agents.tree import ProcessEntry
 
 __all__ = ["PID_FILE", "Containment", "containment_level", "kill_agents", "new_mark", "open_containment"]
 
-log = structlog.get_logger("supervisor")
+log = structlog.get_logger(__name__)
 
 PID_FILE: Final = "server.pid"
 """In the state directory, while the server runs: its process id, a decimal number and a line end."""
@@ -46,13 +46,13 @@ _current: trio.lowlevel.RunVar[Containment | None] = trio.lowlevel.RunVar("conta
 class Containment:
     """Made by `open_containment`."""
 
-    def __init__(self, level: Level, house: int, spawner: Spawner | None) -> None:
+    def __init__(self, level: Level, instance: int, spawner: Spawner | None) -> None:
         self.level = level
-        self.house = house
+        self.instance = instance
         self.spawner = spawner
-        """Without it there are no brands either: the server would have to carry them itself, for a moment."""
+        """Without it there are no tags either: the server would have to carry them itself, for a moment."""
         self._marked = 0
-        self._live: dict[Brand, Mark] = {}
+        self._live: dict[Tag, Mark] = {}
         self._empty: list[Path] = []
         """Groups to be removed; one is busy until the last process in it has quite gone."""
 
@@ -62,22 +62,22 @@ class Containment:
         Raises OSError when no control group can be made for it.
         """
         self._marked += 1
-        number = brand.brand_of(self.house, self._marked)
+        number = process_tag.tag_of(self.instance, self._marked)
         parent = cgroup.own_group() if self.level is Level.CGROUP else None
         mark = Mark(
-            brand=number if self.spawner is not None else 0,
-            variable=marker_prefix(self.house) + uuid.uuid4().hex,
+            tag=number if self.spawner is not None else 0,
+            variable=marker_prefix(self.instance) + uuid.uuid4().hex,
             level=self.level,
-            group=None if parent is None else cgroup.create(parent, self.house, self._marked),
+            group=None if parent is None else cgroup.create(parent, self.instance, self._marked),
             spawner=self.spawner,
         )
-        if mark.brand:
+        if mark.tag:
             self._live[number] = mark
         return mark
 
     def release(self, mark: Mark) -> None:
         """This agent is no more: whatever still carries its mark is a stray from now on."""
-        self._live.pop(mark.brand, None)
+        self._live.pop(mark.tag, None)
         if mark.group is not None:
             self._empty.append(mark.group)
             self._remove_groups()
@@ -101,9 +101,9 @@ class Containment:
         owned = {process for mark in live_marks() for process in mark.owned}
         spawners = self.spawner.pids() if self.spawner is not None else ()
         for entry, number in found:
-            if brand.house_of_brand(number) != self.house:
+            if process_tag.instance_of_tag(number) != self.instance:
                 continue  # none of ours: whoever started it waits for it
-            # Whatever brand it carries: a process can give itself another's.
+            # Whatever tag it carries: a process can give itself another's.
             if entry.id in owned or entry.id.pid in spawners:
                 continue
             mark = self._live.get(number)
@@ -111,18 +111,18 @@ class Containment:
                 continue  # about to be owned, perhaps; if not, it is looked at again
             if not entry.alive:
                 tree.reap([entry.id])
-            elif mark is None and number != brand.brand_of_spawner(self.house):
+            elif mark is None and number != process_tag.tag_of_spawner(self.instance):
                 log.warning("ending a stray process of an agent that is gone", pid=entry.id.pid)
                 with suppress(ProcessLookupError, PermissionError):
                     tree.kill(entry.id, signal.SIGKILL)
 
 
-def _branded_children() -> list[tuple[ProcessEntry, Brand]]:
-    """Our children that carry any brand, dead ones included."""
+def _branded_children() -> list[tuple[ProcessEntry, Tag]]:
+    """Our children that carry any tag, dead ones included."""
     return [
         (entry, number)
         for pid in tree.children()
-        if (number := brand.read_brand(pid)) and (entry := tree.read_entry(pid)) is not None
+        if (number := process_tag.read_tag(pid)) and (entry := tree.read_entry(pid)) is not None
     ]
 
 
@@ -151,10 +151,10 @@ def containment_level() -> Level:
 
 async def kill_agents() -> None:
     """Kill all that carries a mark of this state directory, in a thread, which cancelling waits for (bounded
-    by the sweep). Each agent's owner learns of its end as of any other."""
+    by the orphan reaper). Each agent's owner learns of its end as of any other."""
     containment = _current.get()
     if containment is not None:
-        await _sweep(containment.house)
+        await _reap_orphans(containment.instance)
 
 
 @asynccontextmanager
@@ -162,25 +162,25 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
     """Contain what is spawned inside of the block; on the main thread, by who holds the state's lock.
 
     Ends first what earlier servers of this state directory left. Leaving the block, however it is left, ends
-    what then still carries a mark of this server, shielded and bounded by the sweep. Raises OSError.
+    what then still carries a mark of this server, shielded and bounded by the orphan reaper. Raises OSError.
     """
-    house = await trio.to_thread.run_sync(brand.house_of, state)
-    await _sweep(house)
-    # Without brands orphans could not be told from others' children; the warden reaps them then.
+    instance = await trio.to_thread.run_sync(process_tag.instance_id, state)
+    await _reap_orphans(instance)
+    # Without tags orphans could not be told from others' children; the warden reaps them then.
     adopted_before = prctl.is_subreaper()
-    adopting = brand.usable() and hasattr(os, "memfd_create") and prctl.be_subreaper()
+    adopting = process_tag.usable() and hasattr(os, "memfd_create") and prctl.be_subreaper()
     spawner: Spawner | None = None
     try:
         if adopting:
-            spawner = Spawner(brand.brand_of_spawner(house))
+            spawner = Spawner(process_tag.tag_of_spawner(instance))
             await spawner.open()
         elif level is Level.PIDNS:
             raise OSError("this system has not what it takes to start agents in PID namespaces")
         pid_file = state / PID_FILE
         await trio.to_thread.run_sync(write_private, pid_file, f"{os.getpid()}\n")
-        containment = Containment(level, house, spawner)
+        containment = Containment(level, instance, spawner)
         _current.set(containment)
-        log.info("containing agents", containment=level.value, brands=adopting)
+        log.info("containing agents", containment=level.value, tags=adopting)
         try:
             async with trio.open_nursery() as nursery:
                 if adopting:
@@ -191,7 +191,7 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
                     with trio.CancelScope(shield=True):
                         if spawner is not None:
                             spawner.close()
-                        await _sweep(house)
+                        await _reap_orphans(instance)
                         if adopting:
                             await containment._tend()
                 nursery.cancel_scope.cancel()
@@ -206,7 +206,7 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
             prctl.be_subreaper(adopted_before)
 
 
-async def _sweep(house: int) -> None:
-    ended, left = await trio.to_thread.run_sync(sweep, house)
+async def _reap_orphans(instance: int) -> None:
+    ended, left = await trio.to_thread.run_sync(reap_orphans, instance)
     if ended:
         log.warning("ended processes that agents had left", ended=ended - len(left), left=left)

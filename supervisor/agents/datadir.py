@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.agents.catalog import Descriptor
-from supervisor.patience import Lanes, in_time
+from supervisor.patience import KeyedLimiters, in_time
 
 __all__ = ["DIRECTORY_MODE", "make_directory", "make_missing", "prepare_data_dir", "write_private"]
 
@@ -20,7 +20,7 @@ FILE_MODE = 0o600
 HOME_LINKS = (".gitconfig", ".config/git")
 """What a relocated HOME keeps of the real one: who the commits are by."""
 
-SEEDING = Lanes(1)
+SEEDING = KeyedLimiters(1)
 """Threads that write one data directory at a time: one that was given up may still be at it."""
 
 

@@ -18,7 +18,7 @@ class Level(enum.StrEnum):
     """What keeps the processes of agents together, from the weakest to the strongest."""
 
     TREE = "tree"
-    """Sessions, walks through /proc, brands. When the server is killed, the next start ends what it left."""
+    """Sessions, walks through /proc, tags. When the server is killed, the next start ends what it left."""
 
     WARDEN = "warden"
     """All of that, and a parent of the server that ends what a killed server left."""

@@ -13,14 +13,14 @@ import structlog
 
 from supervisor.agents.catalog import Descriptor, Selected
 from supervisor.agents.credential import Found, held_in, member_of, members, tokens_in
-from supervisor.patience import Lanes, PathTimeout, in_time, read_regular
+from supervisor.patience import KeyedLimiters, PathTimeout, in_time, read_regular
 
 __all__ = ["Logins", "find_logins"]
 
 MAX_FILE_BYTES: Final = 1 << 20
 """Of a file that is looked into: logins take a few kilobytes."""
 
-LOOKING: Final = Lanes(2)
+LOOKING: Final = KeyedLimiters(2)
 """Threads that look into the same files at a time: an agent whose own hang must not use up those of
 others."""
 

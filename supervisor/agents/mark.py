@@ -6,19 +6,17 @@ import uuid
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
 import trio
 
-from supervisor.agents import brand, levels, tree
-from supervisor.agents.brand import Brand
+from supervisor.agents import levels, process_tag, tree
 from supervisor.agents.environment import MARKER
 from supervisor.agents.levels import Level
+from supervisor.agents.process_tag import Tag
+from supervisor.agents.spawner_link import Spawner
 from supervisor.agents.tree import Bounds, ProcessEntry, ProcessId
-
-if TYPE_CHECKING:
-    from supervisor.agents.spawning import Spawner
 
 __all__ = ["SCANNING", "Mark", "Snapshot", "live_marks", "take_snapshot"]
 
@@ -43,9 +41,9 @@ def live_marks() -> set[Mark]:
 
 @attrs.define(eq=False)
 class Mark:
-    """What tells the processes of one agent from all others. `brand` is 0 where there are no brands."""
+    """What tells the processes of one agent from all others. `tag` is 0 where there are no tags."""
 
-    brand: Brand = 0
+    tag: Tag = 0
     variable: str = attrs.field(factory=lambda: uuid.uuid4().hex)
     """Value of the marker variable."""
     level: Level = Level.TREE
@@ -77,8 +75,8 @@ class Mark:
 
     def of(self, seen: Snapshot) -> set[int]:
         """The pids of the processes seen that carry it."""
-        if self.brand:
-            return {pid for pid, number in seen.brands.items() if number == self.brand}
+        if self.tag:
+            return {pid for pid, number in seen.tags.items() if number == self.tag}
         return tree.marked(MARKER, self.variable, seen.table)
 
     def bounds(self) -> Bounds:
@@ -98,9 +96,9 @@ class Snapshot:
         self.table: Mapping[int, ProcessEntry] = tree.process_table()
 
     @cached_property
-    def brands(self) -> Mapping[int, Brand]:
-        """The brands of those that have one, by pid. Reads /proc when first asked for."""
-        return {pid: number for pid in self.table if (number := brand.read_brand(pid))}
+    def tags(self) -> Mapping[int, Tag]:
+        """The tags of those that have one, by pid. Reads /proc when first asked for."""
+        return {pid: number for pid in self.table if (number := process_tag.read_tag(pid))}
 
 
 async def take_snapshot() -> Snapshot:
@@ -108,7 +106,7 @@ async def take_snapshot() -> Snapshot:
 
     def take() -> Snapshot:
         seen = Snapshot()
-        _ = seen.brands  # read now, with the rest
+        _ = seen.tags  # read now, with the rest
         return seen
 
     return await trio.to_thread.run_sync(take, limiter=SCANNING)

@@ -1,9 +1,9 @@
 """The process that starts others for the server, so that the server never waits for an exec.
 
-    python -I -S spawner.py CHANNEL SERVER BRAND HIDDEN DIES
+    python -I -S spawner.py CHANNEL SERVER TAG HIDDEN DIES
 
-Run as a file, with a bare interpreter and the standard library alone (spawning.py is the server's side): 9
-MB, of which 6 are shared with other interpreters. Opening a program's file can take as long as somebody
+Run as a file, with a bare interpreter and the standard library alone (spawner_link.py is the server's side):
+9 MB, of which 6 are shared with other interpreters. Opening a program's file can take as long as somebody
 wishes - it is enough to hold a lease on it - and whoever forks in the server waits for that with the
 interpreter's lock.
 
@@ -42,7 +42,7 @@ gone."""
 ADOPTION_POLL_SECONDS = 0.0002
 
 RLIMIT_LOCKS = 10
-"""The limit that carries the brand (see brand.py)."""
+"""The limit that carries the tag (see process_tag.py)."""
 
 GO = b"g"
 """The server knows the pid."""
@@ -89,9 +89,9 @@ def start(descriptors: list[int], server: int) -> None:
         return
     try:
         request = read_request(descriptors[0])
-        if request["brand"]:
+        if request["tag"]:
             # Before the next fork: what is the server's child has carried it from the beginning.
-            brand(request["brand"])
+            tag(request["tag"])
         if os.fork() == 0:
             become(request, descriptors, server)
     except OSError as error:
@@ -101,7 +101,7 @@ def start(descriptors: list[int], server: int) -> None:
 
 
 def read_request(descriptor: int) -> dict[str, Any]:
-    """What the server wrote: `argv`, `env`, `cwd`, `brand`, `group`, `needs`."""
+    """What the server wrote: `argv`, `env`, `cwd`, `tag`, `group`, `needs`."""
     size = os.fstat(descriptor).st_size
     data = b""
     while len(data) < size and (more := os.pread(descriptor, size - len(data), len(data))):
@@ -109,8 +109,8 @@ def read_request(descriptor: int) -> dict[str, Any]:
     return marshal.loads(data)  # type: ignore[no-any-return] # noqa: S302 - the server wrote it
 
 
-def brand(number: int) -> None:
-    """Carry a brand from now on."""
+def tag(number: int) -> None:
+    """Carry a tag from now on."""
     resource.setrlimit(RLIMIT_LOCKS, (number, resource.getrlimit(RLIMIT_LOCKS)[1]))
 
 
@@ -232,7 +232,7 @@ if __name__ == "__main__":
     _channel, _server, _number, _hidden, _dies = map(int, sys.argv[1:])
     os.set_inheritable(_channel, False)  # or all that is started here could start things in the server's name
     if _number:
-        brand(_number)
+        tag(_number)
     hide_and_bind(bool(_hidden), bool(_dies), _server)
     _own = _socket.socket(fileno=_channel)
     _own.send(READY)

@@ -1,6 +1,6 @@
 """Starting a process without waiting for its exec on the event loop, or holding the interpreter meanwhile.
 
-The server's side of the spawner (spawner.py), and what is used where there is none: a thread.
+By the spawner (spawner_link.py) or, where there is none, by a thread.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,21 +24,17 @@ import trio
 
 from supervisor.agents import descriptors, spawner, tree
 from supervisor.agents.mark import Mark
-from supervisor.agents.prctl import attachable
+from supervisor.agents.spawner_link import Spawner, SpawnerGone, receive
 from supervisor.agents.tree import ProcessId
-from supervisor.patience import Lanes, in_time
 
-__all__ = ["SPAWN_SECONDS", "Child", "Request", "Spawner", "StartTimeout", "start_child"]
+__all__ = ["SPAWN_SECONDS", "Child", "Request", "StartTimeout", "start_child"]
 
-log = structlog.get_logger("supervisor")
+log = structlog.get_logger(__name__)
 
 SPAWN_SECONDS: Final = 10.0
 """From asking for a process until its program runs. That takes milliseconds; but opening the program, or
 going to its directory, may wait for a file system, or for a process that holds a lease, as long as they
 please."""
-
-HELLO_SECONDS: Final = 10.0
-"""For a spawner to be there: a bare interpreter, started in some ten milliseconds."""
 
 ANSWER_SECONDS: Final = 3.0
 """From a request to the pid, for which the spawner forks twice. One that takes longer was stopped by
@@ -59,8 +53,6 @@ LONGEST_PATH: Final = 4095
 ATTEMPTS: Final = 3
 """How often a start is asked for in all when somebody kills the spawner over it. Nothing has run by then."""
 
-_LAUNCHING: Final = Lanes(2)
-
 THREADS: Final = 16
 """Threads that start processes at a time, where there is no spawner."""
 
@@ -71,10 +63,6 @@ subprocess._USE_VFORK = False  # type: ignore[misc]
 
 class StartTimeout(TimeoutError):
     """The program did not run within the time it was given: its file or file system does not answer."""
-
-
-class _SpawnerGone(Exception):
-    """It ended, or was killed, before it had started what it was asked for."""
 
 
 @attrs.frozen(kw_only=True)
@@ -152,132 +140,12 @@ def _check(request: Request) -> None:
 # -- by the spawner ------------------------------------------------------------------------------------------
 
 
-class Spawner:
-    """The process that starts others (spawner.py). Made by `open`; `close` ends it.
-
-    Started again when it is gone or does not answer. Where agents run as the same user they can kill it.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.brand: Final = number
-        """What it carries itself, so that a sweep finds it."""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: socket.socket | None = None
-        self._starting = trio.Lock()
-
-    async def open(self) -> None:
-        """Start it. On the main thread, before there are agents: waits for its exec. Raises OSError."""
-        self._take(*_launch(self.brand, dies_with_us=True))
-        await self._greet()
-
-    def close(self) -> None:
-        """End it; what it has started stays."""
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            self._process.wait()  # killed, and never where it could hang: it reads no path
-            self._process = None
-
-    def pids(self) -> tuple[int, ...]:
-        """Of the process, while there is one."""
-        return () if self._process is None else (self._process.pid,)
-
-    async def send(self, handed: Sequence[int]) -> socket.socket:
-        """Hand over a request; what stands for the process that has it. Raises _SpawnerGone, and OSError when
-        no spawner can be had."""
-        channel = await self._connected()
-        while True:
-            try:
-                socket.send_fds(channel, [b"s"], list(handed))
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(channel)
-            except OSError as error:
-                self.lost(channel)
-                raise _SpawnerGone from error
-            else:
-                return channel
-
-    def lost(self, channel: socket.socket) -> None:
-        """That one is gone, or does not answer: the next request gets another. Not if that is there
-        already."""
-        if channel is self._channel:
-            log.warning("the process that starts agents is gone; starting it again")
-            self.close()
-
-    async def _connected(self) -> socket.socket:
-        async with self._starting:
-            if self._channel is None:
-                # In a thread, whose end must not be the process's: its parent's death it learns from the
-                # channel. The interpreter is a file, too, that may not answer.
-                launch = partial(_launch, self.brand, dies_with_us=False)
-                what = "to start the process that starts agents"
-                lane = _LAUNCHING.of("")
-                found = await in_time(launch, what, limiter=lane, seconds=HELLO_SECONDS, wasted=_discard)
-                self._take(*found)
-                await self._greet()
-            assert self._channel is not None
-            return self._channel
-
-    def _take(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
-        self._process, self._channel = process, channel
-
-    async def _greet(self) -> None:
-        """Wait until it serves."""
-        assert self._channel is not None
-        word = b""
-        try:
-            with trio.move_on_after(HELLO_SECONDS):
-                word = await _receive(self._channel)
-        except OSError:
-            word = b""
-        finally:
-            if word != spawner.READY:
-                self.close()
-        if word != spawner.READY:
-            raise OSError("the process that starts agents cannot be started")
-
-
-def _discard(found: tuple[subprocess.Popen[bytes], socket.socket]) -> None:
-    process, channel = found
-    channel.close()
-    process.kill()
-    process.wait()
-
-
-def _launch(number: int, *, dies_with_us: bool) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setblocking(False)
-    words = (theirs.fileno(), os.getpid(), number, int(not attachable()), int(dies_with_us))
-    # Environments pass through it; its own is empty, but for what the interpreter itself may need.
-    env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    try:
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", spawner.__file__, *map(str, words)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                cwd="/",
-                env=env,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-    except BaseException:
-        ours.close()
-        raise
-    # Before it is asked for anything: all that it starts has these limits from its first moment.
-    descriptors.give_back(process.pid)
-    return process, ours
-
-
 async def _start_by_spawner(request: Request, mark: Mark, by: Spawner) -> Child:
     content = _encode(request, mark)
     for attempt in range(ATTEMPTS):
         try:
             return await _ask(request, content, mark, by)
-        except _SpawnerGone:
+        except SpawnerGone:
             if attempt == ATTEMPTS - 1:
                 raise OSError("the process that starts agents was killed over it") from None
     raise AssertionError("not reached")
@@ -295,25 +163,25 @@ async def _ask(request: Request, content: bytes, mark: Mark, by: Spawner) -> Chi
             channel = await by.send([memory, theirs.fileno(), *standard, *directory])
         theirs.close()
         with trio.move_on_after(ANSWER_SECONDS) as waiting:
-            word = await _receive(ours)
+            word = await receive(ours)
         if waiting.cancelled_caught:
             try:
                 word = ours.recv(256)  # it may have come while this loop was busy
             except BlockingIOError:
                 by.lost(channel)
-                raise _SpawnerGone from None
+                raise SpawnerGone from None
         if word.startswith(b"e"):
             raise _error(word, request)
         if not word.startswith(b"p"):
             # It is gone, or somebody has taken from it what a start needs (prlimit(2)): another has that.
             by.lost(channel)
-            raise _SpawnerGone
+            raise SpawnerGone
         # From here on it is known, and does not run a program before we say so.
         pid = int(word[1:])
         process = mark.own(pid)
         try:
             ours.send(spawner.GO)
-            word = await _receive(ours)
+            word = await receive(ours)
         except BaseException:
             # Not ours any more: whoever keeps orphans reaps it.
             mark.disown(process)
@@ -336,7 +204,7 @@ def _encode(request: Request, mark: Mark) -> bytes:
             "cwd": None if isinstance(request.cwd, int) else os.fsencode(request.cwd),
             "path": [os.fsencode(directory) for directory in path],
             "needs": None if request.needs is None else os.fsencode(request.needs),
-            "brand": mark.brand,
+            "tag": mark.tag,
             "group": group,
         }
     )
@@ -353,17 +221,6 @@ def _in_memory(content: bytes) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-async def _receive(sock: socket.socket) -> bytes:
-    """The next message; empty at the end."""
-    while True:
-        try:
-            return sock.recv(256)
-        except BlockingIOError:
-            await trio.lowlevel.wait_readable(sock)
-        except ConnectionResetError:
-            return b""
 
 
 def _error(word: bytes, request: Request) -> OSError:

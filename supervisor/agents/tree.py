@@ -2,7 +2,7 @@
 
 A process group is not enough: agents put their shells and tool servers into sessions of their own. A process
 counts as an agent's when it descends from the agent, was seen to descend from it earlier, is in its session
-or process group, or carries its brand (see brand.py) or, where brands cannot be had, its marker variable.
+or process group, or carries its tag (see process_tag.py) or, where tags cannot be had, its marker variable.
 
 Marks can be forged, and looks at /proc can be unlucky. So what a tree can never hold is a value of its own
 (`Bounds`), used where trees are made and once more before a signal is sent: the server with all above it, the
@@ -43,7 +43,7 @@ __all__ = [
     "trespass",
 ]
 
-log = structlog.get_logger("supervisor")
+log = structlog.get_logger(__name__)
 
 PROC = Path("/proc")
 

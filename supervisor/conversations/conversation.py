@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, TypeVar
 
-import attrs
 import orjson
 import structlog
 import trio
 
-from supervisor.agents import RestartPolicy
+from supervisor.conversations.agent.context import Context
+from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.recording import prompt
+from supervisor.conversations.recording.final_response import final_response
+from supervisor.conversations.recording.history import OpenCalls
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.resource import conversation_info, full_state
+from supervisor.conversations.state.errors import AgentFailure, AlreadyRunning, QueueFull, UnknownConversation
+from supervisor.conversations.state.failures import error_event
+from supervisor.conversations.state.queue import Queued, TurnQueue, message_size
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus
+from supervisor.conversations.state.unconfirmed import Unconfirmed
+from supervisor.conversations.turns.runner import Runner
 from supervisor.events import (
     Event,
     Message,
@@ -22,25 +33,7 @@ from supervisor.events import (
     decode_message,
     new_event_id,
 )
-from supervisor.journal import Journal, JournalUnavailable, Log, Stored
-
-from . import prompt
-from .admission import Admission
-from .deadlines import Deadlines
-from .errors import AgentFailure, AlreadyRunning, QueueFull, UnknownConversation
-from .failures import error_event
-from .history import OpenCalls, speech
-from .info import conversation_info, full_state
-from .launcher import Launcher
-from .mounting import COMMAND
-from .operators import Tally
-from .originals import Allowance
-from .record import ConversationRecord
-from .recorder import Recorder
-from .runner import Runner
-from .unconfirmed import Unconfirmed
-from .vault import Vault
-from .work import Queued, message_size
+from supervisor.journal import JournalUnavailable, Log, Stored
 
 log = structlog.get_logger(__name__)
 
@@ -48,12 +41,6 @@ T = TypeVar("T")
 
 TITLE_CHARS: Final = 50
 """Length of a title made from the first message, as the wire's servers cut it."""
-
-TRANSCRIPT_EVENTS: Final = 400
-"""Newest events that a transcript is made of: more than its byte limit lets through."""
-
-TRANSCRIPT_PAGE: Final = 20
-"""Events of it that are read at once."""
 
 QUEUED_MAX: Final = 1_000
 """Messages that may wait in one conversation. Each is a turn of its own: nobody means more."""
@@ -63,25 +50,6 @@ QUEUED_BYTES: Final = 64 * 1024 * 1024
 
 PAGE_EVENTS: Final = 500
 """Events read at once when a conversation is loaded: bounded memory, few reads."""
-
-LIVE_STATES: Final = frozenset({"running", "waiting_for_confirmation"})
-"""States that only a living server can be in; found at start, they are what a crash interrupted."""
-
-
-@attrs.frozen(kw_only=True)
-class Context:
-    """What every conversation of a server shares. The nursery is the supervisor's: runners live in it."""
-
-    journal: Journal
-    launcher: Launcher
-    vault: Vault
-    deadlines: Deadlines
-    restart: RestartPolicy
-    admission: Admission
-    tally: Tally
-    nursery: trio.Nursery
-    allowance: Allowance = attrs.field(factory=Allowance)
-    """How much each conversation may set aside of what is too large for its events."""
 
 
 class Conversation:
@@ -96,9 +64,9 @@ class Conversation:
         self.record = record
         self.log = journal_log
         self.recorder = Recorder(journal_log, record)
-        self.inbox: deque[Queued] = deque()
+        self._queue = TurnQueue()
         self._unconfirmed = Unconfirmed()
-        self.runner = Runner(self)
+        self._runner = Runner(context, self.recorder, self._queue)
 
     @property
     def id(self) -> str:
@@ -113,7 +81,32 @@ class Conversation:
     @property
     def active(self) -> bool:
         """Whether a turn is under way or an agent is alive: such a conversation stays loaded."""
-        return self.runner.busy or self.runner.pid is not None
+        return self.busy or self.agent.live
+
+    @property
+    def agent(self) -> AgentLifecycle:
+        """Its agent, over all its incarnations."""
+        return self._runner.agent
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn is under way, or is about to be."""
+        return self._queue.busy
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a person's confirmation is waited for."""
+        return self._runner.waiting
+
+    @property
+    def cancelling(self) -> bool:
+        """Whether a cancelled turn has not settled yet."""
+        return self._runner.cancelling
+
+    @property
+    def queued(self) -> list[Message]:
+        """The messages that wait, in their order."""
+        return [item.message for item in self._queue.waiting]
 
     # -- reading --------------------------------------------------------------------------------------
 
@@ -149,30 +142,6 @@ class Conversation:
             raise UnknownConversation(f"Conversation not found: {self.id}")
         return show(ConversationRecord.load(stored.record))
 
-    def publish_state(self) -> None:
-        """Send the snapshot to whoever listens, after all that was recorded before."""
-        self.recorder.publish(self.full_state())
-
-    async def transcript(self) -> str:
-        """What was said and done so far, for an agent that lost its memory."""
-        waiting = {item.event_id for item in self.inbox}
-        lines: list[tuple[str, str]] = []
-        read = size = 0
-        page_id: str | None = None
-        # Newest first, and no more than is told: a page may have a hundred large events.
-        while read < TRANSCRIPT_EVENTS and size <= prompt.TRANSCRIPT_BYTES:
-            page = await self.log.search(order="desc", limit=TRANSCRIPT_PAGE, page=page_id)
-            for item in page.items:
-                line = None if item.id in waiting else speech(orjson.loads(item.body))
-                if line is not None:
-                    lines.append(line)
-                    size += len(line[1])
-            read += len(page.items)
-            page_id = page.next_page_id
-            if page_id is None:
-                break
-        return prompt.transcript(reversed(lines))
-
     # -- messages and runs ----------------------------------------------------------------------------
 
     async def send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
@@ -186,23 +155,24 @@ class Conversation:
         queued = self._unconfirmed.find(message, sender)
         if queued is not None:
             await self._confirm(queued, message, sender)
-            if run and queued in self.inbox:
+            if run and queued in self._queue.waiting:
                 self._run()
             return queued.event_id
         self.log.accept()
         size = message_size(message)
-        if self.inbox and (
-            len(self.inbox) >= QUEUED_MAX or sum(item.size for item in self.inbox) + size > QUEUED_BYTES
+        if self._queue.waiting and (
+            len(self._queue.waiting) >= QUEUED_MAX
+            or sum(item.size for item in self._queue.waiting) + size > QUEUED_BYTES
         ):
-            raise QueueFull(len(self.inbox))
-        ours = prompt.is_command(message, COMMAND)
+            raise QueueFull(len(self._queue.waiting))
+        ours = prompt.is_command(message, prompt.MCP_COMMAND)
         if run and not ours:
             self._check_room()
         record = self.record
         events: list[Event] = []
-        if record.execution_status in {"finished", "stuck"}:
-            record.execution_status = "idle"
-            events.append(self.recorder.state("execution_status", "idle"))
+        if record.execution_status in {ExecutionStatus.FINISHED, ExecutionStatus.STUCK}:
+            record.execution_status = ExecutionStatus.IDLE
+            events.append(self.recorder.state("execution_status", ExecutionStatus.IDLE))
         event = MessageEvent(id=new_event_id(), source="user", llm_message=message, sender=sender)
         record.last_user_message_id = event.id
         if record.title is None and record.autotitle and not ours:
@@ -210,7 +180,7 @@ class Conversation:
         events += [event, self.recorder.state("last_user_message_id", event.id)]
         last = self.recorder.write(events)
         queued = Queued(last - 1, event.id, message)
-        self.inbox.append(queued)
+        self._queue.waiting.append(queued)
         if run:
             self._run()
         await self._confirm(queued, message, sender)
@@ -241,15 +211,15 @@ class Conversation:
             )
 
     def _check_room(self) -> None:
-        if self.runner.keeper.current is None:
+        if not self.agent.live:
             self.context.admission.check()
 
     def _run(self) -> None:
-        if self.runner.busy and self.record.execution_status == "paused":
+        if self.busy and self.record.execution_status is ExecutionStatus.PAUSED:
             # The turn that a pause let go on is simply running again.
-            self.record.execution_status = "running"
-            self.recorder.write([self.recorder.state("execution_status", "running")])
-        self.runner.want()
+            self.record.execution_status = ExecutionStatus.RUNNING
+            self.recorder.write([self.recorder.state("execution_status", ExecutionStatus.RUNNING)])
+        self._runner.want()
 
     async def run(self) -> None:
         """Take up the queue. While a confirmation is waited for, this accepts it.
@@ -258,55 +228,72 @@ class Conversation:
         nothing of it happened, else by a word to continue. Raises AlreadyRunning.
         """
         self.log.accept()
-        if self.runner.waiting:
-            self.runner.decide(accept=True, reason="")
-        elif self.runner.busy and self.record.execution_status != "paused":
+        if self.waiting:
+            self._runner.decide(accept=True, reason="")
+        elif self.busy and self.record.execution_status is not ExecutionStatus.PAUSED:
             raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
-        elif self.inbox or self.runner.busy or await self._requeue():
+        elif self._queue.waiting or self.busy or await self._requeue():
             self._check_room()
             self._run()
         else:
-            self.publish_state()  # nothing to do is an answer, too: clients wait for a state
+            self._runner.reports.publish()  # nothing to do is an answer, too: clients wait for a state
         await self._durable()
 
     async def _requeue(self) -> bool:
         record = self.record
         if record.retry_seq is not None:
             stored = await self.log.read(record.retry_seq - 1, 1)
-            if stored and not self.inbox:
-                self.inbox.append(_queued(stored[0]))
+            if stored and not self._queue.waiting:
+                self._queue.waiting.append(_queued(stored[0]))
                 return True
         elif record.unfinished:
             message = Message(role="user", content=(TextContent(text=prompt.CONTINUE),))
             event = MessageEvent(id=new_event_id(), source="environment", llm_message=message)
-            self.inbox.append(Queued(self.recorder.write([event]), event.id, message))
+            self._queue.waiting.append(Queued(self.recorder.write([event]), event.id, message))
             return True
         return False
 
     async def pause(self) -> None:
         """Stop after the turn under way: the state is `paused` at once, the agent finishes what it does."""
-        if self.record.execution_status in {"idle", "running"}:
-            self.runner.hold()
-            self.record.execution_status = "paused"
+        if self.record.execution_status in {ExecutionStatus.IDLE, ExecutionStatus.RUNNING}:
+            self._runner.hold()
+            self.record.execution_status = ExecutionStatus.PAUSED
             self.recorder.write(
-                [PauseEvent(id=new_event_id()), self.recorder.state("execution_status", "paused")]
+                [
+                    PauseEvent(id=new_event_id()),
+                    self.recorder.state("execution_status", ExecutionStatus.PAUSED),
+                ]
             )
-            self.publish_state()
+            self._runner.reports.publish()
         # Control returns also while its event cannot be stored: that stays queued.
         await self.log.flushed_unless_troubled()
 
     async def interrupt(self) -> None:
         """Cancel the turn under way. Answers when it has settled, at the latest after two seconds."""
-        if self.runner.busy:
-            await self.runner.interrupt()
+        if self.busy:
+            await self._runner.interrupt()
         else:
             await self.pause()
 
     async def respond(self, accept: bool, reason: str) -> None:
         """Decide what waits for a confirmation. Nothing waiting is no error."""
         self.log.accept()
-        self.runner.decide(accept, reason)
+        self._runner.decide(accept, reason)
         await self._durable()
+
+    async def ask(self, text: str) -> None:
+        """Send a text, and return once all that waits has been answered, or a run has ended otherwise: then
+        `record.execution_status` tells how. While a person is to confirm something, it goes on waiting.
+
+        Raises as `send`. Cancelling it interrupts nothing; what was sent stays queued.
+        """
+        await self.send(Message(role="user", content=(TextContent(text=text),)), run=True)
+        await self._queue.idle()
+        await self.log.flushed_unless_troubled()
+
+    async def final_response(self) -> str:
+        """The text of the newest final answer, empty when there is none. Raises JournalError."""
+        return await final_response(self.log)
 
     # -- settings of the conversation -----------------------------------------------------------------
 
@@ -335,7 +322,7 @@ class Conversation:
         """Replace the policy; it counts from the next permission request on."""
         self.log.accept()
         self.record.confirmation_policy = policy
-        self.runner.policy_changed()
+        self._runner.policy_changed()
         self.recorder.write([self.recorder.state("confirmation_policy", policy)])
         await self._durable()
 
@@ -349,7 +336,7 @@ class Conversation:
     async def set_secrets(self, secrets: Mapping[str, str]) -> None:
         """Add secrets by name. A live agent has its environment already: they count from its next start."""
         self.log.accept()
-        self.record.secrets.update(await self.context.vault.seal(secrets))
+        self.record.secrets.update(await self.context.secret_box.seal(secrets))
         self.recorder.save()
         await self._durable()
 
@@ -366,12 +353,12 @@ class Conversation:
         record = self.record
         await self._find_leaf()
         async for item in self._after(record.prompted_seq, kind="MessageEvent", source="user"):
-            self.inbox.append(_queued(item))
-        going_on = record.execution_status in LIVE_STATES
-        if record.turn_open or (going_on and not self.inbox):
+            self._queue.waiting.append(_queued(item))
+        going_on = record.execution_status in LIVE_STATUSES
+        if record.turn_open or (going_on and not self._queue.waiting):
             await self._report_cut_off()
-        if going_on and self.inbox:
-            self.runner.want()
+        if going_on and self._queue.waiting:
+            self._runner.want()
         with trio.move_on_after(self.context.deadlines.durable):
             await self.log.flushed_unless_troubled()
 
@@ -391,9 +378,9 @@ class Conversation:
         )
         events.append(error_event(failure))
         record.turn_open = False
-        record.execution_status = "error"
-        record.agent_state["phase"] = "stopped"
-        events.append(self.recorder.state("execution_status", "error"))
+        record.execution_status = ExecutionStatus.ERROR
+        record.agent_state["phase"] = AgentPhase.STOPPED
+        events.append(self.recorder.state("execution_status", ExecutionStatus.ERROR))
         self.recorder.write(events)
 
     async def _find_leaf(self) -> None:
@@ -411,11 +398,20 @@ class Conversation:
                 yield item
             seq = page[-1].seq
 
+    async def restart_agent(self, *, force: bool = False) -> None:
+        """Stop the agent and start it again with its session. Raises AgentFailure, JournalUnavailable."""
+        self.log.accept()
+        await self._runner.restart_agent(force=force)
+
+    async def stop_agent(self, *, force: bool = False) -> None:
+        """Stop the agent; the next message starts it again. With `force` its turn is not waited for."""
+        await self._runner.stop_agent(force=force)
+
     async def close(self) -> None:
         """Stop the agent. A turn under way is interrupted first, so that what it said is kept."""
-        if self.runner.busy:
-            await self.runner.interrupt()
-        await self.runner.stop()
+        if self.busy:
+            await self._runner.interrupt()
+        await self._runner.stop()
 
 
 def _queued(stored: Stored) -> Queued:

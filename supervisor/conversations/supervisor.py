@@ -18,26 +18,28 @@ from supervisor.acp import TraceLine
 from supervisor.agents import RestartPolicy, containment_level
 from supervisor.agents.containment import kill_agents
 from supervisor.agents.mark import take_snapshot
+from supervisor.conversations.agent.admission import Admission, Limits
+from supervisor.conversations.agent.context import Context
+from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.recording.resource import conversation_info
+from supervisor.conversations.state.counters import Counters
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.errors import InvalidStart, UnknownConversation
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.conversations.state.start import StartRequest, choose_vocabulary
+from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase
+from supervisor.conversations.views import AgentView, Figures, figures, view
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.journal import AlreadyExists, Journal, JournalError, JournalUnavailable, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal
 from supervisor.settings import AgentSettings
 
-from .admission import Admission, Limits
-from .conversation import LIVE_STATES, Context, Conversation
-from .deadlines import Deadlines
-from .errors import InvalidStart, UnknownConversation
-from .info import conversation_info
-from .launcher import Launcher
-from .operators import AgentView, Figures, Tally, figures, view
-from .originals import Allowance
-from .record import ConversationRecord
-from .start import StartRequest, choose_vocabulary
-from .vault import Vault
-
 log = structlog.get_logger(__name__)
 
-NOT_LISTED: Final = frozenset({"none", "stopped", "exited"})
+NOT_LISTED: Final = frozenset({AgentPhase.NONE, AgentPhase.STOPPED, AgentPhase.EXITED})
 """Phases of agents that an operator need not see: nothing of them runs, waits or is wrong."""
 
 RECENT_MAX: Final = 256
@@ -106,7 +108,7 @@ class Supervisor:
                 working_dir=_absolute(request.working_dir),
                 created_at=now,
                 updated_at=now,
-                agent=await self._context.vault.seal_settings(agent),
+                agent=await self._context.secret_box.seal_settings(agent),
                 vocabulary=choose_vocabulary(request, self._forced_vocabulary),
                 title=request.title,
                 autotitle=request.autotitle,
@@ -115,7 +117,7 @@ class Supervisor:
                 security_analyzer=request.security_analyzer,
                 max_iterations=request.max_iterations,
                 stuck_detection=request.stuck_detection,
-                secrets=await self._context.vault.seal(request.secrets),
+                secrets=await self._context.secret_box.seal(request.secrets),
                 parent_conversation_id=request.parent_conversation_id,
                 launched_agent_profile=request.launched_agent_profile,
                 mcp_only=None if request.mcp_only is None else list(request.mcp_only),
@@ -215,7 +217,7 @@ class Supervisor:
             log.warning("conversations were not recovered", error=str(error))
 
     async def _left_running(self) -> AsyncIterator[str]:
-        for status in sorted(LIVE_STATES):
+        for status in sorted(LIVE_STATUSES):
             page_id = None
             while True:
                 page = await self._context.journal.search_records(status=status, page=page_id, limit=100)
@@ -258,7 +260,7 @@ class Supervisor:
 
     async def agents(self) -> list[AgentView]:
         """Every agent that lives, waits to, or is given up; measured now."""
-        known = [found for found in self._loaded.values() if found.runner.keeper.phase not in NOT_LISTED]
+        known = [found for found in self._loaded.values() if found.agent.phase not in NOT_LISTED]
         known.sort(key=lambda each: each.record.created_at)
         return await self._views(known)
 
@@ -279,20 +281,19 @@ class Supervisor:
         Forgives earlier crashes. Raises UnknownConversation, AgentFailure, JournalUnavailable.
         """
         conversation = await self.get(conversation_id)
-        conversation.log.accept()
-        await conversation.runner.restart_agent(force=force)
+        await conversation.restart_agent(force=force)
 
     async def stop_agent(self, conversation_id: str) -> None:
         """Stop an agent in order; the next message starts it again. Raises UnknownConversation."""
-        await (await self.get(conversation_id)).runner.stop_agent()
+        await (await self.get(conversation_id)).stop_agent()
 
     async def stderr(self, conversation_id: str) -> list[str]:
         """The last lines that an agent wrote to its standard error. Raises UnknownConversation."""
-        return (await self.get(conversation_id)).runner.keeper.stderr_tail()
+        return (await self.get(conversation_id)).agent.stderr_tail()
 
     async def trace(self, conversation_id: str) -> list[TraceLine]:
         """The last frames between server and agent, session ids masked. Raises UnknownConversation."""
-        return (await self.get(conversation_id)).runner.keeper.trace()
+        return (await self.get(conversation_id)).agent.trace()
 
     @property
     def journal(self) -> Journal:
@@ -302,7 +303,7 @@ class Supervisor:
     def figures(self) -> Figures:
         """Counts and limits of the whole server."""
         context = self._context
-        return figures(list(self._loaded.values()), context.admission, context.tally)
+        return figures(list(self._loaded.values()), context.admission, context.counters)
 
     def hurry(self, *, kill: bool = False) -> None:
         """Have `close` not wait for turns, also when it does so already; with `kill`, have it kill the agents
@@ -332,7 +333,7 @@ class Supervisor:
         """Until no turn is under way, or nobody wants to wait for any."""
         # While nothing can be stored, turns do not end.
         while self._context.journal.trouble is None and any(
-            conversation.runner.busy for conversation in self._loaded.values()
+            conversation.busy for conversation in self._loaded.values()
         ):
             with trio.move_on_after(DRAIN_LOOK_SECONDS):
                 await self._hurried.wait()
@@ -357,7 +358,7 @@ async def open_supervisor(
     *,
     journal: Journal,
     launcher: Launcher,
-    vault: Vault,
+    secret_box: SecretBox,
     default_agent: Callable[[], Awaitable[AgentSettings]],
     deadlines: Deadlines | None = None,
     forced_vocabulary: Vocabulary | None = None,
@@ -376,11 +377,11 @@ async def open_supervisor(
         context = Context(
             journal=journal,
             launcher=launcher,
-            vault=vault,
+            secret_box=secret_box,
             deadlines=deadlines or Deadlines(),
             restart=restart or RestartPolicy(),
             admission=Admission(limits or Limits()),
-            tally=Tally(),
+            counters=Counters(),
             nursery=nursery,
             allowance=allowance or Allowance(),
         )

@@ -13,9 +13,9 @@ from supervisor.credentials.errors import (
     SecretsCorrupt,
     WrongMasterKey,
 )
+from supervisor.credentials.external_sources import FoundSecret, is_private, take_private
 from supervisor.credentials.master import MasterKey
 from supervisor.credentials.os_keyring import OsKeyring
-from supervisor.credentials.outside import FoundSecret, is_private, take_private
 from supervisor.credentials.secret import REDACTED, Secret, SecretInfo
 from supervisor.credentials.source import (
     LookupSecret,

@@ -13,14 +13,14 @@ import trio
 from supervisor.credentials.cipher import Cipher
 from supervisor.credentials.document import PROBE, Document, Sealed, dump_document, parse_document
 from supervisor.credentials.errors import CredentialsFailure, NotDecryptable, SecretsCorrupt, WrongMasterKey
+from supervisor.credentials.external_sources import ExternalSources, FoundSecret, merge
 from supervisor.credentials.files import create_private, replace_private
 from supervisor.credentials.master import KeyPlaces, MasterKey, Place
 from supervisor.credentials.os_keyring import OsKeyring
-from supervisor.credentials.outside import FoundSecret, Outside, merge
 from supervisor.credentials.secret import Secret, SecretInfo, check_name, check_value
 from supervisor.patience import read_regular
 
-log = structlog.get_logger("supervisor")
+log = structlog.get_logger(__name__)
 
 #: In the state directory.
 SECRETS_FILE: Final = "secrets.json"
@@ -65,7 +65,7 @@ class SecretStore:
     """
 
     def __init__(
-        self, path: Path, key: MasterKey | CredentialsFailure, places: KeyPlaces, outside: Outside
+        self, path: Path, key: MasterKey | CredentialsFailure, places: KeyPlaces, outside: ExternalSources
     ) -> None:
         self._path = path
         self._key = key
@@ -91,7 +91,7 @@ class SecretStore:
             key: MasterKey | CredentialsFailure = await _find(path, places)
         except CredentialsFailure as error:
             key = error
-        store = cls(path, key, places, Outside.of(environ))
+        store = cls(path, key, places, ExternalSources.of(environ))
         await store._read_outside()
         return store
 
@@ -101,6 +101,11 @@ class SecretStore:
         if isinstance(self._key, CredentialsFailure):
             raise self._key
         return self._key
+
+    @property
+    def failure(self) -> CredentialsFailure | None:
+        """What kept the key from being had, and what every use of the store raises therefore."""
+        return self._key if isinstance(self._key, CredentialsFailure) else None
 
     @property
     def key_source(self) -> str:

@@ -7,7 +7,7 @@ in batches by one thread, and become visible to cursors only once they are commi
 
 from __future__ import annotations
 
-from .errors import (
+from supervisor.journal.errors import (
     AlreadyExists,
     DuplicateEvent,
     JournalClosed,
@@ -22,9 +22,9 @@ from .errors import (
     UnknownConversation,
     Unstorable,
 )
-from .journal import Journal, open_journal
-from .log import Cursor, Log
-from .rows import (
+from supervisor.journal.journal import Journal, open_journal
+from supervisor.journal.log import Cursor, Log
+from supervisor.journal.rows import (
     Blob,
     Brief,
     Durability,
@@ -39,7 +39,7 @@ from .rows import (
     Stored,
     Transient,
 )
-from .trouble import Trouble
+from supervisor.journal.trouble import Trouble
 
 __all__ = [
     "AlreadyExists",

@@ -10,20 +10,20 @@ from typing import Any, Generic, Protocol, TypeVar
 import attrs
 import trio
 
-from .errors import JournalError
-from .rows import Blob, RecordUpdate, Stored
-from .store import Step, Store
+from supervisor.journal.errors import JournalError
+from supervisor.journal.rows import Blob, RecordUpdate, Stored
+from supervisor.journal.store import Step, Store
 
 T = TypeVar("T")
 
 
-class Lane(Protocol):
+class LogHandle(Protocol):
     """One conversation as the writer sees it."""
 
     key: int | None
     """Set by the writer when the conversation is created; None before."""
     broken: JournalError | None
-    """Set by the writer thread: why what is still queued for this lane is dropped."""
+    """Set by the writer thread: why what is still queued for this handle is dropped."""
 
     def settle(self, last_seq: int, ticket: int) -> None:
         """On the Trio side: everything up to here is durable."""
@@ -36,7 +36,7 @@ class Lane(Protocol):
 class Append:
     """Rows, a record and blobs of one conversation; one transaction. `size` in bytes."""
 
-    lane: Lane
+    handle: LogHandle
     rows: Sequence[Stored]
     record: RecordUpdate | None
     blobs: Sequence[Blob]
@@ -51,7 +51,7 @@ class Call(Generic[T]):
     what frees space: it is tried also while nothing else can be written."""
 
     action: Callable[[Store], T]
-    lane: Lane | None
+    handle: LogHandle | None
     deletes: bool = False
     settled: trio.Event = attrs.field(factory=trio.Event)
     answer: T | None = None
@@ -82,9 +82,9 @@ def _steps(store: Store, ops: Iterable[Op]) -> list[Step]:
             steps.append(partial(_append, store, appends))
             appends = []
             steps.append(partial(_answer, store, op))
-        elif op.lane.broken is None:
+        elif op.handle.broken is None:
             appends.append(op)
-    # What follows a call may need the key that the call gives to its lane, hence the delay above.
+    # What follows a call may need the key that the call gives to its handle, hence the delay above.
     return [*steps, partial(_append, store, appends)] if steps else _append_steps(store, appends)
 
 
@@ -98,7 +98,7 @@ def _append_steps(store: Store, appends: Sequence[Append]) -> list[Step]:
     records: dict[int, RecordUpdate] = {}
     steps: list[Step] = []
     for append in appends:
-        key = append.lane.key
+        key = append.handle.key
         assert key is not None
         rows += [(key, row) for row in append.rows]
         if append.record is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from .store import Store
+from supervisor.journal.store import Store
 
 SLICE_SECONDS = 0.005
 """What one transaction may take: everything else that comes meanwhile is durable so much later."""

@@ -16,7 +16,7 @@ import weakref
 from bisect import bisect_right
 from typing import Protocol
 
-from .rows import Frame, Item, Stored, Transient
+from supervisor.journal.rows import Frame, Item, Stored, Transient
 
 TAIL_MAX_BYTES = 5 * 1024 * 1024
 """Bytes kept in memory for one conversation with subscribers; a cursor that is further behind reads the file.

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import trio
 
-from . import queries
-from .errors import (
+from supervisor.journal import queries
+from supervisor.journal.errors import (
     AlreadyExists,
     JournalClosed,
     JournalError,
@@ -20,12 +20,12 @@ from .errors import (
     UnknownConversation,
     again,
 )
-from .log import Log
-from .readers import Readers
-from .rows import Durability, Record, RecordOrder, RecordPage, RecordUpdate
-from .store import BUSY_TIMEOUT, Store
-from .trouble import Trouble
-from .writer import Writer
+from supervisor.journal.log import Log
+from supervisor.journal.readers import Readers
+from supervisor.journal.rows import Durability, Record, RecordOrder, RecordPage, RecordUpdate
+from supervisor.journal.store import BUSY_TIMEOUT, Store
+from supervisor.journal.trouble import Trouble
+from supervisor.journal.writer import Writer
 
 CLOSE_TIMEOUT = 10.0
 """Seconds (of real time: a disk does not know a test's clock) that closing waits for the last commit. What

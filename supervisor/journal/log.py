@@ -11,15 +11,15 @@ from typing import TypeVar
 
 import trio
 
-from . import queries
-from .batch import Append
-from .errors import DuplicateEvent, JournalError, LogDeleted, SearchTooLong, TooLarge, again
-from .feed import ITEM_OVERHEAD_BYTES, Tail
-from .queries import EVERYTHING, Filter, Order
-from .readers import Readers
-from .rows import Blob, Brief, Frame, Item, Page, RecordUpdate, Row, Stored
-from .trouble import Trouble
-from .writer import Writer
+from supervisor.journal import queries
+from supervisor.journal.batch import Append
+from supervisor.journal.errors import DuplicateEvent, JournalError, LogDeleted, SearchTooLong, TooLarge, again
+from supervisor.journal.feed import ITEM_OVERHEAD_BYTES, Tail
+from supervisor.journal.queries import EVERYTHING, Filter, Order
+from supervisor.journal.readers import Readers
+from supervisor.journal.rows import Blob, Brief, Frame, Item, Page, RecordUpdate, Row, Stored
+from supervisor.journal.trouble import Trouble
+from supervisor.journal.writer import Writer
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class Log:
             size += sum(len(blob.data) for blob in blobs)
         self._writer.enqueue(
             Append(
-                lane=self,
+                handle=self,
                 rows=stored,
                 record=record,
                 blobs=blobs,

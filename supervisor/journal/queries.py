@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 
 import attrs
 
-from .rows import Blob, Brief, Page, Record, RecordOrder, RecordPage, Stored
+from supervisor.journal.rows import Blob, Brief, Page, Record, RecordOrder, RecordPage, Stored
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ from typing import TypeVar
 import attrs
 import trio
 
-from . import queries
-from .errors import JournalClosed, JournalError, JournalFailed, JournalUnavailable
-from .store import BUSY_TIMEOUT
-from .trouble import Nature, is_damage, nature
+from supervisor.journal import queries
+from supervisor.journal.errors import JournalClosed, JournalError, JournalFailed, JournalUnavailable
+from supervisor.journal.store import BUSY_TIMEOUT
+from supervisor.journal.trouble import Nature, is_damage, nature
 
 T = TypeVar("T")
 

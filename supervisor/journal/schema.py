@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from .errors import JournalError, NewerSchema
+from supervisor.journal.errors import JournalError, NewerSchema
 
 # `conversations.key` is AUTOINCREMENT: the number of a deleted conversation is never given to another one.
 # Events are in the order of arrival in a table with row ids: measured, a table clustered by

@@ -20,11 +20,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from . import schema
-from .errors import JournalError, JournalInUse
-from .reserve import Reserve
-from .rows import Blob, Durability, RecordUpdate, Stored
-from .trouble import Nature, may_be_waited_for, nature
+from supervisor.journal import schema
+from supervisor.journal.errors import JournalError, JournalInUse
+from supervisor.journal.reserve import Reserve
+from supervisor.journal.rows import Blob, Durability, RecordUpdate, Stored
+from supervisor.journal.trouble import Nature, may_be_waited_for, nature
 
 BUSY_TIMEOUT = 5.0
 """Seconds to wait for a lock: only a stranger, such as the sqlite3 shell, can hold one that we meet. Longer

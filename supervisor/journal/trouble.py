@@ -14,7 +14,7 @@ import sqlite3
 
 import attrs
 
-from .errors import DuplicateEvent, JournalError, TooLarge, Unstorable
+from supervisor.journal.errors import DuplicateEvent, JournalError, TooLarge, Unstorable
 
 FIRST_PAUSE = 0.05
 """Seconds before the first new attempt: many locks are gone by then."""

@@ -23,12 +23,28 @@ from typing import Any, TypeVar
 import structlog
 import trio
 
-from .batch import Append, Call, Lane, Op
-from .batch import write as _write
-from .eraser import Eraser
-from .errors import JournalClosed, JournalError, JournalFailed, JournalUnavailable, LogDeleted, again
-from .store import Store
-from .trouble import FIRST_PAUSE, LOG_SECONDS, LONGEST_PAUSE, Nature, Trouble, is_full, nature, own_fault
+from supervisor.journal.batch import Append, Call, LogHandle, Op
+from supervisor.journal.batch import write as _write
+from supervisor.journal.eraser import Eraser
+from supervisor.journal.errors import (
+    JournalClosed,
+    JournalError,
+    JournalFailed,
+    JournalUnavailable,
+    LogDeleted,
+    again,
+)
+from supervisor.journal.store import Store
+from supervisor.journal.trouble import (
+    FIRST_PAUSE,
+    LOG_SECONDS,
+    LONGEST_PAUSE,
+    Nature,
+    Trouble,
+    is_full,
+    nature,
+    own_fault,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -150,7 +166,9 @@ class Writer:
         """Somebody waits for what is queued."""
         self._hurry.set()
 
-    async def call(self, lane: Lane | None, action: Callable[[Store], T], *, deletes: bool = False) -> T:
+    async def call(
+        self, handle: LogHandle | None, action: Callable[[Store], T], *, deletes: bool = False
+    ) -> T:
         """Run an action in the next transaction and return its answer when that is durable.
 
         Cancellation is held back until then, so that the caller always knows what happened.
@@ -162,7 +180,7 @@ class Writer:
                 raise again(self.failure)
         else:
             self.check()
-        call = Call(action=action, lane=lane, deletes=deletes)
+        call = Call(action=action, handle=handle, deletes=deletes)
         self._calls.add(call)
         self._queue.put(call)
         self._hurry.set()
@@ -194,16 +212,16 @@ class Writer:
         for op in ops:
             self._pending_bytes -= op.size
             if isinstance(op, Append):
-                last[id(op.lane)] = op
+                last[id(op.handle)] = op
             else:
                 self._calls.discard(op)
                 op.error = errors.get(id(op))
                 op.settled.set()
-        for lane_id, op in last.items():
-            if lane_id in errors:
-                op.lane.fail(errors[lane_id])
+        for handle_id, op in last.items():
+            if handle_id in errors:
+                op.handle.fail(errors[handle_id])
             else:
-                op.lane.settle(op.last_seq, op.ticket)
+                op.handle.settle(op.last_seq, op.ticket)
         if self._pending_bytes <= MAX_PENDING_BYTES:
             self._room.unpark_all()
 
@@ -312,9 +330,9 @@ class Writer:
             self._store.probe()
             return
         broken = {
-            id(op.lane): op.lane.broken
+            id(op.handle): op.handle.broken
             for op in self._batch
-            if op.lane is not None and op.lane.broken is not None
+            if op.handle is not None and op.handle.broken is not None
         }
         try:
             _write(self._store, self._batch)
@@ -327,28 +345,28 @@ class Writer:
             self._batch = []
 
     def _attempt_one_by_one(self) -> None:
-        """Write the batch with one transaction for each lane, so that only the culprit loses its part.
+        """Write the batch with one transaction for each handle, so that only the culprit loses its part.
 
-        Lanes are different conversations and need no order among them.
+        Handles are different conversations and need no order among them.
         """
-        lanes: dict[int, list[Op]] = {}
+        handles: dict[int, list[Op]] = {}
         for op in self._batch:
-            lanes.setdefault(id(op.lane or op), []).append(op)
-        for lane_id, part in lanes.items():
-            lane = part[0].lane
+            handles.setdefault(id(op.handle or op), []).append(op)
+        for handle_id, part in handles.items():
+            handle = part[0].handle
             errors: dict[int, JournalError] = {}
-            if lane is not None and lane.broken is not None:
-                errors[lane_id] = lane.broken
+            if handle is not None and handle.broken is not None:
+                errors[handle_id] = handle.broken
             try:
                 _write(self._store, part)
             except Exception as error:
                 if nature(error) is not Nature.OWN:
                     raise
                 failure = own_fault(error)
-                errors[lane_id] = failure
+                errors[handle_id] = failure
                 errors.update((id(op), failure) for op in part)
-                if lane is not None:
-                    lane.broken = failure
+                if handle is not None:
+                    handle.broken = failure
             written = {id(op) for op in part}
             self._batch = [op for op in self._batch if id(op) not in written]
             self._tell(part, errors)
@@ -431,9 +449,9 @@ class Writer:
             told.__cause__ = error
             self._refuse([call], told)
             return
-        if call.lane is not None and call.answer:
+        if call.handle is not None and call.answer:
             # Nothing of it that waits is written any more.
-            call.lane.broken = LogDeleted("the conversation has been deleted")
+            call.handle.broken = LogDeleted("the conversation has been deleted")
         self._tell([call], {})
         self._erase_at_once()
 
@@ -468,9 +486,9 @@ class Writer:
         try:
             self._attempt()
         except Exception:  # noqa: BLE001  # the reason is the one that is known
-            lost = [op for op in self._batch if isinstance(op, Append) and op.lane.broken is None]
+            lost = [op for op in self._batch if isinstance(op, Append) and op.handle.broken is None]
             events = sum(len(op.rows) for op in lost)
-            conversations = len({id(op.lane) for op in lost})
+            conversations = len({id(op.handle) for op in lost})
             self._post(
                 self._failed,
                 JournalError(

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from supervisor.mcp.server import MCPServer, MCPServerError, decode_server
-from supervisor.patience import Lanes, PathTimeout, in_time
+from supervisor.patience import KeyedLimiters, PathTimeout, in_time
 
 #: Turns a command into the absolute path of its program, or None when there is none.
 Resolve = Callable[[str], str | None]
@@ -31,7 +31,7 @@ REMOTE_TYPES: Final[Mapping[str | None, str]] = {
 #: Looking up commands is a few stat calls; two conversations may do so at a time.
 RESOLVE_THREADS: Final = 2
 
-LOOKING: Final = Lanes(RESOLVE_THREADS)
+LOOKING: Final = KeyedLimiters(RESOLVE_THREADS)
 
 
 @attrs.frozen

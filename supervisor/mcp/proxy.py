@@ -21,7 +21,7 @@ import trio
 if TYPE_CHECKING:
     import httpx2
 
-log = structlog.get_logger("supervisor")
+log = structlog.get_logger(__name__)
 
 HOST: Final = "127.0.0.1"
 

@@ -23,7 +23,7 @@ from supervisor.acp.connection import (
 from supervisor.acp.errors import ConnectionLost, FrameTooLarge, RequestTimeout, RpcError, classify_error
 from supervisor.acp.framing import Oversize
 from supervisor.acp.handler import Result
-from supervisor.acp.tally import TOLD, Sum
+from supervisor.acp.repeats import TOLD, Repeats
 from supervisor.acp.weight import LARGE_BYTES, MAX_NODES
 from supervisor.fairness import SLICE_MESSAGES
 
@@ -33,7 +33,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
-        self.sums: list[Sum] = []
+        self.sums: list[Repeats] = []
         self.serve: Callable[[str, Any], Awaitable[Any]] | None = None
         self.gate: trio.Event | None = None
 
@@ -51,7 +51,7 @@ class Recorder:
     def noise(self, line: bytes) -> None:
         self.seen.append(line)
 
-    def repeated(self, counted: Sum) -> None:
+    def repeated(self, counted: Repeats) -> None:
         self.sums.append(counted)
 
     def oversize(self, frame: Oversize) -> None:

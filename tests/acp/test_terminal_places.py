@@ -6,10 +6,10 @@ import os
 
 import pytest
 import trio
-from support.starting import start_process
 
 from supervisor.acp import RpcError, Services
-from supervisor.conversations.admission import Places
+from supervisor.conversations.agent.admission import Places
+from tests.support.starting import start_process
 
 
 async def test_beyond_the_servers_share_there_is_an_error_and_places_come_back(tmp_path):

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from attack.canary_search import Search, forms_of
-from support.client import Rest, rest_client
-from support.scripted import scripted_command
-from support.server import ServerProcess, running_server
-from support.sockets import Collector, collect, events_socket, session_socket
+
+from tests.attack.canary_search import Search, forms_of
+from tests.support.client import Rest, rest_client
+from tests.support.scripted import scripted_command
+from tests.support.server import ServerProcess, running_server
+from tests.support.sockets import Collector, collect, events_socket, session_socket
 
 # Long enough that no piece of one appears by chance; with what JSON, URLs and base64 write differently.
 FIRST = {

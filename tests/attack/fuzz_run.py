@@ -17,8 +17,9 @@ from types import FrameType
 
 import attrs
 import trio
-from attack import pure_targets, served_targets
-from attack.known import FAILURES
+
+from tests.attack import pure_targets, served_targets
+from tests.attack.known import FAILURES
 
 CASE_SECONDS = 10.0
 """For one case. Thousands of times what it takes; only something that hangs takes so long."""

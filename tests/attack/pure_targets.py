@@ -12,17 +12,15 @@ from typing import Any
 import orjson
 import trio
 import trio.testing
-from attack import seeds
-from attack.mutate import Mutator
 
 from supervisor.acp import jsonrpc, parse_update, schema
 from supervisor.acp.connection import open_connection
 from supervisor.acp.errors import RpcError, UnsupportedProtocolVersion
 from supervisor.acp.framing import HEAD_BYTES, FrameSplitter, Oversize
 from supervisor.acp.weight import MAX_DEPTH, MAX_NODES, is_large, too_heavy
-from supervisor.conversations.cards import Recorded
-from supervisor.conversations.fit import EVENT_BYTES, fitting
-from supervisor.conversations.translate import Close, Translator
+from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
+from supervisor.conversations.recording.tool_calls import Recorded
+from supervisor.conversations.recording.translate import Close, Translator
 from supervisor.events import (
     EventValidationError,
     Vocabulary,
@@ -38,6 +36,8 @@ from supervisor.mcp.entry import is_enabled, settings_entry
 from supervisor.settings import Expose, Rules, SettingsError, apply_change, first_document, public
 from supervisor.settings.document import from_stored, to_stored
 from supervisor.settings.errors import SettingsEmpty
+from tests.attack import seeds
+from tests.attack.mutate import Mutator
 
 CAPS = (16, 64, 4096, 1 << 20)  # bytes; the small ones make most frames too long
 ANSWER_SECONDS = 5.0  # for the answer behind the garbage

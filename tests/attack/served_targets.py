@@ -16,17 +16,17 @@ from urllib.parse import urlsplit
 
 import attrs
 import trio
-from attack import seeds
-from attack.known import LOGGED
-from attack.mutate import Mutator
-from attack.plain_http import PlainHttp, exchange
-from support.impolite import SENT, visit_with, ways
-from support.processes import half_closed
-from support.scripted import scripted_command
-from support.server import ServerProcess, running_server
-from support.sockets import Collector, collect, events_socket, session_socket
 
 from supervisor.events import decode_event
+from tests.attack import seeds
+from tests.attack.known import LOGGED
+from tests.attack.mutate import Mutator
+from tests.attack.plain_http import PlainHttp, exchange
+from tests.support.impolite import SENT, visit_with, ways
+from tests.support.processes import half_closed
+from tests.support.scripted import scripted_command
+from tests.support.server import ServerProcess, running_server
+from tests.support.sockets import Collector, collect, events_socket, session_socket
 
 SERVER_ERROR = re.compile(rb"^HTTP/1\.1 5\d\d")
 NOT_ANSWERED = 501  # what the HTTP server itself does not do, such as unknown transfer encodings

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import trio
-from attack.canary_run import SECRETS, run
-from attack.canary_search import Search, forms_of
+
+from tests.attack.canary_run import SECRETS, run
+from tests.attack.canary_search import Search, forms_of
 
 HISTORY = ("journal", "events socket", "session socket", "REST")
 OPERATORS = ("stderr and trace", "command line client")

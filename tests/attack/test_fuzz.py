@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import orjson
 import pytest
-from attack.fuzz_run import SHARES, fuzz, plan
-from attack.pure_targets import TARGETS as PURE
-from attack.served_targets import TARGETS as SERVED
 
 from supervisor.acp import parse_update
 from supervisor.acp.schema import parse_prompt_result
-from supervisor.conversations.translate import Usage
-from supervisor.conversations.usage import with_report, with_tokens
+from supervisor.conversations.recording.translate import Usage
+from supervisor.conversations.recording.usage import with_report, with_tokens
+from tests.attack.fuzz_run import SHARES, fuzz, plan
+from tests.attack.pure_targets import TARGETS as PURE
+from tests.attack.served_targets import TARGETS as SERVED
+from tests.support.thorough import everyday
 
 SEED = 20261121
-INPUTS = 12_000
+INPUTS = everyday(3_000, 12_000)
 
 
 def test_every_target_has_its_share():

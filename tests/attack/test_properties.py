@@ -7,8 +7,6 @@ import json
 from typing import Any
 
 import orjson
-from attack import seeds
-from attack.pure_targets import RULES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +18,8 @@ from supervisor.events import EventValidationError, decode_event, decode_message
 from supervisor.settings import SettingsError, apply_change, first_document
 from supervisor.settings.document import from_stored, to_stored
 from supervisor.settings.errors import SettingsEmpty
+from tests.attack import seeds
+from tests.attack.pure_targets import RULES
 
 SAME_EVERY_TIME = settings(derandomize=True, database=None, max_examples=200, deadline=2000)
 

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import trio
-from support.impolite import SENT
-from support.lease import HOLDER
-from support.processes import alive, command_line, descendants, half_closed
+
+from tests.support.impolite import SENT
+from tests.support.lease import HOLDER
+from tests.support.processes import alive, command_line, descendants, half_closed
 
 _GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _POST = b"POST /api/conversations HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200\r\n\r\n{}"

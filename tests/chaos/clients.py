@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import httpx2
 import trio
-from support.sockets import collect, session_socket
 from trio_websocket import ConnectionClosed, HandshakeError
+
+from tests.support.sockets import collect, session_socket
 
 POLL_S = 0.02
 CONNECT_S = 4.0  # trio-websocket waits for ever when a connection is lost within the handshake

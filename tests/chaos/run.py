@@ -16,12 +16,13 @@ from typing import Any
 
 import httpx2
 import trio
-from chaos import accidents, checks
-from chaos.clients import REQUEST_S, Follower, Sender
-from support.client import Rest
-from support.processes import alive, alive_since, descendants, everyone, info, kill
-from support.scripted import ScriptedLog, scripted_command
-from support.server import ServerProcess
+
+from tests.chaos import accidents, checks
+from tests.chaos.clients import REQUEST_S, Follower, Sender
+from tests.support.client import Rest
+from tests.support.processes import alive, alive_since, descendants, everyone, info, kill
+from tests.support.scripted import ScriptedLog, scripted_command
+from tests.support.server import ServerProcess
 
 ENVIRONMENT = {
     "OSTLER_SERVER_RESTARTS": "100",  # the warden's pauses grow all the same; see Run._kills
@@ -98,7 +99,7 @@ class Report:
         return {"seed": self.seed, "faults": dict(self.faults), **self.figures, "problems": self.problems}
 
 
-class House:
+class Harness:
     """The server under its warden. Its address may change when it had to be started anew."""
 
     def __init__(self, directory: Path) -> None:
@@ -131,25 +132,25 @@ class House:
 
 
 @asynccontextmanager
-async def opened(directory: Path) -> AsyncIterator[House]:
+async def opened(directory: Path) -> AsyncIterator[Harness]:
     directory.mkdir(parents=True, exist_ok=True)
-    house = House(directory)
+    harness = Harness(directory)
     try:
-        await house.server.start()
-        yield house
+        await harness.server.start()
+        yield harness
     except BaseException:
-        print(f"--- output of the server\n{house.server.output_tail()}")
+        print(f"--- output of the server\n{harness.server.output_tail()}")
         raise
     finally:
-        house.server.clean_up()
+        harness.server.clean_up()
 
 
 class Run:
-    """Conversations of one house. `faults` are kinds of accidents and their weights."""
+    """Conversations of one harness. `faults` are kinds of accidents and their weights."""
 
-    def __init__(self, house: House, http: httpx2.AsyncClient, seed: int, faults: dict[str, int]) -> None:
-        self.house = house
-        self.directory = house.server.directory
+    def __init__(self, harness: Harness, http: httpx2.AsyncClient, seed: int, faults: dict[str, int]) -> None:
+        self.harness = harness
+        self.directory = harness.server.directory
         self.report = Report(seed)
         self.chance = random.Random(seed)
         self.logs: list[ScriptedLog] = []
@@ -177,14 +178,14 @@ class Run:
                 {"acp_server": "custom", "acp_command": [str(_program(self._program(number), command))]},
             )
             self.logs.append(log)
-            self.senders.append(Sender(number, created["id"], self._http, self.house.url))
-            self.followers += [Follower(created["id"], self.house.url) for _ in range(FOLLOWERS)]
+            self.senders.append(Sender(number, created["id"], self._http, self.harness.url))
+            self.followers += [Follower(created["id"], self.harness.url) for _ in range(FOLLOWERS)]
 
     def _program(self, number: int) -> Path:
         return self.directory / f"agent{number}"
 
     def rest(self) -> Rest:
-        return Rest(_Based(self._http, self.house.url()))  # type: ignore[arg-type]
+        return Rest(_Based(self._http, self.harness.url()))  # type: ignore[arg-type]
 
     @property
     def server_kills(self) -> int:
@@ -237,7 +238,7 @@ class Run:
             case "rude":
                 nursery.start_soon(self._be_rude, random.Random(self.chance.random()))
             case "held":
-                journal = self.house.server.state / "journal.sqlite3"
+                journal = self.harness.server.state / "journal.sqlite3"
                 nursery.start_soon(accidents.hold_journal, journal, self.chance.uniform(*HELD_S))
             case "full":
                 if (
@@ -263,17 +264,17 @@ class Run:
         self.report.faults[kind] += 1
 
     async def _be_rude(self, chance: random.Random) -> None:
-        self.report.problems += await accidents.rude_connections(self.house.url(), chance)
+        self.report.problems += await accidents.rude_connections(self.harness.url(), chance)
 
     async def _fill_disk(self, seconds: float) -> None:
         self._full = True
         try:
-            await accidents.full_disk(self.house.pid, seconds)
+            await accidents.full_disk(self.harness.pid, seconds)
         finally:
             self._full = False
 
     def _spawners(self) -> list[int]:
-        server = self.house.pid()
+        server = self.harness.pid()
         return [] if server is None else accidents.spawners(server)
 
     async def _call_off(self, number: int, how: str) -> None:
@@ -291,7 +292,7 @@ class Run:
         """As an operator who looks at them all the time; ends by cancellation."""
         while True:
             with suppress(httpx2.TransportError):
-                answer = await self._http.get(f"{self.house.url()}/api/agents")
+                answer = await self._http.get(f"{self.harness.url()}/api/agents")
                 if answer.status_code == 200:
                     self._check_agents(answer.json()["agents"])
                     self.report.figures["looks"] = self.report.figures.get("looks", 0) + 1
@@ -300,7 +301,7 @@ class Run:
             await trio.sleep(LOOK_S)
 
     def _check_agents(self, agents: list[Any]) -> None:
-        others = {self.house.warden: "the warden", self.house.pid() or 0: "the server"}
+        others = {self.harness.warden: "the warden", self.harness.pid() or 0: "the server"}
         others |= dict.fromkeys(self._spawners(), "the spawner")
         most = {}
         for sender, log in zip(self.senders, self.logs, strict=True):
@@ -312,7 +313,7 @@ class Run:
     async def _kill_server(self, kind: str) -> None:
         if kind == "server" and self._kills >= KILLS_PER_WARDEN:
             kind = "both"
-        pid, before = self.house.pid(), self.living()
+        pid, before = self.harness.pid(), self.living()
         if pid is None:
             return
         self.report.faults[kind] += 1
@@ -322,9 +323,9 @@ class Run:
             self._kills += 1
             kill([pid])
             await self._all_gone(before, "a killed server")
-            await self.house.wait_back(pid)
+            await self.harness.wait_back(pid)
         elif kind == "warden":
-            kill([self.house.warden])
+            kill([self.harness.warden])
             with trio.fail_after(BACK_S):
                 while alive(pid):
                     await trio.sleep(0.01)
@@ -332,13 +333,13 @@ class Run:
             await self._start_anew()
         else:
             kill([pid], signal.SIGSTOP)  # so that it cannot act on the death of its warden
-            kill([self.house.warden, pid])
+            kill([self.harness.warden, pid])
             await self._start_anew()
             await self._all_gone(before, "a server killed with its warden, after the next start")
 
     async def _start_anew(self) -> None:
-        await self.house.server.wait()
-        await self.house.server.start()
+        await self.harness.server.wait()
+        await self.harness.server.start()
         self._kills = 0
 
     async def _all_gone(self, before: Mapping[int, float], whose: str) -> None:
@@ -360,10 +361,10 @@ class Run:
         """Start the server again in order, so that no budget is spent, and work the queues off."""
         for log in self.logs:
             self._may_end(log)
-        status = await self.house.server.stop()
+        status = await self.harness.server.stop()
         if status != 0:
             self.report.problems.append(f"the server ended with status {status} on SIGTERM")
-        await self.house.server.start()
+        await self.harness.server.start()
         async with trio.open_nursery() as nursery:
             for sender in self.senders:
                 nursery.start_soon(self._work_off, sender)
@@ -407,12 +408,12 @@ class Run:
         await self._look_for_zombies()
         for log in self.logs:
             self._may_end(log)
-        status = await self.house.server.stop()
+        status = await self.harness.server.stop()
         if status != 0:
             problems.append(f"the server ended with status {status} on SIGTERM")
-        text = self.house.server.output.read_text(errors="replace")
+        text = self.harness.server.output.read_text(errors="replace")
         problems += checks.log_problems(text, self._signalled, self.server_kills)
-        survivors = sorted({*self.living(), *self.house.server.left()})
+        survivors = sorted({*self.living(), *self.harness.server.left()})
         if survivors:
             problems.append(f"{len(survivors)} processes survived: {survivors}")
         self.report.figures |= {
@@ -429,7 +430,7 @@ class Run:
 
     async def _look_for_zombies(self) -> None:
         until = time.monotonic() + GONE_S  # one that is just being reaped is none
-        while (found := self.house.zombies()) and time.monotonic() < until:
+        while (found := self.harness.zombies()) and time.monotonic() < until:
             await trio.sleep(0.02)
         self.report.figures["zombies"] = len(found)
         if found:
@@ -447,8 +448,8 @@ async def chaos(
 ) -> Report:
     """Everything for `seconds`, or SIGKILLs of the server under load until there were `kills`."""
     faults = EVERYTHING if kills is None else SERVER_ONLY
-    async with opened(directory) as house, httpx2.AsyncClient(timeout=REQUEST_S, trust_env=False) as http:
-        run = Run(house, http, seed, faults)
+    async with opened(directory) as harness, httpx2.AsyncClient(timeout=REQUEST_S, trust_env=False) as http:
+        run = Run(harness, http, seed, faults)
         await run.populate(conversations)
         begin = time.monotonic()
 
@@ -531,11 +532,11 @@ KIB_MORE = 6 * 1024  # noise of the allocator
 async def starts(directory: Path, *, count: int, warm_up: int) -> Report:
     """Start and delete conversations, `count` after `warm_up`; the server must be as heavy as before."""
     report = Report(0)
-    async with opened(directory) as house, httpx2.AsyncClient(timeout=REQUEST_S, trust_env=False) as http:
-        rest = Rest(_Based(http, house.url()))  # type: ignore[arg-type]
+    async with opened(directory) as harness, httpx2.AsyncClient(timeout=REQUEST_S, trust_env=False) as http:
+        rest = Rest(_Based(http, harness.url()))  # type: ignore[arg-type]
         log = ScriptedLog(directory / "agents.jsonl")
         agent = {"acp_server": "custom", "acp_command": scripted_command(log=log.path)}
-        pid = house.pid()
+        pid = harness.pid()
         assert pid is not None
 
         async def some(number: int) -> None:
@@ -554,7 +555,7 @@ async def starts(directory: Path, *, count: int, warm_up: int) -> Report:
         begin = time.monotonic()
         before = await many(warm_up)
         after = await many(count)
-        if house.pid() != pid:
+        if harness.pid() != pid:
             report.problems.append("the server was restarted")
         if after.descriptors > before.descriptors + DESCRIPTORS_MORE:
             report.problems.append(f"descriptors grew from {before.descriptors} to {after.descriptors}")
@@ -563,7 +564,7 @@ async def starts(directory: Path, *, count: int, warm_up: int) -> Report:
         grown = after.rss_kib - before.rss_kib
         if grown > KIB_MORE + KIB_PER_START * count:
             report.problems.append(f"memory grew by {grown} KiB in {count} starts")
-        if zombies := house.zombies():
+        if zombies := harness.zombies():
             report.problems.append(f"zombies below the warden: {zombies}")
         report.figures |= {
             "starts": count,
@@ -573,7 +574,7 @@ async def starts(directory: Path, *, count: int, warm_up: int) -> Report:
             "threads": [before.threads, after.threads],
             "rss_kib": [before.rss_kib, after.rss_kib],
         }
-        await house.server.stop()
+        await harness.server.stop()
         survivors = [process for process in log.pids() if alive(process)]
         report.figures["survivors"] = len(survivors)
         if survivors:

@@ -6,8 +6,9 @@ import subprocess
 import time
 
 import pytest
-from chaos import checks
-from support.processes import alive_since
+
+from tests.chaos import checks
+from tests.support.processes import alive_since
 
 
 def said(name, source="user"):

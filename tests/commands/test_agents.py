@@ -8,8 +8,9 @@ import re
 import sys
 
 import pytest
-from support.processes import mentioning
-from support.scripted import scripted_command
+
+from tests.support.processes import mentioning
+from tests.support.scripted import scripted_command
 
 FAKE_NPM = """#!/bin/sh
 # What npm does, as far as it matters: takes a while, and leaves the program.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from support.terminal import CTRL_C, CTRL_D, UP
+
+from tests.support.terminal import CTRL_C, CTRL_D, UP
 
 PROMPT = "\n>"
 ALLOW = "Allow it?"

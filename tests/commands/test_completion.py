@@ -9,11 +9,11 @@ import subprocess
 import sysconfig
 
 import pytest
-from support.terminal import Terminal
 
 from gateway.cli.completion import candidates
 from gateway.cli.parser import build_parser
 from gateway.cli.suggest import options_of, subparsers_of
+from tests.support.terminal import Terminal
 
 BASH = """
 set -eu

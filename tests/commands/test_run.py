@@ -11,7 +11,8 @@ import sysconfig
 import time
 
 import pytest
-from support.terminal import CTRL_C, Terminal
+
+from tests.support.terminal import CTRL_C, Terminal
 
 ESCAPE = "\x1b"
 OSTLER = f"{sysconfig.get_path('scripts')}/ostler"

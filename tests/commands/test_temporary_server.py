@@ -10,8 +10,9 @@ import threading
 import time
 
 import pytest
-from support.processes import alive, mentioning, sweep, wait_until
-from support.terminal import CTRL_C, CTRL_D
+
+from tests.support.processes import alive, mentioning, sweep, wait_until
+from tests.support.terminal import CTRL_C, CTRL_D
 
 
 @pytest.fixture(autouse=True)

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from house import answer, events, kinds, one, open_house, say, settled, turn, until
+from tests.conversations.harness import answer, events, kinds, one, open_harness, say, settled, turn, until
 
 ALWAYS = {"kind": "AlwaysConfirm"}
 
 
 async def test_permissions_are_given_once_without_a_person(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start("options=allow_always,reject_once,allow_once")
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("options=allow_always,reject_once,allow_once")
         found = await turn(conversation, "!perm")
         assert kinds(found).count("ACPToolCallEvent") == 2
         assert "allow" in answer(found)
-        outcome = [r["message"]["result"] for r in house.log.records("received") if "result" in r["message"]]
+        outcome = [
+            r["message"]["result"] for r in harness.log.records("received") if "result" in r["message"]
+        ]
         assert {"outcome": {"outcome": "selected", "optionId": "opt-allow_once"}} in outcome
 
 
 async def test_a_person_is_asked_and_accepts(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start(confirmation_policy=ALWAYS)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(confirmation_policy=ALWAYS)
         await conversation.send(say("!write made.txt content"), run=True)
         await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
         found = await events(conversation)
@@ -40,8 +39,8 @@ async def test_a_person_is_asked_and_accepts(tmp_path: Path) -> None:
 
 
 async def test_a_person_is_asked_and_rejects(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start(confirmation_policy=ALWAYS)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(confirmation_policy=ALWAYS)
         await conversation.send(say("!write made.txt content"), run=True)
         await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
         await conversation.respond(False, "better not")
@@ -54,13 +53,15 @@ async def test_a_person_is_asked_and_rejects(tmp_path: Path) -> None:
 
 
 async def test_an_interrupt_answers_what_is_asked(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start(confirmation_policy=ALWAYS)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(confirmation_policy=ALWAYS)
         await conversation.send(say("!perms 3"), run=True)
-        await until(lambda: len(conversation.runner._confirmations._pending) == 3)
+        await until(lambda: len(conversation._runner._permissions._pending) == 3)
         await conversation.interrupt()
         assert conversation.record.execution_status == "paused"
-        outcomes = [r["message"]["result"] for r in house.log.records("received") if "result" in r["message"]]
+        outcomes = [
+            r["message"]["result"] for r in harness.log.records("received") if "result" in r["message"]
+        ]
         assert outcomes == [{"outcome": {"outcome": "cancelled"}}] * 3
         found = await events(conversation)
         assert kinds(found).count("ActionEvent") == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +9,31 @@ import pytest
 import trio
 import trio.testing
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from house import answer, events, kinds, one, open_house, say, settled, speaking, states, turn, until
-from support.processes import alive
-
-from supervisor.conversations.errors import AlreadyRunning, UnknownConversation
-from supervisor.conversations.start import StartRequest
-from supervisor.conversations.translate import Translator
+from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.state.errors import AlreadyRunning, UnknownConversation
+from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
+from tests.conversations.harness import (
+    answer,
+    events,
+    kinds,
+    one,
+    open_harness,
+    say,
+    settled,
+    speaking,
+    states,
+    turn,
+    until,
+)
+from tests.support.processes import alive
 
 ALWAYS = {"kind": "AlwaysConfirm"}
 
 
 async def test_a_first_turn_from_message_to_answer(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, "hello there")
         assert kinds(found) == ["MessageEvent", "SystemPromptEvent", "ActionEvent", "ObservationEvent"]
         assert answer(found) == "echo: hello there "
@@ -33,19 +41,19 @@ async def test_a_first_turn_from_message_to_answer(tmp_path: Path) -> None:
         assert found[0]["llm_message"]["content"][0]["text"] == "hello there"
         assert states(found, "last_user_message_id") == [found[0]["id"]]
         assert conversation.record.title == "hello there"
-        assert house.log.prompts() == ["hello there"]
-        pid = conversation.runner.pid
+        assert harness.log.prompts() == ["hello there"]
+        pid = conversation.agent.ready_pid
         again = await turn(conversation, "and again")
         assert answer(again) == "echo: and again "
-        assert conversation.runner.pid == pid
+        assert conversation.agent.ready_pid == pid
         assert states(again, "execution_status")[0] == "idle"  # a message after the end of a run
     assert pid is not None
     assert not alive(pid)
 
 
 async def test_the_tree_of_events_and_their_times(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, "!rich")
         leaf = None
         for event in found:
@@ -59,8 +67,8 @@ async def test_the_tree_of_events_and_their_times(tmp_path: Path) -> None:
 
 
 async def test_core_has_the_interface_alone(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start(vocabulary=Vocabulary.CORE)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(vocabulary=Vocabulary.CORE)
         found = await turn(conversation, "!rich")
         assert "ACPToolCallEvent" not in kinds(found)
         assert "ActionEvent" in kinds(found)
@@ -70,35 +78,35 @@ async def test_core_has_the_interface_alone(tmp_path: Path) -> None:
 
 
 async def test_messages_are_prompted_in_order_and_once(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await conversation.send(say("!slow 20 20"), run=True)
-        await until(lambda: conversation.runner.pid)
+        await until(lambda: conversation.agent.ready_pid)
         await conversation.send(say("second"), run=True)
         await conversation.send(say("third"), run=False)
         assert await settled(conversation) == "finished"
-        assert house.log.prompts() == ["!slow 20 20", "second", "third"]
+        assert harness.log.prompts() == ["!slow 20 20", "second", "third"]
         found = await events(conversation)
         assert states(found, "execution_status") == ["running", "finished"]
         assert kinds(found).count("ObservationEvent") == 3
 
 
 async def test_a_message_without_run_waits(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await conversation.send(say("later"), run=False)
         await trio.testing.wait_all_tasks_blocked()
-        assert house.log.prompts() == []
+        assert harness.log.prompts() == []
         assert conversation.record.execution_status == "idle"
         await conversation.run()
         assert conversation.record.execution_status == "running"
         assert await settled(conversation) == "finished"
-        assert house.log.prompts() == ["later"]
+        assert harness.log.prompts() == ["later"]
 
 
 async def test_run_while_running_is_refused(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await conversation.send(say("!slow 50 20"), run=True)
         with pytest.raises(AlreadyRunning):
             await conversation.run()
@@ -118,8 +126,8 @@ async def test_run_while_running_is_refused(tmp_path: Path) -> None:
 async def test_stop_reasons_are_told_apart(
     tmp_path: Path, reason: str, status: str, code: str | None
 ) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, f"!text some words\n!stop {reason}")
         assert conversation.record.execution_status == status
         assert states(found, "agent_state")[-1]["stop_reason"] == reason
@@ -129,8 +137,8 @@ async def test_stop_reasons_are_told_apart(
 
 
 async def test_updates_after_the_end_of_a_turn_are_kept(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, "!text answer\n!after 3")
         assert answer(found) == "answer"
 
@@ -148,8 +156,8 @@ async def test_updates_after_the_end_of_a_turn_are_kept(tmp_path: Path) -> None:
 
 
 async def test_silence_ends_a_turn_and_waiting_for_a_person_does_not(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start(settings={"acp_prompt_timeout": 0.4}, confirmation_policy=ALWAYS)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(settings={"acp_prompt_timeout": 0.4}, confirmation_policy=ALWAYS)
         error = one(await turn(conversation, "!text a\n!hang"), "ConversationErrorEvent")
         assert "silent for 0.4 s" in error["detail"]
         await conversation.send(say("!write a.txt b"), run=True)
@@ -161,39 +169,39 @@ async def test_silence_ends_a_turn_and_waiting_for_a_person_does_not(tmp_path: P
 
 
 async def test_create_is_idempotent_by_id(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
+    async with open_harness(tmp_path) as harness:
         wanted = "11111111-2222-3333-4444-555555555555"
-        first = await house.start(conversation_id=wanted)
+        first = await harness.start(conversation_id=wanted)
         request = StartRequest(
-            working_dir="/elsewhere", conversation_id=wanted, agent=house.agent(), initial_message=say("no")
+            working_dir="/elsewhere", conversation_id=wanted, agent=harness.agent(), initial_message=say("no")
         )
-        second, created = await house.supervisor.create(request)
+        second, created = await harness.supervisor.create(request)
         assert second is first
         assert not created
-        assert house.log.prompts() == []
+        assert harness.log.prompts() == []
 
 
 async def test_delete_stops_the_agent_and_forgets(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await conversation.send(say("!hang"), run=True)
-        pid = await until(lambda: conversation.runner.pid)
-        await house.supervisor.delete(conversation.id)
+        pid = await until(lambda: conversation.agent.ready_pid)
+        await harness.supervisor.delete(conversation.id)
         assert not alive(pid)
         with pytest.raises(UnknownConversation):
-            await house.supervisor.get(conversation.id)
+            await harness.supervisor.get(conversation.id)
 
 
 async def test_a_fault_in_one_conversation_reaches_no_other(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        broken, healthy = await house.start(), await house.start()
+    async with open_harness(tmp_path) as harness:
+        broken, healthy = await harness.start(), await harness.start()
         await turn(healthy, "hello")
 
         class Faulty(Translator):
             def update(self, update: Any) -> Any:
                 raise ZeroDivisionError("ours")
 
-        broken.runner.incoming._translator = Faulty(core=False)
+        broken._runner._incoming._translator = Faulty(core=False)
         await broken.send(say("boom"), run=True)
         await until(lambda: broken.record.execution_status == "error")
         assert one(await events(broken), "ConversationErrorEvent")["code"] == "InternalError"
@@ -204,14 +212,14 @@ async def test_a_fault_in_one_conversation_reaches_no_other(tmp_path: Path) -> N
     "modes", [("banner=3", "noise"), ("bom",), ("dribble",), ("bad-types",), ("null-load",)]
 )
 async def test_odd_agents_work(tmp_path: Path, modes: tuple[str, ...]) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start(*modes)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(*modes)
         assert answer(await turn(conversation, "héllo wörld")) == "echo: héllo wörld "
 
 
 async def test_a_fault_in_recording_a_fault_reaches_no_other(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        broken, healthy = await house.start(), await house.start()
+    async with open_harness(tmp_path) as harness:
+        broken, healthy = await harness.start(), await harness.start()
         await turn(healthy, "hello")
         await broken.send(say("!slow 20 20"), run=True)
         await speaking(broken)
@@ -221,21 +229,21 @@ async def test_a_fault_in_recording_a_fault_reaches_no_other(tmp_path: Path) -> 
                 raise ZeroDivisionError("ours")
 
         broken.recorder.log = Faulty()  # type: ignore[assignment]
-        await until(lambda: not broken.runner.busy)
+        await until(lambda: not broken.busy)
         assert answer(await turn(healthy, "still here")) == "echo: still here "
 
 
 async def test_stop_reasons_that_agents_make_up_are_one_figure(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         for reason in ("made_up_1", "made_up_2", "end_turn"):
             await turn(conversation, f"!stop {reason}")
-        assert house.supervisor.figures().turns_total == {"other": 2, "end_turn": 1}
+        assert harness.supervisor.figures().turns_total == {"other": 2, "end_turn": 1}
 
 
 async def test_every_kind_of_nonsense_in_a_turn_is_survived(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         for line in (
             "!unknown",
             "!badtypes",
@@ -251,8 +259,8 @@ async def test_every_kind_of_nonsense_in_a_turn_is_survived(tmp_path: Path) -> N
 
 
 async def test_a_flood_arrives_whole_and_in_order(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, "!flood 5000")
         words = answer(found).split()
         assert len(words) == 5000
@@ -260,8 +268,8 @@ async def test_a_flood_arrives_whole_and_in_order(tmp_path: Path) -> None:
 
 
 async def test_late_words_are_not_the_beginning_of_the_next_answer(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await turn(conversation, "!text answer\n!after 2")
         await speaking(conversation)
         found = await turn(conversation, "next")
@@ -271,11 +279,11 @@ async def test_late_words_are_not_the_beginning_of_the_next_answer(tmp_path: Pat
 
 
 async def test_what_operators_and_clients_read_of_an_agent_holds_no_secret(tmp_path: Path) -> None:
-    async with open_house(tmp_path, secrets={"DEMO_TOKEN": 'quote"d-t0ken'}) as house:
+    async with open_harness(tmp_path, secrets={"DEMO_TOKEN": 'quote"d-t0ken'}) as harness:
         server = {"command": "/bin/cat", "env": {"TOKEN": "mcp-s3cret"}}
-        conversation = await house.start("stderr=1", settings={"mcp_config": {"files": server}})
+        conversation = await harness.start("stderr=1", settings={"mcp_config": {"files": server}})
         await turn(conversation, '!text quote"d-t0ken mcp-s3cret')
-        frames = str(await house.supervisor.trace(conversation.id))
+        frames = str(await harness.supervisor.trace(conversation.id))
         assert "<secret-hidden>" in frames
         for secret in ("d-t0ken", "mcp-s3cret"):
             assert secret not in frames

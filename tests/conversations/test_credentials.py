@@ -6,20 +6,16 @@ import json
 import os
 import signal
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from house import House, events, one, open_house, settled, states, turn, until
-
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.start import StartRequest
+from supervisor.conversations.state.start import StartRequest
 from supervisor.settings import FileSecret
+from tests.conversations.harness import Harness, events, one, open_harness, settled, states, turn, until
 
 KEYS = {
     "ANTHROPIC_API_KEY": "ant-key",
@@ -51,28 +47,28 @@ def sign_in(home: Path) -> None:
         (home / name).write_text(json.dumps(login))
 
 
-async def start(house: House, key: str, *modes: str, **settings: Any) -> Conversation:
+async def start(harness: Harness, key: str, *modes: str, **settings: Any) -> Conversation:
     """The scripted agent in the place of one of the catalogue's."""
     secrets = settings.pop("secrets", {})
-    agent = attrs.evolve(house.agent(*modes), acp_server=key, **settings)
-    workspace = str(house.root / "workspace")
+    agent = attrs.evolve(harness.agent(*modes), acp_server=key, **settings)
+    workspace = str(harness.root / "workspace")
     request = StartRequest(working_dir=workspace, agent=agent, spelled_out=True, secrets=secrets)
-    conversation, created = await house.supervisor.create(request)
+    conversation, created = await harness.supervisor.create(request)
     assert created
     return conversation
 
 
 def environment(conversation: Conversation) -> dict[str, str]:
     """As the kernel has it."""
-    text = Path(f"/proc/{conversation.runner.pid}/environ").read_bytes().decode()
+    text = Path(f"/proc/{conversation.agent.ready_pid}/environ").read_bytes().decode()
     return dict(item.split("=", 1) for item in text.split("\0") if item)
 
 
 @pytest.mark.parametrize("key", AGENTS)
 async def test_a_login_wins_over_a_key_and_a_base_url_stays(tmp_path: Path, key: str) -> None:
     sign_in(tmp_path)
-    async with open_house(tmp_path, secrets={**KEYS, **URLS}) as house:
-        conversation = await start(house, key)
+    async with open_harness(tmp_path, secrets={**KEYS, **URLS}) as harness:
+        conversation = await start(harness, key)
         await turn(conversation, "hello")
         env = environment(conversation)
         assert not KEYS.keys() & env.keys()
@@ -87,8 +83,8 @@ async def test_a_login_wins_over_a_key_and_a_base_url_stays(tmp_path: Path, key:
 
 @pytest.mark.parametrize("key", AGENTS)
 async def test_without_a_login_there_is_exactly_the_agents_own_key(tmp_path: Path, key: str) -> None:
-    async with open_house(tmp_path, secrets=dict(KEYS)) as house:
-        conversation = await start(house, key)
+    async with open_harness(tmp_path, secrets=dict(KEYS)) as harness:
+        conversation = await start(harness, key)
         await turn(conversation, "hello")
         env = environment(conversation)
         own = AGENTS[key][0]
@@ -96,8 +92,8 @@ async def test_without_a_login_there_is_exactly_the_agents_own_key(tmp_path: Pat
 
 
 async def test_a_token_of_a_login_wins_over_a_key(tmp_path: Path) -> None:
-    async with open_house(tmp_path, secrets={**KEYS, **URLS}) as house:
-        conversation = await start(house, "claude-code", secrets={"CLAUDE_CODE_OAUTH_TOKEN": "oat"})
+    async with open_harness(tmp_path, secrets={**KEYS, **URLS}) as harness:
+        conversation = await start(harness, "claude-code", secrets={"CLAUDE_CODE_OAUTH_TOKEN": "oat"})
         await turn(conversation, "hello")
         env = environment(conversation)
         assert env["CLAUDE_CODE_OAUTH_TOKEN"] == "oat"
@@ -107,8 +103,8 @@ async def test_a_token_of_a_login_wins_over_a_key(tmp_path: Path) -> None:
 
 async def test_an_isolated_agent_does_not_see_the_login_and_gets_the_key(tmp_path: Path) -> None:
     sign_in(tmp_path)
-    async with open_house(tmp_path, secrets=dict(KEYS)) as house:
-        conversation = await start(house, "claude-code", acp_isolate_data_dir=True)
+    async with open_harness(tmp_path, secrets=dict(KEYS)) as harness:
+        conversation = await start(harness, "claude-code", acp_isolate_data_dir=True)
         await turn(conversation, "hello")
         assert environment(conversation)["ANTHROPIC_API_KEY"] == "ant-key"
 
@@ -117,8 +113,8 @@ async def test_a_custom_agent_gets_what_was_added_for_it_and_nothing_of_the_serv
     tmp_path: Path,
 ) -> None:
     secrets = {"MY_AGENT_KEY": "mine", "OSTLER_MASTER_KEY": "x", "CODEX_AUTH_JSON": json.dumps(CODEX_LOGIN)}
-    async with open_house(tmp_path, secrets={**secrets, "OPENAI_API_KEY": "k"}) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, secrets={**secrets, "OPENAI_API_KEY": "k"}) as harness:
+        conversation = await harness.start()
         await turn(conversation, "hello")
         env = environment(conversation)
         assert (env["MY_AGENT_KEY"], env["OPENAI_API_KEY"]) == ("mine", "k")
@@ -131,18 +127,18 @@ async def test_an_agent_that_wants_a_login_is_logged_in_once_and_asked_again(
     tmp_path: Path, mode: str, method: str
 ) -> None:
     sign_in(tmp_path)
-    async with open_house(tmp_path, secrets={**KEYS, **URLS}) as house:
+    async with open_harness(tmp_path, secrets={**KEYS, **URLS}) as harness:
         conversation = await start(
-            house, "gemini-cli", f"{mode}=NEVER_SET", "auth=gemini-api-key,oauth-personal"
+            harness, "gemini-cli", f"{mode}=NEVER_SET", "auth=gemini-api-key,oauth-personal"
         )
         await turn(conversation, "hello")
         assert conversation.record.execution_status == "finished"
-        (call,) = house.log.received("authenticate")
+        (call,) = harness.log.received("authenticate")
         assert call["params"] == {
             "methodId": "oauth-personal",
             "_meta": {"gateway": {"baseUrl": URLS["GEMINI_BASE_URL"]}},
         }
-        assert len(house.log.received(method)) == 2
+        assert len(harness.log.received(method)) == 2
         assert "needs_credentials" not in conversation.record.agent_state
 
 
@@ -155,8 +151,8 @@ async def test_missing_credentials_are_told_with_the_choices_and_are_no_crash(
     if refused:
         sign_in(tmp_path)
         modes.append("error=auth:-32000:expired")
-    async with open_house(tmp_path) as house:
-        conversation = await start(house, "codex", *modes)
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, "codex", *modes)
         found = await turn(conversation, "hello")
         error = one(found, "ConversationErrorEvent")
         assert error["code"] == "ACPAuthRequired"
@@ -172,12 +168,12 @@ async def test_missing_credentials_are_told_with_the_choices_and_are_no_crash(
             "secrets": ["CODEX_AUTH_JSON", "CODEX_ACCESS_TOKEN", "CODEX_API_KEY", "OPENAI_API_KEY"],
             "used": str(tmp_path / ".codex/auth.json") if refused else None,
         }
-        view = await house.supervisor.agent(conversation.id)
+        view = await harness.supervisor.agent(conversation.id)
         assert view.restarts == 0
         assert not [event for event in found if event.get("key") == "agent_exit"]
-        assert house.supervisor.figures().crashes_total == 0
+        assert harness.supervisor.figures().crashes_total == 0
         if not refused:
-            house.secrets["OPENAI_API_KEY"] = "k"
+            harness.secrets["OPENAI_API_KEY"] = "k"
             await conversation.run()
             assert await settled(conversation) == "finished"
             assert "needs_credentials" not in states(await events(conversation), "agent_state")[-1]
@@ -195,23 +191,23 @@ async def test_missing_credentials_are_told_with_the_choices_and_are_no_crash(
 async def test_credentials_that_the_agent_does_not_take_are_told_with_the_choices_too(
     tmp_path: Path, error: str
 ) -> None:
-    async with open_house(tmp_path, secrets={"OPENAI_API_KEY": "k"}) as house:
-        conversation = await start(house, "codex", f"error={error}", "auth=api-key")
+    async with open_harness(tmp_path, secrets={"OPENAI_API_KEY": "k"}) as harness:
+        conversation = await start(harness, "codex", f"error={error}", "auth=api-key")
         found = await turn(conversation, "hello")
         assert one(found, "ConversationErrorEvent")["code"] == "ACPAuthRequired"
         needed = states(found, "agent_state")[-1]["needs_credentials"]
         assert [method["id"] for method in needed["methods"]] == ["api-key"]
         assert needed["used"] == "OPENAI_API_KEY"
-        assert len(house.log.received("authenticate")) <= 1
-        assert house.supervisor.figures().crashes_total == 0
+        assert len(harness.log.received("authenticate")) <= 1
+        assert harness.supervisor.figures().crashes_total == 0
 
 
 async def test_a_credential_file_is_there_before_the_start_and_what_was_rotated_is_stored(
     tmp_path: Path,
 ) -> None:
     value = json.dumps(CODEX_LOGIN)
-    async with open_house(tmp_path, secrets={"CODEX_AUTH_JSON": value, **KEYS}) as house:
-        first, second = await start(house, "codex"), await start(house, "codex")
+    async with open_harness(tmp_path, secrets={"CODEX_AUTH_JSON": value, **KEYS}) as harness:
+        first, second = await start(harness, "codex"), await start(harness, "codex")
         files = []
         for conversation in (first, second):
             await turn(conversation, "hello")
@@ -224,85 +220,85 @@ async def test_a_credential_file_is_there_before_the_start_and_what_was_rotated_
             files.append(file)
         rotated = value.replace("rt", "rt2")
         files[0].write_text(rotated)  # as the agent does
-        await house.supervisor.stop_agent(first.id)
-        assert house.secrets["CODEX_AUTH_JSON"] == rotated
+        await harness.supervisor.stop_agent(first.id)
+        assert harness.secrets["CODEX_AUTH_JSON"] == rotated
         assert files[1].read_text() == rotated
         # The other one ends later, and badly; it has a newer token.
         newer = value.replace("rt", "rt3")
         beside = files[1].with_suffix(".tmp")
         beside.write_text(newer)
         beside.replace(files[1])
-        os.kill(second.runner.pid, signal.SIGKILL)
-        await until(lambda: house.secrets["CODEX_AUTH_JSON"] == newer)
+        os.kill(second.agent.ready_pid, signal.SIGKILL)
+        await until(lambda: harness.secrets["CODEX_AUTH_JSON"] == newer)
         await turn(first, "again")
         assert files[0].read_text() == newer
 
 
 async def test_a_rotated_login_is_no_changed_secret_for_those_who_share_its_file(tmp_path: Path) -> None:
     value = json.dumps(CODEX_LOGIN)
-    async with open_house(tmp_path, secrets={"CODEX_AUTH_JSON": value}) as house:
-        first, second = await start(house, "codex"), await start(house, "codex")
+    async with open_harness(tmp_path, secrets={"CODEX_AUTH_JSON": value}) as harness:
+        first, second = await start(harness, "codex"), await start(harness, "codex")
         await turn(first, "hello")
         await turn(second, "hello")
-        pid = second.runner.pid
+        pid = second.agent.ready_pid
         (Path(environment(first)["CODEX_HOME"]) / "auth.json").write_text(value.replace("rt", "rt2"))
-        await house.supervisor.stop_agent(first.id)
-        assert house.secrets["CODEX_AUTH_JSON"] == value.replace("rt", "rt2")
-        assert not (await house.supervisor.agent(second.id)).changed_secrets
+        await harness.supervisor.stop_agent(first.id)
+        assert harness.secrets["CODEX_AUTH_JSON"] == value.replace("rt", "rt2")
+        assert not (await harness.supervisor.agent(second.id)).changed_secrets
         await turn(second, "again")
-        assert second.runner.pid == pid
-        house.secrets["CODEX_AUTH_JSON"] = value.replace("rt", "of another person")
-        assert list((await house.supervisor.agent(second.id)).changed_secrets) == ["CODEX_AUTH_JSON"]
+        assert second.agent.ready_pid == pid
+        harness.secrets["CODEX_AUTH_JSON"] = value.replace("rt", "of another person")
+        assert list((await harness.supervisor.agent(second.id)).changed_secrets) == ["CODEX_AUTH_JSON"]
 
 
 async def test_a_credential_of_the_conversation_rotates_without_touching_the_stored_one(
     tmp_path: Path,
 ) -> None:
     stored, own = json.dumps({"tokens": {"refresh_token": "st"}}), json.dumps(CODEX_LOGIN)
-    async with open_house(tmp_path, secrets={"CODEX_AUTH_JSON": stored}) as house:
-        conversation = await start(house, "codex", secrets={"CODEX_AUTH_JSON": own})
+    async with open_harness(tmp_path, secrets={"CODEX_AUTH_JSON": stored}) as harness:
+        conversation = await start(harness, "codex", secrets={"CODEX_AUTH_JSON": own})
         await turn(conversation, "hello")
         file = Path(environment(conversation)["CODEX_HOME"]) / "auth.json"
         file.write_text(own.replace("rt", "rt2"))
-        await house.supervisor.stop_agent(conversation.id)
+        await harness.supervisor.stop_agent(conversation.id)
         await turn(conversation, "again")
         assert file.read_text() == own.replace("rt", "rt2")
-        assert house.secrets["CODEX_AUTH_JSON"] == stored
-        await house.supervisor.delete(conversation.id)
+        assert harness.secrets["CODEX_AUTH_JSON"] == stored
+        await harness.supervisor.delete(conversation.id)
         assert not list((tmp_path / "data" / "logins" / "CODEX_AUTH_JSON").iterdir())
         assert not (tmp_path / "data" / conversation.id).exists()
 
 
 async def test_a_login_that_is_not_from_the_store_is_not_written_there(tmp_path: Path) -> None:
     value = json.dumps(CODEX_LOGIN)
-    async with open_house(tmp_path, secrets={"CODEX_AUTH_JSON": value}) as house:
+    async with open_harness(tmp_path, secrets={"CODEX_AUTH_JSON": value}) as harness:
 
         async def mounted() -> dict[str, str]:
             return {"CODEX_AUTH_JSON": "directory"}
 
-        house.supervisor._context = attrs.evolve(
-            house.supervisor._context,
-            launcher=attrs.evolve(house.supervisor._context.launcher, origins=mounted),
+        harness.supervisor._context = attrs.evolve(
+            harness.supervisor._context,
+            launcher=attrs.evolve(harness.supervisor._context.launcher, origins=mounted),
         )
-        conversation = await start(house, "codex")
+        conversation = await start(harness, "codex")
         await turn(conversation, "hello")
         file = Path(environment(conversation)["CODEX_HOME"]) / "auth.json"
         file.write_text(value.replace("rt", "rt2"))
-        await house.supervisor.stop_agent(conversation.id)
-        assert house.secrets["CODEX_AUTH_JSON"] == value
+        await harness.supervisor.stop_agent(conversation.id)
+        assert harness.secrets["CODEX_AUTH_JSON"] == value
         await turn(conversation, "again")
         assert file.read_text() == value.replace("rt", "rt2")
 
 
 async def test_a_credential_file_that_was_taken_back_is_no_login_any_more(tmp_path: Path) -> None:
     secrets = {"CODEX_AUTH_JSON": json.dumps(CODEX_LOGIN), "OPENAI_API_KEY": "k"}
-    async with open_house(tmp_path, secrets=secrets) as house:
-        conversation = await start(house, "codex", acp_isolate_data_dir=True)
+    async with open_harness(tmp_path, secrets=secrets) as harness:
+        conversation = await start(harness, "codex", acp_isolate_data_dir=True)
         await turn(conversation, "hello")
         file = Path(environment(conversation)["CODEX_HOME"]) / "auth.json"
         assert file.exists()
-        await house.supervisor.stop_agent(conversation.id)
-        del house.secrets["CODEX_AUTH_JSON"]
+        await harness.supervisor.stop_agent(conversation.id)
+        del harness.secrets["CODEX_AUTH_JSON"]
         await turn(conversation, "again")
         assert not file.exists()
         assert environment(conversation)["OPENAI_API_KEY"] == "k"
@@ -311,14 +307,14 @@ async def test_a_credential_file_that_was_taken_back_is_no_login_any_more(tmp_pa
 async def test_a_key_that_an_agent_keeps_stays_out_of_the_home_and_gives_way_to_a_new_one(
     tmp_path: Path,
 ) -> None:
-    async with open_house(tmp_path, secrets={"OPENAI_API_KEY": "k1"}) as house:
-        conversation = await start(house, "codex")
+    async with open_harness(tmp_path, secrets={"OPENAI_API_KEY": "k1"}) as harness:
+        conversation = await start(harness, "codex")
         await turn(conversation, "hello")
         home = Path(environment(conversation)["CODEX_HOME"])
         assert home.is_relative_to(tmp_path / "data" / conversation.id)
         (home / "auth.json").write_text('{"auth_mode": "apikey", "OPENAI_API_KEY": "k1"}')  # as codex does
-        await house.supervisor.stop_agent(conversation.id)
-        house.secrets["OPENAI_API_KEY"] = "k2"
+        await harness.supervisor.stop_agent(conversation.id)
+        harness.secrets["OPENAI_API_KEY"] = "k2"
         await turn(conversation, "again")
         assert environment(conversation)["OPENAI_API_KEY"] == "k2"
         assert not (home / "auth.json").exists()
@@ -334,8 +330,8 @@ async def test_files_that_the_settings_ask_for(tmp_path: Path, points_to: str) -
         env_points_to=points_to,
         warn_if_unset=("CERT_PASSWORD",),
     )
-    async with open_house(tmp_path, secrets={"CERT": "-----BEGIN", "OTHER": "o"}) as house:
-        conversation = await house.start(settings={"acp_file_secrets": (spec,)})
+    async with open_harness(tmp_path, secrets={"CERT": "-----BEGIN", "OTHER": "o"}) as harness:
+        conversation = await harness.start(settings={"acp_file_secrets": (spec,)})
         await turn(conversation, "hello")
         env = environment(conversation)
         place = Path(env["CERT_PLACE"])
@@ -349,8 +345,8 @@ async def test_tokens_inside_a_login_do_not_show(tmp_path: Path) -> None:
     login = {"claudeAiOauth": {"accessToken": "sk-ant-oat01-secret", "refreshToken": "sk-ant-ort01-secret"}}
     (tmp_path / ".claude").mkdir()
     (tmp_path / ".claude" / ".credentials.json").write_text(json.dumps(login))
-    async with open_house(tmp_path) as house:
-        conversation = await start(house, "claude-code")
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, "claude-code")
         found = await turn(conversation, "!text it is sk-ant-oat01-secret or sk-ant-ort01-secret")
         said = [event for event in found if event["source"] != "user"]
         assert "it is <secret-hidden> or <secret-hidden>" in json.dumps(said)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from house import answer, events, kinds, one, open_house, say, settled, speaking, states, turn, until
-
 from supervisor.agents import load_catalog
-from supervisor.conversations.deadlines import Deadlines
-from supervisor.conversations.hold import HoldTimer
-from supervisor.conversations.start import StartRequest
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.start import StartRequest
+from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.journal import Frame, Transient
 from supervisor.settings import AgentSettings
+from tests.conversations.harness import (
+    answer,
+    events,
+    kinds,
+    one,
+    open_harness,
+    say,
+    settled,
+    speaking,
+    states,
+    turn,
+    until,
+)
 
 DEADLINES = Deadlines()
 
@@ -33,13 +41,13 @@ DEADLINES = Deadlines()
 async def test_a_start_ends_at_its_deadline_and_not_before(
     tmp_path: Path, mock_clock: MockClock, modes: list[str], method: str, seconds: float
 ) -> None:
-    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
-        conversation = await house.start(*modes)
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
+        conversation = await harness.start(*modes)
         await conversation.send(say("hello"), run=True)
-        await until(lambda: house.log.received(method))
+        await until(lambda: harness.log.received(method))
         mock_clock.jump(seconds - 1)
         await trio.testing.wait_all_tasks_blocked()
-        assert conversation.runner.busy
+        assert conversation.busy
         mock_clock.jump(1.5)
         assert await settled(conversation) == "error"
         error = one(await events(conversation), "ConversationErrorEvent")
@@ -52,15 +60,17 @@ async def test_an_install_that_hangs_ends_at_its_deadline(tmp_path: Path, mock_c
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
-    async with open_house(tmp_path, clock=mock_clock, deadlines=Deadlines(install=90), path=path) as house:
+    async with open_harness(
+        tmp_path, clock=mock_clock, deadlines=Deadlines(install=90), path=path
+    ) as harness:
         agent = AgentSettings(acp_server="gemini-cli", acp_command=load_catalog()["gemini-cli"].command)
         request = StartRequest(working_dir=str(tmp_path / "w"), agent=agent)
-        conversation, _ = await house.supervisor.create(request)
+        conversation, _ = await harness.supervisor.create(request)
         await conversation.send(say("hello"), run=True)
         await until((tmp_path / "npm.ran").exists)
         mock_clock.jump(89)
         await trio.testing.wait_all_tasks_blocked()
-        assert conversation.runner.busy
+        assert conversation.busy
         mock_clock.jump(1)
         mock_clock.rate = 1.0  # npm is ended in real time
         assert await settled(conversation) == "error"
@@ -70,18 +80,18 @@ async def test_an_install_that_hangs_ends_at_its_deadline(tmp_path: Path, mock_c
 
 
 async def test_authenticate_ends_at_its_deadline(tmp_path: Path, mock_clock: MockClock) -> None:
-    async with open_house(
+    async with open_harness(
         tmp_path, clock=mock_clock, deadlines=DEADLINES, secrets={"OPENAI_API_KEY": "k"}
-    ) as house:
+    ) as harness:
         # Known by its words as an agent whose login Ostler can choose.
-        conversation = await house.start(
+        conversation = await harness.start(
             "key=NEVER_SET", "auth=api-key", "hang=auth", settings={"acp_args": ("--mode", "name=codex-acp")}
         )
         conversation.record.agent = conversation.record.agent.__class__(
             acp_server="codex", acp_command=conversation.record.agent.acp_command
         )
         await conversation.send(say("hello"), run=True)
-        await until(lambda: house.log.received("authenticate"))
+        await until(lambda: harness.log.received("authenticate"))
         mock_clock.jump(DEADLINES.authenticate + 0.5)
         assert await settled(conversation) == "error"
         error = one(await events(conversation), "ConversationErrorEvent")
@@ -90,12 +100,12 @@ async def test_authenticate_ends_at_its_deadline(tmp_path: Path, mock_clock: Moc
 
 
 async def test_a_load_that_hangs_gives_way_to_a_new_session(tmp_path: Path, mock_clock: MockClock) -> None:
-    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
-        conversation = await house.start("without=resume", "hang=load")
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
+        conversation = await harness.start("without=resume", "hang=load")
         await turn(conversation, "first")
         await turn(conversation, "!crash 1")
         await conversation.send(say("second"), run=True)
-        await until(lambda: house.log.received("session/load"))
+        await until(lambda: harness.log.received("session/load"))
         mock_clock.jump(DEADLINES.load_session + 1)
         assert await settled(conversation) == "finished"
         found = await events(conversation)
@@ -106,24 +116,24 @@ async def test_a_load_that_hangs_gives_way_to_a_new_session(tmp_path: Path, mock
 async def test_a_setting_that_hangs_is_given_up_and_the_turn_goes_on(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
-        conversation = await house.start("hang=config", settings={"acp_model": "other"})
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
+        conversation = await harness.start("hang=config", settings={"acp_model": "other"})
         await conversation.send(say("hello"), run=True)
-        await until(lambda: house.log.received("session/set_config_option"))
+        await until(lambda: harness.log.received("session/set_config_option"))
         mock_clock.jump(DEADLINES.option + 0.5)
         assert await settled(conversation) == "finished"
         assert answer(await events(conversation)) == "echo: hello "
 
 
 async def test_silence_within_a_turn(tmp_path: Path, mock_clock: MockClock) -> None:
-    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
+        conversation = await harness.start()
         silence = conversation.record.agent.acp_prompt_timeout
         await conversation.send(say("!text a\n!hang"), run=True)
         await speaking(conversation)
         mock_clock.jump(silence - 1)
         await trio.testing.wait_all_tasks_blocked()
-        assert conversation.runner.busy
+        assert conversation.busy
         mock_clock.jump(1.5)
         assert await settled(conversation) == "error"
         error = one(await events(conversation), "ConversationErrorEvent")
@@ -137,11 +147,11 @@ async def test_silence_within_a_turn(tmp_path: Path, mock_clock: MockClock) -> N
 async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
-        conversation = await house.start("cancel=ignore", "without=close")
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
+        conversation = await harness.start("cancel=ignore", "without=close")
         await conversation.send(say("!text a\n!hang"), run=True)
         await speaking(conversation)
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         answered = trio.Event()
 
         async def interrupt() -> None:
@@ -150,7 +160,7 @@ async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(interrupt)
-            await until(lambda: house.log.received("session/cancel"))
+            await until(lambda: harness.log.received("session/cancel"))
             mock_clock.jump(DEADLINES.interrupt_answer - 0.5)
             await trio.testing.wait_all_tasks_blocked()
             assert not answered.is_set()
@@ -158,10 +168,10 @@ async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace
             await until(answered.is_set)
         assert conversation.record.execution_status == "paused"
         assert conversation.record.agent_state["phase"] == "cancelling"
-        assert conversation.runner.pid == pid
+        assert conversation.agent.ready_pid == pid
         mock_clock.jump(DEADLINES.cancel_grace)
-        await until(lambda: conversation.runner.pid is None, "the end of the process")
-        await until(lambda: not conversation.runner.busy)
+        await until(lambda: conversation.agent.ready_pid is None, "the end of the process")
+        await until(lambda: not conversation.busy)
         found = await events(conversation)
         assert kinds(found).count("InterruptEvent") == 1
         assert [e["llm_message"]["content"][0]["text"] for e in found if e["kind"] == "MessageEvent"][
@@ -171,7 +181,7 @@ async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace
 
 async def test_what_is_held_back_comes_a_little_after_the_last_word(autojump_clock: MockClock) -> None:
     fired: list[float] = []
-    timer = HoldTimer(0.25, 3.0, lambda: fired.append(trio.current_time()))
+    timer = Debouncer(0.25, 3.0, lambda: fired.append(trio.current_time()))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(timer.run)
         begin = trio.current_time()
@@ -189,10 +199,10 @@ async def test_what_is_held_back_comes_a_little_after_the_last_word(autojump_clo
 
 
 async def test_a_start_as_a_whole_has_the_conversation_s_limit(tmp_path: Path, mock_clock: MockClock) -> None:
-    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
-        conversation = await house.start("hang=new", settings={"acp_startup_timeout": 7.0})
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
+        conversation = await harness.start("hang=new", settings={"acp_startup_timeout": 7.0})
         await conversation.send(say("hello"), run=True)
-        await until(lambda: house.log.received("session/new"))
+        await until(lambda: harness.log.received("session/new"))
         mock_clock.jump(7.5)
         assert await settled(conversation) == "error"
         error = one(await events(conversation), "ConversationErrorEvent")
@@ -203,8 +213,8 @@ async def test_a_start_as_a_whole_has_the_conversation_s_limit(tmp_path: Path, m
 async def test_a_failure_that_passes_is_tried_again_after_its_pauses(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
+        conversation = await harness.start()
         line = "!flaky 2 -32603 upstream overloaded, try again"
         await conversation.send(say(line), run=True)
         for count, pause in enumerate(DEADLINES.retry, start=1):
@@ -213,15 +223,15 @@ async def test_a_failure_that_passes_is_tried_again_after_its_pauses(
             await trio.testing.wait_all_tasks_blocked()
             mock_clock.jump(pause - 0.1)
             await trio.testing.wait_all_tasks_blocked()
-            assert len(house.log.prompts()) == count
+            assert len(harness.log.prompts()) == count
             mock_clock.jump(0.2)
         assert await settled(conversation) == "finished"
-        assert house.log.prompts() == [line] * 3
+        assert harness.log.prompts() == [line] * 3
 
 
 async def test_the_state_is_told_again_shortly_after_a_run(tmp_path: Path, mock_clock: MockClock) -> None:
-    async with open_house(tmp_path, clock=mock_clock, deadlines=DEADLINES) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
+        conversation = await harness.start()
         cursor = conversation.log.subscribe(None)
         await turn(conversation, "hello")
 

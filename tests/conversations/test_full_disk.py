@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +10,16 @@ from pathlib import Path
 import pytest
 import trio
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from house import (
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.start import StartRequest
+from supervisor.journal import JournalUnavailable, trouble, writer
+from tests.conversations.harness import (
     PATIENCE_SECONDS,
     answer,
     calling,
     events,
     kinds,
-    open_house,
+    open_harness,
     say,
     settled,
     speaking,
@@ -27,11 +27,7 @@ from house import (
     turn,
     until,
 )
-from support.scripted import ScriptedLog
-
-from supervisor.conversations.deadlines import Deadlines
-from supervisor.conversations.start import StartRequest
-from supervisor.journal import JournalUnavailable, trouble, writer
+from tests.support.scripted import ScriptedLog
 
 HASTY = Deadlines(interrupt_answer=0.5, cancel_grace=0.5, durable=0.3, shown=0.3)
 
@@ -79,8 +75,8 @@ def users(found: list[dict]) -> list[str]:  # type: ignore[type-arg]
 
 
 async def test_what_comes_too_late_is_refused_and_leaves_nothing(tmp_path: Path, disk: Disk) -> None:
-    async with open_house(tmp_path, deadlines=HASTY) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, deadlines=HASTY) as harness:
+        conversation = await harness.start()
         await turn(conversation, "first")
         before = conversation.info()
         disk.full = True
@@ -93,22 +89,22 @@ async def test_what_comes_too_late_is_refused_and_leaves_nothing(tmp_path: Path,
             lambda: conversation.set_confirmation_policy({"kind": "AlwaysConfirm"}),
             lambda: conversation.set_secrets({"refused": "1"}),
             conversation.run,
-            lambda: house.supervisor.create(StartRequest(working_dir=str(tmp_path), agent=house.agent())),
-            lambda: house.supervisor.restart_agent(conversation.id),
+            lambda: harness.supervisor.create(StartRequest(working_dir=str(tmp_path), agent=harness.agent())),
+            lambda: harness.supervisor.restart_agent(conversation.id),
         ):
             with pytest.raises(JournalUnavailable, match="nothing was stored"):
                 await use()
         # Reading goes on, also of one that is not loaded.
-        assert (await house.supervisor.get(conversation.id)) is conversation
+        assert (await harness.supervisor.get(conversation.id)) is conversation
         assert (await conversation.durable_info())["execution_status"] == "finished"
-        page = await house.supervisor.search(status=None, order="created_at", page=None, limit=10)
+        page = await harness.supervisor.search(status=None, order="created_at", page=None, limit=10)
         assert [item["id"] for item in page.items] == [conversation.id]
         disk.full = False
         await until(lambda: not conversation.log.trouble)
         assert {**conversation.info(), "updated_at": ""} == {**before, "updated_at": ""}
         found = await turn(conversation, "second")
         assert answer(found) == "echo: second "
-        assert users(await events(conversation)) == house.log.prompts() == ["first", "second"]
+        assert users(await events(conversation)) == harness.log.prompts() == ["first", "second"]
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -116,8 +112,8 @@ async def test_a_message_that_meets_the_full_disk_is_prompted_once(
     tmp_path: Path, disk: Disk, gone: bool
 ) -> None:
     """Its sender is told that it is queued, or has gone away; and sends it again, as clients do."""
-    async with open_house(tmp_path, deadlines=HASTY) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, deadlines=HASTY) as harness:
+        conversation = await harness.start()
         await turn(conversation, "first")
         disk.full = True
         if gone:
@@ -131,14 +127,14 @@ async def test_a_message_that_meets_the_full_disk_is_prompted_once(
                 await conversation.send(say("second"), run=True)
         with pytest.raises(JournalUnavailable, match="nothing was stored"):
             await conversation.send(say("another"), run=True)
-        assert house.log.prompts() == ["first"]  # no agent works on what could be lost
+        assert harness.log.prompts() == ["first"]  # no agent works on what could be lost
         disk.full = False
         await until(lambda: not conversation.log.trouble)
         with trio.fail_after(PATIENCE_SECONDS):
             event_id = await conversation.send(say("second"), run=True)  # and once more, when all is well
         await settled(conversation)
         found = await events(conversation)
-        assert users(found) == house.log.prompts() == ["first", "second"]
+        assert users(found) == harness.log.prompts() == ["first", "second"]
         assert event_id in {e["id"] for e in found}
         # Written once more by a person it is meant.
         assert answer(await turn(conversation, "second")) == "echo: second "
@@ -146,10 +142,10 @@ async def test_a_message_that_meets_the_full_disk_is_prompted_once(
 
 
 async def test_control_returns_while_nothing_can_be_stored(tmp_path: Path, disk: Disk) -> None:
-    async with open_house(tmp_path, deadlines=HASTY) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, deadlines=HASTY) as harness:
+        conversation = await harness.start()
         await turn(conversation, "warm up")
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         await conversation.send(say("!opentool\n!slow 2000 5"), run=True)
         await calling(conversation)
         await speaking(conversation)
@@ -161,12 +157,12 @@ async def test_control_returns_while_nothing_can_be_stored(tmp_path: Path, disk:
             await settled_in_trouble(conversation)
             await conversation.interrupt()
             await conversation.pause()
-        assert conversation.runner.pid == pid  # its answer to the cancel was heard
+        assert conversation.agent.ready_pid == pid  # its answer to the cancel was heard
         durable = await conversation.durable_info()
         assert durable["execution_status"] == "running"
         with trio.fail_after(5):
-            await house.supervisor.stop_agent(conversation.id)
-        assert conversation.runner.pid is None
+            await harness.supervisor.stop_agent(conversation.id)
+        assert conversation.agent.ready_pid is None
         disk.full = False
         found = await events(conversation)
         assert kinds(found).count("InterruptEvent") == 1
@@ -175,12 +171,12 @@ async def test_control_returns_while_nothing_can_be_stored(tmp_path: Path, disk:
 
 
 async def settled_in_trouble(conversation: object) -> None:
-    await until(lambda: not conversation.runner.busy, "the end of the turn")  # type: ignore[attr-defined]
+    await until(lambda: not conversation.busy, "the end of the turn")  # type: ignore[attr-defined]
 
 
 async def test_an_agent_at_work_is_held_back_and_goes_on(tmp_path: Path, disk: Disk) -> None:
-    async with open_house(tmp_path, deadlines=HASTY) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, deadlines=HASTY) as harness:
+        conversation = await harness.start()
         await turn(conversation, "warm up")
         seen: list[int] = []
 
@@ -196,11 +192,11 @@ async def test_an_agent_at_work_is_held_back_and_goes_on(tmp_path: Path, disk: D
             await until(lambda: conversation.log.last_seq > 60)
             disk.full = True
             await until(lambda: conversation.log.trouble)
-            await trio.sleep(0.2)
+            await trio.sleep(2 * HASTY.hold)  # what is held back for more of it comes now
             reached = conversation.log.last_seq
             await trio.sleep(0.5)
             assert conversation.log.last_seq == reached  # the agent has more to say, and is not heard
-            assert conversation.runner.busy
+            assert conversation.busy
             shown = conversation.log.high_water
             assert shown < reached
             disk.full = False
@@ -215,8 +211,8 @@ async def test_an_agent_at_work_is_held_back_and_goes_on(tmp_path: Path, disk: D
 
 async def test_nothing_is_shown_that_a_crash_could_take_back(tmp_path: Path, disk: Disk) -> None:
     """With a disk that is slow, not full: nobody knows of trouble."""
-    async with open_house(tmp_path, deadlines=Deadlines(shown=0.3)) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, deadlines=Deadlines(shown=0.3)) as harness:
+        conversation = await harness.start()
         await turn(conversation, "first")
         disk.gate.clear()
         async with trio.open_nursery() as nursery:
@@ -226,7 +222,7 @@ async def test_nothing_is_shown_that_a_crash_could_take_back(tmp_path: Path, dis
             with trio.fail_after(5):
                 assert (await conversation.durable_info())["tags"] == {}
                 assert b'"tags":{}' in await conversation.durable_state()
-            page = await house.supervisor.search(status=None, order="created_at", page=None, limit=10)
+            page = await harness.supervisor.search(status=None, order="created_at", page=None, limit=10)
             assert [item["tags"] for item in page.items] == [{}]
             shown: list[dict[str, str]] = []
 
@@ -238,17 +234,17 @@ async def test_nothing_is_shown_that_a_crash_could_take_back(tmp_path: Path, dis
             assert shown == []
             disk.gate.set()
         assert shown == [{"new": "1"}]
-        page = await house.supervisor.search(status=None, order="created_at", page=None, limit=10)
+        page = await harness.supervisor.search(status=None, order="created_at", page=None, limit=10)
         assert [item["tags"] for item in page.items] == [{"new": "1"}]
 
 
 async def test_figures_are_on_the_disk_before_they_are_shown(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await conversation.send(say("!usage\n!hang"), run=True)
         await until(lambda: conversation.recorder.unsaved)
         info = await conversation.durable_info()
-        (record,) = await house.supervisor.journal.get_records([conversation.id])
+        (record,) = await harness.supervisor.journal.get_records([conversation.id])
         assert record is not None
         assert info["stats"] == conversation.info()["stats"]
         assert not conversation.recorder.unsaved
@@ -256,8 +252,8 @@ async def test_figures_are_on_the_disk_before_they_are_shown(tmp_path: Path) -> 
 
 
 async def test_what_is_too_large_costs_one_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await turn(conversation, "warm up")
         monkeypatch.setattr("supervisor.journal.log.MAX_VALUE_BYTES", 10_000)
         found = await turn(conversation, "!flood 2000")
@@ -268,11 +264,11 @@ async def test_what_is_too_large_costs_one_event(tmp_path: Path, monkeypatch: py
 
 
 async def test_a_start_in_trouble_recovers_later(tmp_path: Path, disk: Disk) -> None:
-    async with open_house(tmp_path, deadlines=HASTY) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, deadlines=HASTY) as harness:
+        conversation = await harness.start()
         await conversation.send(say("!hang"), run=True)
         await conversation.send(say("behind it"), run=True)
-        await until(lambda: house.log.prompts())
+        await until(lambda: harness.log.prompts())
         await conversation.log.flushed()
         (tmp_path / "next").mkdir()
         with (
@@ -281,14 +277,14 @@ async def test_a_start_in_trouble_recovers_later(tmp_path: Path, disk: Disk) -> 
         ):
             source.backup(copy)
     disk.full = True
-    async with open_house(tmp_path / "next", deadlines=HASTY) as house:
-        await until(lambda: house.supervisor.journal.trouble)
-        conversation = await house.supervisor.get(conversation.id)
+    async with open_harness(tmp_path / "next", deadlines=HASTY) as harness:
+        await until(lambda: harness.supervisor.journal.trouble)
+        conversation = await harness.supervisor.get(conversation.id)
         assert (await conversation.durable_info())["execution_status"] == "running"
         disk.full = False
         told = ScriptedLog(tmp_path / "scripted.log")
         await until(lambda: told.prompts() == ["!hang", "behind it"])
-        assert await house.supervisor.get(conversation.id) is conversation
+        assert await harness.supervisor.get(conversation.id) is conversation
         await settled(conversation)
         found = await events(conversation)
         assert kinds(found).count("ConversationErrorEvent") == 1

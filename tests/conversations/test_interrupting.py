@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import trio
 import trio.testing
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from house import (
+from supervisor.agents import RestartPolicy
+from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.events import Vocabulary
+from tests.conversations.harness import (
     PATIENCE_SECONDS,
     answer,
     events,
     kinds,
-    open_house,
+    open_harness,
     say,
     settled,
     speaking,
@@ -27,18 +29,12 @@ from house import (
     until,
 )
 
-from supervisor.agents import RestartPolicy
-from supervisor.conversations.agent import AgentRun
-from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.deadlines import Deadlines
-from supervisor.events import Vocabulary
-
 
 async def test_a_clean_interrupt_keeps_process_session_and_words(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await turn(conversation, "warm up")
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         await conversation.send(say("!slow 500 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()
@@ -51,128 +47,128 @@ async def test_a_clean_interrupt_keeps_process_session_and_words(tmp_path: Path)
         assert states(found, "agent_state")[-1]["stop_reason"] == "cancelled"
         after = await turn(conversation, "next")
         assert answer(after) == "echo: next "
-        assert conversation.runner.pid == pid
-        assert house.log.prompts() == ["warm up", "!slow 500 20", "next"]
+        assert conversation.agent.ready_pid == pid
+        assert harness.log.prompts() == ["warm up", "!slow 500 20", "next"]
 
 
 async def test_core_calls_an_interrupt_a_pause(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start(vocabulary=Vocabulary.CORE)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(vocabulary=Vocabulary.CORE)
         await conversation.send(say("!hang"), run=True)
-        await until(lambda: house.log.prompts())
+        await until(lambda: harness.log.prompts())
         await conversation.interrupt()
         assert kinds(await events(conversation))[-1] == "PauseEvent"
 
 
 async def test_an_agent_that_ignores_a_cancel_loses_its_process_and_nothing_else(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start("cancel=ignore", "without=close")
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("cancel=ignore", "without=close")
         await turn(conversation, "remember me")
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()  # control returns though nothing has settled
         assert conversation.record.execution_status == "paused"
-        await until(lambda: conversation.runner.pid != pid, "the end of the process")
+        await until(lambda: conversation.agent.ready_pid != pid, "the end of the process")
         found = await turn(conversation, "!remember")
         assert "remember me" in answer(found)
-        assert conversation.runner.pid != pid
+        assert conversation.agent.ready_pid != pid
         assert kinds(await events(conversation)).count("InterruptEvent") == 1
 
 
 async def test_an_agent_that_ignores_a_cancel_but_closes_its_session_keeps_its_process(
     tmp_path: Path,
 ) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start("cancel=ignore")
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("cancel=ignore")
         await turn(conversation, "remember me")
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()
-        await until(lambda: not conversation.runner.busy, "the end of the turn")
-        assert house.log.received("session/close")
+        await until(lambda: not conversation.busy, "the end of the turn")
+        assert harness.log.received("session/close")
         assert "remember me" in answer(await turn(conversation, "!remember"))
-        assert conversation.runner.pid == pid
+        assert conversation.agent.ready_pid == pid
         assert conversation.record.agent_state["memory"] == "resumed"
 
 
 async def test_a_message_waits_until_a_closed_session_is_open_again(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start("cancel=ignore")
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("cancel=ignore")
         await turn(conversation, "remember me")
-        keeper = conversation.runner.keeper
-        pid, reopen, gate = conversation.runner.pid, keeper.reopen, trio.Event()
+        lifecycle = conversation.agent
+        pid, reopen, gate = conversation.agent.ready_pid, lifecycle.reopen, trio.Event()
 
-        async def reopen_later(run: AgentRun) -> bool:
+        async def reopen_later(run: Incarnation) -> bool:
             await gate.wait()
             return await reopen(run)
 
-        keeper.reopen = reopen_later  # type: ignore[method-assign]
+        lifecycle.reopen = reopen_later  # type: ignore[method-assign]
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()
-        await until(lambda: not conversation.runner.busy, "the end of the turn")
+        await until(lambda: not conversation.busy, "the end of the turn")
         before = conversation.log.last_seq
         await conversation.send(say("!remember"), run=True)
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert house.log.prompts() == ["remember me", "!slow 2000 20"]
+        assert harness.log.prompts() == ["remember me", "!slow 2000 20"]
         gate.set()
         await settled(conversation)
         assert "remember me" in answer((await events(conversation))[before + 1 :])
-        assert conversation.runner.pid == pid
-        assert len(house.log.received("initialize")) == 1
+        assert conversation.agent.ready_pid == pid
+        assert len(harness.log.received("initialize")) == 1
 
 
 async def test_interrupting_a_start_keeps_the_message(tmp_path: Path) -> None:
-    async with open_house(tmp_path, deadlines=Deadlines()) as house:
-        conversation = await house.start("hang=init")
+    async with open_harness(tmp_path, deadlines=Deadlines()) as harness:
+        conversation = await harness.start("hang=init")
         await conversation.send(say("hello"), run=True)
-        await until(lambda: house.log.received("initialize"))
+        await until(lambda: harness.log.received("initialize"))
         await conversation.interrupt()
         assert conversation.record.execution_status == "paused"
-        assert house.log.prompts() == []
-        assert [item.message for item in conversation.inbox] == [say("hello")]
+        assert harness.log.prompts() == []
+        assert conversation.queued == [say("hello")]
 
 
 async def test_pause_lets_the_turn_end_and_takes_no_more(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await conversation.send(say("!slow 20 20"), run=True)
         await conversation.send(say("second"), run=True)
-        await until(lambda: house.log.prompts())
+        await until(lambda: harness.log.prompts())
         await conversation.pause()
         assert conversation.record.execution_status == "paused"
-        await until(lambda: not conversation.runner.busy)
-        assert house.log.prompts() == ["!slow 20 20"]
+        await until(lambda: not conversation.busy)
+        assert harness.log.prompts() == ["!slow 20 20"]
         assert conversation.record.execution_status == "paused"
         assert "PauseEvent" in kinds(await events(conversation))
         await conversation.run()
         assert await settled(conversation) == "finished"
-        assert house.log.prompts() == ["!slow 20 20", "second"]
+        assert harness.log.prompts() == ["!slow 20 20", "second"]
 
 
 async def test_run_after_an_interrupt_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await conversation.send(say("!slow 500 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()
         await conversation.run()
         assert await settled(conversation) == "finished"
-        prompts = house.log.prompts()
+        prompts = harness.log.prompts()
         assert prompts[0] == "!slow 500 20"
         assert "Continue where you left off" in prompts[1]
         assert len(prompts) == 2
 
 
 async def test_a_cancelled_turn_that_ends_another_way_is_told_as_that(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start("cancel=ignore")
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("cancel=ignore")
         await conversation.send(say("!text a\n!sleep 0.1\n!stop refusal"), run=True)
         await speaking(conversation)
         await conversation.interrupt()
-        assert not conversation.runner.busy
+        assert not conversation.busy
         found = await events(conversation)
         assert conversation.record.execution_status == "error"
         assert kinds(found)[-1] == "ConversationErrorEvent"
@@ -194,23 +190,23 @@ async def waiting_to_try_again(conversation: Conversation) -> None:
 
 
 async def test_an_interrupt_between_two_tries_needs_no_agent(tmp_path: Path) -> None:
-    async with open_house(tmp_path, deadlines=PATIENT, restart=RestartPolicy(first_pause=60.0)) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, deadlines=PATIENT, restart=RestartPolicy(first_pause=60.0)) as harness:
+        conversation = await harness.start()
         await waiting_to_try_again(conversation)
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: conversation.runner.pid is None)
+        await until(lambda: conversation.agent.ready_pid is None)
         await conversation.interrupt()
-        assert not conversation.runner.busy
+        assert not conversation.busy
         assert conversation.record.execution_status == "paused"
         assert "ConversationErrorEvent" not in kinds(await events(conversation))
 
 
 async def test_a_forced_stop_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
-    async with open_house(tmp_path, deadlines=PATIENT) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, deadlines=PATIENT) as harness:
+        conversation = await harness.start()
         await waiting_to_try_again(conversation)
-        await conversation.runner.stop_agent(force=True)
-        await until(lambda: not conversation.runner.busy, "the end of the turn")
+        await conversation.stop_agent(force=True)
+        await until(lambda: not conversation.busy, "the end of the turn")
         assert conversation.record.execution_status == "paused"

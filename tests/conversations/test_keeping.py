@@ -4,35 +4,43 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 import trio
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from house import QUICK, answer, events, one, open_house, say, settled, speaking, states, turn, until
-
 from supervisor.agents import RestartPolicy, tree
-from supervisor.conversations.admission import Limits, memory_budget
+from supervisor.conversations.agent.admission import Limits, memory_budget
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.errors import AtCapacity
+from supervisor.conversations.state.errors import AtCapacity
+from tests.conversations.harness import (
+    QUICK,
+    answer,
+    events,
+    one,
+    open_harness,
+    say,
+    settled,
+    speaking,
+    states,
+    turn,
+    until,
+)
 
 SOON = RestartPolicy(first_pause=0.05, longest_pause=0.1)
 
 
 async def test_a_crashed_idle_agent_comes_back_by_itself_and_remembers(tmp_path: Path) -> None:
-    async with open_house(tmp_path, restart=SOON) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, restart=SOON) as harness:
+        conversation = await harness.start()
         await turn(conversation, "the word is tulip")
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: conversation.runner.pid not in (None, pid), "the restart")
+        await until(lambda: conversation.agent.ready_pid not in (None, pid), "the restart")
         assert conversation.record.execution_status == "finished"  # nobody's turn was lost
-        assert conversation.runner.keeper.restarts == 1
-        assert "SIGKILL" in str(conversation.runner.keeper.last_exit)
+        assert conversation.agent.restarts == 1
+        assert "SIGKILL" in str(conversation.agent.last_exit)
         phases = states(await events(conversation), "agent_phase")
         assert phases[-4:] == ["restarting", "installing", "starting", "ready"]
         (ended,) = states(await events(conversation), "agent_exit")
@@ -42,83 +50,83 @@ async def test_a_crashed_idle_agent_comes_back_by_itself_and_remembers(tmp_path:
 
 
 async def test_an_orderly_exit_is_no_crash(tmp_path: Path) -> None:
-    async with open_house(tmp_path, restart=SOON) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, restart=SOON) as harness:
+        conversation = await harness.start()
         await turn(conversation, "!crash 0")
-        await until(lambda: conversation.runner.keeper.phase == "exited")
+        await until(lambda: conversation.agent.phase == "exited")
         await trio.sleep(0.2)
-        assert len(house.log.pids()) == 1
-        assert house.supervisor.figures().crashes_total == 0
+        assert len(harness.log.pids()) == 1
+        assert harness.supervisor.figures().crashes_total == 0
 
 
 async def test_a_crash_loop_ends_with_a_parked_agent_and_an_operator_ends_that(tmp_path: Path) -> None:
     policy = RestartPolicy(crashes=3, first_pause=0.01, longest_pause=0.01)
-    async with open_house(tmp_path, restart=policy) as house:
-        conversation = await house.start("crash=idle:9")  # after every answer
+    async with open_harness(tmp_path, restart=policy) as harness:
+        conversation = await harness.start("crash=idle:9")  # after every answer
         for _ in range(10):
             await turn(conversation, "hello")
-            if conversation.runner.keeper.phase == "parked":
+            if conversation.agent.phase == "parked":
                 break
-        assert conversation.runner.keeper.phase == "parked"
+        assert conversation.agent.phase == "parked"
         assert conversation.record.execution_status == "error"
         errors = [e for e in await events(conversation) if e["kind"] == "ConversationErrorEvent"]
         assert errors[-1]["code"] == "AgentParked"
-        before = len(house.log.pids())
+        before = len(harness.log.pids())
         refused = await turn(conversation, "please")
         assert one(refused, "ConversationErrorEvent")["code"] == "AgentParked"
-        assert len(house.log.pids()) == before
-        await house.supervisor.restart_agent(conversation.id)
-        assert len(house.log.pids()) == before + 1
-        assert conversation.runner.keeper.phase in {"ready", "restarting"}
+        assert len(harness.log.pids()) == before
+        await harness.supervisor.restart_agent(conversation.id)
+        assert len(harness.log.pids()) == before + 1
+        assert conversation.agent.phase in {"ready", "restarting"}
 
 
 async def test_an_operator_restarts_a_busy_agent_and_the_session_goes_on(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await turn(conversation, "the word is tulip")
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         await conversation.send(say("!slow 500 20"), run=True)
         await speaking(conversation)
-        await house.supervisor.restart_agent(conversation.id)
+        await harness.supervisor.restart_agent(conversation.id)
         assert conversation.record.execution_status == "paused"
-        assert conversation.runner.pid not in (None, pid)
-        assert len(house.log.received("session/close")) == 1
+        assert conversation.agent.ready_pid not in (None, pid)
+        assert len(harness.log.received("session/close")) == 1
         assert "tulip" in answer(await turn(conversation, "!remember"))
-        (view,) = await house.supervisor.agents()
+        (view,) = await harness.supervisor.agents()
         assert (view.restarts, view.state, view.provider) == (1, "ready", "custom")
         assert view.rss_bytes is not None
         assert view.rss_bytes > 1_000_000
 
 
 async def test_force_waits_for_nothing(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start("cancel=ignore", "without=close")
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("cancel=ignore", "without=close")
         await conversation.send(say("!hang"), run=True)
-        await until(lambda: house.log.prompts())
-        await house.supervisor.restart_agent(conversation.id, force=True)
-        assert conversation.runner.keeper.phase == "ready"
+        await until(lambda: harness.log.prompts())
+        await harness.supervisor.restart_agent(conversation.id, force=True)
+        assert conversation.agent.phase == "ready"
         assert conversation.record.execution_status == "paused"
 
 
 async def test_a_stopped_agent_comes_back_with_the_next_message(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await turn(conversation, "hello")
-        await house.supervisor.stop_agent(conversation.id)
-        assert conversation.runner.pid is None
-        assert conversation.runner.keeper.phase == "stopped"
-        assert await house.supervisor.agents() == []
+        await harness.supervisor.stop_agent(conversation.id)
+        assert conversation.agent.ready_pid is None
+        assert conversation.agent.phase == "stopped"
+        assert await harness.supervisor.agents() == []
         assert answer(await turn(conversation, "again")) == "echo: again "
 
 
 async def test_an_operator_stops_an_agent_that_is_coming_back(tmp_path: Path) -> None:
-    async with open_house(tmp_path, restart=RestartPolicy(first_pause=60.0)) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, restart=RestartPolicy(first_pause=60.0)) as harness:
+        conversation = await harness.start()
         await turn(conversation, "!crash 1")
-        await until(lambda: conversation.runner.keeper.phase == "restarting")
-        await house.supervisor.stop_agent(conversation.id)
-        assert conversation.runner.keeper.phase == "stopped"
-        assert len(house.log.pids()) == 1
+        await until(lambda: conversation.agent.phase == "restarting")
+        await harness.supervisor.stop_agent(conversation.id)
+        assert conversation.agent.phase == "stopped"
+        assert len(harness.log.pids()) == 1
 
 
 async def test_a_stop_in_the_moment_of_the_crash_is_heard(
@@ -127,77 +135,79 @@ async def test_a_stop_in_the_moment_of_the_crash_is_heard(
     """The stop may run before the task that brings the agent back has run at all. Trio runs the two in an
     order of chance, so the moment is tried often."""
     async with (
-        open_house(tmp_path, restart=RestartPolicy(first_pause=60.0)) as house,
+        open_harness(tmp_path, restart=RestartPolicy(first_pause=60.0)) as harness,
         trio.open_nursery() as stops,
     ):
 
         def stop_at_once(conversation: Conversation, phase: str) -> None:
             if phase == "restarting":
-                stops.start_soon(house.supervisor.stop_agent, conversation.id)
+                stops.start_soon(harness.supervisor.stop_agent, conversation.id)
 
         for _ in range(10):
-            conversation = await house.start()
-            host = conversation.runner.keeper._host
-            told = host.phase_changed
+            conversation = await harness.start()
+            reports = conversation._runner.reports
+            told = reports.phase
             monkeypatch.setattr(
-                host,
-                "phase_changed",
+                reports,
+                "phase",
                 lambda phase, told=told, of=conversation: (told(phase), stop_at_once(of, phase)),
             )
             await turn(conversation, "!crash 1")
-            await until(lambda of=conversation: of.runner.keeper.phase == "stopped", "the stop")
-        assert len(house.log.pids()) == 10
+            await until(lambda of=conversation: of.agent.phase == "stopped", "the stop")
+        assert len(harness.log.pids()) == 10
 
 
 async def test_at_the_limit_the_longest_idle_makes_room_and_comes_back(tmp_path: Path) -> None:
-    async with open_house(tmp_path, limits=Limits(agents=2)) as house:
-        first, second, third = [await house.start() for _ in range(3)]
+    async with open_harness(tmp_path, limits=Limits(agents=2)) as harness:
+        first, second, third = [await harness.start() for _ in range(3)]
         for conversation in (first, second, third):
             await turn(conversation, "the word is tulip")
-        assert first.runner.keeper.phase == "hibernated"
-        assert second.runner.pid is not None
-        assert house.supervisor.figures().live_agents == 2
+        assert first.agent.phase == "hibernated"
+        assert second.agent.ready_pid is not None
+        assert harness.supervisor.figures().live_agents == 2
         assert "tulip" in answer(await turn(first, "!remember"))
-        assert second.runner.keeper.phase == "hibernated"
+        assert second.agent.phase == "hibernated"
 
 
 async def test_nobody_busy_makes_room_and_who_comes_too_late_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.conversations.admission.SAMPLE_SECONDS", 600)  # the end of a turn is told
-    async with open_house(tmp_path, limits=Limits(agents=1)) as house:
-        first, second = await house.start(), await house.start()
+    monkeypatch.setattr(
+        "supervisor.conversations.agent.admission.SAMPLE_SECONDS", 600
+    )  # the end of a turn is told
+    async with open_harness(tmp_path, limits=Limits(agents=1)) as harness:
+        first, second = await harness.start(), await harness.start()
         await first.send(say("!slow 30 20"), run=True)
-        await until(lambda: first.runner.pid)
+        await until(lambda: first.agent.ready_pid)
         await second.send(say("hello"), run=True)
-        await until(lambda: second.runner.keeper.phase == "queued")
-        assert house.supervisor.figures().queued == 1
+        await until(lambda: second.agent.phase == "queued")
+        assert harness.supervisor.figures().queued == 1
         assert await settled(second) == "finished"
         assert await settled(first) == "finished"
 
 
 async def test_a_full_server_refuses_where_the_operator_wants_that(tmp_path: Path) -> None:
-    async with open_house(tmp_path, limits=Limits(agents=1, full="refuse")) as house:
-        first, second = await house.start(), await house.start()
+    async with open_harness(tmp_path, limits=Limits(agents=1, full="refuse")) as harness:
+        first, second = await harness.start(), await harness.start()
         await first.send(say("!slow 500 20"), run=True)
-        await until(lambda: first.runner.pid)
+        await until(lambda: first.agent.ready_pid)
         with pytest.raises(AtCapacity) as refused:
             await second.send(say("hello"), run=True)
         assert refused.value.retry_after > 0
         assert second.log.last_seq == -1  # nothing was taken, so nothing is owed
         await first.interrupt()
-        await until(lambda: not first.runner.busy)
+        await until(lambda: not first.busy)
         await second.send(say("hello"), run=True)
         assert await settled(second) == "finished"
 
 
 async def test_memory_is_a_limit_too(tmp_path: Path) -> None:
-    async with open_house(tmp_path, limits=Limits(memory_bytes=1)) as house:
-        first, second = await house.start(), await house.start()
+    async with open_harness(tmp_path, limits=Limits(memory_bytes=1)) as harness:
+        first, second = await harness.start(), await harness.start()
         await turn(first, "hello")
-        await first.runner.keeper.measure()
+        await first.agent.measure()
         await turn(second, "hello")
-        assert first.runner.keeper.phase == "hibernated"
+        assert first.agent.phase == "hibernated"
 
 
 async def test_all_agents_are_measured_in_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,36 +218,36 @@ async def test_all_agents_are_measured_in_one_look(tmp_path: Path, monkeypatch: 
         looks.append(1)
         return table()
 
-    async with open_house(tmp_path) as house:
+    async with open_harness(tmp_path) as harness:
         for _ in range(3):
-            await turn(await house.start(), "hello")
+            await turn(await harness.start(), "hello")
         monkeypatch.setattr(tree, "process_table", counted)
-        views = await house.supervisor.agents()
+        views = await harness.supervisor.agents()
         assert len(looks) == 1
         assert all(view.rss_bytes and view.processes for view in views)
         assert len(views) == 3
 
 
 async def test_idle_agents_go_to_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.conversations.admission.SAMPLE_SECONDS", 0.05)
-    async with open_house(tmp_path, limits=Limits(idle_seconds=0.2)) as house:
-        conversation = await house.start()
+    monkeypatch.setattr("supervisor.conversations.agent.admission.SAMPLE_SECONDS", 0.05)
+    async with open_harness(tmp_path, limits=Limits(idle_seconds=0.2)) as harness:
+        conversation = await harness.start()
         await turn(conversation, "the word is tulip")
-        await until(lambda: conversation.runner.keeper.phase == "hibernated")
-        assert len(house.log.received("session/close")) == 1
+        await until(lambda: conversation.agent.phase == "hibernated")
+        assert len(harness.log.received("session/close")) == 1
         assert "tulip" in answer(await turn(conversation, "!remember"))
 
 
 async def test_an_agent_that_somebody_waits_for_stays_awake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.conversations.admission.SAMPLE_SECONDS", 0.05)
-    async with open_house(tmp_path, limits=Limits(idle_seconds=0.1), deadlines=QUICK) as house:
-        conversation = await house.start(confirmation_policy={"kind": "AlwaysConfirm"})
+    monkeypatch.setattr("supervisor.conversations.agent.admission.SAMPLE_SECONDS", 0.05)
+    async with open_harness(tmp_path, limits=Limits(idle_seconds=0.1), deadlines=QUICK) as harness:
+        conversation = await harness.start(confirmation_policy={"kind": "AlwaysConfirm"})
         await conversation.send(say("!perm"), run=True)
         await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
         await trio.sleep(0.4)
-        assert conversation.runner.pid is not None
+        assert conversation.agent.ready_pid is not None
         await conversation.interrupt()
 
 

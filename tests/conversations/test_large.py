@@ -7,13 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
-from supervisor.conversations.clip import PAYLOAD_BYTES, clip_payload
-from supervisor.conversations.large import PIECE_CHARS, Relieved
-from supervisor.conversations.large import relieve as relieve_within
-from supervisor.conversations.originals import BLOB_BYTES, Allowance, Originals
+from supervisor.conversations.recording.attachments import BLOB_BYTES, Allowance, Originals
+from supervisor.conversations.recording.large import PIECE_CHARS, Relieved
+from supervisor.conversations.recording.large import relieve as relieve_within
+from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, clip_payload
 from supervisor.credentials.masking import HIDDEN, NOTHING, Masker
-
-from .house import answer, open_house, states, turn
+from tests.conversations.harness import answer, open_harness, states, turn
 
 MEGABYTE = 1 << 20
 SECRET = "sk-live-abcdefghijklmnop"
@@ -48,20 +47,20 @@ def test_members_are_cut_and_their_whole_is_set_aside() -> None:
     update = relieved.params["toolCall"]
     assert (update["toolCallId"], update["rawOutput"]["lines"][0]) == ("c", "x" * 100)
     assert len(orjson.dumps(update)) < PAYLOAD_BYTES
-    (spill,) = relieved.spills
-    assert spill.masked
-    assert spill.blob_id in update["rawOutput"]["lines"][2]
-    assert orjson.loads(spill.body) == {"lines": ["x" * 100, HIDDEN, "y" * MEGABYTE]}
+    (attachment,) = relieved.attachments
+    assert attachment.masked
+    assert attachment.blob_id in update["rawOutput"]["lines"][2]
+    assert orjson.loads(attachment.body) == {"lines": ["x" * 100, HIDDEN, "y" * MEGABYTE]}
     # An event does not cut it again.
-    assert clip_payload(update["rawOutput"], "event").spills == ()
+    assert clip_payload(update["rawOutput"], "event").attachments == ()
 
 
 def test_a_secret_is_found_where_an_original_is_cut_into_pieces() -> None:
     filler = "z" * (BLOB_BYTES - len(SECRET) // 2 - len('{"a":"'))
     call = {"toolCallId": "c", "rawInput": {"a": filler + SECRET + filler}}
     (relieved,) = relieve("session/request_permission", {"toolCall": call}, Masker([SECRET]))
-    whole = b"".join(spill.body for spill in relieved.spills)
-    assert len(relieved.spills) > 1
+    whole = b"".join(attachment.body for attachment in relieved.attachments)
+    assert len(relieved.attachments) > 1
     assert SECRET.encode() not in whole
     assert HIDDEN.encode() in whole
 
@@ -70,7 +69,7 @@ def test_no_more_is_set_aside_than_the_conversation_may() -> None:
     originals = Originals(Allowance(turn_bytes=3 * MEGABYTE))
     update = params(sessionUpdate="tool_call", toolCallId="c", rawOutput="o" * 2 * MEGABYTE)
     (first,) = relieve_within("session/update", update, NOTHING, originals)
-    assert len(first.spills) == 1
+    assert len(first.attachments) == 1
     (second,) = relieve_within("session/update", update, NOTHING, originals)
     assert "lost" in second["update"]["rawOutput"]
 
@@ -108,15 +107,15 @@ def test_odd_parameters_stay(odd: Any) -> None:
 
 
 async def test_a_large_text_comes_through_in_one_piece(tmp_path):
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, f"!huge {700_000}")
         assert answer(found) == "h" * 700_000
 
 
 async def test_a_large_output_is_cut_and_can_be_fetched(tmp_path):
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, f"!bigtool {3 * MEGABYTE}")
         ended = [e for e in found if e["kind"] == "ACPToolCallEvent"][-1]
         text = ended["raw_output"]["output"]
@@ -128,8 +127,8 @@ async def test_a_large_output_is_cut_and_can_be_fetched(tmp_path):
 
 
 async def test_what_is_too_heavy_is_told_and_the_turn_goes_on(tmp_path):
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, "!heavy 200000\nafterwards")
         (dropped,) = states(found, "acp_dropped")
         assert (dropped["kind"], dropped["method"]) == ("oversize_frame", "session/update")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,14 +20,11 @@ import httpx2
 import pytest
 import trio
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from house import House, NoCipher, answer, open_house, states, turn
-from support.mcp_servers import TOOLS, RealServer, real_server
-
-from supervisor.conversations.mcp_logins import CannotRenew, McpLogins
-from supervisor.conversations.mcp_probe import McpProbe
+from supervisor.conversations.mcp.logins import CannotRenew, McpLogins
+from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.mcp.logins import LoginStore
+from tests.conversations.harness import Harness, NoCipher, answer, open_harness, states, turn
+from tests.support.mcp_servers import TOOLS, RealServer, real_server
 
 SECONDS = 60.0
 
@@ -62,16 +58,16 @@ def configure(root: Path, **entry: Any) -> None:
 
 
 @asynccontextmanager
-async def logged_in(root: Path, *options: str) -> AsyncIterator[tuple[House, RealServer]]:
+async def logged_in(root: Path, *options: str) -> AsyncIterator[tuple[Harness, RealServer]]:
     with real_server("oauth", root, *options) as server:
         await log_in(root, server)
         configure(root, url=server.url)
-        async with open_house(root, logins=True) as house:
-            yield house, server
+        async with open_harness(root) as harness:
+            yield harness, server
 
 
-def given(house: House) -> dict[str, Any]:
-    (server,) = house.log.received("session/new")[-1]["params"]["mcpServers"]
+def given(harness: Harness) -> dict[str, Any]:
+    (server,) = harness.log.received("session/new")[-1]["params"]["mcpServers"]
     return server
 
 
@@ -88,27 +84,27 @@ async def ask(url: str, method: str = "POST", **more: Any) -> httpx2.Response:
 
 
 async def test_a_token_that_lasts_is_a_header(tmp_path: Path) -> None:
-    async with logged_in(tmp_path, "--lifetime", "0") as (house, server):
-        conversation = await house.start()
+    async with logged_in(tmp_path, "--lifetime", "0") as (harness, server):
+        conversation = await harness.start()
         await turn(conversation, "hello")
         token = server.lines("took")[-1].split()[1]
-        assert given(house)["url"] == server.url
-        assert given(house)["headers"] == [{"name": "Authorization", "value": f"Bearer {token}"}]
+        assert given(harness)["url"] == server.url
+        assert given(harness)["headers"] == [{"name": "Authorization", "value": f"Bearer {token}"}]
         assert token not in answer(await turn(conversation, f"!text it is {token}"))
 
 
 async def test_a_token_that_expires_is_added_by_a_proxy(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as (house, server):
-        conversation = await house.start()
+    async with logged_in(tmp_path) as (harness, server):
+        conversation = await harness.start()
         found = await turn(conversation, "hello")
         assert states(found, "mcp_servers")[0]["active"] == [
             {"name": "calc", "transport": "http", "source": "file"}
         ]
-        url = given(house)["url"]
+        url = given(harness)["url"]
         parts = urlsplit(url)
         assert parts.hostname == "127.0.0.1"
         assert len(parts.path) > 40
-        assert given(house)["headers"] == []
+        assert given(harness)["headers"] == []
         works = await uses(tmp_path, url)
         assert (works["ok"], works["tool_result"]["text"]) == (True, "the secret sum is 1002"), works
         assert [tool["name"] for tool in works["tools"]] == TOOLS
@@ -139,30 +135,30 @@ async def test_a_token_that_expires_is_added_by_a_proxy(tmp_path: Path) -> None:
         assert path not in answer(await turn(conversation, f"!text it is {path}"))
         before = len(server.lines("took"))
 
-        await house.supervisor.stop_agent(conversation.id)
+        await harness.supervisor.stop_agent(conversation.id)
         with pytest.raises(httpx2.ConnectError):
             await ask(url)
         assert len(server.lines("took")) == before
-        assert "access-" not in house.log.path.read_text()
+        assert "access-" not in harness.log.path.read_text()
 
 
 async def test_a_token_that_is_refused_is_renewed_at_once(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as (house, server):
-        conversation = await house.start()
+    async with logged_in(tmp_path) as (harness, server):
+        conversation = await harness.start()
         await turn(conversation, "hello")
         state = store(tmp_path).get(server.url)
         assert state is not None
         change(tmp_path, server, tokens={**state["tokens"], "access_token": "access-no-longer"})
-        assert (await uses(tmp_path, given(house)["url"]))["ok"]
+        assert (await uses(tmp_path, given(harness)["url"]))["ok"]
         assert server.lines("refreshed") == ["refreshed"]
 
 
 async def test_a_login_that_ends_is_told_to_the_agent(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as (house, server):
-        conversation = await house.start()
+    async with logged_in(tmp_path) as (harness, server):
+        conversation = await harness.start()
         await turn(conversation, "hello")
         store(tmp_path).drop(server.url)
-        refused = await ask(given(house)["url"], json={})
+        refused = await ask(given(harness)["url"], json={})
         assert refused.status_code == 401
         assert "ostler mcp login calc" in refused.text
         assert "www-authenticate" not in refused.headers
@@ -170,21 +166,21 @@ async def test_a_login_that_ends_is_told_to_the_agent(tmp_path: Path) -> None:
 
 async def test_without_a_login_the_server_is_left_out(tmp_path: Path) -> None:
     configure(tmp_path, url="http://127.0.0.1:1/mcp")
-    async with open_house(tmp_path, logins=True) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, "hello")
         (dropped,) = states(found, "mcp_servers")[0]["dropped"]
         assert dropped == {"name": "calc", "reason": "nobody has logged in to it: `ostler mcp login calc`"}
-        assert house.log.received("session/new")[-1]["params"]["mcpServers"] == []
+        assert harness.log.received("session/new")[-1]["params"]["mcpServers"] == []
         assert "ostler mcp login calc" in answer(await turn(conversation, "/mcp"))
 
 
 async def test_a_server_over_sse_gets_a_header_and_a_note(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as (house, server):
+    async with logged_in(tmp_path) as (harness, server):
         configure(tmp_path, url=server.url, transport="sse")
-        conversation = await house.start('capability={"mcpCapabilities": {"http": true, "sse": true}}')
+        conversation = await harness.start('capability={"mcpCapabilities": {"http": true, "sse": true}}')
         found = await turn(conversation, "hello")
-        assert given(house)["headers"][0]["value"].startswith("Bearer access-")
+        assert given(harness)["headers"][0]["value"].startswith("Bearer access-")
         (note,) = states(found, "mcp_servers")[0]["notes"]
         assert "not renewed" in note["reason"]
 
@@ -221,26 +217,26 @@ async def test_an_authorization_server_that_is_away_ends_no_login_that_still_cou
 
 async def test_a_stream_through_the_proxy_ends_with_the_agents_connection(tmp_path: Path) -> None:
     """A stream that says nothing is held open for as long as the agent wants it, and no longer."""
-    async with logged_in(tmp_path) as (house, server):
-        conversation = await house.start()
+    async with logged_in(tmp_path) as (harness, server):
+        conversation = await harness.start()
         await turn(conversation, "hello")
-        parts = urlsplit(given(house)["url"])
+        parts = urlsplit(given(harness)["url"])
         head = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: text/event-stream\r\n\r\n"
         open_one = partial(socket.create_connection, (parts.hostname, parts.port), 10)
         for _ in range(70):  # more than there may be at once
             with await trio.to_thread.run_sync(open_one) as connection:
                 connection.sendall(head.encode())
         with trio.fail_after(30):
-            while not (await uses(tmp_path, given(house)["url"]))["ok"]:
+            while not (await uses(tmp_path, given(harness)["url"]))["ok"]:
                 await trio.sleep(0.2)
         assert server.lines("took")
 
 
 async def test_requests_that_are_none(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as (house, _):
-        conversation = await house.start()
+    async with logged_in(tmp_path) as (harness, _):
+        conversation = await harness.start()
         await turn(conversation, "hello")
-        parts = urlsplit(given(house)["url"])
+        parts = urlsplit(given(harness)["url"])
         for sent in (
             b"\x00\xff\r\n\r\n",
             b"GET / HTTP/1.1\r\n\r\n",
@@ -256,4 +252,4 @@ async def test_requests_that_are_none(tmp_path: Path) -> None:
                         await stream.receive_some(100)
                     except trio.BrokenResourceError:
                         pass
-        assert (await uses(tmp_path, given(house)["url"]))["ok"]
+        assert (await uses(tmp_path, given(harness)["url"]))["ok"]

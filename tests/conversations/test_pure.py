@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 from supervisor.acp import PermissionOption
 from supervisor.acp.schema import Usage as TokenUsage
-from supervisor.conversations import permissions, prompt, usage
-from supervisor.conversations.clip import PAYLOAD_BYTES, TEXT_BYTES, clip_payload, clip_text
-from supervisor.conversations.history import REPEATED_BYTES, OpenCalls, speech
-from supervisor.conversations.record import ConversationRecord
-from supervisor.conversations.recorder import later
-from supervisor.conversations.start import StartRequest, choose_vocabulary
-from supervisor.conversations.starting import wait_to_restore
-from supervisor.conversations.translate import Usage
-from supervisor.conversations.turn import Turn, outcome_of
+from supervisor.conversations.agent.opening import wait_to_restore
+from supervisor.conversations.recording import prompt, usage
+from supervisor.conversations.recording.history import REPEATED_BYTES, OpenCalls, speech
+from supervisor.conversations.recording.recorder import later
+from supervisor.conversations.recording.translate import Usage
+from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, TEXT_BYTES, clip_payload, clip_text
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.start import StartRequest, choose_vocabulary
+from supervisor.conversations.state.turn import Turn, outcome_of
+from supervisor.conversations.turns import permissions
 from supervisor.events import Event, ImageContent, Message, TextContent, Vocabulary
 from supervisor.settings import AgentSettings
 
@@ -174,10 +175,10 @@ def test_cut_text_is_within_its_limit_and_keeps_head_and_tail(text: str, limit: 
     raw = (text * 20).encode()
     if len(raw) <= limit:
         assert clipped.value == text * 20
-        assert clipped.spills == ()
+        assert clipped.attachments == ()
     else:
-        (spill,) = clipped.spills
-        assert spill.body == raw
+        (attachment,) = clipped.attachments
+        assert attachment.body == raw
         assert len(clipped.value.encode()) <= limit + 100
         assert raw.decode().startswith(clipped.value.split("\n[... ")[0])
 
@@ -207,8 +208,8 @@ def test_small_payloads_pass_untouched(value: Any) -> None:
 def test_large_payloads_fit_and_come_back_whole(value: Any) -> None:
     clipped = clip_payload(value, "blob-1")
     assert len(orjson.dumps(clipped.value)) <= PAYLOAD_BYTES * 1.1
-    (spill,) = clipped.spills
-    whole = spill.body.decode() if isinstance(value, str) else orjson.loads(spill.body)
+    (attachment,) = clipped.attachments
+    whole = attachment.body.decode() if isinstance(value, str) else orjson.loads(attachment.body)
     assert whole == value
     assert "blob-1" in orjson.dumps(clipped.value).decode()
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import sys
 from pathlib import Path
 
 import trio.testing
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from house import (
+from supervisor.conversations.agent.admission import Limits
+from tests.conversations.harness import (
     PATIENCE_SECONDS,
     answer,
     calling,
     events,
     kinds,
     one,
-    open_house,
+    open_harness,
     say,
     settled,
     speaking,
@@ -26,8 +24,6 @@ from house import (
     turn,
     until,
 )
-
-from supervisor.conversations.admission import Limits
 
 
 def killed_now(root: Path) -> Path:
@@ -42,8 +38,8 @@ def killed_now(root: Path) -> Path:
 
 
 async def test_a_turn_that_was_cut_off_is_told_and_what_was_queued_is_prompted_once(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await turn(conversation, "the word is tulip")
         await conversation.send(say("!opentool\n!hang"), run=True)
         await conversation.send(say("!remember"), run=False)
@@ -51,81 +47,81 @@ async def test_a_turn_that_was_cut_off_is_told_and_what_was_queued_is_prompted_o
         await calling(conversation)
         await conversation.log.flushed()
         root = killed_now(tmp_path)
-    before = len(house.log.prompts())
-    async with open_house(root) as next_house:
-        conversation = await next_house.supervisor.get(conversation.id)
+    before = len(harness.log.prompts())
+    async with open_harness(root) as next_harness:
+        conversation = await next_harness.supervisor.get(conversation.id)
         assert await settled(conversation) == "finished"
         found = await events(conversation)
         assert one(found, "ConversationErrorEvent")["code"] == "ServerRestarted"
         calls = [e for e in found if e["kind"] == "ACPToolCallEvent"]
         assert [call["status"] for call in calls] == ["in_progress", "failed"]
         assert states(found, "execution_status")[-4:] == ["running", "error", "running", "finished"]
-        assert house.log.prompts()[before:] == ["!remember", "third"]
+        assert harness.log.prompts()[before:] == ["!remember", "third"]
         after = found[found.index(one(found, "ConversationErrorEvent")) :]
         finishes = [e for e in after if (e.get("action") or {}).get("kind") == "FinishAction"]
         assert "tulip" in answer(finishes[:1])
 
 
 async def test_a_message_whose_agent_had_not_started_is_no_turn_that_was_cut_off(tmp_path: Path) -> None:
-    async with open_house(tmp_path, limits=Limits(agents=1)) as house:
-        first, second = await house.start(), await house.start()
+    async with open_harness(tmp_path, limits=Limits(agents=1)) as harness:
+        first, second = await harness.start(), await harness.start()
         await first.send(say("!hang"), run=True)
-        await until(lambda: house.log.prompts())
+        await until(lambda: harness.log.prompts())
         await second.send(say("hello"), run=True)
-        await until(lambda: second.runner.keeper.phase == "queued")
+        await until(lambda: second.agent.phase == "queued")
         await second.log.flushed()
         root = killed_now(tmp_path)
-    async with open_house(root, limits=Limits(agents=1)) as next_house:
-        second = await next_house.supervisor.get(second.id)
+    async with open_harness(root, limits=Limits(agents=1)) as next_harness:
+        second = await next_harness.supervisor.get(second.id)
         assert await settled(second) == "finished"
         assert "ConversationErrorEvent" not in kinds(await events(second))
-        first = await next_house.supervisor.get(first.id)
+        first = await next_harness.supervisor.get(first.id)
         assert first.record.execution_status == "error"
-    assert house.log.prompts() == ["!hang", "hello"]
+    assert harness.log.prompts() == ["!hang", "hello"]
 
 
 async def test_what_nobody_asked_to_run_waits_for_that(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await conversation.send(say("later"), run=False)
-    async with open_house(tmp_path) as house:
-        conversation = await house.supervisor.get(conversation.id)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.supervisor.get(conversation.id)
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert conversation.record.execution_status == "idle"
-        assert house.log.prompts() == []
+        assert harness.log.prompts() == []
         await conversation.run()
         assert await settled(conversation) == "finished"
-        assert house.log.prompts() == ["later"]
+        assert harness.log.prompts() == ["later"]
 
 
 async def test_a_turn_that_a_pause_let_go_on_is_told_too_and_the_queue_stays_paused(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await conversation.send(say("!opentool\n!hang"), run=True)
         await calling(conversation)
         await conversation.send(say("queued"), run=False)
         await conversation.pause()
         root = killed_now(tmp_path)
-    async with open_house(root) as next_house:
-        conversation = await next_house.supervisor.get(conversation.id)
+    async with open_harness(root) as next_harness:
+        conversation = await next_harness.supervisor.get(conversation.id)
         await trio.testing.wait_all_tasks_blocked(0.05)
         found = await events(conversation)
         assert one(found, "ConversationErrorEvent")["code"] == "ServerRestarted"
         assert conversation.record.execution_status == "error"
-        assert [item.message for item in conversation.inbox] == [say("queued")]
-    async with open_house(root) as next_house:
-        again = await next_house.supervisor.get(conversation.id)
+        assert conversation.queued == [say("queued")]
+    async with open_harness(root) as next_harness:
+        again = await next_harness.supervisor.get(conversation.id)
         assert kinds(await events(again)) == kinds(found)  # told once
 
 
 async def test_an_orderly_end_pauses_what_runs(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await conversation.send(say("!slow 500 20"), run=True)
         await speaking(conversation)
         conversation_id = conversation.id
-    async with open_house(tmp_path) as house:
-        conversation = await house.supervisor.get(conversation_id)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.supervisor.get(conversation_id)
         assert conversation.record.execution_status == "paused"
         assert kinds(await events(conversation))[-1] == "InterruptEvent"
         found = await turn(conversation, "!remember")
@@ -133,12 +129,12 @@ async def test_an_orderly_end_pauses_what_runs(tmp_path: Path) -> None:
 
 
 async def test_the_tree_goes_on_where_it_was_after_a_start_of_the_server(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, "!tool")
         conversation_id = conversation.id
-    async with open_house(tmp_path) as house:
-        conversation = await house.supervisor.get(conversation_id)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.supervisor.get(conversation_id)
         leaf = [e["id"] for e in found if e["kind"] != "ConversationStateUpdateEvent"][-1]
         assert conversation.record.leaf_event_id == leaf
         after = await turn(conversation, "hello")
@@ -147,11 +143,11 @@ async def test_the_tree_goes_on_where_it_was_after_a_start_of_the_server(tmp_pat
 
 
 async def test_a_turn_may_end_while_the_server_drains(tmp_path: Path) -> None:
-    async with open_house(tmp_path, drain_seconds=PATIENCE_SECONDS) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, drain_seconds=PATIENCE_SECONDS) as harness:
+        conversation = await harness.start()
         await conversation.send(say("!slow 10 20"), run=True)
-        await until(lambda: house.log.prompts())
+        await until(lambda: harness.log.prompts())
         conversation_id = conversation.id
-    async with open_house(tmp_path) as house:
-        conversation = await house.supervisor.get(conversation_id)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.supervisor.get(conversation_id)
         assert conversation.record.execution_status == "finished"

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from house import answer, kinds, one, open_house, states, turn, until
+from tests.conversations.harness import answer, kinds, one, open_harness, states, turn, until
 
 
 async def test_a_crash_in_a_turn_is_told_with_its_last_words_and_the_next_message_goes_on(
     tmp_path: Path,
 ) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await turn(conversation, "my name is Bo")
         found = await turn(conversation, "!text half\n!crash 3")
         error = one(found, "ConversationErrorEvent")
@@ -27,12 +24,12 @@ async def test_a_crash_in_a_turn_is_told_with_its_last_words_and_the_next_messag
         after = await turn(conversation, "!remember")
         assert "my name is Bo" in answer(after)
         assert states(after, "agent_state")[-1]["memory"] in {"resumed", "loaded"}
-        assert len(house.log.pids()) == 2
+        assert len(harness.log.pids()) == 2
 
 
 async def test_what_an_agent_replays_is_not_recorded_again(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start("without=resume")
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("without=resume")
         await turn(conversation, "first")
         await turn(conversation, "!crash SIGKILL")
         found = await turn(conversation, "third")
@@ -41,25 +38,25 @@ async def test_what_an_agent_replays_is_not_recorded_again(tmp_path: Path) -> No
 
 
 async def test_lost_memory_is_said_and_made_up_for(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start("without=resume,load")
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("without=resume,load")
         await turn(conversation, "the word is tulip")
         await turn(conversation, "!crash 1")
         found = await turn(conversation, "what was it")
         notice = next(e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment")
         assert "could not be restored" in notice["llm_message"]["content"][0]["text"]
         assert states(found, "agent_state")[-1]["memory"] == "lost"
-        prompt = house.log.prompts()[-1]
+        prompt = harness.log.prompts()[-1]
         assert "the word is tulip" in prompt
         assert prompt.count("what was it") == 1
 
 
 async def test_an_agent_that_dies_over_its_memory_gets_a_new_session(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start("without=resume", "crash=load:1")
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("without=resume", "crash=load:1")
         await turn(conversation, "the word is tulip")
         await turn(conversation, "!crash 1")
         await until(lambda: conversation.record.agent_state.get("memory") == "lost")
-        assert len(house.log.received("session/load")) == 2
+        assert len(harness.log.received("session/load")) == 2
         await turn(conversation, "and now?")
-        assert "the word is tulip" in house.log.prompts()[-1]
+        assert "the word is tulip" in harness.log.prompts()[-1]

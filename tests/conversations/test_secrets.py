@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import sys
 from pathlib import Path
 
 import pytest
 import trio
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from house import answer, open_house, turn
-
 from supervisor.conversations.conversation import Conversation
 from supervisor.credentials.masking import HIDDEN
 from supervisor.journal import Frame, Stored
+from tests.conversations.harness import answer, open_harness, turn
 
 WORD = "tulip"
 SECRET = f'sk-demo-"{WORD}"-value/1'
@@ -51,8 +47,8 @@ async def follow(conversation: Conversation, into: list[str]) -> None:
     ],
 )
 async def test_no_event_and_no_frame_holds_it(tmp_path: Path, prompt: str) -> None:
-    async with open_house(tmp_path, secrets={"DEMO_TOKEN": SECRET}) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, secrets={"DEMO_TOKEN": SECRET}) as harness:
+        conversation = await harness.start()
         await turn(conversation, "hello")  # its words are the title
         seen: list[str] = []
         async with trio.open_nursery() as nursery:
@@ -66,8 +62,8 @@ async def test_no_event_and_no_frame_holds_it(tmp_path: Path, prompt: str) -> No
 
 
 async def test_output_that_comes_in_pieces(tmp_path: Path) -> None:
-    async with open_house(tmp_path, secrets={"DEMO_TOKEN": SECRET}) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, secrets={"DEMO_TOKEN": SECRET}) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, f"!streamtool {HALVES[0]} {HALVES[1]}")
         assert WORD not in str([e for e in found if e["source"] != "user"])
         assert HIDDEN in str(found)
@@ -75,8 +71,8 @@ async def test_output_that_comes_in_pieces(tmp_path: Path) -> None:
 
 async def test_what_is_set_aside_whole_holds_none_either(tmp_path: Path) -> None:
     secret = "o" * 5000
-    async with open_house(tmp_path, secrets={"DEMO_TOKEN": secret}) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, secrets={"DEMO_TOKEN": secret}) as harness:
+        conversation = await harness.start()
         found = await turn(conversation, "!bigtool 300000")  # its output is this letter again and again
         assert HIDDEN in str(found)
         with contextlib.closing(sqlite3.connect(tmp_path / "journal.sqlite3")) as journal:
@@ -87,15 +83,15 @@ async def test_what_is_set_aside_whole_holds_none_either(tmp_path: Path) -> None
 
 
 async def test_a_file_that_the_agent_writes_holds_what_it_wrote(tmp_path: Path) -> None:
-    async with open_house(tmp_path, secrets={"DEMO_TOKEN": SECRET}) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, secrets={"DEMO_TOKEN": SECRET}) as harness:
+        conversation = await harness.start()
         await turn(conversation, f"!fswrite key.txt {SECRET}")
         assert (tmp_path / "workspace" / "key.txt").read_text().strip() == SECRET
 
 
 async def test_a_secret_of_the_conversation_counts_too(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start(secrets={"OWN_TOKEN": SECRET})
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(secrets={"OWN_TOKEN": SECRET})
         assert answer(await turn(conversation, "!env OWN_TOKEN")).strip() == f"OWN_TOKEN={HIDDEN}"
 
 
@@ -104,42 +100,44 @@ def environment(pid: int | None) -> list[str]:
 
 
 async def test_a_changed_secret_is_told_and_counts_from_the_next_turn_on(tmp_path: Path) -> None:
-    async with open_house(tmp_path, secrets={"DEMO_TOKEN": "the-first-value"}) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, secrets={"DEMO_TOKEN": "the-first-value"}) as harness:
+        conversation = await harness.start()
         await turn(conversation, "the word is tulip")
-        first = conversation.runner.pid
-        (view,) = await house.supervisor.agents()
+        first = conversation.agent.ready_pid
+        (view,) = await harness.supervisor.agents()
         assert view.changed_secrets == []
-        house.secrets["DEMO_TOKEN"] = "the-second-value"
-        (view,) = await house.supervisor.agents()
+        harness.secrets["DEMO_TOKEN"] = "the-second-value"
+        (view,) = await harness.supervisor.agents()
         assert view.changed_secrets == ["DEMO_TOKEN"]
-        assert conversation.runner.pid == first  # told, and not yet applied: nobody has asked for anything
+        assert (
+            conversation.agent.ready_pid == first
+        )  # told, and not yet applied: nobody has asked for anything
         assert "tulip" in answer(await turn(conversation, "!remember"))
-        assert conversation.runner.pid != first
-        assert "DEMO_TOKEN=the-second-value" in environment(conversation.runner.pid)
-        assert conversation.runner.keeper.restarts == 0
-        second = conversation.runner.pid
+        assert conversation.agent.ready_pid != first
+        assert "DEMO_TOKEN=the-second-value" in environment(conversation.agent.ready_pid)
+        assert conversation.agent.restarts == 0
+        second = conversation.agent.ready_pid
         await conversation.set_secrets({"OWN_TOKEN": "another-value"})
         await turn(conversation, "hello")
-        assert conversation.runner.pid != second
-        assert "OWN_TOKEN=another-value" in environment(conversation.runner.pid)
-        third = conversation.runner.pid
+        assert conversation.agent.ready_pid != second
+        assert "OWN_TOKEN=another-value" in environment(conversation.agent.ready_pid)
+        third = conversation.agent.ready_pid
         await turn(conversation, "hello again")
-        assert conversation.runner.pid == third
+        assert conversation.agent.ready_pid == third
 
 
 async def test_a_session_that_could_not_come_back_is_left_to_an_operator(tmp_path: Path) -> None:
-    async with open_house(tmp_path, secrets={"DEMO_TOKEN": "the-first-value"}) as house:
-        conversation = await house.start("without=resume,load")
+    async with open_harness(tmp_path, secrets={"DEMO_TOKEN": "the-first-value"}) as harness:
+        conversation = await harness.start("without=resume,load")
         await turn(conversation, "hello")
-        pid = conversation.runner.pid
-        del house.secrets["DEMO_TOKEN"]
+        pid = conversation.agent.ready_pid
+        del harness.secrets["DEMO_TOKEN"]
         await turn(conversation, "hello again")
-        assert conversation.runner.pid == pid
-        assert (await house.supervisor.agent(conversation.id)).changed_secrets == ["DEMO_TOKEN"]
-        await house.supervisor.restart_agent(conversation.id)
-        assert not [entry for entry in environment(conversation.runner.pid) if "DEMO_TOKEN" in entry]
-        assert (await house.supervisor.agent(conversation.id)).changed_secrets == []
+        assert conversation.agent.ready_pid == pid
+        assert (await harness.supervisor.agent(conversation.id)).changed_secrets == ["DEMO_TOKEN"]
+        await harness.supervisor.restart_agent(conversation.id)
+        assert not [entry for entry in environment(conversation.agent.ready_pid) if "DEMO_TOKEN" in entry]
+        assert (await harness.supervisor.agent(conversation.id)).changed_secrets == []
 
 
 async def test_choices_that_travel_as_secrets_are_not_hidden(tmp_path: Path) -> None:
@@ -149,8 +147,8 @@ async def test_choices_that_travel_as_secrets_are_not_hidden(tmp_path: Path) -> 
         "AGENT_TOKEN": SECRET,
     }
     given["OTHER_BASE_URL"] = f"https://me:{WORD}-{WORD}@host/v1"
-    async with open_house(tmp_path, secrets=given) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path, secrets=given) as harness:
+        conversation = await harness.start()
         said = answer(await turn(conversation, "\n".join(f"!env {name}" for name in given)))
         assert "AGENT_MODE=workspace-write" in said
         assert "AGENT_BASE_URL=http://127.0.0.1:1/v1" in said
@@ -158,8 +156,8 @@ async def test_choices_that_travel_as_secrets_are_not_hidden(tmp_path: Path) -> 
 
 
 async def test_a_sessions_id_is_cut_short(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start()
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
         await turn(conversation, "hello")
         session_id = conversation.record.session_id
         assert session_id is not None

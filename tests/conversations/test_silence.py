@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from supervisor.conversations.silence import Silence
+from supervisor.conversations.turns.silence import Silence
 
 
 @attrs.define

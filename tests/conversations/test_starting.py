@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from house import answer, events, one, open_house, settled, turn
-
-from supervisor.conversations.deadlines import Deadlines
-from supervisor.conversations.start import StartRequest
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.start import StartRequest
 from supervisor.settings import AgentSettings
+from tests.conversations.harness import answer, events, one, open_harness, settled, turn
 
 
 @pytest.mark.parametrize(
@@ -28,43 +24,43 @@ from supervisor.settings import AgentSettings
 async def test_starts_that_fail_are_reported_and_keep_the_message(
     tmp_path: Path, mode: str, code: str, words: str
 ) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start(mode)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(mode)
         found = await turn(conversation, "hello")
         error = one(found, "ConversationErrorEvent")
         assert error["code"] == code
         assert words in error["detail"]
         assert conversation.record.execution_status == "error"
-        assert len(conversation.inbox) == 1
+        assert len(conversation.queued) == 1
 
 
 async def test_a_command_that_is_not_there(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        agent = house.agent()
+    async with open_harness(tmp_path) as harness:
+        agent = harness.agent()
         request = StartRequest(
             working_dir=str(tmp_path / "w"),
             agent=type(agent)(acp_server="custom", acp_command=("/no/such/agent",)),
         )
-        conversation, _ = await house.supervisor.create(request)
+        conversation, _ = await harness.supervisor.create(request)
         error = one(await turn(conversation, "hello"), "ConversationErrorEvent")
         assert error["code"] == "ACPSpawnError"
         assert "/no/such/agent" in error["detail"]
 
 
 async def test_a_slow_start_ends_at_its_deadline(tmp_path: Path) -> None:
-    async with open_house(tmp_path, deadlines=Deadlines(initialize=0.2)) as house:
-        conversation = await house.start("hang=init")
+    async with open_harness(tmp_path, deadlines=Deadlines(initialize=0.2)) as harness:
+        conversation = await harness.start("hang=init")
         error = one(await turn(conversation, "hello"), "ConversationErrorEvent")
         assert error["code"] == "ACPStartupTimeout"
         assert "initialize" in error["detail"]
 
 
 async def test_what_a_slow_agent_asks_for_is_told(tmp_path: Path) -> None:
-    async with open_house(tmp_path, deadlines=Deadlines(initialize=0.2)) as house:
+    async with open_harness(tmp_path, deadlines=Deadlines(initialize=0.2)) as harness:
         command = ("/bin/sh", "-c", "echo log in at https://example.test and paste the code >&2; cat >&2")
         agent = AgentSettings(acp_server="custom", acp_command=command)
         request = StartRequest(working_dir=str(tmp_path / "w"), agent=agent)
-        conversation, _ = await house.supervisor.create(request)
+        conversation, _ = await harness.supervisor.create(request)
         error = one(await turn(conversation, "hello"), "ConversationErrorEvent")
         assert error["code"] == "ACPStartupTimeout"
         assert "Its last words:\nlog in at https://example.test and paste the code" in error["detail"]
@@ -74,29 +70,29 @@ async def test_what_a_slow_agent_asks_for_is_told(tmp_path: Path) -> None:
 async def test_missing_credentials_are_named_and_the_message_goes_on_once_they_are_there(
     tmp_path: Path, mode: str
 ) -> None:
-    async with open_house(tmp_path) as house:
-        conversation = await house.start(f"{mode}=DEMO_KEY", "auth=login-here")
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(f"{mode}=DEMO_KEY", "auth=login-here")
         found = await turn(conversation, "hello")
         error = one(found, "ConversationErrorEvent")
         assert error["code"] == "ACPAuthRequired"
         assert "login-here" in error["detail"]
         assert error["classification"] == {"kind": "auth", "retryable": False, "user_action": "settings"}
-        house.secrets["DEMO_KEY"] = "k"
-        before = len(house.log.prompts())
+        harness.secrets["DEMO_KEY"] = "k"
+        before = len(harness.log.prompts())
         await conversation.run()
         assert await settled(conversation) == "finished"
-        assert house.log.prompts()[before:] == ["hello"]
+        assert harness.log.prompts()[before:] == ["hello"]
         found = await events(conversation)
         assert answer(found) == "echo: hello "
         assert not [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]
 
 
 async def test_an_agent_sees_nothing_of_the_server(tmp_path: Path) -> None:
-    async with open_house(tmp_path, secrets={"DEMO_TOKEN": "t0ken"}) as house:
-        conversation = await house.start(secrets={"OWN_TOKEN": "0wn"})
+    async with open_harness(tmp_path, secrets={"DEMO_TOKEN": "t0ken"}) as harness:
+        conversation = await harness.start(secrets={"OWN_TOKEN": "0wn"})
         assert "0wn" not in repr(conversation.record.secrets.get("OWN_TOKEN", "")).replace("sealed:", "")[:0]
         await turn(conversation, "hello")
-        pid = conversation.runner.pid
+        pid = conversation.agent.ready_pid
         environ = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
         names = {item.partition("=")[0] for item in environ}
         assert "SECRET_OF_THE_SERVER" not in names
@@ -107,14 +103,14 @@ async def test_an_agent_sees_nothing_of_the_server(tmp_path: Path) -> None:
 
 
 async def test_credentials_of_mcp_servers_are_sealed_and_forwarded(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
+    async with open_harness(tmp_path) as harness:
         server = {"command": "/bin/cat", "args": ["-"], "env": {"TOKEN": "s3cret"}}
-        conversation = await house.start(settings={"mcp_config": {"files": server}})
+        conversation = await harness.start(settings={"mcp_config": {"files": server}})
         assert "s3cret" not in conversation.record.dump().decode().replace("sealed:s3cret", "")
         assert "s3cret" not in str(conversation.info())
         assert b"s3cret" not in conversation.full_state()
         await turn(conversation, "hello")
-        (params,) = [message["params"] for message in house.log.received("session/new")]
+        (params,) = [message["params"] for message in harness.log.received("session/new")]
         assert params["mcpServers"] == [
             {
                 "name": "files",
@@ -129,22 +125,22 @@ async def test_a_workspace_is_absolute_from_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    async with open_house(tmp_path) as house:
-        request = StartRequest(working_dir="some/where", agent=house.agent())
-        conversation, _ = await house.supervisor.create(request)
+    async with open_harness(tmp_path) as harness:
+        request = StartRequest(working_dir="some/where", agent=harness.agent())
+        conversation, _ = await harness.supervisor.create(request)
         assert conversation.record.working_dir == str(tmp_path / "some" / "where")
         await turn(conversation, "hello")
         assert (tmp_path / "some" / "where").is_dir()
 
 
 async def test_what_an_agent_keeps_goes_with_its_conversation(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
+    async with open_harness(tmp_path) as harness:
         demo = AgentSettings(acp_server="demo", acp_command=("python", "-m", "supervisor.agents.demo"))
         request = StartRequest(working_dir=str(tmp_path / "w"), agent=demo)
-        conversation, _ = await house.supervisor.create(request)
+        conversation, _ = await harness.supervisor.create(request)
         assert "Ostler's demo agent" in answer(await turn(conversation, "hello"))
         kept = tmp_path / "data" / conversation.id
         assert list((kept / "demo").iterdir())
         assert not (tmp_path / ".ostler-demo").exists()
-        await house.supervisor.delete(conversation.id)
+        await harness.supervisor.delete(conversation.id)
         assert not kept.exists()

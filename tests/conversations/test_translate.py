@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from supervisor.acp import parse_update
-from supervisor.conversations.cards import Recorded
-from supervisor.conversations.translate import Close, Delta, Opened, Title, Translator, Usage
+from supervisor.conversations.recording.tool_calls import Recorded
+from supervisor.conversations.recording.translate import Close, Delta, Opened, Title, Translator, Usage
 from supervisor.events import (
     ACPToolCallEvent,
     ActionEvent,
@@ -358,13 +358,13 @@ def test_large_outputs_are_cut_and_the_original_is_kept() -> None:
     (recorded,) = [
         out
         for out in feed(t, "tool_call", toolCallId="c", title="cat", status="completed", rawOutput=big)
-        if isinstance(out, Recorded) and out.spills
+        if isinstance(out, Recorded) and out.attachments
     ]
     assert isinstance(recorded.event, ACPToolCallEvent)
     assert len(recorded.event.raw_output) < 300_000
-    (spill,) = recorded.spills
-    assert spill.body == big.encode()
-    assert spill.blob_id in recorded.event.raw_output
+    (attachment,) = recorded.attachments
+    assert attachment.body == big.encode()
+    assert attachment.blob_id in recorded.event.raw_output
 
 
 def test_states_are_told_when_they_change() -> None:

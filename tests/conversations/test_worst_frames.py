@@ -7,7 +7,7 @@ import time
 import pytest
 import trio
 
-from .house import answer, open_house, say, settled, turn
+from tests.conversations.harness import answer, open_harness, say, settled, turn
 
 HELD_UP_S = 1.0
 """Far above what is aimed at (50 ms), for machines that are busy; far below what one such frame once took
@@ -51,8 +51,8 @@ class Probe:
     "secrets", [{}, {"TOKEN": "tok-1234567890abcdef", "OTHER": "s" * 40}], ids=["", "masked"]
 )
 async def test_no_frame_holds_up_the_others(tmp_path, secrets):
-    async with open_house(tmp_path, secrets=secrets) as house, trio.open_nursery() as nursery:
-        sender, other = await house.start(), await house.start()
+    async with open_harness(tmp_path, secrets=secrets) as harness, trio.open_nursery() as nursery:
+        sender, other = await harness.start(), await harness.start()
         await turn(other, "hello")
         await turn(sender, "hello")
         await other.send(say("!slow 100000 5"), run=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections import deque
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,32 +14,31 @@ import attrs
 import orjson
 
 from supervisor.acp import Connection, RpcError, parse_prompt_result, parse_update
-from supervisor.conversations.agent import AgentRun
-from supervisor.conversations.confirmations import Confirmations
-from supervisor.conversations.deadlines import Deadlines
-from supervisor.conversations.errors import AgentFailure
-from supervisor.conversations.failures import from_rpc
-from supervisor.conversations.info import conversation_info, full_state
-from supervisor.conversations.launcher import Login
-from supervisor.conversations.mounting import Mounted
-from supervisor.conversations.operators import Tally
-from supervisor.conversations.originals import Allowance, Originals
-from supervisor.conversations.permission_requests import PermissionRequests
-from supervisor.conversations.record import ConversationRecord
-from supervisor.conversations.recorder import Recorder
-from supervisor.conversations.reports import Reports
-from supervisor.conversations.session import (
-    Wanted,
+from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.agent.launch import Login
+from supervisor.conversations.agent.opening import Started, note_session
+from supervisor.conversations.agent.session import (
+    SessionRequest,
     choose_mode,
     choose_model,
     handshake,
     models_of,
     open_session,
 )
-from supervisor.conversations.starting import Started, note_session
-from supervisor.conversations.translate import Translator
-from supervisor.conversations.turns import Turns
-from supervisor.conversations.work import Queued, Work
+from supervisor.conversations.mcp.mounting import Mounted
+from supervisor.conversations.recording.attachments import Allowance, Originals
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.reports import Reports
+from supervisor.conversations.recording.resource import conversation_info
+from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.state.counters import Counters
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.failures import from_rpc
+from supervisor.conversations.state.queue import Queued, TurnQueue
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.turns.permissions import Permissions
+from supervisor.conversations.turns.turns import Turns
 from supervisor.events import Message, Vocabulary, timestamp_now
 from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row
 from supervisor.settings import AgentSettings
@@ -109,34 +109,21 @@ class World:
             mint=lambda: f"id-{next(count)}",
             originals=Originals(allowance or Allowance()),
         )
-        self.confirmations = Confirmations()
-        self.reports = Reports(
-            self.recorder,
-            self.record,
-            lambda: self.recorder.publish(full_state(self.record)),
-        )
         nursery = SimpleNamespace(start_soon=lambda *_: None)
-        context = SimpleNamespace(tally=Tally(), nursery=nursery, deadlines=Deadlines())
-        self.keeper = SimpleNamespace(run=None, drop=lambda _: None)
         queued = Queued(0, "message", Message(role="user", content=()))
-        work = Work(inbox=cast(Any, [queued]))
+        queue = TurnQueue(waiting=deque([queued]))
+        self.reports = Reports(self.recorder, queue, cast(Any, nursery), Deadlines().echo)
+        self.permissions = Permissions(self.recorder, self.translator, self.reports, queue, clock=lambda: 0.0)
+        context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())
+        self.lifecycle = SimpleNamespace(ready=None, drop=lambda _: None)
         self.turns = Turns(
             cast(Any, context),
-            work,
-            cast(Any, self.keeper),
+            queue,
+            cast(Any, self.lifecycle),
             self.recorder,
             self.translator,
             self.reports,
-            self.confirmations,
-        )
-        silence = SimpleNamespace(touch=lambda: None)
-        self.permission_requests = PermissionRequests(
-            self.recorder,
-            self.translator,
-            self.reports,
-            self.turns,
-            self.confirmations,
-            cast(Any, silence),
+            self.permissions,
         )
         self.kept: list[Any] = []
         self.turn = self.turns.begin(queued)
@@ -147,10 +134,10 @@ class World:
 
     def permission(self, params: Any) -> None:
         """A `session/request_permission`; a person would reject it."""
-        waiting = self.permission_requests.ask(params)
+        waiting = self.permissions.ask(params)
         self.kept.append(waiting)
-        if self.confirmations:
-            self.permission_requests.decide(accept=False, reason="no")
+        if self.permissions.waiting:
+            self.permissions.decide(accept=False, reason="no")
 
     async def start(self, answers: Mapping[str, Any], prior: str | None) -> None:
         """A start with these answers: handshake, session, model, mode."""
@@ -158,20 +145,20 @@ class World:
         login = cast(Login, _Login())
         try:
             initialized = await handshake(connection, "1", Deadlines(), fs=True, terminal=True)
-            wanted = Wanted(cwd="/w", mcp_servers=(), prior_id=prior, login=login)
+            wanted = SessionRequest(cwd="/w", mcp_servers=(), prior_id=prior, login=login)
             session = await open_session(connection, initialized, wanted, Deadlines(), lambda _: None)
             models = models_of(session.result)
             current = await choose_model(connection, session, "large", Deadlines())
             await choose_mode(connection, session, "plan", Deadlines())
         except AgentFailure as failure:
-            self.turns.run_failed(failure)
+            self.reports.run_failed(failure)
             return
         started = Started(session, attrs.evolve(models, current=current or models.current), Mounted())
-        run = cast(AgentRun, SimpleNamespace(initialized=initialized))
+        run = cast(Incarnation, SimpleNamespace(initialized=initialized))
         note_session(self.record, run, started)
-        self.reports.session(started)
-        options = [option.raw for option in session.result.config_options or ()]
-        self.recorder.emit(self.translator.state("config_options", options))
+        self.reports.session(session.memory, session.reason)
+        for key, value in started.states():
+            self.recorder.emit(self.translator.state(key, value))
         self.kept += [initialized, session, started]
 
     def answered(self, result: Any) -> None:
@@ -198,7 +185,9 @@ class World:
 
     def retained(self, known: Mapping[int, int]) -> int:
         """Bytes of everything that the conversation keeps in memory. `known` are sizes by identity."""
-        return deep_size([self.record, self.translator, self.confirmations, self.kept, self.turn], known)
+        return deep_size(
+            [self.record, self.translator, self.permissions._pending, self.kept, self.turn], known
+        )
 
 
 class _Login:

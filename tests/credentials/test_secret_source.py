@@ -19,7 +19,7 @@ from supervisor.credentials import (
 from supervisor.credentials.secret import MAX_VALUE_BYTES
 
 OWN = "http://127.0.0.1:8000"
-OTHER = "https://vault.example/v1/key?token=sk-in-url"
+OTHER = "https://secret_box.example/v1/key?token=sk-in-url"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_accepted(obj: Any, expected: SecretSource | None) -> None:
         ({"url": "/api/settings/secrets/"}, ("url",), "value_error"),
         ({"url": f"{OWN}/alive"}, ("url",), "value_error"),
         ({"url": "file:///etc/passwd"}, ("url",), "value_error"),
-        ({"url": "//vault.example/key"}, ("url",), "value_error"),
+        ({"url": "//secret_box.example/key"}, ("url",), "value_error"),
         ({"url": "http://"}, ("url",), "value_error"),
         ({"url": "http://[bad/"}, ("url",), "value_error"),
         ("sk-a\0b", (), "value_error"),

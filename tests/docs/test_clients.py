@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import trio
-from support.server import running_server
 from trio_websocket import open_websocket_url
 
 from gateway import errors
 from gateway.sockets import connection
+from tests.support.server import running_server
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "clients.md").read_text()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.examples import talking
-from support.server import ServerProcess, running_server
 
 from supervisor.agents.containment import PID_FILE
+from tests.support.examples import talking
+from tests.support.server import ServerProcess, running_server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 KEY = "a-key-for-the-examples"

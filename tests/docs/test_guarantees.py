@@ -10,7 +10,7 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 
-REFERENCE = re.compile(r"`(?P<file>[\w/]+/test_\w+\.py)?(?:::(?P<test>\w+))?`")
+REFERENCE = re.compile(r"`(?P<file>(?:[\w/]+/)?test_\w+\.py)?(?:::(?P<test>\w+))?`")
 """`FILE::TEST`, `FILE`, or `::TEST` for one of the file named last."""
 
 

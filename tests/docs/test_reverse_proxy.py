@@ -23,10 +23,11 @@ import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from support.examples import EXAMPLES, talking
-from support.server import ServerProcess, running_server
-from support.sockets import MAX_FRAME_BYTES
 from trio_websocket import WebSocketConnection, wrap_client_stream
+
+from tests.support.examples import EXAMPLES, talking
+from tests.support.server import ServerProcess, running_server
+from tests.support.sockets import MAX_FRAME_BYTES
 
 KEY = "a-key-behind-a-proxy"
 HEADERS = [("X-Session-API-Key", KEY)]

@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 from gateway import schemas
 from gateway.supervision import load_supervision
 from supervisor.acp import TraceLine
-from supervisor.conversations.admission import Limits
-from supervisor.conversations.errors import AgentFailure
+from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.state.errors import AgentFailure
 from supervisor.credentials import WrongMasterKey
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"

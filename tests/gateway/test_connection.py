@@ -13,10 +13,10 @@ import h2.events
 import h2.settings
 import pytest
 import trio
-from support.impolite import GET, GOAWAY, HANDSHAKE, HOST, LARGE, OPEN_H2, PING, SETTINGS, frame
 
 from gateway.http2 import Http2
 from supervisor.events import Message, MessageEvent, TextContent
+from tests.support.impolite import GET, GOAWAY, HANDSHAKE, HOST, LARGE, OPEN_H2, PING, SETTINGS, frame
 
 
 def address(server):
@@ -49,7 +49,7 @@ async def test_the_limit_counts_what_is_open(server_with, sent):
             with suppress(trio.BrokenResourceError):
                 await stream.send_all(sent)
         await trio.sleep(0.3)
-        assert len(server.services.lobby) <= 10
+        assert len(server.services.connection_limits) <= 10
         assert open_sockets() - before - len(held) <= 10
         for stream in held:
             await trio.aclose_forcefully(stream)
@@ -69,7 +69,7 @@ async def test_refused_clients_count(server_with):
             await trio.sleep(0.1)
             held = [await trio.open_tcp_stream(*address(server)) for _ in range(100)]
             await trio.sleep(0.05)
-            assert 1 < server.services.lobby.descriptors <= 17
+            assert 1 < server.services.connection_limits.descriptors <= 17
             assert open_sockets() - before - len(held) - 1 <= 17
             for stream in held:
                 await trio.aclose_forcefully(stream)
@@ -91,12 +91,12 @@ async def test_a_client_that_resets_ends_its_request_though_more_wait_behind_it(
         stream = await trio.open_tcp_stream(*address(server))
         await stream.send_all(SLOW % conversation.id.encode() + GET * 3)
         await trio.sleep(0.2)
-        assert len(server.services.lobby) == 1
+        assert len(server.services.connection_limits) == 1
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         stream.socket.close()
         with trio.fail_after(5):
             await cancelled.wait()
-        assert len(server.services.lobby) == 0
+        assert len(server.services.connection_limits) == 0
 
 
 async def test_who_sends_no_more_gets_what_was_asked_for(server_with):
@@ -167,7 +167,7 @@ async def test_a_stream_that_is_not_read_takes_no_memory_and_is_reset_alone(serv
             client.h2.increment_flow_control_window(2**28, 3)
             client.h2.increment_flow_control_window(2**28)
             await client.flush()
-            (connection,) = server.services.lobby._open
+            (connection,) = server.services.connection_limits._open
             with trio.fail_after(5):
                 while len(getattr(connection.protocol.protocol, "streams", ())) < 2:
                     await trio.sleep(0.01)
@@ -208,7 +208,7 @@ async def test_thousands_of_requests_on_one_connection(server_with):
             if number % 20 == 1:
                 await client.read(lambda number=number: number in client.ended)
         await client.read(lambda: len(client.ended) == 1500)
-        (connection,) = server.services.lobby._open
+        (connection,) = server.services.connection_limits._open
         protocol = connection.protocol.protocol
         with trio.fail_after(5):
             while protocol.stream_buffers or protocol.streams:
@@ -235,13 +235,13 @@ async def test_frames_that_only_make_work_end_the_connection(server, kind):
                 nursery.start_soon(read)
                 await stream.send_all(OPEN_H2 + FLOODS[kind] * 900)
                 await trio.sleep(0.3)
-                assert len(server.services.lobby) == 1
+                assert len(server.services.connection_limits) == 1
                 with suppress(trio.BrokenResourceError):
                     await stream.send_all(FLOODS[kind] * 1000)
         calm = frame(GOAWAY, payload=bytes(4) + b"\0\0\0\x0b")  # ENHANCE_YOUR_CALM
         assert received.endswith(calm)
         with trio.fail_after(10):  # it need not leave for that
-            while len(server.services.lobby):
+            while len(server.services.connection_limits):
                 await trio.sleep(0.05)
 
 

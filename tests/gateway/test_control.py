@@ -13,11 +13,11 @@ from contextlib import suppress
 
 import pytest
 import trio
-from support.processes import alive
-from support.server import running_server
 
 from gateway.cli.client import Server
 from gateway.control import ADDRESS_BYTES, ControlSocket, connect
+from tests.support.processes import alive
+from tests.support.server import running_server
 
 
 async def ostler(server, *arguments, url=False, status=0, **environment):

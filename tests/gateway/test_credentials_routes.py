@@ -100,7 +100,7 @@ async def test_the_server_keeps_rotated_logins_and_knows_where_secrets_were_give
         assert (await services.launcher.credentials("codex")).credential.origin == "store"
         target = tmp_path / "auth.json"
         logins = services.launcher._logins
-        loan = await logins.lend("CODEX_AUTH_JSON", login, user="c", target=target)
+        loan = await logins.checkout("CODEX_AUTH_JSON", login, user="c", target=target)
         target.write_text(login.replace("one", "two"))
         await logins.give_back(loan)
         assert await services.secrets.get("CODEX_AUTH_JSON") == login.replace("one", "two")

@@ -13,12 +13,12 @@ from contextlib import suppress
 
 import pytest
 import trio
-from support.scripted import scripted_command
-from support.server import running_server
 
 from gateway.control import connect
 from supervisor.agents import descriptors
 from supervisor.agents.descriptors import shares
+from tests.support.scripted import scripted_command
+from tests.support.server import running_server
 
 BUSY = {"OSTLER_ATTACHABLE": "1", "OSTLER_WHEN_FULL": "refuse"}
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.impolite import (
+
+from tests.support.impolite import (
     CONTINUATION,
     END_STREAM,
     GET,
@@ -34,7 +35,7 @@ from support.impolite import (
     visit,
     ways,
 )
-from support.server import running_server
+from tests.support.server import running_server
 
 KEY = "the-key"
 ROUNDS = int(os.environ.get("OSTLER_TEST_ROUNDS", "3"))

@@ -13,9 +13,10 @@ import pytest
 
 from gateway import keys
 from gateway.address import session_keys
-from gateway.cli.client import BadInput, Server
+from gateway.cli.client import Server
+from gateway.cli.failures import BadInput
+from supervisor.credentials.external_sources import KEYS_FILE, ExternalSources, is_private
 from supervisor.credentials.master import KEY_VARIABLES, PREVIOUS_VARIABLES
-from supervisor.credentials.outside import KEYS_FILE, Outside, is_private
 
 WAIT_S = 20.0
 KEY = "k3y-that-nobody-may-read"
@@ -88,7 +89,7 @@ def test_what_is_no_file_of_keys(data, complaint):
 def test_keys_among_credentials_are_no_secret_for_agents(file, tmp_path):
     file(name=KEYS_FILE)
     assert KEYS_FILE == keys.CREDENTIAL
-    assert Outside.of({"CREDENTIALS_DIRECTORY": str(tmp_path)}).read() == ([], ())
+    assert ExternalSources.of({"CREDENTIALS_DIRECTORY": str(tmp_path)}).read() == ([], ())
 
 
 def test_the_first_place_counts(file, tmp_path):

@@ -19,9 +19,10 @@ import pytest
 import trio
 
 from gateway.cli import main
-from gateway.cli.client import BadInput, Server
+from gateway.cli.client import Server
+from gateway.cli.failures import BadInput
 from supervisor.acp import TraceLine
-from supervisor.conversations.errors import AgentFailure, AtCapacity
+from supervisor.conversations.state.errors import AgentFailure, AtCapacity
 from supervisor.events import Message, MessageEvent, TextContent
 from supervisor.journal import Frame
 

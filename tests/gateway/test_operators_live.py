@@ -6,15 +6,12 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import trio
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from support.processes import alive, kill
-from support.server import running_server
+from tests.support.processes import alive, kill
+from tests.support.server import running_server
 
 POLL_SECONDS = 0.05
 PATIENCE_SECONDS = 20.0

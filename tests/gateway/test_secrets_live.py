@@ -10,9 +10,7 @@ import httpx2
 import pytest
 import trio
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from support.server import running_server
+from tests.support.server import running_server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -7,7 +7,6 @@ with two cores: at the 99th percentile a request below 50 ms, and an interrupt b
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,14 +15,13 @@ from pathlib import Path
 import pytest
 import trio
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from support.client import Rest
-from support.scripted import ScriptedLog, scripted_command
-from support.server import ServerProcess, running_server
+from tests.support.client import Rest
+from tests.support.scripted import ScriptedLog, scripted_command
+from tests.support.server import ServerProcess, running_server
+from tests.support.thorough import everyday
 
 AGENTS = 20
-PROBE_SECONDS = 2.0
+PROBE_SECONDS = everyday(0.8, 2.0)
 KINDS = {
     "told": ("noise", "text", "tools", "progress", "stderr"),
     "asked": ("broken", "unknown", "reads", "permissions"),

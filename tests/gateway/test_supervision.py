@@ -6,8 +6,8 @@ import pytest
 
 from gateway.parsing import ConfigError
 from gateway.supervision import load_supervision
-from supervisor.conversations.admission import memory_budget
-from supervisor.conversations.deadlines import Deadlines
+from supervisor.conversations.agent.admission import memory_budget
+from supervisor.conversations.state.deadlines import Deadlines
 
 
 def test_defaults():

@@ -9,11 +9,11 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from support.processes import sweep
 
 from gateway.config import load_config
 from gateway.parsing import ConfigError
 from supervisor.agents.containment import PID_FILE
+from tests.support.processes import sweep
 
 SWITCHES = ("OSTLER_ALLOW_OPEN", "OSTLER_ATTACHABLE", "OSTLER_NO_WARDEN", "OSTLER_SANDBOX")
 ON = ("1", "true", "yes", "on", "TRUE", "Yes", "oN")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.agents import ensure_installed, load_catalog
-from supervisor.conversations.deadlines import Deadlines
+from supervisor.conversations.state.deadlines import Deadlines
 
 KEY = "sk-test-0123456789abcdef"
 

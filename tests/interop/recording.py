@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support.client import Rest
-from support.sockets import Collector
+from tests.support.client import Rest
+from tests.support.sockets import Collector
 
 
 class Recording:

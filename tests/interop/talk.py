@@ -7,11 +7,11 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from interop.real_agents import RealAgent
-from support.client import Rest
-from support.processes import environment
-from support.server import ServerProcess
-from support.sockets import Collector
+from tests.interop.real_agents import RealAgent
+from tests.support.client import Rest
+from tests.support.processes import environment
+from tests.support.server import ServerProcess
+from tests.support.sockets import Collector
 
 TURN_S = 60.0  # the slowest agent needs about five seconds for its first turn on a busy machine
 ASK_ME = {"kind": "AlwaysConfirm"}

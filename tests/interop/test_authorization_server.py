@@ -22,20 +22,20 @@ import attrs
 import httpx2
 import pytest
 import trio
-from interop.authorization import (
+from mcp import Client
+
+from supervisor.credentials import SecretStore
+from supervisor.mcp.logins import LoginStore
+from tests.interop.authorization import (
     RESOURCE_SECRET,
     AuthorizationServer,
     Packages,
     authorization_server,
     pages,
 )
-from mcp import Client
-from support.mcp_servers import RealServer, real_server
-from support.scripted import ScriptedLog, scripted_command
-from support.server import ServerProcess, running_server
-
-from supervisor.credentials import SecretStore
-from supervisor.mcp.logins import LoginStore
+from tests.support.mcp_servers import RealServer, real_server
+from tests.support.scripted import ScriptedLog, scripted_command
+from tests.support.server import ServerProcess, running_server
 
 pytestmark = pytest.mark.interop
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.client import answer_text, of_kind, rest_client, summary
-from support.processes import alive, kill
-from support.scripted import ScriptedLog, scripted_command
-from support.server import ServerProcess
+
+from tests.support.client import answer_text, of_kind, rest_client, summary
+from tests.support.processes import alive, kill
+from tests.support.scripted import ScriptedLog, scripted_command
+from tests.support.server import ServerProcess
 
 CRASHED = "ACPAgentExited"
 

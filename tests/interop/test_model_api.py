@@ -8,10 +8,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from interop.model_api import anthropic, gemini, openai
-from interop.model_api.request import ModelRequest, Tool
-from interop.model_api.script import decide
-from interop.model_api.server import ModelApi
+
+from tests.interop.model_api import anthropic, gemini, openai
+from tests.interop.model_api.request import ModelRequest, Tool
+from tests.interop.model_api.script import decide
+from tests.interop.model_api.server import ModelApi
 
 SHELL_SCHEMA = {
     "type": "object",

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import trio
-from interop.peer_environment import PeerEnvironment
-from interop.recording import Recording
-from support.client import of_kind
-from support.scripted import ScriptedLog, scripted_command
-from support.server import ServerProcess, running_server
-from support.sockets import collect
+
+from tests.interop.peer_environment import PeerEnvironment
+from tests.interop.recording import Recording
+from tests.support.client import of_kind
+from tests.support.scripted import ScriptedLog, scripted_command
+from tests.support.server import ServerProcess, running_server
+from tests.support.sockets import collect
 
 pytestmark = pytest.mark.interop
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 import trio
-from attack.canary_search import Search
-from interop.model_api.server import ModelApi
-from interop.real_agents import KEY, REAL_AGENTS, RealAgent
-from interop.talk import ASK_ME, TURN_S, Open, Talk
-from support.client import summary
-from support.server import ServerProcess
-from support.sockets import Collector, collect, session_socket
+
+from tests.attack.canary_search import Search
+from tests.interop.model_api.server import ModelApi
+from tests.interop.real_agents import KEY, REAL_AGENTS, RealAgent
+from tests.interop.talk import ASK_ME, TURN_S, Open, Talk
+from tests.support.client import summary
+from tests.support.server import ServerProcess
+from tests.support.sockets import Collector, collect, session_socket
 
 pytestmark = pytest.mark.interop
 

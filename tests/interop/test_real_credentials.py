@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 import trio
-from interop.fake_logins import FAKE_LOGINS
-from interop.model_api.server import ModelApi
-from interop.real_agents import KEY, RealAgent
-from interop.talk import MARKER, Open, Talk
-from support.client import Rest, answer_text, of_kind, summary
-from support.processes import environment
-from support.server import ServerProcess
+
+from tests.interop.fake_logins import FAKE_LOGINS
+from tests.interop.model_api.server import ModelApi
+from tests.interop.real_agents import KEY, RealAgent
+from tests.interop.talk import MARKER, Open, Talk
+from tests.support.client import Rest, answer_text, of_kind, summary
+from tests.support.processes import environment
+from tests.support.server import ServerProcess
 
 pytestmark = pytest.mark.interop
 

@@ -15,11 +15,12 @@ from pathlib import Path
 import httpx2
 import pytest
 import trio
-from interop.model_api.server import ModelApi
-from interop.real_agents import CLAUDE_CODE, CODEX, GEMINI_CLI, RealAgent
-from interop.talk import Open
-from support.client import answer_text, of_kind, summary
-from support.mcp_servers import STDIO, RealServer, real_server
+
+from tests.interop.model_api.server import ModelApi
+from tests.interop.real_agents import CLAUDE_CODE, CODEX, GEMINI_CLI, RealAgent
+from tests.interop.talk import Open
+from tests.support.client import answer_text, of_kind, summary
+from tests.support.mcp_servers import STDIO, RealServer, real_server
 
 pytestmark = pytest.mark.interop
 

@@ -9,8 +9,9 @@ import json
 from pathlib import Path
 
 import pytest
-from interop.peer_environment import PeerEnvironment
-from interop.recording import Recording
+
+from tests.interop.peer_environment import PeerEnvironment
+from tests.interop.recording import Recording
 
 pytestmark = pytest.mark.interop
 

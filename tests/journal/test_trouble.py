@@ -338,7 +338,7 @@ async def test_opening_waits_for_a_lock(journal_path, make_log, monkeypatch):
 
 
 async def test_a_culprit_among_others_while_the_disk_is_full(quick, make_log, make_row, monkeypatch):
-    """A batch that is written lane by lane and fails in the middle goes on where it failed."""
+    """A batch that is written handle by handle and fails in the middle goes on where it failed."""
     log, other = await two_logs(quick, make_log, make_row)
     third = await make_log(quick, "c-4")
     third.append([make_row(id="twice")])
@@ -349,7 +349,7 @@ async def test_a_culprit_among_others_while_the_disk_is_full(quick, make_log, ma
     def write(store, ops):
         gate.wait(PATIENCE_S)
         calls.append(len(ops))
-        if len(calls) == 4:  # first a batch of one, then all together, then the first lane, and now
+        if len(calls) == 4:  # first a batch of one, then all together, then the first handle, and now
             error = sqlite3.OperationalError("database or disk is full")
             error.sqlite_errorcode = sqlite3.SQLITE_FULL
             raise error

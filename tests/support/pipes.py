@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from support.processes import descendants, kill
+from tests.support.processes import descendants, kill
 
 Message = dict[str, Any]
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PROGRAM = Path(__file__).resolve().parents[1] / "agents" / "scripted.py"
+PROGRAM = Path(__file__).resolve().parents[1] / "fake_agent" / "scripted.py"
 
 
 def scripted_command(*modes: str, log: Path | None = None, home: Path | None = None) -> list[str]:

@@ -13,9 +13,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
-from support.client import Rest, rest_client
-from support.processes import ProcessInfo, descendants, kill, mentioning, sweep
-from support.sockets import events_socket
+
+from tests.support.client import Rest, rest_client
+from tests.support.processes import ProcessInfo, descendants, kill, mentioning, sweep
+from tests.support.sockets import events_socket
 
 START_TIMEOUT_S = 30.0  # a cold start on a busy machine, far above the aim of half a second
 STOP_TIMEOUT_S = 20.0  # SIGTERM to exit, agents included

@@ -6,8 +6,8 @@ as absent, unknown words stay words, and every type keeps the object it was read
 
 from __future__ import annotations
 
-from .bounds import EXACT_CHARS, NAME_CHARS, WORDS_CHARS, cut, short_id
-from .handshake import (
+from supervisor.acp.schema.bounds import EXACT_CHARS, NAME_CHARS, WORDS_CHARS, cut, short_id
+from supervisor.acp.schema.handshake import (
     PROTOCOL_VERSION,
     AgentCapabilities,
     AuthMethod,
@@ -17,9 +17,9 @@ from .handshake import (
     parse_auth_methods,
     parse_initialize,
 )
-from .methods import METHODS, Method, Side, allowed, method_offered
-from .permission import PermissionOption, PermissionRequest, parse_permission
-from .prompt import (
+from supervisor.acp.schema.methods import METHODS, Method, Side, allowed, method_offered
+from supervisor.acp.schema.permission import PermissionOption, PermissionRequest, parse_permission
+from supervisor.acp.schema.prompt import (
     UNKNOWN_STOP_REASON,
     PromptResult,
     Usage,
@@ -28,7 +28,7 @@ from .prompt import (
     resource_link_block,
     text_block,
 )
-from .session import (
+from supervisor.acp.schema.session import (
     Choice,
     ConfigOption,
     Mode,
@@ -43,8 +43,8 @@ from .session import (
     parse_session,
     set_option_params,
 )
-from .update_reader import parse_tool_call_update, parse_update
-from .updates import (
+from supervisor.acp.schema.update_reader import parse_tool_call_update, parse_update
+from supervisor.acp.schema.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
     AvailableCommands,

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import attrs
 
-from ..errors import UnsupportedProtocolVersion
-from .bounds import NAME_CHARS, WORDS_CHARS, Kept
-from .read import Json, as_object, exact_id, line, marked, member, objects
+from supervisor.acp.errors import UnsupportedProtocolVersion
+from supervisor.acp.schema.bounds import NAME_CHARS, WORDS_CHARS, Kept
+from supervisor.acp.schema.read import Json, as_object, exact_id, line, marked, member, objects
 
 KNOWN_MEMBERS: Final = ("protocolVersion", "agentCapabilities", "authMethods", "agentInfo", "_meta")
 """The members of the answer that are interpreted: nothing else in it can crowd them out."""

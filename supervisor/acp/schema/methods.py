@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import attrs
 
-from .handshake import InitializeResult
-from .read import marked, member
+from supervisor.acp.schema.handshake import InitializeResult
+from supervisor.acp.schema.read import marked, member
 
 
 class Side(enum.Enum):

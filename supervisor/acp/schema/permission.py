@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import attrs
 
-from ..errors import RpcError
-from .bounds import NAME_CHARS
-from .read import Json, as_object, exact_id, identifier, line, member, objects
-from .update_reader import parse_tool_call_update
-from .updates import ToolCallUpdate
+from supervisor.acp.errors import RpcError
+from supervisor.acp.schema.bounds import NAME_CHARS
+from supervisor.acp.schema.read import Json, as_object, exact_id, identifier, line, member, objects
+from supervisor.acp.schema.update_reader import parse_tool_call_update
+from supervisor.acp.schema.updates import ToolCallUpdate
 
 OPTIONS_MAX: Final = 32
 """Options of a request that are looked at. Agents offer two to six."""

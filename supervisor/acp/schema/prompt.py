@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import attrs
 
-from .bounds import NAME_CHARS
-from .read import Json, as_object, integer, line, member
+from supervisor.acp.schema.bounds import NAME_CHARS
+from supervisor.acp.schema.read import Json, as_object, integer, line, member
 
 MAX_TOKENS: Final = 10**12
 """Tokens of one turn that are believed: whatever an agent says, their sum has to be stored."""

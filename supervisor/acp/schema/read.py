@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .bounds import EXACT_CHARS, ITEMS_MAX, cut, short_id
+from supervisor.acp.schema.bounds import EXACT_CHARS, ITEMS_MAX, cut, short_id
 
 Json = Mapping[str, Any]
 """A JSON object as the parser gives it."""

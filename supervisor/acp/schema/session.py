@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import attrs
 
-from .bounds import EXACT_CHARS, ITEMS_MAX, NAME_CHARS, WORDS_CHARS, Kept
-from .read import Json, as_object, exact_id, line, member, objects, text
+from supervisor.acp.schema.bounds import EXACT_CHARS, ITEMS_MAX, NAME_CHARS, WORDS_CHARS, Kept
+from supervisor.acp.schema.read import Json, as_object, exact_id, line, member, objects, text
 
 KNOWN_MEMBERS: Final = ("sessionId", "configOptions", "modes", "models")
 """The members of the answer that are interpreted: nothing else in it can crowd them out."""

@@ -9,10 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from .bounds import ITEMS_MAX, NAME_CHARS, WORDS_CHARS
-from .read import Json, as_object, identifier, integer, label_id, line, member, number, objects, text
-from .session import parse_config_options
-from .updates import (
+from supervisor.acp.schema.bounds import ITEMS_MAX, NAME_CHARS, WORDS_CHARS
+from supervisor.acp.schema.read import (
+    Json,
+    as_object,
+    identifier,
+    integer,
+    label_id,
+    line,
+    member,
+    number,
+    objects,
+    text,
+)
+from supervisor.acp.schema.session import parse_config_options
+from supervisor.acp.schema.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
     AvailableCommands,

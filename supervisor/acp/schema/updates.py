@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 
-from .read import Json, text
-from .session import ConfigOption
+from supervisor.acp.schema.read import Json, text
+from supervisor.acp.schema.session import ConfigOption
 
 
 def text_of(content: Json) -> str | None:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from interop.model_api.request import ModelRequest, Tool, text_of
-from interop.model_api.script import Answer
-from interop.model_api.stream import INPUT_TOKENS, Event, new_id, pieces
+from tests.interop.model_api.request import ModelRequest, Tool, text_of
+from tests.interop.model_api.script import Answer
+from tests.interop.model_api.stream import INPUT_TOKENS, Event, new_id, pieces
 
 STOPS = {"end": "end_turn", "refusal": "refusal", "tokens": "max_tokens"}
 

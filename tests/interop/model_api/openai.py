@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from interop.model_api.request import ModelRequest, Tool, text_of
-from interop.model_api.script import Answer
-from interop.model_api.stream import INPUT_TOKENS, Event, new_id, pieces
+from tests.interop.model_api.request import ModelRequest, Tool, text_of
+from tests.interop.model_api.script import Answer
+from tests.interop.model_api.stream import INPUT_TOKENS, Event, new_id, pieces
 
 CALLS = ("function_call", "custom_tool_call", "local_shell_call", "tool_search_call")
 CODE_CALLS = "declare const tools"  # in the description of a tool that runs code, which calls the others

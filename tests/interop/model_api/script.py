@@ -30,8 +30,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from interop.model_api import tools
-from interop.model_api.request import ModelRequest, Tool, spoken
+from tests.interop.model_api import tools
+from tests.interop.model_api.request import ModelRequest, Tool, spoken
 
 RESULT_SHOWN = 200  # characters of a tool result that are repeated
 ECHO_SHOWN = 80  # characters of the user's message that are repeated

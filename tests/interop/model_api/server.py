@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from interop.model_api import anthropic, gemini, openai
-from interop.model_api.request import ModelRequest, spoken
-from interop.model_api.script import Answer, decide
-from interop.model_api.stream import Event
+from tests.interop.model_api import anthropic, gemini, openai
+from tests.interop.model_api.request import ModelRequest, spoken
+from tests.interop.model_api.script import Answer, decide
+from tests.interop.model_api.stream import Event
 
 POLL_S = 0.05  # how often a hanging answer looks whether its client is still there
 # What the real providers say, as far as clients read it.

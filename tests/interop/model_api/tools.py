@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from interop.model_api.request import Tool
+from tests.interop.model_api.request import Tool
 
 SHELL = ("bash", "shell", "run_shell_command", "exec_command", "shell_command", "local_shell")
 WRITE = ("write", "write_file", "create_file", "apply_patch")

@@ -1,0 +1,43 @@
+"""The message that a WebSocket is receiving, bounded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+from hypercorn.protocol.ws_stream import FrameTooLargeError, WebsocketBuffer
+from wsproto.events import Message
+
+
+class MessageBuffer(WebsocketBuffer):
+    """The message that a WebSocket is receiving; `first` and `then` are limits in bytes.
+
+    Hypercorn's own keeps what is over its limit, and adds to it for as long as the client sends. Here it is
+    dropped, and so is all that follows; `too_large` tells it.
+    """
+
+    def __init__(self, first: int, then: int) -> None:
+        super().__init__(first)
+        self._then = then
+        self.too_large = trio.Event()
+
+    def extend(self, event: Message[Any]) -> None:
+        """Take the next piece of the message. Raises FrameTooLargeError; Hypercorn answers with 1009."""
+        data = event.data
+        size = len(data) if isinstance(data, bytes | bytearray) or data.isascii() else len(data.encode())
+        if self.too_large.is_set() or self.length + size > self.max_length:
+            super().clear()
+            self.too_large.set()
+            raise FrameTooLargeError
+        before = self.length
+        super().extend(event)
+        self.length = before + size  # Hypercorn counts characters.
+
+    def clear(self) -> None:
+        """Begin the next message."""
+        super().clear()
+        self.max_length = self._then
+
+    def stop(self) -> None:
+        """Take nothing more: the client is on its way out."""
+        self.max_length = self._then = 0

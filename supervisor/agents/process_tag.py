@@ -1,0 +1,95 @@
+"""A mark on processes that neither a session of their own nor an emptied environment takes off.
+
+What a process inherits, keeps over exec, does not use, and shows to everybody in /proc is little. A resource
+limit is such a thing, and one limit has had no effect since Linux 2.4.25: RLIMIT_LOCKS, "Max file locks" in
+/proc/PID/limits (getrlimit(2)). Its soft value carries a number here: which state directory a process belongs
+to, and which agent of that server. Only a process that sets this very limit itself gets rid of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from supervisor.agents.tree import read_file
+
+if sys.platform != "win32":
+    import resource
+
+__all__ = ["Tag", "instance_id", "tag_of", "tag_of_spawner", "tagged", "usable"]
+
+RLIMIT_LOCKS: Final = 10
+"""The number of the limit on every Linux; the standard library has no name for it."""
+
+AGENT_BITS: Final = 22
+"""Agents of one server start that can be told apart, as a power of two."""
+
+INSTANCE_BITS: Final = 40
+"""Of the number of a state directory. With the agent's they make a positive signed 64-bit number."""
+
+Tag = int
+"""`instance << AGENT_BITS | agent`; 0 is no tag."""
+
+
+def instance_id(state: Path) -> int:
+    """The number of a state directory that exists: another for every directory, the same after a restart."""
+    found = state.stat()
+    text = f"{state.resolve()}\0{found.st_dev}\0{found.st_ino}\0{os.getuid()}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[: INSTANCE_BITS // 8], "big") or 1
+
+
+def tag_of(instance: int, agent: int) -> Tag:
+    """The tag of one agent, from 1 on; numbers begin again after 2 ** AGENT_BITS - 1 of them."""
+    return instance << AGENT_BITS | 1 + (agent - 1) % ((1 << AGENT_BITS) - 1)
+
+
+def tag_of_spawner(instance: int) -> Tag:
+    """The tag of the process that starts agents (spawner.py): no agent's."""
+    return instance << AGENT_BITS
+
+
+def instance_of_tag(tag: Tag) -> int:
+    """The number of the state directory in a tag."""
+    return tag >> AGENT_BITS
+
+
+@contextmanager
+def tagged(tag: Tag) -> Iterator[None]:
+    """What the main thread starts inside of the block carries the tag; no await may lie in it. For trying
+    tags out: agents get theirs from the spawner, since here the server carries it, too, and somebody may
+    look.
+
+    The hard limit is left alone, so that this process and others may go on to set theirs.
+    """
+    before, most = resource.getrlimit(RLIMIT_LOCKS)
+    resource.setrlimit(RLIMIT_LOCKS, (tag, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(RLIMIT_LOCKS, (before, most))
+
+
+def usable() -> bool:
+    """Whether this system takes the mark and shows it."""
+    if sys.platform != "linux":
+        return False
+    trial = tag_of((1 << INSTANCE_BITS) - 1, 1)
+    try:
+        with tagged(trial):
+            return read_tag(os.getpid()) == trial
+    except (OSError, ValueError):
+        return False
+
+
+def read_tag(pid: int) -> Tag:
+    """The tag of a process, which may be a zombie; 0 when it has none or is gone."""
+    for line in read_file(pid, "limits").splitlines():
+        if line.startswith(b"Max file locks"):
+            soft = line.split()[3]
+            return int(soft) if soft.isdigit() else 0
+    return 0

@@ -1,0 +1,258 @@
+"""The front door for programs: all rooms of the supervisor, opened over a state directory.
+
+async with supervisor.open("state") as ostler:
+    conversation = await ostler.start("demo", working_dir=".")
+    await conversation.ask("What is a nursery?")
+    print(await conversation.final_response())
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import attrs
+import structlog
+import trio
+
+from supervisor.acp import MAX_FRAME_BYTES
+from supervisor.agents import CUSTOM, Level, RestartPolicy, load_catalog, open_containment, presets
+from supervisor.agents.warden import DRAIN_SECONDS
+from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.mcp.logins import McpLogins
+from supervisor.conversations.mcp.probe import McpProbe
+from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.errors import InvalidStart
+from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.conversations.state.start import StartRequest
+from supervisor.conversations.supervisor import Supervisor, open_supervisor
+from supervisor.credentials import FoundSecret, OsKeyring, SecretStore, is_private
+from supervisor.events import Vocabulary
+from supervisor.journal import open_journal
+from supervisor.mcp import server_errors
+from supervisor.mcp.file import McpFile
+from supervisor.mcp.logins import LoginStore
+from supervisor.settings import (
+    AgentProfileStore,
+    AgentSettings,
+    SettingsError,
+    SettingsStore,
+    StorageCipher,
+)
+from supervisor.state_directory import make_private
+
+log = structlog.get_logger(__name__)
+
+JOURNAL_FILE: Final = "journal.sqlite3"
+AGENTS_DIR: Final = "agents"
+"""Installed agents."""
+
+DATA_DIR: Final = "data"
+"""Data directories of agents that are kept apart per conversation."""
+
+BUSY_SECONDS: Final = 5.0
+"""How long a write waits for another process that holds the journal's file."""
+
+
+class Secrets(Protocol):
+    """The secrets of a server by name, and what they are sealed with: `SecretStore`, or a test's own."""
+
+    @property
+    def cipher(self) -> StorageCipher:
+        """What seals them. Raises CredentialsFailure while its key is missing."""
+
+    async def values(self) -> Mapping[str, str]:
+        """All of them. Raises CredentialsFailure."""
+
+    async def found(self) -> Mapping[str, FoundSecret]:
+        """Those that are given from outside of the store, with where."""
+
+    async def exchange(self, name: str, value: str, replaceable: Callable[[str], bool]) -> bool:
+        """Put a new value for one, if what stands there may be replaced; whether it was."""
+
+
+@attrs.frozen
+class LateCipher:
+    """The cipher of `secrets`, asked for when it is needed: a key that is missing must not stop a start."""
+
+    secrets: Secrets
+
+    def encrypt(self, data: bytes) -> str:
+        """Seal. Raises CredentialsFailure."""
+        return self.secrets.cipher.encrypt(data)
+
+    def decrypt(self, token: str) -> bytes:
+        """Open. Raises CredentialsFailure."""
+        return self.secrets.cipher.decrypt(token)
+
+
+@attrs.frozen(kw_only=True)
+class Supervision:
+    """How agents are supervised. `agents` is where they are installed, None: in the state directory.
+    `max_frame` is the longest message of an agent, in bytes; for `drain_seconds` turns under way may end
+    before they are interrupted at the end."""
+
+    limits: Limits = attrs.field(factory=Limits)
+    restart: RestartPolicy = attrs.field(factory=RestartPolicy)
+    deadlines: Deadlines = attrs.field(factory=Deadlines)
+    allowance: Allowance = attrs.field(factory=Allowance)
+    drain_seconds: float = DRAIN_SECONDS
+    agents: Path | None = None
+    max_frame: int = MAX_FRAME_BYTES
+
+
+@attrs.frozen(kw_only=True)
+class Ostler:
+    """The open rooms. Whoever opened them closes them."""
+
+    supervisor: Supervisor
+    launcher: Launcher
+    settings: SettingsStore
+    profiles: AgentProfileStore
+    secrets: Secrets
+    mcp: McpProbe
+
+    async def start(
+        self,
+        agent: str | Sequence[str],
+        *,
+        working_dir: str | Path = ".",
+        secrets: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> Conversation:
+        """Create a conversation. Its agent is started with the first message.
+
+        `agent` is a name of the catalog (`demo`, `claude-code`, ...) or the command of an ACP agent;
+        `settings` are more fields of `AgentSettings`. `secrets` reach the agent as environment variables.
+        Raises InvalidStart, JournalError.
+        """
+        catalog = self.launcher.catalog
+        if not isinstance(agent, str):
+            settings |= {"acp_server": CUSTOM, "acp_command": tuple(agent)}
+        elif agent in catalog and agent != CUSTOM:
+            settings |= {"acp_server": agent, "acp_command": catalog[agent].command}
+        else:
+            names = ", ".join(sorted(catalog.keys() - {CUSTOM}))
+            raise InvalidStart(
+                f"Unknown agent {agent!r}. Name one of these, or give a command: {names}.", ("agent",)
+            )
+        request = StartRequest(
+            working_dir=str(working_dir),
+            agent=AgentSettings(**settings),
+            event_vocabulary=Vocabulary.EXTENDED,
+            secrets=dict(secrets or {}),
+        )
+        conversation, _ = await self.supervisor.create(request)
+        return conversation
+
+
+async def open_secrets(state: Path, environ: Mapping[str, str], *, keyring: bool) -> SecretStore:
+    """The secret store of a state directory, which is made if need be. Raises StateRefused, OSError."""
+    await trio.to_thread.run_sync(make_private, state)
+    store = await SecretStore.open(state, environ, keyring=OsKeyring(environ) if keyring else None)
+    if store.failure is not None:
+        log.error("stored secrets cannot be used", reason=str(store.failure))
+    return store
+
+
+@asynccontextmanager
+async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the built-in one are called
+    state: str | Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    supervision: Supervision | None = None,
+    containment: Level | None = Level.TREE,
+    keyring: bool = True,
+    vocabulary: Vocabulary | None = None,
+    busy_seconds: float = BUSY_SECONDS,
+    hidden: Sequence[str] = (),
+    secrets: Secrets | None = None,
+) -> AsyncIterator[Ostler]:
+    """Open everything over the state directory, which is made if need be, and supervise while the block runs.
+
+    `environ` is the environment that agents inherit the allowed part of (default: this process's), with the
+    keys of the secret store; values in `hidden` are masked in what agents say. `containment` None leaves it
+    to process groups and sessions; with a level, a process may have one such block at a time. `keyring` says
+    whether the operating system's keyring is asked for the master key. `vocabulary` forces one for all
+    conversations. `secrets` stands in for the secret store.
+
+    Owns all of it: leaving the block, also by cancellation, stops every agent and closes the journal.
+    Raises StateRefused, JournalError, CredentialsFailure, SettingsFailure or OSError for what cannot be
+    opened.
+    """
+    directory = Path(state).expanduser().absolute()  # noqa: ASYNC240 - reads no disk
+    environ = dict(os.environ if environ is None else environ)
+    supervision = supervision or Supervision()
+    await trio.to_thread.run_sync(make_private, directory)
+    catalog = await trio.to_thread.run_sync(load_catalog)
+    store = await open_secrets(directory, environ, keyring=keyring) if secrets is None else secrets
+    cipher = LateCipher(store)
+    settings = SettingsStore(directory, presets(catalog), server_errors, cipher)
+    secret_box = SecretBox(cipher)
+    logins = McpLogins(LoginStore(directory, cipher), environ, directory)
+
+    async def origins() -> dict[str, str]:
+        return {name: secret.source for name, secret in (await store.found()).items()}
+
+    launcher = Launcher(
+        catalog=catalog,
+        prefix=supervision.agents or directory / AGENTS_DIR,
+        data=directory / DATA_DIR,
+        server_environment=environ,
+        secrets=store.values,
+        origins=origins,
+        keep_secret=store.exchange,
+        max_frame=supervision.max_frame,
+        mcp_file=McpFile(directory),
+        mcp_logins=logins,
+        hidden=(*hidden, *(value for name, value in environ.items() if is_private(name))),
+        secret_box=secret_box,
+    )
+
+    async def default_agent() -> AgentSettings:
+        try:
+            return (await settings.get()).agent(settings.rules.presets)
+        except SettingsError as error:
+            raise InvalidStart(f"the settings name no agent that can run: {error}", ("body",)) from error
+
+    async with AsyncExitStack() as stack:
+        journal = await stack.enter_async_context(
+            open_journal(directory / JOURNAL_FILE, busy_timeout=busy_seconds)
+        )
+        if containment is not None:
+            # The journal's lock tells that no other server uses this state: what is left of one may go.
+            await stack.enter_async_context(open_containment(directory, containment))
+        opened = await stack.enter_async_context(
+            open_supervisor(
+                journal=journal,
+                launcher=launcher,
+                secret_box=secret_box,
+                default_agent=default_agent,
+                forced_vocabulary=vocabulary,
+                deadlines=supervision.deadlines,
+                restart=supervision.restart,
+                limits=supervision.limits,
+                drain_seconds=supervision.drain_seconds,
+                allowance=supervision.allowance,
+            )
+        )
+        yield Ostler(
+            supervisor=opened,
+            launcher=launcher,
+            settings=settings,
+            profiles=AgentProfileStore(settings),
+            secrets=store,
+            mcp=McpProbe(environ, _home(environ, directory), logins),
+        )
+
+
+def _home(environ: Mapping[str, str], otherwise: Path) -> Path:
+    """Where programs are started that belong to no conversation."""
+    home = Path(environ.get("HOME") or otherwise)
+    return home if home.is_dir() else otherwise

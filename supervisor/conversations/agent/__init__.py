@@ -1,0 +1,1 @@
+"""One conversation's agent: admitted, started, restarted, hibernated and stopped."""

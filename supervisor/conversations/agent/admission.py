@@ -1,0 +1,236 @@
+"""How many agents may live, and how many may start at the same time; who has to make room.
+
+An agent's tree takes 300 MB to several GB, and some file descriptors of the server. So there are limits: on
+agents, on starts at a time, on memory, and on what the descriptors allow. At a limit, agents that do nothing
+are hibernated, the one idle longest first; where none can be, a start waits in a queue, or is refused, as
+configured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+import attrs
+import structlog
+import trio
+
+from supervisor.agents.mark import Snapshot, take_snapshot
+from supervisor.conversations.state.errors import AtCapacity
+
+log = structlog.get_logger(__name__)
+
+STARTS_AT_ONCE: Final = 8
+"""Agents that start at the same time: each takes a core for a second or so."""
+
+IDLE_SECONDS: Final = 1800.0
+"""After so long without a turn an agent is hibernated: it comes back with the next message in seconds."""
+
+MEMORY_PART: Final = 0.8
+"""Part of the machine's (or the control group's) memory that agents may take together."""
+
+SAMPLE_SECONDS: Final = 5.0
+"""How often the memory of all agents is looked at, and idle ones are looked for."""
+
+RETRY_AFTER_SECONDS: Final = 5.0
+"""What a refused client is told to wait."""
+
+FULL_POLICIES: Final = ("queue", "refuse")
+
+
+class Tenant(Protocol):
+    """An agent as far as admission is concerned."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when it could be hibernated (Trio's clock); None while it may not."""
+
+    @property
+    def rss_bytes(self) -> int:
+        """Memory of its tree when it was looked at last."""
+
+    async def measure(self, seen: Snapshot | None = None) -> None:
+        """Look at its tree."""
+
+    async def hibernate(self, reason: str) -> None:
+        """Stop it so that it can come back."""
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """The operator's limits. `agents` and `memory_bytes` None mean no limit of that kind; `idle_seconds`
+    None: idle agents stay until room is needed. `full` says what becomes of a start beyond the limits.
+    `places` and `terminals` are how many the server's file descriptors allow, None where that is no matter.
+    """
+
+    agents: int | None = None
+    starts: int = STARTS_AT_ONCE
+    memory_bytes: int | None = None
+    idle_seconds: float | None = IDLE_SECONDS
+    full: str = "queue"
+    places: int | None = None
+    terminals: int | None = None
+
+    @property
+    def most_agents(self) -> int | None:
+        """How many may live, by the operator's limit and by the descriptors."""
+        return min((each for each in (self.agents, self.places) if each is not None), default=None)
+
+
+class Places:
+    """So many of something may be at the same time."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.taken = 0
+
+    def take(self) -> bool:
+        """Take a place, to be given back; False if there is none."""
+        if self.limit is not None and self.taken >= self.limit:
+            return False
+        self.taken += 1
+        return True
+
+    def give(self) -> None:
+        """Give one back."""
+        self.taken -= 1
+
+
+def memory_budget(root: Path = Path("/")) -> int | None:
+    """What agents may take by default: a part of the smallest limit that holds for this process.
+
+    Reads /proc/meminfo and the control group's limits (version 2, then 1); None where nothing is known.
+    """
+    found: list[int] = []
+    for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = (root / name).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            found.append(int(text))
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
+    except OSError:
+        pass
+    return int(min(found) * MEMORY_PART) if found else None
+
+
+class Admission:
+    """The agents that live, and the queue of those that want to. One per server."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._tenants: set[Tenant] = set()
+        self._starts = trio.CapacityLimiter(limits.starts)
+        self._left = trio.Event()
+        self._line = trio.Lock()
+        self.queued = 0
+        self.terminals = Places(limits.terminals)
+        """Of the terminals of all agents."""
+
+    @property
+    def live(self) -> int:
+        """Agents that live or start."""
+        return len(self._tenants)
+
+    @property
+    def starting(self) -> int:
+        """Starts under way."""
+        return self._starts.borrowed_tokens
+
+    @property
+    def rss_bytes(self) -> int:
+        """Memory of all agents, as looked at last."""
+        return sum(tenant.rss_bytes for tenant in self._tenants)
+
+    def check(self) -> None:
+        """Refuse what could not be started now. Raises AtCapacity where the operator wants that."""
+        if self.limits.full == "refuse" and self._full() and self._idle() is None:
+            raise AtCapacity("the server is at its limit of agents; try again later", RETRY_AFTER_SECONDS)
+
+    @asynccontextmanager
+    async def tenancy(self, tenant: Tenant, waiting: Callable[[], None]) -> AsyncIterator[None]:
+        """A place for an agent, for as long as the block; `waiting` is called if there is none right away.
+
+        Waits in the order of arrival. Cancelling it leaves the queue.
+        """
+        if self._line.locked() or self._full():
+            waiting()
+        self.queued += 1
+        try:
+            async with self._line:
+                await self._make_room()
+                self._tenants.add(tenant)
+        finally:
+            self.queued -= 1
+        try:
+            yield
+        finally:
+            self._tenants.discard(tenant)
+            self._left.set()
+
+    @asynccontextmanager
+    async def start(self) -> AsyncIterator[None]:
+        """A turn to start, for as long as the block."""
+        async with self._starts:
+            yield
+
+    def look_again(self) -> None:
+        """An agent has become idle: who waits for a place may have it hibernated."""
+        self._left.set()
+
+    async def _make_room(self) -> None:
+        while self._full():
+            self._left = trio.Event()
+            tenant = self._idle()
+            if tenant is not None:
+                await tenant.hibernate("another agent needs its place")
+            else:
+                with trio.move_on_after(SAMPLE_SECONDS):
+                    await self._left.wait()
+
+    def _full(self) -> bool:
+        limits = self.limits
+        if limits.most_agents is not None and len(self._tenants) >= limits.most_agents:
+            return True
+        # One agent always fits: a budget too small for any would otherwise stop everything in silence.
+        return (
+            limits.memory_bytes is not None and bool(self._tenants) and self.rss_bytes >= limits.memory_bytes
+        )
+
+    def _idle(self) -> Tenant | None:
+        return longest_idle(self._tenants)
+
+    async def watch(self) -> None:
+        """Measure all agents and hibernate those idle for too long, for ever. The supervisor's task."""
+        while True:
+            await trio.sleep(SAMPLE_SECONDS)
+            try:
+                if self._tenants:
+                    seen = await take_snapshot()
+                    for tenant in list(self._tenants):
+                        await tenant.measure(seen)
+                await self._hibernate_idle()
+            except Exception:
+                # This task is the whole server's: a fault over one agent must not end it.
+                log.exception("agents could not be looked after")
+
+    async def _hibernate_idle(self) -> None:
+        patience = self.limits.idle_seconds
+        while patience is not None:
+            tenant = self._idle()
+            if tenant is None or tenant.idle_since is None:
+                return
+            if trio.current_time() - tenant.idle_since < patience:
+                return
+            await tenant.hibernate("it has been idle for long")
+
+
+def longest_idle(tenants: Iterable[Tenant]) -> Tenant | None:
+    """The one that has been idle longest, of those that may be hibernated."""
+    idle = [(tenant.idle_since, tenant) for tenant in tenants if tenant.idle_since is not None]
+    return min(idle, key=lambda pair: pair[0])[1] if idle else None

@@ -1,0 +1,31 @@
+"""What all conversations of a server share."""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from supervisor.agents import RestartPolicy
+from supervisor.conversations.agent.admission import Admission
+from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.state.counters import Counters
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.journal import Journal
+
+
+@attrs.frozen(kw_only=True)
+class Context:
+    """Made by the supervisor, and never changed. The nursery is the supervisor's: runners live in it."""
+
+    journal: Journal
+    launcher: Launcher
+    secret_box: SecretBox
+    deadlines: Deadlines
+    restart: RestartPolicy
+    admission: Admission
+    counters: Counters
+    nursery: trio.Nursery
+    allowance: Allowance = attrs.field(factory=Allowance)
+    """How much each conversation may set aside of what is too large for its events."""

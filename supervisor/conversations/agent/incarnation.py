@@ -1,0 +1,144 @@
+"""One incarnation of an agent: its process, the connection to it, and the session it holds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import attrs
+import structlog
+import trio
+
+from supervisor.acp import Connection, Handler, InitializeResult, Services, TerminalPlaces, open_connection
+from supervisor.agents import AgentProcess, SpawnError, StopPolicy, base_environment, spawn
+from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.session import Session
+from supervisor.conversations.mcp.mounting import Mounted
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.status import AgentPhase
+from supervisor.credentials.masking import Masker
+
+log = structlog.get_logger(__name__)
+
+STDERR_LINES: Final = 8
+"""Last words of an agent that go into the report of its end: enough for an error and where it came from."""
+
+
+@attrs.define(eq=False)
+class Incarnation:
+    """A running agent. `initialized` and `session` are set once the handshake is through, `mounted` with the
+    session.
+
+    `nursery` is for what serves the agent and ends with it.
+    `scope` ends it: cancelling it stops the process tree by the stop ladder. `gone` is set when the whole
+    tree is. `asked` is the phase that follows when the end was asked for; None makes it a crash.
+    """
+
+    plan: Plan
+    process: AgentProcess
+    connection: Connection
+    services: Services
+    nursery: trio.Nursery
+    initialized: InitializeResult | None = None
+    session: Session | None = None
+    mounted: Mounted = attrs.field(factory=Mounted)
+    servers: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
+    """The MCP servers as it is told of them, once they are known."""
+    asked: AgentPhase | None = None
+    gone: trio.Event = attrs.field(factory=trio.Event)
+    replaying: bool = False
+    """Whether its updates repeat now what the journal already holds."""
+
+    @property
+    def scope(self) -> trio.CancelScope:
+        """What ends it."""
+        return self.nursery.cancel_scope
+
+    @property
+    def pid(self) -> int:
+        """Process id of the program that was started."""
+        return self.process.pid
+
+    @property
+    def serves_terminals(self) -> bool:
+        """Whether commands that it started in terminals of ours still run."""
+        return bool(self.services.terminals)
+
+    def note_replay(self, going_on: bool) -> None:
+        """What it sends now is old, or new again."""
+        self.replaying = going_on
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can take a prompt: neither gone, nor cut off, nor being stopped."""
+        return not (
+            self.process.exited.is_set() or self.connection.closed.is_set() or self.scope.cancel_called
+        )
+
+
+def stderr_words(process: AgentProcess, mask: Masker) -> list[str]:
+    """The last lines that an agent wrote to its standard error, masked."""
+    return [mask.text(line) for line in process.stderr_tail()[-STDERR_LINES:]]
+
+
+async def last_words(process: AgentProcess, mask: Masker) -> str:
+    """Why an agent ended, once it has: exit status or signal, uptime, last stderr lines."""
+    status = await process.wait()
+    log.info("agent exited", pid=process.pid, code=status.code, signal=status.signal)
+    tail = "\n".join(process.stderr_tail()[-STDERR_LINES:])
+    how = f"was {status}" if status.signal is not None else str(status)
+    return mask.text(f"The agent {how}. Its last words:\n{tail}" if tail else f"The agent {how}.")
+
+
+@asynccontextmanager
+async def _told_of_the_end(plan: Plan) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await plan.ended()  # short: it looks at a file or two
+
+
+@asynccontextmanager
+async def run_agent(
+    plan: Plan, handler: Handler, stop: StopPolicy, spawn_seconds: float, places: TerminalPlaces | None = None
+) -> AsyncIterator[Incarnation]:
+    """Start the agent's process, within so many seconds, and connect to it; `stop` bounds the steps of ending
+    it, `places` how many terminals there are with those of others.
+
+    Owns both: leaving the block, also by cancellation, stops the process tree and fails what is pending.
+    When the process ends by itself, what is pending fails with its last words, and the block goes on.
+    Raises AgentFailure (ACPSpawnError).
+    """
+    try:
+        async with (
+            _told_of_the_end(plan),
+            spawn(plan.argv, cwd=plan.cwd, env=plan.environment, stop=stop, seconds=spawn_seconds) as process,
+            trio.open_nursery() as nursery,
+            open_connection(
+                process.stdout,
+                process.stdin,
+                handler,
+                max_frame=plan.max_frame,
+                explain=lambda: last_words(process, plan.mask),
+                mask=plan.mask,
+            ) as connection,
+        ):
+            services = Services(
+                plan.cwd,
+                nursery,
+                environment=base_environment(plan.environment, isolated=False),
+                fs=plan.descriptor.fs,
+                terminal=plan.descriptor.terminal,
+                start=process.start,
+                places=places,
+                jail=plan.jail,
+            )
+            try:
+                yield Incarnation(plan, process, connection, services, nursery)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await services.close()
+    except SpawnError as error:
+        raise AgentFailure("ACPSpawnError", str(error), kind="config", user_action="settings") from error

@@ -1,0 +1,458 @@
+"""What it takes to start the agent of a conversation: program, environment, credentials, MCP servers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import structlog
+import trio
+
+from supervisor.acp import MAX_FRAME_BYTES, Jail
+from supervisor.agents import (
+    Choice,
+    Descriptor,
+    InstallError,
+    Kind,
+    Lease,
+    Logins,
+    Rotated,
+    SharedLogins,
+    auth_params,
+    choose_credential,
+    compose_environment,
+    concerning,
+    detect,
+    find_logins,
+    helpful_names,
+    in_file_secrets,
+    needs_data_dir,
+    prepare_data_dir,
+    resolve_launch,
+)
+from supervisor.conversations.mcp.logins import McpLogins
+from supervisor.conversations.mcp.mounting import Mounting, gather
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.masking import Masker
+from supervisor.mcp.file import McpFile
+from supervisor.patience import KeyedLimiters, PathTimeout, in_time
+from supervisor.settings import AgentSettings, FileSecret, agent_settings_to_dict, secrets_of
+from supervisor.settings.agent import DEFAULT_FILE_SECRETS
+
+log = structlog.get_logger(__name__)
+
+CUSTOM: Final = "custom"
+"""The key of an agent that is only known by its command."""
+
+CONVERSATION: Final = "conversation"
+STORE: Final = "store"
+"""Where a secret was given: for the conversation, or for all. `Launcher.origins` may say more precisely."""
+
+LOGINS_DIR: Final = "logins"
+"""In the directory of data: what is shared by conversations, whose directories have their ids as names."""
+
+OWN_PATHS: Final = KeyedLimiters(2)
+"""Threads at a time for the paths of one conversation: its agent may make them hang."""
+
+REMOVE_SECONDS: Final = 30.0
+"""For removing what agents kept for a conversation: some ten thousand files. Beyond, it goes on by itself."""
+
+FILES_DIR: Final = "files"
+"""In a conversation's directory: the files that its settings ask for."""
+
+
+@attrs.frozen(kw_only=True)
+class Login:
+    """How an agent can be logged in: with what credentials, out of the methods that it advertises."""
+
+    descriptor: Descriptor
+    choice: Choice
+    environment: Mapping[str, str] = attrs.field(repr=False)
+
+    def params(self, methods: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """The parameters of `authenticate`, or None where no credential fits. A method that wants a terminal
+        never does."""
+        offered = [str(method.get("id")) for method in methods if method.get("type") != "terminal"]
+        return auth_params(self.descriptor, self.choice, offered, self.environment)
+
+    def needed(self, methods: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """What a person can do about missing credentials, as JSON: the methods that the agent offers, and the
+        names of the secrets that would help. Of an agent known by its command alone these are not known."""
+        return {
+            "agent": self.descriptor.key,
+            "methods": [
+                {
+                    "id": str(method.get("id")),
+                    "name": str(method.get("name") or method.get("id")),
+                    "type": str(method.get("type") or "agent"),
+                }
+                for method in methods
+            ],
+            "secrets": list(helpful_names(self.descriptor)),
+            "used": self.choice.credential.name or self.choice.credential.file,
+        }
+
+
+async def _nothing() -> None:
+    await trio.lowlevel.checkpoint()
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """Everything a start needs."""
+
+    descriptor: Descriptor
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = attrs.field(repr=False)
+    secrets: Mapping[str, str] = attrs.field(repr=False)
+    """All that there were, by name: given to the agent or not."""
+    cwd: Path
+    jail: Jail
+    """The workspace, as it was found before the agent could exchange it."""
+    mounting: Mounting
+    mask: Masker = attrs.field(repr=False)
+    version: str | None
+    login: Login
+    max_frame: int = MAX_FRAME_BYTES
+    """Longest message of the agent, bytes."""
+    lent: frozenset[str] = frozenset()
+    """The secrets that it has as files, which it shares with other agents."""
+    ended: Callable[[], Awaitable[None]] = _nothing
+    """To be awaited when the agent's processes are gone: takes over the tokens that it rotated. Does not
+    raise; cancelling it waits for what is written, and may leave the rest to the next start."""
+
+
+PLAIN_NAMES: Final = ("_BASE_URL", "_MODE", "_MODEL", "MODEL_PROVIDER")
+"""Ends of the names of settings of agents that are no secrets."""
+
+KeepSecret = Callable[[str, str, Callable[[str], bool]], Awaitable[bool]]
+"""Takes a name, its new value, and what says whether a value may be replaced. Tells whether it was."""
+
+
+@attrs.frozen(kw_only=True)
+class Launcher:
+    """Plans starts for one server. Owns nothing but files; `secrets` answers with the global secrets by name.
+
+    `origins` says of global secrets, by name, where they were given; those that it does not name are from the
+    store. `keep_secret` puts a new value (a token that an agent rotated) into the store, if what stands there
+    may be replaced; without it such a value is kept in the data directory alone. `hidden` are values of the
+    server's own that are masked in what agents say, though no agent is given them. `mcp_file` has the MCP
+    servers of this machine, `mcp_logins` the tokens for those that want a login.
+    """
+
+    catalog: Mapping[str, Descriptor]
+    prefix: Path
+    data: Path
+    server_environment: Mapping[str, str] = attrs.field(repr=False)
+    secrets: Callable[[], Awaitable[Mapping[str, str]]]
+    secret_box: SecretBox
+    origins: Callable[[], Awaitable[Mapping[str, str]]] | None = None
+    hidden: Sequence[str] = attrs.field(default=(), repr=False)
+    keep_secret: KeepSecret | None = None
+    max_frame: int = MAX_FRAME_BYTES
+    mcp_file: McpFile | None = None
+    mcp_logins: McpLogins | None = None
+    _logins: SharedLogins = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: SharedLogins(self.data / LOGINS_DIR, self._keep), takes_self=True),
+    )
+
+    def descriptor(self, record: ConversationRecord) -> Descriptor:
+        """The descriptor of a conversation's agent: by its key, else by its command, else custom."""
+        settings = record.agent
+        key = settings.acp_server
+        if key == CUSTOM or key not in self.catalog:
+            key = detect(settings.acp_command, self.catalog) or CUSTOM
+        return self.catalog[key]
+
+    async def forget(self, conversation_id: str) -> None:
+        """Remove what agents kept for a conversation. In threads; what does not answer is left behind."""
+        try:
+            await self._logins.forget(conversation_id)
+        except OSError as error:
+            log.warning("a login could not be forgotten", conversation=conversation_id, error=str(error))
+        remove = partial(shutil.rmtree, self.data / conversation_id, ignore_errors=True)
+        try:
+            limiter = OWN_PATHS.of(conversation_id)
+            await in_time(remove, "to remove the data", limiter=limiter, seconds=REMOVE_SECONDS)
+        except PathTimeout as error:
+            log.warning("an agent's data is not removed yet", conversation=conversation_id, error=str(error))
+
+    async def plan(
+        self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float
+    ) -> Plan:
+        """Install if need be, within so many seconds, and compose the environment.
+
+        Raises AgentFailure (ACPSpawnError). Cancelling it stops an installation that nobody else waits for.
+        """
+        settings = record.agent
+        descriptor = self.descriptor(record)
+        try:
+            launch = await resolve_launch(
+                descriptor,
+                () if record.preset_command else settings.acp_command,
+                settings.acp_args,
+                self.prefix,
+                progress=progress,
+                seconds=install_seconds,
+                server_env=self.server_environment,
+            )
+        except InstallError as error:
+            raise AgentFailure("ACPSpawnError", str(error), kind="config", user_action="settings") from error
+        own = await self.secret_box.open(record.secrets)
+        given = {**await self.secrets(), **own}
+        origins = {**await self._origins(), **dict.fromkeys(own, CONVERSATION)}
+        try:
+            prepared = await self._prepare(record, descriptor, given, origins, launch.path)
+        except OSError as error:
+            held = (
+                "another process holds a lease on a file in it"
+                if isinstance(error, BlockingIOError)
+                else None
+            )
+            reason = f"The agent's data directory could not be prepared: {held or error.strerror or error}"
+            raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
+        opened = await self.secret_box.open_settings(settings)
+        mounting = await gather(self.mcp_file, opened.mcp_config, given, record.mcp_only, self.mcp_logins)
+        cwd = Path(record.working_dir)
+        try:
+            made = partial(_make_workspace, cwd)
+            jail = await in_time(made, "to find the workspace", limiter=OWN_PATHS.of(record.id))
+        except OSError as error:
+            reason = f"The workspace {cwd} cannot be used: {error.strerror or error}"
+            raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
+        # In a thread: some milliseconds for every ten secrets.
+        # With the MCP servers as the agent gets them: secrets are in their place.
+        shown = {**agent_settings_to_dict(opened), "mcp_config": {**opened.mcp_config, **mounting.entries}}
+        paths = [path for path, _ in mounting.proxied.values()]
+        mask = await trio.to_thread.run_sync(_masker, given, [*prepared.tokens, *self.hidden, *paths], shown)
+        return Plan(
+            descriptor=descriptor,
+            argv=launch.argv,
+            environment=prepared.environment,
+            secrets=given,
+            cwd=cwd,
+            jail=jail,
+            mounting=mounting,
+            mask=mask,
+            version=launch.version,
+            login=Login(descriptor=descriptor, choice=prepared.choice, environment=prepared.environment),
+            max_frame=self.max_frame,
+            lent=frozenset(lease.name for lease in prepared.leases),
+            ended=partial(self._give_back, prepared.leases),
+        )
+
+    async def mounting(self, record: ConversationRecord) -> Mounting:
+        """The MCP servers that an agent of this conversation would be given if it were started now.
+
+        Raises what `secrets` raises.
+        """
+        given = {**await self.secrets(), **await self.secret_box.open(record.secrets)}
+        opened = await self.secret_box.open_settings(record.agent)
+        return await gather(
+            self.mcp_file, opened.mcp_config, given, record.mcp_only, self.mcp_logins, peek=True
+        )
+
+    async def global_secrets(self) -> Mapping[str, str] | None:
+        """The global secrets as they are now; None while they cannot be read."""
+        try:
+            return await self.secrets()
+        except CredentialsFailure:
+            return None
+
+    async def changed_secrets(
+        self, record: ConversationRecord, plan: Plan, current: Mapping[str, str] | None
+    ) -> tuple[str, ...]:
+        """The names of the secrets that are others now than when the agent was started with this plan, of
+        those that concern it. `current` are the global ones; no names while secrets cannot be read. A login
+        that an agent rotated is not among them: whoever uses it has the file."""
+        if current is None:
+            return ()
+        try:
+            now = {**current, **await self.secret_box.open(record.secrets)}
+        except CredentialsFailure:
+            return ()
+        names = {*now, *plan.secrets}
+        changed = {name for name in names if now.get(name) != plan.secrets.get(name)}
+        for name in changed & plan.lent:
+            if await self._logins.same(name, now.get(name, ""), plan.secrets[name]):
+                changed.remove(name)
+        if not changed:
+            return ()
+        files = changed & declared_files(record.agent).keys()
+        return tuple(sorted(files | concerning(plan.descriptor, changed, self.catalog)))
+
+    async def credentials(self, key: str) -> Choice:
+        """What the agent of that key would use now in a conversation without settings or secrets of its own.
+
+        Raises KeyError for an unknown agent, and what `secrets` raises. Looks at files in a thread.
+        """
+        descriptor = self.catalog[key]
+        choice, _ = await self._choose(descriptor, await self.secrets(), await self._origins(), None)
+        return choice
+
+    async def _origins(self) -> Mapping[str, str]:
+        return {} if self.origins is None else await self.origins()
+
+    async def _choose(
+        self,
+        descriptor: Descriptor,
+        secrets: Mapping[str, str],
+        origins: Mapping[str, str],
+        data_dir: Path | None,
+    ) -> tuple[Choice, Logins]:
+        places = compose_environment(
+            server_env=self.server_environment,
+            descriptor=descriptor,
+            secrets=secrets,
+            data_dir=data_dir,
+            extra={},
+            catalog=self.catalog,
+        )
+        logins = await find_logins(descriptor, places)
+        given = {name: origins.get(name, STORE) for name, value in secrets.items() if value}
+        found = (*logins.found, *in_file_secrets(descriptor, secrets))
+        return choose_credential(descriptor, given, found), logins
+
+    async def _prepare(
+        self,
+        record: ConversationRecord,
+        descriptor: Descriptor,
+        given: Mapping[str, str],
+        origins: Mapping[str, str],
+        path: Sequence[str],
+    ) -> _Prepared:
+        """Choose the credential, write the files, compose the environment. Raises OSError."""
+        settings, home = record.agent, self.server_environment.get("HOME")
+        private = self.data / record.id / descriptor.key
+        # What is bundled has no home of its own: what it keeps belongs to the server's state.
+        isolated = descriptor.module is not None or (
+            settings.acp_isolate_data_dir and bool(descriptor.data_dir_env)
+        )
+        for spec in descriptor.file_secrets:
+            if not given.get(spec.name):
+                # Before it could be taken for a login that the agent made by itself.
+                await self._checkout(record.id, spec.name, None, private / spec.path)
+        choice, logins = await self._choose(descriptor, given, origins, private if isolated else None)
+        data_dir = private if isolated or needs_data_dir(descriptor, choice) else None
+        if data_dir is not None:
+            handed = {name: value for name, value in given.items() if name not in choice.withheld_names}
+            await prepare_data_dir(descriptor, data_dir, secrets=handed, home=Path(home) if home else None)
+        declared = declared_files(settings)
+        files = self.data / record.id / FILES_DIR
+        extra: dict[str, str] = {}
+        leases: list[Lease] = []
+        for spec in descriptor.file_secrets:
+            used = spec.name in choice.names and spec.name not in declared
+            target = private / spec.path
+            leases += await self._checkout(record.id, spec.name, given[spec.name] if used else None, target)
+        for name, wanted in declared.items():
+            target = files / wanted.subdir / wanted.filename
+            value = None if name in choice.withheld_names else given.get(name)
+            leases += await self._checkout(record.id, name, value, target)
+            if value:
+                extra[wanted.env_var] = str(target if wanted.env_points_to == "file" else target.parent)
+        environment = compose_environment(
+            server_env=self.server_environment,
+            descriptor=descriptor,
+            secrets=given,
+            data_dir=data_dir,
+            extra=extra,
+            path=path,
+            catalog=self.catalog,
+            choice=choice,
+            files=declared,
+        )
+        if data_dir is not None and descriptor.keeps_key:
+            await _remove_kept_key(descriptor, choice, environment)
+        _warn(settings, [lease.name for lease in leases], environment)
+        tokens = logins.tokens.union(*(lease.tokens for lease in leases))
+        return _Prepared(environment, choice, tuple(leases), tokens)
+
+    async def _checkout(self, user: str, name: str, value: str | None, target: Path) -> list[Lease]:
+        if value:
+            return [await self._logins.checkout(name, value, user=user, target=target)]
+        await self._logins.revoke(name, user=user, target=target)
+        return []
+
+    async def _give_back(self, leases: Sequence[Lease]) -> None:
+        async def one(lease: Lease) -> None:
+            try:
+                await self._logins.give_back(lease)
+            except OSError as error:
+                log.warning("a login could not be looked at", secret=lease.name, error=str(error))
+
+        # At once: where directories do not answer, their deadlines are not to add up.
+        async with trio.open_nursery() as nursery:
+            for lease in leases:
+                nursery.start_soon(one, lease)
+
+    async def _keep(self, rotated: Rotated) -> None:
+        """Put the newest value of a login into the store, if an earlier one of it stands there."""
+        if self.keep_secret is None:
+            return
+        try:
+            if (await self._origins()).get(rotated.name, STORE) != STORE:
+                return
+            if await self.keep_secret(rotated.name, rotated.value, rotated.known):
+                log.info("an agent rotated a login; the store has the new one", secret=rotated.name)
+        except (CredentialsFailure, OSError) as error:
+            # The value is not lost: it stays in its file, and is offered again at the next start.
+            log.warning("a rotated login could not be stored", secret=rotated.name, error=str(error))
+
+
+@attrs.frozen
+class _Prepared:
+    environment: Mapping[str, str] = attrs.field(repr=False)
+    choice: Choice
+    leases: tuple[Lease, ...]
+    tokens: frozenset[str] = attrs.field(repr=False)
+
+
+def declared_files(settings: AgentSettings) -> dict[str, FileSecret]:
+    """The file secrets that the settings ask for, by name. Those that every settings have do not count: they
+    are what the catalogue's agents read, and a custom agent is not given another agent's login."""
+    return {spec.secret_name: spec for spec in settings.acp_file_secrets if spec not in DEFAULT_FILE_SECRETS}
+
+
+def _warn(settings: AgentSettings, names: Sequence[str], environment: Mapping[str, str]) -> None:
+    for spec in settings.acp_file_secrets:
+        missing = [name for name in spec.warn_if_unset if not environment.get(name)]
+        if spec.secret_name in names and missing:
+            log.warning("a credential file wants variables besides", secret=spec.secret_name, missing=missing)
+
+
+async def _remove_kept_key(descriptor: Descriptor, choice: Choice, environment: Mapping[str, str]) -> None:
+    """Remove the key that the agent wrote into its data directory: it would use that one, and not the one
+    that it is given now."""
+    if choice.credential.kind is not Kind.API_KEY or choice.credential.name is None:
+        return
+    kept = choose_credential(descriptor, {}, (await find_logins(descriptor, environment)).found)
+    if kept.credential.kind is Kind.API_KEY and kept.credential.file is not None:
+        file = Path(kept.credential.file)
+        unlink = partial(file.unlink, missing_ok=True)
+        await in_time(unlink, "to remove a key", limiter=OWN_PATHS.of(str(file)))
+
+
+def _make_workspace(path: Path) -> Jail:
+    path.mkdir(parents=True, exist_ok=True)
+    return Jail(path)
+
+
+def _masker(secrets: Mapping[str, str], tokens: Iterable[str], settings: Mapping[str, Any]) -> Masker:
+    """Knows what the agent is given, and what it is not: as a process of the user it may find that, too."""
+    hidden = [value for name, value in secrets.items() if not _is_plain(name, value)]
+    return Masker([*hidden, *tokens, *secrets_of(settings)])
+
+
+def _is_plain(name: str, value: str) -> bool:
+    """Whether it is kept among the secrets only so that it reaches the agent: an address, or a choice whose
+    value clients have to read in what the agent tells."""
+    return name.endswith(PLAIN_NAMES) and "@" not in value and "?" not in value

@@ -1,0 +1,471 @@
+"""One conversation's agent over all its incarnations: started when it is needed, started again after a
+crash, hibernated when idle, stopped in order. What an agent says is not the lifecycle's business.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import structlog
+import trio
+from structlog.contextvars import bind_contextvars
+
+from supervisor.acp import AcpError, ConnectionLost, Handler, TraceLine, method_offered, shorten_session_id
+from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
+from supervisor.agents.mark import Snapshot
+from supervisor.conversations.agent.context import Context
+from supervisor.conversations.agent.incarnation import Incarnation, run_agent, stderr_words
+from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.opening import Started, note_session, open_agent, wait_to_restore
+from supervisor.conversations.agent.session import STARTUP_TIMEOUT, lost, startup_timeout
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.reports import Reports
+from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.status import AgentPhase, Memory
+
+log = structlog.get_logger(__name__)
+
+LAST_WORDS_SECONDS: Final = 1.0
+"""After an agent's exit: for the rest of its output and its exit status to reach what waits for them. Its
+pipes end a quarter of a second after it at the latest."""
+
+
+class AgentLifecycle:
+    """Owns the agent's processes, one at a time, and writes down where the agent is.
+
+    Its tasks live in a nursery of the runner's, while that is there (`enter`). Whoever waits for an end of
+    its processes waits for `TurnQueue.changed`.
+    """
+
+    def __init__(
+        self, context: Context, recorder: Recorder, translator: Translator, reports: Reports, queue: TurnQueue
+    ) -> None:
+        self._context = context
+        self._recorder = recorder
+        self._record = recorder.record
+        self._translator = translator
+        self._reports = reports
+        self._queue = queue
+        self._logger = log.bind(conversation=recorder.record.id)
+        self._nursery: trio.Nursery | None = None
+        self._handler: Handler | None = None
+        self._lock = trio.Lock()
+        self._not_before = -math.inf
+        self._budget = RestartBudget(context.restart)
+        self._used_at = 0.0
+        self._crashes = 0
+        self._last: Incarnation | None = None
+        self.ready: Incarnation | None = None
+        """The incarnation that can be prompted."""
+        self.current: Incarnation | None = None
+        """The incarnation that has a process, ready or not."""
+        self.phase = AgentPhase.NONE
+        self.transcript_due = False
+        """Whether it lost its memory and has not been told yet what was said before."""
+        self.restarts = 0
+        self._came_back = trio.Event()
+        self._coming_back = trio.CancelScope()
+        self.restarting = False
+        """Whether it comes back by itself after a crash."""
+        self.last_exit: str | None = None
+        self.started_at: float | None = None
+        self.rss_bytes = self.processes = 0
+        self.cpu_seconds = 0.0
+
+    def enter(self, nursery: trio.Nursery, handler: Handler) -> None:
+        """From here on agents can be started: in `nursery`, and `handler` hears all that they say."""
+        self._nursery, self._handler = nursery, handler
+
+    def leave(self) -> None:
+        """The nursery has ended, and every process with it."""
+        self._nursery = self._handler = None
+
+    @property
+    def live(self) -> bool:
+        """Whether there is a process, ready or not."""
+        return self.current is not None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the agent, ready or not."""
+        return None if self.current is None else self.current.pid
+
+    @property
+    def ready_pid(self) -> int | None:
+        """Process id of the agent that can be prompted."""
+        return None if self.ready is None else self.ready.pid
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """What is known of this kind of agent."""
+        return self._context.launcher.descriptor(self._record)
+
+    def set_phase(self, phase: AgentPhase) -> None:
+        """Say where the agent is, to whoever looks on."""
+        if self.phase is not phase:
+            self.phase = phase
+            self._reports.phase(phase)
+
+    # -- for admission ----------------------------------------------------------------------------------
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when nobody has needed it, None while somebody does."""
+        run = self.ready
+        if run is None or self.phase is not AgentPhase.READY or self._queue.busy or run.serves_terminals:
+            return None
+        return self._used_at
+
+    def touch(self) -> None:
+        """It is of use now."""
+        self._used_at = trio.current_time()
+
+    async def measure(self, seen: Snapshot | None = None) -> None:
+        """Look at memory and CPU time of the tree, in `seen` or, without it, in a look of its own."""
+        run = self.current
+        if run is not None and not run.process.exited.is_set():
+            usage = await run.process.usage(seen)
+            self.rss_bytes, self.cpu_seconds, self.processes = (
+                usage.rss_bytes,
+                usage.cpu_seconds,
+                usage.processes,
+            )
+
+    async def hibernate(self, reason: str) -> None:
+        """Close the session and stop the process; the next message brings both back. `reason` is for the
+        log."""
+        async with self._lock:
+            if self.idle_since is not None:
+                self._logger.info("hibernating an idle agent", reason=reason)
+                await self.stop(AgentPhase.HIBERNATED)
+
+    # -- starting ---------------------------------------------------------------------------------------
+
+    async def ensure(self) -> Incarnation:
+        """The agent, ready to be prompted: the live one, or a new incarnation.
+
+        While it comes back after a crash, its coming back (or being given up) is waited for. Raises
+        AgentFailure. Cancelling it stops what it was starting.
+        """
+        while self.restarting:
+            await self._came_back.wait()
+        return await self._ensure()
+
+    async def _ensure(self) -> Incarnation:
+        # What it says in its start could not be stored, and it would be held back over that.
+        await self._context.journal.writable()
+        async with self._lock:
+            self.touch()
+            run = self.ready
+            if run is not None and run.usable:
+                if not await self._outdated(run):
+                    return run
+                self._logger.info("restarting agent for its changed secrets")
+                await self.stop(AgentPhase.RESTARTING)
+            if self.current is not None:
+                # One process at a time holds a session: the old one is gone before the new one starts.
+                self.current.scope.cancel()
+                await self.current.gone.wait()
+            if self._budget.parked(trio.current_time()):
+                raise _parked(self.last_exit)
+            await trio.sleep_until(self._not_before)
+            by_minute = self.descriptor.sessions_by_minute
+            wait = wait_to_restore(self._record, by_minute=by_minute, now=time.time())
+            if wait:
+                self.set_phase(AgentPhase.RESTARTING)
+                await trio.sleep(wait)
+            return await self._start()
+
+    async def changed_secrets(self, current: Mapping[str, str] | None) -> tuple[str, ...]:
+        """The names of the secrets that the live agent was started with, or without, and that are others now:
+        `current` are the launcher's `global_secrets`.
+
+        They count from its next start on: before the next turn where its session can be restored, else when
+        an operator restarts it."""
+        run = self.current
+        if run is None:
+            return ()
+        return await self._context.launcher.changed_secrets(self._record, run.plan, current)
+
+    async def _outdated(self, run: Incarnation) -> bool:
+        """Whether it has to be started again for its secrets, and can be without losing anything."""
+        assert run.initialized is not None
+        restorable = not self._record.session_used or any(
+            method_offered(run.initialized, method) for method in ("session/resume", "session/load")
+        )
+        if not restorable or run.serves_terminals:
+            return False
+        return bool(await self.changed_secrets(await self._context.launcher.global_secrets()))
+
+    async def _start(self) -> Incarnation:
+        assert self._nursery is not None
+        ready = False
+        run: Incarnation | None = None
+        try:
+            self.set_phase(AgentPhase.INSTALLING)
+            install = self._context.deadlines.install
+            plan = await self._context.launcher.plan(self._record, self._progress, install)
+            run = await self._nursery.start(self._own, plan)
+            assert run is not None
+            await self._make_ready(run)
+            ready = True
+        finally:
+            if not ready:
+                if run is not None:
+                    run.asked = run.asked or AgentPhase.STOPPED
+                    run.scope.cancel()
+                elif self.phase is not AgentPhase.PARKED:
+                    self.set_phase(AgentPhase.STOPPED)
+        return run
+
+    async def _make_ready(self, run: Incarnation) -> None:
+        limit = self._record.agent.acp_startup_timeout
+        try:
+            async with self._context.admission.start():
+                self.set_phase(AgentPhase.STARTING)
+                with trio.fail_after(limit):
+                    started = await open_agent(run, self._record, self._context.deadlines)
+        except trio.TooSlowError as error:
+            raise _with_words(startup_timeout("get ready", limit), run) from error
+        except AgentFailure as failure:
+            raise _with_words(failure, run) from failure
+        except ConnectionLost as error:
+            if run.initialized is not None and self._record.session_used:
+                self._record.failed_restores += 1
+            self._note_crash(str(error))
+            raise lost(error, "ACPInitError") from error
+        self._context.counters.starts += 1
+        self.started_at = trio.current_time()
+        self._opened(run, started)
+        self.ready = run
+        self.set_phase(AgentPhase.READY)
+
+    def _opened(self, run: Incarnation, started: Started) -> None:
+        """A session is open: its facts go into the record, and into events."""
+        self._recorder.mask = self._translator.mask = run.plan.mask
+        note_session(self._record, run, started)
+        self._translator.new_session(self._record.sessions - 1)
+        self._reports.session(started.session.memory, started.session.reason)
+        for key, value in started.states():
+            self._recorder.emit(self._translator.state(key, value))
+        if started.session.memory is Memory.LOST:
+            self.transcript_due = True
+
+    def _progress(self, line: str) -> None:
+        self._logger.info("installing agent", step=line)
+
+    async def _own(
+        self, plan: Plan, task_status: trio.TaskStatus[Incarnation] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """The task of one incarnation, from its place among the living to the end of its process tree."""
+        # A task has the context of who started it, which may be an operator's request.
+        bind_contextvars(conversation=self._record.id)
+        handler = self._handler
+        assert handler is not None
+        run: Incarnation | None = None
+        ours = False
+        waits = self._context.deadlines
+        stop = StopPolicy(stdin_grace=waits.stop_stdin, term_grace=waits.stop_term, kill=waits.stop_kill)
+        try:
+            async with (
+                self._context.admission.tenancy(self, lambda: self.set_phase(AgentPhase.QUEUED)),
+                run_agent(plan, handler, stop, waits.spawn, self._context.admission.terminals) as run,
+            ):
+                self.current = self._last = run
+                task_status.started(run)
+                await run.process.exited.wait()
+                with trio.move_on_after(LAST_WORDS_SECONDS):
+                    await run.connection.closed.wait()  # what waits for an answer is told why there is none
+        except trio.Cancelled:
+            ours = True  # the server, or the conversation, is at its end
+            raise
+        finally:
+            if run is not None:
+                with trio.CancelScope(shield=True):
+                    status = await run.process.wait()
+                self._gone(run, status, ours=ours)
+            self._queue.look_again()
+
+    def _gone(self, run: Incarnation, status: ExitStatus, *, ours: bool) -> None:
+        was_ready = self.ready is run
+        self.ready = self.current = None
+        self.last_exit = str(status)
+        if run.asked is None and not ours:
+            words = stderr_words(run.process, run.plan.mask)
+            self._reports.exited(status, words)
+        self.rss_bytes = self.processes = 0
+        run.gone.set()
+        if ours or run.asked is not None:
+            if self.phase is not AgentPhase.PARKED and not self.restarting:
+                self.set_phase(run.asked or AgentPhase.STOPPED)
+        elif was_ready and (status.signal is not None or status.code):
+            if self._note_crash(str(run.connection.reason or status)) and self._nursery is not None:
+                self.restarting = True
+                self._came_back = trio.Event()
+                # Made before its task runs, so that a stop in this very moment is heard.
+                self._coming_back = trio.CancelScope()
+                self.set_phase(AgentPhase.RESTARTING)
+                self._nursery.start_soon(self._restart)
+        elif was_ready:
+            self.set_phase(AgentPhase.EXITED)
+
+    def _note_crash(self, words: str) -> bool:
+        """Count it. False when that was one too many: the agent is parked."""
+        self._crashes += 1
+        self._context.counters.crashes += 1
+        now = trio.current_time()
+        decision = self._budget.crashed(now, random.random())  # noqa: S311 - no secret, a pause
+        if isinstance(decision, Parked):
+            self._logger.warning("agent is parked", crashes=decision.crashes)
+            self.set_phase(AgentPhase.PARKED)
+            # A turn that it took down with it is reported first, by who waits for it.
+            if not self._queue.busy:
+                self._reports.run_failed(_parked(words))
+            return False
+        self._not_before = now + decision.pause
+        return True
+
+    async def _restart(self) -> None:
+        """Start a crashed agent again, so that the next message finds it ready. OTP's `transient`."""
+        try:
+            await self._try_until_back()
+        finally:
+            self.restarting = False
+            self._came_back.set()
+            if self.phase is AgentPhase.RESTARTING:
+                self.set_phase(AgentPhase.STOPPED)
+            self._queue.look_again()
+
+    async def _try_until_back(self) -> None:
+        with self._coming_back:
+            while True:
+                before = self._crashes
+                try:
+                    await self._ensure()
+                except AgentFailure as failure:
+                    self._logger.info("agent was not restarted", code=failure.code)
+                    # A start that crashed has been counted and is tried again; any other reason stays.
+                    if self.phase is AgentPhase.PARKED or self._crashes == before:
+                        return
+                    self.set_phase(AgentPhase.RESTARTING)
+                else:
+                    self.note_restart()
+                    return
+
+    def note_restart(self) -> None:
+        """It came back after a crash, or because an operator wanted it."""
+        self.restarts += 1
+        self._context.counters.restarts += 1
+
+    # -- ending -----------------------------------------------------------------------------------------
+
+    def drop(self, run: Incarnation, phase: AgentPhase = AgentPhase.STOPPED) -> None:
+        """End a run that is of no use any more, without waiting. A process that ended by itself crashed."""
+        if not run.process.exited.is_set():
+            run.asked = phase
+        run.scope.cancel()
+
+    async def stop(self, phase: AgentPhase = AgentPhase.STOPPED) -> None:
+        """The stop ladder: close the session, close the input, SIGTERM, SIGKILL, sweep; each step bounded.
+
+        Returns when nothing of the agent is left. Cancelling it leaves the rest to the process's owner.
+        """
+        if self.restarting:
+            self._coming_back.cancel()
+            await self._came_back.wait()
+        run = self.current
+        if run is None:
+            if self.phase is not AgentPhase.NONE:
+                self.set_phase(phase)
+            return
+        run.asked = phase
+        await self.close_session(run)
+        run.scope.cancel()
+        await run.gone.wait()
+
+    async def close_session(self, run: Incarnation) -> bool:
+        """`session/close`, if offered. Best effort; returns whether the agent agreed."""
+        if run.session is None or run.initialized is None or not run.usable:
+            return False
+        if not method_offered(run.initialized, "session/close"):
+            return False
+        try:
+            await run.connection.request(
+                "session/close",
+                {"sessionId": run.session.session_id},
+                timeout=self._context.deadlines.close,
+            )
+        except AcpError as error:
+            self._logger.info("agent did not close its session", error=str(error))
+            return False
+        return True
+
+    async def free_session(self, run: Incarnation, turn_ends: Callable[[], Awaitable[bool]]) -> None:
+        """Free a session of a turn that does not end: close it and open it again, else end the process.
+
+        Nobody gets the agent from `ensure` before that is through, also when the turn ends first: what is
+        prompted in a closed session is lost. `turn_ends` waits a while and tells. Cancelling it may leave
+        the session closed; the one who cancels stops the agent.
+        """
+        async with self._lock:
+            if not (await self.close_session(run) and await turn_ends() and await self.reopen(run)):
+                self._logger.warning("agent's session could not be freed; ending its process", pid=run.pid)
+                self.drop(run)
+
+    async def reopen(self, run: Incarnation) -> bool:
+        """Open the session again that was closed, in the same process. False when that did not work."""
+        try:
+            with trio.fail_after(self._record.agent.acp_startup_timeout):
+                started = await open_agent(run, self._record, self._context.deadlines)
+        except (AgentFailure, ConnectionLost, trio.TooSlowError) as error:
+            self._logger.info("agent did not open its session again", error=str(error))
+            return False
+        self._opened(run, started)
+        return True
+
+    def stderr_tail(self) -> list[str]:
+        """The last lines of the agent's standard error, masked; of the one before where there is none."""
+        if self._last is None:
+            return []
+        mask, session_id = self._last.plan.mask, self._record.session_id
+        lines = self._last.process.stderr_tail()
+        return [shorten_session_id(mask.text(line), session_id) for line in lines]
+
+    def trace(self) -> list[TraceLine]:
+        """The last frames, masked; of the incarnation before where there is none."""
+        return (
+            [] if self._last is None else self._last.connection.trace.render(self._last.plan.mask.beginning)
+        )
+
+    def forgive(self) -> None:
+        """An operator restarts it: crashes so far do not count, and no pause is kept."""
+        self._budget.forgive()
+        self._not_before = -math.inf
+        if self.phase is AgentPhase.PARKED:
+            self.set_phase(AgentPhase.STOPPED)
+
+
+def _parked(words: str | None) -> AgentFailure:
+    return AgentFailure(
+        "AgentParked",
+        "The agent crashed too often and is not started again until an operator restarts it. "
+        f"Its last end: {words}",
+        kind="internal",
+        retryable=False,
+        user_action="none",
+    )
+
+
+def _with_words(failure: AgentFailure, run: Incarnation) -> AgentFailure:
+    """The failure of a start that took too long, with what the agent said meanwhile: it may have asked for
+    something where nobody reads it. Other failures as they are."""
+    words = stderr_words(run.process, run.plan.mask)
+    if failure.code == STARTUP_TIMEOUT and words:
+        failure.detail = "\n".join([f"{failure.detail} Its last words:", *words])
+    return failure

@@ -1,0 +1,163 @@
+"""From a running process to an agent that can be prompted: handshake, session, model and mode."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import attrs
+
+from supervisor.acp import SHOWN_CHARS, InitializeResult
+from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.agent.session import (
+    MODELS_BYTES,
+    ModelChoice,
+    Session,
+    SessionRequest,
+    choose_mode,
+    choose_model,
+    handshake,
+    models_of,
+    open_session,
+)
+from supervisor.conversations.mcp.mounting import Mounted, served
+from supervisor.conversations.recording import usage
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.status import AgentPhase, Memory
+from supervisor.mcp import forward_servers
+from supervisor.version import __version__
+
+RESTORES_TRIED: Final = 2
+"""An agent that dies over restoring a session so often gets a new one: it would die again."""
+
+MINUTE_MARGIN_SECONDS: Final = 0.5
+"""After the full minute: its clock is read a moment after ours."""
+
+
+@attrs.frozen
+class Started:
+    """What came of a start: the session, its models, its MCP servers, and what of the agent's answers was not
+    kept, in words."""
+
+    session: Session
+    models: ModelChoice
+    mounted: Mounted
+    cut: tuple[str, ...] = ()
+
+    def states(self) -> Iterator[tuple[str, Any]]:
+        """What clients are told of it beside the `agent_state`, by key."""
+        if self.mounted:
+            yield "mcp_servers", self.mounted.dump()
+        if self.session.result.config_options:
+            yield "config_options", [option.raw for option in self.session.result.config_options]
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The MCP servers that were left out, or are there without something, with reasons."""
+        return tuple(f"{name}: {reason}" for name, reason in (*self.mounted.dropped, *self.mounted.notes))
+
+
+async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: Deadlines) -> Started:
+    """Shake hands (once per run), open the session (the record's own where it can be restored), set model
+    and mode.
+
+    Raises AgentFailure, ConnectionLost. Cancelling it leaves the run for its owner to stop.
+    """
+    descriptor = run.plan.descriptor
+    if run.initialized is None:
+        run.initialized = await handshake(
+            run.connection, __version__, deadlines, fs=descriptor.fs, terminal=descriptor.terminal
+        )
+    capabilities = run.initialized.capabilities
+    if run.servers is None:
+        run.servers = await served(run.plan.mounting, run.nursery)
+    forwarded = await forward_servers(
+        run.servers,
+        {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
+        workspace=run.plan.cwd,
+        search_path=run.plan.environment.get("PATH"),
+    )
+    lost_already = _given_up(record)
+    known = record.session_used and lost_already is None
+    request = SessionRequest(
+        cwd=record.working_dir,
+        mcp_servers=forwarded.servers,
+        prior_id=record.session_id if known else None,
+        login=run.plan.login,
+        lost_already=lost_already,
+    )
+    run.session = await open_session(run.connection, run.initialized, request, deadlines, run.note_replay)
+    models = models_of(run.session.result)
+    if record.agent.acp_model:
+        current = await choose_model(run.connection, run.session, record.agent.acp_model, deadlines)
+        models = attrs.evolve(models, current=current)
+    if record.agent.acp_session_mode:
+        await choose_mode(run.connection, run.session, record.agent.acp_session_mode, deadlines)
+    run.mounted = Mounted.of(run.plan.mounting, forwarded)
+    return Started(run.session, models, run.mounted, tuple(_cut(run.initialized, run.session, models)))
+
+
+def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -> Iterator[str]:
+    if initialized.lost is not None:
+        yield f"initialize: {initialized.lost}"
+    if session.result.lost is not None:
+        yield f"the session's answer: {session.result.lost}"
+    if models.left_out:
+        yield f"{models.left_out} models are not shown: more than {MODELS_BYTES // 1024} KiB"
+
+
+def _given_up(record: ConversationRecord) -> str | None:
+    """Why a session with memories is not restored, if so."""
+    if not record.session_used:
+        return None
+    if record.session_cwd != record.working_dir:
+        return "the workspace is another one"
+    if record.failed_restores >= RESTORES_TRIED:
+        return f"the agent ended {record.failed_restores} times while restoring it"
+    return None
+
+
+def wait_to_restore(record: ConversationRecord, *, by_minute: bool, now: float) -> float:
+    """Seconds until the session may be restored: some agents would overwrite it within the minute (see
+    `Descriptor.sessions_by_minute`). `now` is in seconds since the epoch."""
+    if not by_minute or not record.session_used or record.session_opened // 60 != now // 60:
+        return 0.0
+    return (now // 60 + 1) * 60 - now + MINUTE_MARGIN_SECONDS
+
+
+def note_session(record: ConversationRecord, run: Incarnation, started: Started) -> None:
+    """Write down in the record what a start brought; `agent_state` is what clients see of it."""
+    session, models = started.session, started.models
+    if session.memory in (Memory.NEW, Memory.LOST):
+        record.sessions += 1
+        record.session_used = False
+        if record.usage:
+            record.usage = usage.new_session(record.usage)
+    record.session_id = session.session_id
+    record.failed_restores = 0
+    record.session_cwd = record.working_dir
+    record.session_opened = time.time()
+    record.current_model = models.current
+    if models.available is not None:
+        record.models = models.available
+    record.can_switch_model = models.switchable
+    info = None if run.initialized is None else run.initialized.agent
+    state: dict[str, Any] = {
+        "acp_agent_name": None if info is None else info.name,
+        "acp_agent_version": None if info is None else info.version,
+        "acp_session_id": f"...{session.session_id[-SHOWN_CHARS:]}",
+        "acp_session_cwd": record.working_dir,
+        "acp_supports_runtime_model_switch": models.switchable,
+        "acp_model_via_config_option": models.by_option,
+        "acp_current_model_id": models.current,
+        "acp_available_models": record.models or [],
+        "memory": session.memory,
+        "phase": AgentPhase.READY,
+    }
+    if started.dropped:
+        state["mcp_notes"] = list(started.dropped)
+    if started.cut:
+        state["acp_notes"] = list(started.cut)
+    record.agent_state = state

@@ -1,0 +1,318 @@
+"""Getting a session out of an agent: handshake, credentials, and the ladder new / resume / load.
+
+Nothing here knows a process: these are steps over one connection, each with its deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+import orjson
+import structlog
+
+from supervisor.acp import (
+    Connection,
+    ConnectionLost,
+    InitializeResult,
+    RequestTimeout,
+    RpcError,
+    SessionResult,
+    UnsupportedProtocolVersion,
+    classify_error,
+    error_text,
+    initialize_params,
+    method_offered,
+    mode_option,
+    model_option,
+    parse_initialize,
+    parse_session,
+    set_option_params,
+    shorten_session_id,
+)
+from supervisor.acp.schema import EXACT_CHARS, WORDS_CHARS, cut
+from supervisor.conversations.agent.launch import Login
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.failures import auth_required, from_rpc
+from supervisor.conversations.state.status import Memory
+
+log = structlog.get_logger(__name__)
+
+STARTUP_TIMEOUT: Final = "ACPStartupTimeout"
+"""The code of a start that took too long."""
+
+AUTH_REQUIRED: Final = -32000
+"""The protocol's code for "authentication required"."""
+
+
+MODELS_BYTES: Final = 64 * 1024
+"""What the models of an agent that are shown take, bytes of JSON. They are part of the conversation's
+resource, twice, and a page has a hundred of those; the longest list of a known agent takes half of it."""
+
+
+@attrs.frozen(kw_only=True)
+class SessionRequest:
+    """What a session is opened with. `prior_id` is the session to go on with, `login` chooses how to
+    authenticate, `lost_already` says why a session that was there is not even tried."""
+
+    cwd: str
+    mcp_servers: Sequence[Mapping[str, Any]]
+    prior_id: str | None
+    login: Login
+    lost_already: str | None = None
+
+
+@attrs.frozen
+class Session:
+    """An open session: its id, what the agent remembers, and what it said of modes and options.
+
+    `reason` says why memory was lost, where it was.
+    """
+
+    session_id: str
+    memory: Memory
+    result: SessionResult
+    reason: str | None = None
+
+
+async def handshake(
+    connection: Connection, version: str, deadlines: Deadlines, *, fs: bool, terminal: bool
+) -> InitializeResult:
+    """`initialize`. Raises AgentFailure (ACPInitError, ACPStartupTimeout).
+
+    Cancelling it leaves the connection unusable for a session; the caller owns and closes it.
+    """
+    try:
+        answer = await connection.request(
+            "initialize", initialize_params(version, fs=fs, terminal=terminal), timeout=deadlines.initialize
+        )
+        return parse_initialize(answer)
+    except UnsupportedProtocolVersion as error:
+        raise AgentFailure("ACPInitError", str(error), kind="config", user_action="settings") from error
+    except RpcError as error:
+        raise from_rpc(error, "ACPInitError") from error
+    except RequestTimeout as error:
+        raise startup_timeout("answer initialize", deadlines.initialize) from error
+
+
+async def open_session(
+    connection: Connection,
+    initialized: InitializeResult,
+    request: SessionRequest,
+    deadlines: Deadlines,
+    replaying: Callable[[bool], None],
+) -> Session:
+    """The ladder: `session/resume`, else `session/load` (its replay announced by `replaying`), else new.
+
+    Raises AgentFailure. A refusal for want of credentials is answered by one `authenticate` and one more
+    try. Only an error that says the session is not there, or is about nothing in particular, leads on to
+    the next step: a lost connection or missing credentials are reported, they say nothing about memory.
+    """
+    reason = request.lost_already
+    if request.prior_id is not None:
+        for method, memory in (("session/resume", Memory.RESUMED), ("session/load", Memory.LOADED)):
+            if not method_offered(initialized, method):
+                continue
+            replaying(True)  # resume must not replay, but there are agents that do
+            try:
+                params = {
+                    "sessionId": request.prior_id,
+                    "cwd": request.cwd,
+                    "mcpServers": list(request.mcp_servers),
+                }
+                answer = await _with_login(
+                    connection, initialized, request, method, params, deadlines.load_session, deadlines
+                )
+                return Session(request.prior_id, memory, parse_session(answer or {}))
+            except RpcError as error:
+                reason = shorten_session_id(str(from_rpc(error, "ACPInitError")), request.prior_id)
+                log.info("agent could not restore its session", method=method, reason=reason)
+            except RequestTimeout:
+                reason = f"no answer to {method} within {deadlines.load_session:g} s"
+            finally:
+                replaying(False)
+        if reason is None:
+            reason = "the agent offers neither session/resume nor session/load"
+    params = {"cwd": request.cwd, "mcpServers": list(request.mcp_servers)}
+    try:
+        answer = await _with_login(
+            connection, initialized, request, "session/new", params, deadlines.new_session, deadlines
+        )
+    except RpcError as error:
+        raise from_rpc(error, "ACPInitError") from error
+    except RequestTimeout as error:
+        raise startup_timeout("answer session/new", deadlines.new_session) from error
+    session_id = answer.get("sessionId") if isinstance(answer, Mapping) else None
+    if not isinstance(session_id, str) or not session_id:
+        raise AgentFailure("ACPInitError", "The agent answered session/new without a sessionId.")
+    if len(session_id) > EXACT_CHARS:
+        told = f"The agent's sessionId has {len(session_id)} characters; at most {EXACT_CHARS} are kept."
+        raise AgentFailure("ACPInitError", told)
+    memory = Memory.NEW if reason is None else Memory.LOST
+    return Session(session_id, memory, parse_session(answer), reason)
+
+
+async def _with_login(
+    connection: Connection,
+    initialized: InitializeResult,
+    request: SessionRequest,
+    method: str,
+    params: Mapping[str, Any],
+    timeout: float,
+    deadlines: Deadlines,
+) -> Any:
+    try:
+        return await connection.request(method, params, timeout=timeout)
+    except RpcError as error:
+        if error.code != AUTH_REQUIRED:
+            if classify_error(error) == "auth":
+                raise auth_required(error_text(error), request.login.needed(_methods(initialized))) from error
+            raise
+        await authenticate(connection, initialized, request.login, deadlines, cut(error.message, WORDS_CHARS))
+    try:
+        return await connection.request(method, params, timeout=timeout)
+    except RpcError as error:
+        if error.code == AUTH_REQUIRED:
+            raise auth_required(
+                cut(error.message, WORDS_CHARS), request.login.needed(_methods(initialized))
+            ) from error
+        raise
+
+
+async def authenticate(
+    connection: Connection,
+    initialized: InitializeResult,
+    login: Login,
+    deadlines: Deadlines,
+    complaint: str,
+) -> None:
+    """`authenticate` by the method that fits the credentials there are.
+
+    Raises AgentFailure (ACPAuthRequired) where none fits or the agent refuses it.
+    """
+    methods = _methods(initialized)
+    params = login.params(methods)
+    if params is None:
+        raise auth_required(complaint, login.needed(methods))
+    try:
+        await connection.request("authenticate", params, timeout=deadlines.authenticate)
+    except RpcError as error:
+        raise auth_required(
+            f"{complaint}: {cut(error.message, WORDS_CHARS)}", login.needed(methods)
+        ) from error
+    except RequestTimeout as error:
+        raise auth_required(
+            f"{complaint}: no answer to authenticate within {deadlines.authenticate:g} s",
+            login.needed(methods),
+        ) from error
+
+
+def add_choices(failure: AgentFailure, login: Login, initialized: InitializeResult) -> None:
+    """Say in a failure for want of credentials what can be done about it, unless it says so."""
+    if failure.code == "ACPAuthRequired" and failure.choices is None:
+        failure.choices = login.needed(_methods(initialized))
+
+
+def _methods(initialized: InitializeResult) -> list[Mapping[str, Any]]:
+    return [
+        {"id": method.id, "name": method.name, "type": method.type} for method in initialized.auth_methods
+    ]
+
+
+@attrs.frozen
+class ModelChoice:
+    """What an agent says of its models: the one in force, those there are (None: it does not say), whether
+    it can be asked for another, and whether by a config option. `left_out` counts those not shown."""
+
+    current: str | None
+    available: list[dict[str, Any]] | None
+    switchable: bool
+    by_option: bool
+    left_out: int = 0
+
+
+def models_of(result: SessionResult) -> ModelChoice:
+    """The models of a session, from its option of that category, else from the older block."""
+    option = model_option(result.config_options or ())
+    if option is not None:
+        choices = [
+            {"model_id": choice.value, "name": choice.name, "description": choice.description}
+            for choice in option.choices
+        ]
+        current = option.current if isinstance(option.current, str) else None
+        shown = _first_of(choices)
+        return ModelChoice(current, shown, True, True, len(choices) - len(shown))
+    if result.models is not None:
+        models = [
+            {"model_id": model.id, "name": model.name, "description": model.description}
+            for model in result.models.available
+        ]
+        shown = _first_of(models)
+        return ModelChoice(result.models.current, shown, True, False, len(models) - len(shown))
+    return ModelChoice(None, None, False, False)
+
+
+def _first_of(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first of the models, as many as are shown."""
+    left = MODELS_BYTES
+    for index, model in enumerate(models):
+        left -= len(orjson.dumps(model))
+        if left < 0:
+            return models[:index]
+    return models
+
+
+async def choose_model(
+    connection: Connection, session: Session, model: str, deadlines: Deadlines
+) -> str | None:
+    """Ask for a model, by the option of that category or the older call. Best effort: an agent that
+    refuses keeps its own model. Returns the model that is in force, as far as the agent tells."""
+    option = model_option(session.result.config_options or ())
+    if option is not None:
+        method, params = "session/set_config_option", set_option_params(session.session_id, option.id, model)
+    elif session.result.models is not None:
+        method, params = "session/set_model", {"sessionId": session.session_id, "modelId": model}
+    else:
+        return None
+    if await _set(connection, method, params, deadlines):
+        return model
+    return models_of(session.result).current
+
+
+async def choose_mode(connection: Connection, session: Session, mode: str, deadlines: Deadlines) -> bool:
+    """Ask for a mode. Best effort, never fatal. Returns whether the agent took it."""
+    option = mode_option(session.result.config_options or ())
+    if option is not None:
+        params = set_option_params(session.session_id, option.id, mode)
+        return await _set(connection, "session/set_config_option", params, deadlines)
+    if session.result.modes is None:
+        return False
+    params = {"sessionId": session.session_id, "modeId": mode}
+    return await _set(connection, "session/set_mode", params, deadlines)
+
+
+async def _set(connection: Connection, method: str, params: Mapping[str, Any], deadlines: Deadlines) -> bool:
+    try:
+        await connection.request(method, params, timeout=deadlines.option)
+    except (RpcError, RequestTimeout) as error:
+        log.warning("agent did not take a setting", method=method, error=str(error))
+        return False
+    return True
+
+
+def startup_timeout(what: str, seconds: float) -> AgentFailure:
+    """The failure of a start that took too long; `what` is what the agent did not do."""
+    return AgentFailure(
+        STARTUP_TIMEOUT,
+        f"The agent did not {what} within {seconds:g} s.",
+        kind="transient",
+        retryable=True,
+        user_action="retry",
+    )
+
+
+def lost(error: ConnectionLost, code: str = "ACPAgentExited") -> AgentFailure:
+    """The failure for an agent that went away; its reason names exit status and last words."""
+    return AgentFailure(code, str(error), kind="transient", retryable=True, user_action="retry")

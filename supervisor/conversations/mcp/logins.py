@@ -1,0 +1,191 @@
+"""Access tokens for MCP servers that want OAuth: kept, and renewed before they expire."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import structlog
+import trio
+
+from supervisor.conversations.mcp.helper import START_SECONDS, HelperFailed, ask_helper
+from supervisor.credentials import CredentialsFailure
+from supervisor.mcp.logins import LoginsError, LoginStore, Token
+
+log = structlog.get_logger(__name__)
+
+REFRESH_SECONDS: Final = 20.0
+"""For a new token. An authorization server answers within one."""
+
+
+LOCK_SECONDS: Final = REFRESH_SECONDS + START_SECONDS + 5.0
+"""For another program that renews the same login: the most that this takes, and a little."""
+
+LOCK_LOOK_SECONDS: Final = 0.05
+
+
+class NotLoggedIn(Exception):
+    """There is no token for a server; one line, with what to do."""
+
+
+class CannotRenew(NotLoggedIn):
+    """There is no token now, and there may be one later: the authorization server is away, say."""
+
+
+class McpLogins:
+    """The logins of one state directory. Callers may be many: one at a time renews a login."""
+
+    def __init__(self, store: LoginStore, environment: Mapping[str, str], cwd: Path) -> None:
+        self._store = store
+        self._environment = environment
+        self._cwd = cwd
+        self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+        self._limiter = trio.CapacityLimiter(1)
+
+    async def token(self, name: str, server: Mapping[str, Any], *, refused: str | None = None) -> Token:
+        """A token that can be used now for the server at `server["url"]`; `refused` is one that cannot.
+
+        Raises NotLoggedIn, and what the store's cipher raises. Cancelling it leaves the login as it is, or
+        renewed.
+        """
+        url = server["url"]
+        lock = self._locks.get(url)
+        if lock is None:
+            lock = self._locks[url] = trio.Lock()
+        async with lock:
+            token = _token(name, await self._state(server))
+            if _usable(token, refused):
+                return token
+            if token.renewable:
+                try:
+                    return await self._renewed(name, server, refused)
+                except NotLoggedIn as error:
+                    if token.value == refused or not token.alive():
+                        raise
+                    log.warning("a login to an MCP server was not renewed", reason=str(error))
+            if token.value == refused or not token.alive():
+                raise _ended(name)
+            return token  # it may do for a moment yet
+
+    async def check(self, name: str, server: Mapping[str, Any]) -> None:
+        """Raise NotLoggedIn where nobody has logged in to a server. Asks nobody."""
+        _token(name, await self._state(server))
+
+    async def keep(self, url: str, state: Mapping[str, Any]) -> None:
+        """Keep a login. Raises LoginsError, and what the cipher raises."""
+        with trio.CancelScope(shield=True):  # a token that was renewed may be the last one
+            await trio.to_thread.run_sync(self._store.put, url, state, limiter=self._limiter)
+
+    async def forget(self, server: Mapping[str, Any]) -> str | None:
+        """Forget the login to a server, and tell its authorization server, which may be away: then why it
+        could not be told. Raises NotLoggedIn where there is no login, and LoginsError."""
+        url = server["url"]
+        async with self._alone(url):
+            state = await self._kept(url)
+            if not await trio.to_thread.run_sync(self._store.drop, url, limiter=self._limiter):
+                raise NotLoggedIn("there is no login")
+        if state is None:
+            return None
+        try:
+            answer = await self._ask("revoke", server, state)
+        except HelperFailed as error:
+            return str(error)
+        return None if answer.get("ok") else str(answer.get("error"))
+
+    async def _kept(self, url: str) -> dict[str, Any] | None:
+        try:
+            return await self.state(url)
+        except (LoginsError, CredentialsFailure):
+            return None  # what cannot be read can be dropped all the same
+
+    async def state(self, url: str) -> dict[str, Any] | None:
+        """The login that is kept for an address. Holds credentials."""
+        return await trio.to_thread.run_sync(self._store.get, url, limiter=self._limiter)
+
+    async def _state(self, server: Mapping[str, Any]) -> dict[str, Any] | None:
+        try:
+            found = await self.state(server["url"])
+        except LoginsError as error:
+            raise NotLoggedIn(str(error)) from error
+        if found is not None:
+            return found
+        # What a client of the wire keeps itself, in the settings.
+        given = (server.get("auth") or {}).get("state")
+        return dict(given) if isinstance(given, Mapping) else None
+
+    async def _renewed(self, name: str, server: Mapping[str, Any], refused: str | None) -> Token:
+        """A new token, kept. Raises NotLoggedIn, as CannotRenew where it may be had later."""
+        with trio.CancelScope(shield=True):
+            # Bounded. Where tokens rotate, one that is asked for and not kept ends the login.
+            async with self._alone(server["url"]):
+                state = await self._state(server)
+                token = _token(name, state)
+                if _usable(token, refused):
+                    return token  # somebody else was quicker: the command beside the server
+                assert state is not None
+                try:
+                    answer = await self._ask("refresh", server, state)
+                    if answer.get("ok"):
+                        await self.keep(server["url"], answer["state"])
+                        return _token(name, answer["state"])
+                    if answer.get("refused") == "invalid_client":
+                        # It knows our registration no more: the next login makes another one.
+                        tokens = {**state["tokens"], "refresh_token": None}
+                        await self.keep(server["url"], {**state, "tokens": tokens, "client_info": None})
+                except (HelperFailed, LoginsError) as error:
+                    raise CannotRenew(f"the login cannot be renewed: {error}") from error
+        reason = answer.get("error")
+        log.warning("a login to an MCP server was not renewed", reason=reason)
+        if answer.get("refused"):
+            raise _ended(name)
+        raise CannotRenew(f"the login cannot be renewed now: {reason}. Try again later")
+
+    async def _ask(self, op: str, server: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+        request = {"op": op, "server": dict(server), "state": dict(state)}
+        return await ask_helper(
+            request, environment=self._environment, cwd=self._cwd, seconds=REFRESH_SECONDS
+        )
+
+    @asynccontextmanager
+    async def _alone(self, url: str) -> AsyncIterator[None]:
+        """Alone with a login, among all programs. Raises CannotRenew, where that takes too long."""
+        descriptor: int | None = None
+        try:
+            with trio.move_on_after(LOCK_SECONDS):
+                while descriptor is None:
+                    descriptor = await trio.to_thread.run_sync(
+                        self._store.try_lock, url, limiter=self._limiter
+                    )
+                    if descriptor is None:
+                        await trio.sleep(LOCK_LOOK_SECONDS)
+        except LoginsError as error:
+            raise CannotRenew(str(error)) from error
+        if descriptor is None:
+            raise CannotRenew("another program has been renewing the login for long. Try again later")
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _token(name: str, state: Mapping[str, Any] | None) -> Token:
+    token = None if state is None else Token.of(state)
+    if token is None:
+        raise NotLoggedIn(_nobody(name))
+    return token
+
+
+def _usable(token: Token, refused: str | None) -> bool:
+    return token.fresh() and token.value != refused
+
+
+def _ended(name: str) -> NotLoggedIn:
+    return NotLoggedIn(f"the login has ended: `ostler mcp login {name}`")
+
+
+def _nobody(name: str) -> str:
+    return f"nobody has logged in to it: `ostler mcp login {name}`"

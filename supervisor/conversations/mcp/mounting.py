@@ -1,0 +1,243 @@
+"""The MCP servers of one conversation: gathered when its agent is started, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any, Final
+
+import attrs
+import trio
+
+from supervisor.conversations.mcp.logins import CannotRenew, McpLogins, NotLoggedIn
+from supervisor.credentials import CredentialsFailure
+from supervisor.mcp import Forwarded
+from supervisor.mcp.configured import Configured, Server, configured, resolve, without_secrets
+from supervisor.mcp.entry import transport_of, uses_oauth
+from supervisor.mcp.file import FILE, McpFile, McpFileError
+from supervisor.mcp.proxy import NoToken, Proxy, Target, new_path
+
+_limiter: Final = trio.CapacityLimiter(2)
+"""Threads that read the file at a time: it takes less than a millisecond."""
+
+
+@attrs.frozen
+class Mounting:
+    """What there is to mount. `entries` are the servers by name with the secrets in them; `dropped` are
+    (name, reason) of those that cannot be mounted. Equal `wanted` means that nothing was changed since."""
+
+    wanted: Configured = attrs.field(factory=Configured)
+    entries: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    dropped: tuple[tuple[str, str], ...] = ()
+    without: tuple[tuple[str, str], ...] = ()
+    """(name, reason) of servers that are mounted, but without something."""
+    notes: tuple[str, ...] = ()
+    proxied: Mapping[str, tuple[str, Target]] = attrs.field(factory=dict, repr=False)
+    """The servers, by name, whose token expires: the path of a proxy for each, and what it stands for."""
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """Those that can be mounted as far as is known without the agent."""
+        return tuple(server for server in self.wanted.servers if server.name in self.entries)
+
+
+async def gather(
+    file: McpFile | None,
+    own: Mapping[str, Any],
+    secrets: Mapping[str, str],
+    only: Collection[str] | None = None,
+    logins: McpLogins | None = None,
+    *,
+    peek: bool = False,
+) -> Mounting:
+    """Read the file (in a thread, which cancelling waits for) and put together what counts.
+
+    A file that cannot be read drops its own servers alone. `logins` gives tokens to servers that want them,
+    which may ask an authorization server; not with `peek`, which only looks whether there is a login.
+    """
+    found = await trio.to_thread.run_sync(_found, file, own, secrets, only, limiter=_limiter)
+    entries, dropped = dict(found.entries), list(found.dropped)
+    logged_in = _LoggedIn(logins, peek=peek)
+    for name in [name for name, entry in entries.items() if uses_oauth(entry)]:
+        try:
+            entries[name] = await logged_in.entry(name, entries[name])
+        except (NotLoggedIn, CredentialsFailure) as error:
+            del entries[name]
+            dropped.append((name, str(error)))
+    return attrs.evolve(
+        found,
+        entries=entries,
+        dropped=tuple(dropped),
+        without=tuple(logged_in.without),
+        proxied=logged_in.proxied,
+    )
+
+
+def _found(
+    file: McpFile | None, own: Mapping[str, Any], secrets: Mapping[str, str], only: Collection[str] | None
+) -> Mounting:
+    """What there is, before anybody is logged in. Blocks on the disk, and on what a large file takes."""
+    entries: dict[str, Any] = {}
+    dropped: list[tuple[str, str]] = []
+    notes: tuple[str, ...] = ()
+    listed: Mapping[str, Any] = {}
+    if file is not None:
+        try:
+            listed = file.read().servers
+        except McpFileError as error:
+            dropped.append((FILE, str(error)))
+        old = file.old_configuration()
+        notes = () if old is None else (old,)
+    wanted = configured(listed, own, only=only)
+    dropped += wanted.dropped
+    for server in wanted.servers:
+        entry, missing = resolve(server, secrets)
+        if missing:
+            dropped.append((server.name, without_secrets(missing)))
+        else:
+            entries[server.name] = entry
+    return Mounting(wanted, entries, tuple(dropped), notes=notes)
+
+
+class _LoggedIn:
+    """Gives servers their tokens: as a header where one lasts, else through a proxy."""
+
+    def __init__(self, logins: McpLogins | None, *, peek: bool) -> None:
+        self._logins, self._peek = logins, peek
+        self.proxied: dict[str, tuple[str, Target]] = {}
+        self.without: list[tuple[str, str]] = []
+
+    async def entry(self, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """The entry with its login in it. Raises NotLoggedIn, and what the store of logins raises."""
+        logins = self._logins
+        if logins is None:
+            raise NotLoggedIn("there are no logins here")
+        plain = {key: value for key, value in entry.items() if key != "auth"}
+        if self._peek:
+            await logins.check(name, entry)
+            return plain
+        token = await logins.token(name, entry)
+        if token.expires_at is not None and transport_of(entry) == "http":
+            self.proxied[name] = (new_path(), Target(entry["url"], partial(_current, logins, name, entry)))
+            return plain
+        if token.expires_at is not None:
+            self.without.append(
+                (name, "its login is not renewed while the agent runs: it speaks MCP over sse")
+            )
+        headers = entry.get("headers") or {}
+        given = {key: value for key, value in headers.items() if key.lower() != "authorization"}
+        return {**plain, "headers": {**given, "Authorization": f"Bearer {token.value}"}}
+
+
+async def _current(logins: McpLogins, name: str, entry: Mapping[str, Any], refused: str | None) -> str:
+    try:
+        return (await logins.token(name, entry, refused=refused)).value
+    except CannotRenew as error:
+        raise NoToken(str(error), for_now=True) from error
+    except (NotLoggedIn, CredentialsFailure) as error:
+        raise NoToken(str(error)) from error
+
+
+async def served(mounting: Mounting, nursery: trio.Nursery) -> Mapping[str, Any]:
+    """The entries as the agent is to get them: a proxy for those that need one lives in the nursery."""
+    if not mounting.proxied:
+        return mounting.entries
+    proxy = Proxy(dict(mounting.proxied.values()))
+    await nursery.start(proxy.serve)
+    urls = {name: proxy.url(path) for name, (path, _) in mounting.proxied.items()}
+    return {
+        name: {**entry, "url": urls[name]} if name in urls else entry
+        for name, entry in mounting.entries.items()
+    }
+
+
+@attrs.frozen
+class Mounted:
+    """What an agent was given: servers, (name, reason) of those that it was not, and (name, reason) of those
+    that it got without something. Names and reasons alone, so that it can be shown."""
+
+    servers: tuple[Server, ...] = ()
+    dropped: tuple[tuple[str, str], ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, mounting: Mounting, forwarded: Forwarded) -> Mounted:
+        """After `session/new` and its like were told."""
+        given = {server["name"] for server in forwarded.servers}
+        return cls(
+            tuple(server for server in mounting.servers if server.name in given),
+            (*mounting.dropped, *forwarded.dropped),
+            (*mounting.without, *forwarded.notes),
+        )
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self.servers or self.dropped or self.notes)
+
+    def dump(self) -> dict[str, Any]:
+        """As a state that clients see."""
+        return {
+            "active": [
+                {"name": server.name, "transport": server.transport, "source": server.source}
+                for server in self.servers
+            ],
+            "dropped": [{"name": name, "reason": reason} for name, reason in self.dropped],
+            "notes": [{"name": name, "reason": reason} for name, reason in self.notes],
+        }
+
+
+# -- the message /mcp -----------------------------------------------------------------------------------
+
+
+def overview(running: tuple[Mounting, Mounted] | None, now: Mounting) -> str:
+    """The answer to `/mcp`: what the running agent has (None: there is none), and what it will have."""
+    lines: list[str] = []
+    if running is None:
+        lines.append("No agent is running. When it starts, these MCP servers are mounted:")
+        lines += _listed(now.servers)
+        lines += _reasons("They cannot be mounted:", now.dropped)
+    else:
+        mounting, mounted = running
+        lines.append("Active MCP servers:")
+        lines += _listed(mounted.servers)
+        lines += _reasons("Left out:", mounted.dropped)
+        lines += _reasons("Notes:", mounted.notes)
+        changes = _changes(mounting, now)
+        if changes:
+            lines += ["", "The configuration has changed since. When the agent is restarted:", *changes]
+    lines += [f"\n{note}" for note in now.notes]
+    lines += ["", "`ostler mcp` changes the servers; changes count from the next start of the agent."]
+    return "\n".join(lines)
+
+
+def _listed(servers: tuple[Server, ...]) -> list[str]:
+    return [f"- {server.name} ({server.transport}, {_source(server)})" for server in servers] or ["- none"]
+
+
+def _source(server: Server) -> str:
+    return "mcp.json" if server.source == "file" else "settings or start request"
+
+
+def _reasons(head: str, reasons: tuple[tuple[str, str], ...]) -> list[str]:
+    return ["", head, *(f"- {name}: {reason}" for name, reason in reasons)] if reasons else []
+
+
+def _changes(before: Mounting, now: Mounting) -> list[str]:
+    """What a restart would do, line by line; none where it would do nothing."""
+    old = {server.name: server for server in before.wanted.servers}
+    new = {server.name: server for server in now.servers}
+    could = {server.name for server in before.servers}
+    dropped = {name: reason for name, reason in now.dropped if (name, reason) not in before.dropped}
+    lines = []
+    for name, server in new.items():
+        if name not in could:
+            lines.append(f"- {name} ({server.transport}, {_source(server)}) will be mounted")
+        elif server != old[name]:
+            lines.append(
+                f"- {name} ({server.transport}, {_source(server)}) will be mounted with its new settings"
+            )
+    lines += [f"- {name} will be left out: {reason}" for name, reason in dropped.items()]
+    lines += [
+        f"- {name} will be gone" for name in old if name not in new and name not in dropped and name in could
+    ]
+    return lines

@@ -1,0 +1,87 @@
+"""A user's message as the content of a prompt. Pure.
+
+Text and links are what every agent takes; pictures go only to agents that say they take them, and are
+named in words to the others, so that nothing a person sent vanishes without a trace.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from supervisor.acp.schema import image_block, resource_link_block, text_block
+from supervisor.events import ImageContent, Message, TextContent
+
+CONTINUE: Final = (
+    "The previous turn was interrupted before it was finished. Continue where you left off; "
+    "check first what has been done already."
+)
+"""What an explicit run says to an agent whose last turn did not end well, when nothing else is queued."""
+
+MCP_COMMAND: Final = "/mcp"
+"""The message that Ostler answers by itself: which MCP servers the conversation has."""
+
+TRANSCRIPT_HEAD: Final = (
+    "<<RESUMED CONVERSATION>>\nYour memory of this conversation was lost. "
+    "This is what was said and done so far:\n"
+)
+TRANSCRIPT_TAIL: Final = "<<END OF TRANSCRIPT>>\nThe user's next message follows.\n"
+
+TRANSCRIPT_BYTES: Final = 64 * 1024
+"""Most of a transcript that is given to a new session: about 16,000 tokens, the newest part of it."""
+
+_DATA_URI: Final = re.compile(r"data:(?P<mime>[\w.+-]+/[\w.+-]+)(;[\w=.+-]+)*;base64,(?P<data>.*)", re.DOTALL)
+
+
+def blocks(message: Message, *, images: bool) -> list[dict[str, Any]]:
+    """The prompt blocks of a message. Never empty: an agent must be told something."""
+    out: list[dict[str, Any]] = []
+    for part in message.content:
+        if isinstance(part, TextContent):
+            if part.text.strip():
+                out.append(text_block(part.text))
+        elif isinstance(part, ImageContent):
+            out.extend(_image(url, images=images) for url in part.image_urls)
+    return out or [text_block("(empty message)")]
+
+
+def is_command(message: Message, command: str) -> bool:
+    """Whether a message is this command and nothing else."""
+    texts = [part.text for part in message.content if isinstance(part, TextContent)]
+    return len(texts) == len(message.content) and "".join(texts).strip() == command
+
+
+def _image(url: str, *, images: bool) -> dict[str, Any]:
+    match = _DATA_URI.fullmatch(url)
+    if match is None:
+        if url.startswith("data:"):
+            return text_block("[a picture that could not be read]")
+        return resource_link_block(url, url.rsplit("/", 1)[-1] or "picture")
+    try:
+        base64.b64decode(match["data"], validate=True)
+    except (binascii.Error, ValueError):
+        return text_block("[a picture that could not be read]")
+    if not images:
+        return text_block(f"[a picture ({match['mime']}) that this agent cannot take]")
+    return image_block(match["data"], match["mime"])
+
+
+def transcript(lines: Iterable[tuple[str, str]], limit: int = TRANSCRIPT_BYTES) -> str:
+    """What was said, as text for an agent that has forgotten it: pairs of speaker and words, oldest first.
+
+    The newest part is kept when it is more than `limit` bytes.
+    """
+    kept: list[str] = []
+    left = limit
+    for speaker, words in reversed(list(lines)):
+        line = f"{speaker}: {words}\n"
+        size = len(line.encode("utf-8", "replace"))
+        if size > left:
+            kept.append("[... earlier parts left out ...]\n")
+            break
+        left -= size
+        kept.append(line)
+    return TRANSCRIPT_HEAD + "".join(reversed(kept)) + TRANSCRIPT_TAIL

@@ -1,0 +1,212 @@
+"""From translated events to the journal: times, tree links, bytes. Synchronous, in arrival order.
+
+The recorder is the only writer of its conversation's log, so that the order of what is appended and of
+what is streamed is the order in which it was said.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import attrs
+import orjson
+import structlog
+
+from supervisor.acp import shorten_session_id
+from supervisor.conversations.recording import usage
+from supervisor.conversations.recording.attachments import Attachment
+from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
+from supervisor.conversations.recording.tool_calls import Recorded
+from supervisor.conversations.recording.translate import Delta, Opened, Out, Title, Usage
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.credentials.masking import NOTHING, Masker
+from supervisor.events import (
+    ConversationStateUpdateEvent,
+    Event,
+    StreamingDeltaEvent,
+    Vocabulary,
+    dump_event,
+    dump_stamped,
+    new_event_id,
+    timestamp_now,
+)
+from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row, TooLarge
+
+log = structlog.get_logger(__name__)
+
+TITLE_CHARS: Final = 200
+"""Longest title taken from an agent: as long as one that a person may set."""
+
+_TICK: Final = datetime.timedelta(microseconds=1)
+
+
+def later(previous: str, now: str) -> str:
+    """`now`, or one microsecond after `previous` where the clock did not move on (or went back).
+
+    Clients page and catch up by timestamp, so the order of the log must be the order of its times.
+    """
+    if now > previous:
+        return now
+    moved = datetime.datetime.fromisoformat(previous) + _TICK
+    return moved.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@attrs.define
+class Recorder:
+    """Writes one conversation's events; owns its record's timestamps and tree leaf."""
+
+    log: Log
+    record: ConversationRecord
+    last_timestamp: str = ""
+    unsaved: bool = False
+    """Whether the record has figures that no write has taken along yet."""
+    mask: Masker = NOTHING
+    """Keeps the agent's secrets out of every event but what a person says."""
+
+    @property
+    def extended(self) -> bool:
+        """Whether the conversation reads the extended vocabulary."""
+        return self.record.vocabulary is Vocabulary.EXTENDED
+
+    def write(self, events: Iterable[Event | Recorded]) -> int:
+        """Append events and the record as it is now, in one transaction. Returns the last sequence number."""
+        rows, blobs = self._rows(events)
+        self.record.updated_at = self.last_timestamp or timestamp_now()
+        self.unsaved = False
+        return self.log.append(rows, self._update(), blobs)
+
+    def relay(self, events: Iterable[Event | Recorded]) -> None:
+        """Append what an agent said. Nothing of the record changes with it but the leaf, which a loaded log
+        tells: the record is not written again for every event."""
+        rows, blobs = self._rows(events)
+        try:
+            self.log.append(rows, None, blobs)
+        except TooLarge as error:
+            # Nothing of it is stored. What was said is lost, the conversation is not.
+            log.warning("an event is too large to be stored", conversation=self.record.id, error=str(error))
+            value = {"kind": "too_large", "detail": str(error)}
+            self.log.append([self._row(self.state("acp_dropped", value))])
+
+    def _rows(self, events: Iterable[Event | Recorded]) -> tuple[list[Row], list[Blob]]:
+        rows: list[Row] = []
+        blobs: list[Blob] = []
+        for item in events:
+            if isinstance(item, Recorded):
+                blobs.extend(map(self._blob, item.attachments))
+                item = item.event
+            rows.append(self._row(item))
+        return rows, blobs
+
+    def _blob(self, attachment: Attachment) -> Blob:
+        data = attachment.body if attachment.masked else self.mask.content(attachment.body)
+        self.record.blob_bytes += len(data)
+        return Blob(id=attachment.blob_id, data=data, media_type=attachment.media_type)
+
+    def save(self) -> None:
+        """Store the record as it is now, without an event."""
+        self.record.updated_at = timestamp_now()
+        self.unsaved = False
+        self.log.update_record(self._update())
+
+    def _update(self) -> RecordUpdate:
+        record = self.record
+        return RecordUpdate(
+            record=record.dump(),
+            status=record.execution_status,
+            title=record.title,
+            updated_at=record.updated_at,
+        )
+
+    def _row(self, event: Event) -> Row:
+        timestamp = self.last_timestamp = later(self.last_timestamp, timestamp_now())
+        record = self.record
+        parent = record.leaf_event_id if self.extended else None
+        if not isinstance(event, ConversationStateUpdateEvent):
+            record.leaf_event_id = event.id
+        body = dump_stamped(event, record.vocabulary, timestamp, parent)
+        if len(body) > EVENT_BYTES and event.source != "user":
+            body = fitting(body)
+        return Row(
+            id=event.id,
+            kind=event.kind,
+            source=event.source,
+            timestamp=timestamp,
+            body=body if event.source == "user" else self._hide(body),
+        )
+
+    def _hide(self, body: bytes) -> bytes:
+        """An event without secrets; the session's id, which opens it to whoever has it, is cut short."""
+        body = self.mask.document(body)
+        session_id = self.record.session_id
+        if session_id is None or session_id.encode() not in body:
+            return body
+        return shorten_session_id(body.decode(), session_id).encode()
+
+    def state(self, key: str, value: Any) -> ConversationStateUpdateEvent:
+        """A state update, to be written."""
+        return ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value)
+
+    def emit(self, outs: Sequence[Out]) -> None:
+        """Write, stream or take note of what the translator gave out, in its order."""
+        recorded: list[Event | Recorded] = []
+        for out in outs:
+            if isinstance(out, Recorded):
+                recorded.append(out)
+                continue
+            if isinstance(out, Attachment):
+                self.log.append((), None, (self._blob(out),))
+                continue
+            if recorded:
+                self.relay(recorded)
+                recorded = []
+            if isinstance(out, Delta | Opened):
+                self.stream(out)
+            elif isinstance(out, Usage):
+                self.record.usage = usage.with_report(self.record.usage, out)
+                self.unsaved = True
+            elif isinstance(out, Title):
+                self._retitle(out.text[:TITLE_CHARS])
+        if recorded:
+            self.relay(recorded)
+
+    def _retitle(self, title: str) -> None:
+        if self.record.autotitle and self.record.title != title:
+            self.record.title = title
+            self.write([self.state("title", title)])
+
+    # -- streamed, not journalled ---------------------------------------------------------------------
+
+    def stream(self, item: Delta | Opened) -> None:
+        """Show a piece of a segment to whoever listens now."""
+        if isinstance(item, Opened):
+            frame = {
+                "type": "item_started",
+                "item_id": item.item_id,
+                "attempt": 0,
+                "anchor_seq": self.log.last_seq,
+            }
+            self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
+            return
+        text = item.kind == "text"
+        content = shorten_session_id(item.content, self.record.session_id)
+        delta = StreamingDeltaEvent(
+            id=new_event_id(),
+            timestamp=timestamp_now(),
+            content=content if text else None,
+            reasoning_content=None if text else content,
+        )
+        frame = {
+            "type": "delta",
+            "item_id": item.item_id,
+            "attempt": 0,
+            "order": item.order,
+            "kind": item.kind,
+            "content": content,
+        }
+        self.log.publish(Frame(legacy=dump_event(delta, Vocabulary.EXTENDED), session=orjson.dumps(frame)))
+
+    def publish(self, event: bytes) -> None:
+        """Show an event that is not journalled, such as a snapshot of the state."""
+        self.log.publish(Frame(legacy=event, session=b'{"type":"transient","event":' + event + b"}"))

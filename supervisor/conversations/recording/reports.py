@@ -1,0 +1,157 @@
+"""How a conversation's state is told: the events of its runs' beginnings, pauses and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+import trio
+
+from supervisor.agents import ExitStatus
+from supervisor.conversations.recording import usage
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.resource import full_state
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.failures import error_event
+from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.status import AgentPhase, ExecutionStatus, Memory
+from supervisor.events import (
+    Event,
+    InterruptEvent,
+    Message,
+    MessageEvent,
+    PauseEvent,
+    SystemPromptEvent,
+    TextContent,
+    new_event_id,
+)
+from supervisor.journal import JournalError
+
+log = structlog.get_logger(__name__)
+
+SYSTEM_PROMPT: Final = "The external agent manages its own system prompt, model and tools."
+"""Stands where the built-in agent of the wire's servers has its prompt."""
+
+
+class Reports:
+    """Changes the execution status of a conversation, and writes down that it did.
+
+    All of it is synchronous, but for what is sent again after a run: a task in `nursery`, after `echo`
+    seconds each. Whatever writes raises JournalError when the journal cannot be written to.
+    """
+
+    def __init__(
+        self, recorder: Recorder, queue: TurnQueue, nursery: trio.Nursery, echo: Sequence[float]
+    ) -> None:
+        self._recorder = recorder
+        self._record = recorder.record
+        self._logger = log.bind(conversation=recorder.record.id)
+        self._queue = queue
+        self._nursery = nursery
+        self._echo = echo
+
+    def publish(self) -> None:
+        """Send the snapshot of the state to whoever listens, after all that was recorded before."""
+        self._recorder.publish(full_state(self._record))
+
+    def status(self, status: ExecutionStatus) -> None:
+        """The status is another one now."""
+        if self._record.execution_status != status:
+            self._record.execution_status = status
+            self._recorder.write([self._recorder.state("execution_status", status)])
+
+    def waiting(self) -> None:
+        """A person is waited for. Whoever looks on learns it at once."""
+        self.status(ExecutionStatus.WAITING_FOR_CONFIRMATION)
+        self.publish()
+
+    def interrupted(self) -> None:
+        """A run was interrupted, and may not have settled yet."""
+        if self._record.execution_status is ExecutionStatus.PAUSED:
+            return
+        # The core vocabulary has no word for an interrupt but that of a pause.
+        mark: Event = (
+            InterruptEvent(id=new_event_id()) if self._recorder.extended else PauseEvent(id=new_event_id())
+        )
+        self._record.execution_status = ExecutionStatus.PAUSED
+        self._recorder.write([mark, self._recorder.state("execution_status", ExecutionStatus.PAUSED)])
+
+    # -- ends of a run ----------------------------------------------------------------------------------
+
+    def run_failed(self, failure: AgentFailure) -> None:
+        """Nothing more is taken up; the status is `error`."""
+        self._queue.wanted = False
+        self._record.agent_state.pop("needs_credentials", None)
+        if failure.choices is not None:
+            self._record.agent_state["needs_credentials"] = dict(failure.choices)
+        self._logger.warning("turn failed", code=failure.code)
+        self.run_closed(ExecutionStatus.ERROR, [error_event(failure)])
+
+    def run_paused(self) -> None:
+        """The run was interrupted, and that is through."""
+        self.interrupted()
+        self.run_closed(ExecutionStatus.PAUSED)
+
+    def run_closed(self, status: ExecutionStatus, events: Sequence[Event] = ()) -> None:
+        """The events of a run's end, the new status, the figures; then the snapshot that unblocks clients."""
+        record = self._record
+        closing: list[Event] = list(events)
+        if record.execution_status != status:
+            record.execution_status = status
+            closing.append(self._recorder.state("execution_status", status))
+        closing.append(self._recorder.state("stats", usage.stats(record.usage)))
+        closing.append(self._recorder.state("agent_state", dict(record.agent_state)))
+        self._recorder.write(closing)
+        self.publish()
+        self._nursery.start_soon(self._send_again, self._queue.turns)
+
+    async def _send_again(self, turns: int) -> None:
+        """Send the state after a run again, a little later, unless that run is long over."""
+        begin = trio.current_time()
+        for after in self._echo:
+            await trio.sleep_until(begin + after)
+            if self._queue.turns != turns or self._queue.busy:
+                return
+            try:
+                self.publish()
+            except JournalError:
+                return  # the conversation is deleted, or the server is at its end
+            except Exception:
+                self._logger.exception("the state could not be sent again")
+                return
+
+    # -- the agent ---------------------------------------------------------------------------------------
+
+    def session(self, memory: Memory, reason: str | None) -> None:
+        """A session is open. `reason` says why the agent's memory was lost, where it was."""
+        self._recorder.write([self._recorder.state("agent_state", dict(self._record.agent_state))])
+        if memory in (Memory.NEW, Memory.LOST):
+            # Clients expect a system prompt first; an external agent keeps its own to itself.
+            prompt = SystemPromptEvent(
+                id=new_event_id(), system_prompt=TextContent(text=SYSTEM_PROMPT), tools=()
+            )
+            self._recorder.write([prompt])
+        if memory is Memory.LOST:
+            text = (
+                f"The agent's memory of this conversation could not be restored ({reason}). "
+                "A new session goes on from a transcript of what was said."
+            )
+            message = Message(role="assistant", content=(TextContent(text=text),))
+            self._recorder.write([MessageEvent(id=new_event_id(), source="environment", llm_message=message)])
+
+    def exited(self, status: ExitStatus, words: list[str]) -> None:
+        """The agent's process ended by itself; `words` are its last lines of standard error, masked."""
+        value = {
+            "code": status.code,
+            "signal": status.signal,
+            "uptime_seconds": round(status.uptime, 1),
+            "turn_active": self._queue.turn is not None,
+            "last_words": words,
+        }
+        self._recorder.write([self._recorder.state("agent_exit", value)])
+
+    def phase(self, phase: AgentPhase) -> None:
+        """Where the agent is."""
+        self._record.agent_state["phase"] = phase
+        self._recorder.write([self._recorder.state("agent_phase", phase)])

@@ -1,0 +1,97 @@
+"""A conversation as clients read it: the resource of the REST interface and the state snapshot. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from supervisor.conversations.recording.usage import stats
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.events import new_event_id, timestamp_now
+from supervisor.settings import REDACTED, agent_settings_to_dict, replace_secrets
+
+
+def agent_object(record: ConversationRecord) -> dict[str, Any]:
+    """The agent, as the polymorphic object that clients decode."""
+    settings = replace_secrets(agent_settings_to_dict(record.agent), lambda _: REDACTED)
+    shown = {name: value for name, value in settings.items() if name.startswith("acp_")}
+    return {
+        "kind": "ACPAgent",
+        "llm": {"model": record.current_model or "acp-managed", "usage_id": "acp-managed"},
+        "tools": [],
+        "mcp_config": settings["mcp_config"],
+        "include_default_tools": [],
+        **shown,
+    }
+
+
+def _common(record: ConversationRecord, secret_value: str | None) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "agent": agent_object(record),
+        "workspace": {"working_dir": record.working_dir, "kind": "LocalWorkspace"},
+        "persistence_dir": None,
+        "max_iterations": record.max_iterations,
+        "stuck_detection": record.stuck_detection,
+        "execution_status": record.execution_status,
+        "confirmation_policy": record.confirmation_policy,
+        "security_analyzer": record.security_analyzer,
+        "activated_knowledge_skills": [],
+        "invoked_skills": [],
+        "blocked_actions": {},
+        "blocked_messages": {},
+        "last_user_message_id": record.last_user_message_id,
+        "leaf_event_id": record.leaf_event_id,
+        "stats": stats(record.usage),
+        "secret_registry": {
+            "secret_sources": {
+                name: {"description": None, "value": secret_value, "kind": "StaticSecret"}
+                for name in record.secrets
+            }
+        },
+        "tags": record.tags,
+        "agent_state": record.agent_state,
+        "hook_config": record.extra.get("hook_config"),
+    }
+
+
+def conversation_info(record: ConversationRecord) -> dict[str, Any]:
+    """The conversation resource (nulls present)."""
+    return {
+        **_common(record, None),
+        "title": record.title,
+        "metrics": None,
+        "created_at": record.created_at,
+        "updated_at": record.updated_at,
+        "forked_from_conversation_id": None,
+        "forked_from_event_id": None,
+        "parent_conversation_id": record.parent_conversation_id,
+        "sub_conversation_ids": record.children,
+        "current_model_id": record.current_model,
+        "available_models": record.models or [],
+        "supports_runtime_model_switch": record.can_switch_model,
+        "launched_agent_profile": record.launched_agent_profile,
+        "client_tools": record.extra.get("client_tools") or [],
+        "tool_module_qualnames": {},
+        "event_vocabulary": record.vocabulary.value,
+        "runtime_info": {"runtime_status": "available", "can_resume": True, "runtime_error": None},
+    }
+
+
+def full_state(record: ConversationRecord) -> bytes:
+    """The snapshot that sockets send first and after every run, as an event that is not journalled."""
+    value = {key: item for key, item in _common(record, REDACTED).items() if item is not None}
+    value["activated_path_rules"] = []
+    value["head_is_empty"] = record.leaf_event_id is None
+    return orjson.dumps(
+        {
+            "id": new_event_id(),
+            "timestamp": timestamp_now(),
+            "source": "environment",
+            "key": "full_state",
+            "value": value,
+            "kind": "ConversationStateUpdateEvent",
+        },
+        option=orjson.OPT_NON_STR_KEYS,
+    )

@@ -1,0 +1,41 @@
+"""What was said and done so far, for an agent that lost its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+import orjson
+
+from supervisor.conversations.recording import prompt
+from supervisor.conversations.recording.history import speech
+from supervisor.journal import Log
+
+EVENTS_MAX: Final = 400
+"""Newest events that a transcript is made of: more than its byte limit lets through."""
+
+PAGE_EVENTS: Final = 20
+"""Events of it that are read at once."""
+
+
+async def transcript(log: Log, waiting: Container[str]) -> str:
+    """The newest part of the conversation, bounded, without the messages of the ids in `waiting`.
+
+    Raises JournalError. Cancelling it changes nothing.
+    """
+    lines: list[tuple[str, str]] = []
+    read = size = 0
+    page_id: str | None = None
+    # Newest first, and no more than is told: a page may have a hundred large events.
+    while read < EVENTS_MAX and size <= prompt.TRANSCRIPT_BYTES:
+        page = await log.search(order="desc", limit=PAGE_EVENTS, page=page_id)
+        for item in page.items:
+            line = None if item.id in waiting else speech(orjson.loads(item.body))
+            if line is not None:
+                lines.append(line)
+                size += len(line[1])
+        read += len(page.items)
+        page_id = page.next_page_id
+        if page_id is None:
+            break
+    return prompt.transcript(reversed(lines))

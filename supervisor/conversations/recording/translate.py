@@ -1,0 +1,611 @@
+"""An agent's `session/update`s into events, in order and with boundaries. Pure: values in, values out.
+
+Text and thoughts gather in a *segment*. Its id is minted when it opens and announced by the streamed
+deltas; when it closes it becomes the durable event of that id: a MessageEvent where something follows it
+(a tool call, a new message, the end of a turn that was no success), or the turn's FinishAction where the
+turn ends with it. Thoughts go to `reasoning_content`.
+
+Tool calls are `calls` (see `cards.py`). The first event of a call is held back while its input still
+arrives and, in a conversation that asks a person, until it is known whether this call asks: the caller
+bounds that by a timer (`holding`, `release`).
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import attrs
+import orjson
+
+from supervisor.acp import schema
+from supervisor.acp.schema import WORDS_CHARS, cut, short_id
+from supervisor.conversations.recording.attachments import Attachment, Originals
+from supervisor.conversations.recording.gather import Gathered
+from supervisor.conversations.recording.tool_calls import (
+    Ending,
+    Form,
+    Recorded,
+    ToolCallState,
+    action_event,
+    end_events,
+    start_event,
+)
+from supervisor.conversations.recording.truncation import (
+    PAYLOAD_BYTES,
+    TEXT_BYTES,
+    THOUGHT_BYTES,
+    Clipped,
+    clip_payload,
+)
+from supervisor.credentials.masking import NOTHING, Masker, StreamMask
+from supervisor.events import (
+    ActionEvent,
+    ConversationStateUpdateEvent,
+    FinishAction,
+    FinishObservation,
+    Message,
+    MessageEvent,
+    MessageToolCall,
+    ObservationEvent,
+    TextContent,
+    new_event_id,
+)
+
+OPEN_CARDS_MAX: Final = 2_000
+"""Tool calls open at once, per turn. An agent that opens more without closing any gets the oldest closed
+as interrupted: memory must not be an agent's to fill."""
+
+OPEN_CARDS_BYTES: Final = 32 * 1024 * 1024
+"""What the payloads of open tool calls take in memory, all together, bytes: twice the largest frame. Beyond
+it the oldest calls keep the beginnings and ends of theirs, and the rest is set aside."""
+
+USED_IDS_MAX: Final = 50_000
+"""Tool call ids remembered per session to tell a reused one; beyond it the oldest are forgotten. As numbers,
+so that together they take some six megabytes, however long the ids are."""
+
+STATES_BYTES: Final = 16 * 1024 * 1024
+"""What the states that an agent tells in one turn may take - plans, commands, options, and updates that
+nobody knows - bytes. What is beyond is dropped and counted, and told at the end of the turn."""
+
+DELTA_CHARS: Final = 64 * 1024
+"""Longest piece of a segment that is streamed at once: a frame that any client takes."""
+
+ARGUMENT_BYTES: Final = 256 * 1024
+"""Most of an answer that its finish event repeats as the arguments of a tool call, bytes. They are JSON
+within JSON, and few clients look at them."""
+
+
+BY_OSTLER: Final = "Answered by Ostler itself"
+"""The summary of such an answer."""
+
+
+Kind = Literal["text", "reasoning"]
+
+
+@attrs.frozen
+class Delta:
+    """A piece of a segment, streamed and not journalled."""
+
+    item_id: str
+    kind: Kind
+    content: str
+    order: int
+
+
+@attrs.frozen
+class Opened:
+    """A segment began: `item_id` is the id of the durable event that it will be."""
+
+    item_id: str
+
+
+@attrs.frozen
+class Usage:
+    """What the agent says it used: context filled and its size, and the session's cost so far."""
+
+    used: int | None
+    size: int | None
+    cost: float | None
+
+
+@attrs.frozen
+class Title:
+    """The agent's title for the session."""
+
+    text: str
+
+
+Out = Recorded | Attachment | Delta | Opened | Usage | Title
+"""What comes of an update. A `Attachment` is a piece of an original whose event is still to come."""
+
+
+class Close(enum.Enum):
+    """What a turn's end makes of its last segment."""
+
+    FINISH = "finish"
+    MESSAGE = "message"
+
+
+@attrs.define
+class _Segment:
+    item_id: str
+    masks: dict[Kind, StreamMask]
+    said: dict[Kind, Gathered]
+    message_id: str | None = None
+    deltas: int = 0
+
+
+@attrs.define
+class Translator:
+    """Translates for one conversation. Feed it updates in arrival order; it keeps no I/O and no clock.
+
+    `core` chooses the vocabulary of tool calls, `confirming` whether calls may wait for a person, and
+    `session` counts the agent sessions of the conversation, so that call ids stay unique across them. `mask`
+    keeps secrets out of streamed text, also where they are split: the end of a piece that may be the
+    beginning of one waits for the next piece. `originals` says how much may be set aside of what is too large
+    for an event.
+
+    What it holds in memory is bounded, whatever the agent sends: see the constants here and in `calls`,
+    `gather` and `originals`.
+    """
+
+    core: bool
+    confirming: bool = False
+    session: int = 0
+    mint: Callable[[], str] = new_event_id
+    mask: Masker = NOTHING
+    originals: Originals = attrs.field(factory=Originals)
+    _segment: _Segment | None = None
+    _calls: dict[str, ToolCallState] = attrs.field(factory=dict)
+    _held: list[ToolCallState] = attrs.field(factory=list)
+    _used: dict[int, int] = attrs.field(factory=dict)
+    _response_id: str | None = None
+    _states: dict[str, bytes] = attrs.field(factory=dict)
+    gathered: int = 0
+    """About how many bytes of text, output and payloads there were in the turn."""
+    _told: int = 0
+    _untold: int = 0
+    _weight: int = 0
+    _latest: ToolCallState | None = None
+    _outs: list[Out] = attrs.field(factory=list)
+
+    def _drain(self) -> list[Out]:
+        outs, self._outs = self._outs, []
+        return outs
+
+    def charge(self, size: int) -> None:
+        """So many bytes of what is too large were set aside elsewhere (`originals_apart`)."""
+        self.originals.charge(size)
+
+    def originals_apart(self) -> Originals:
+        """For setting aside in a thread of its own; what it took is charged afterwards."""
+        return self.originals.apart()
+
+    def new_turn(self) -> None:
+        """What an agent may set aside, and what is gathered, is counted for each turn anew."""
+        self.originals.new_turn()
+        self.gathered = 0
+
+    def new_session(self, number: int) -> None:
+        """The agent began session `number` (from 0): it may use its call ids again."""
+        self.session = number
+        self._used.clear()
+
+    # -- updates -----------------------------------------------------------------------------------
+
+    def update(self, update: schema.Update) -> list[Out]:
+        """What one `session/update` means."""
+        self._update(update)
+        return self._drain()
+
+    def _update(self, update: schema.Update) -> None:
+        match update:
+            case schema.AgentMessageChunk():
+                self._chunk(update.text, update.content, update.message_id)
+            case schema.AgentThoughtChunk():
+                self._thought(update.text)
+            case schema.ToolCall():
+                self._tool_call(update.raw, new=True)
+            case schema.ToolCallUpdate():
+                self._tool_call(update.raw, new=False)
+            case schema.UserMessageChunk():
+                pass  # an echo of what the journal already holds
+            case schema.UsageUpdate():
+                self._outs.append(
+                    Usage(update.used, update.size, None if update.cost is None else update.cost.amount)
+                )
+            case schema.SessionInfo():
+                if update.title:
+                    self._outs.append(Title(update.title))
+            case schema.Plan():
+                self._state("plan", update.raw.get("entries"))
+            case schema.AvailableCommands():
+                self._state("available_commands", update.raw.get("availableCommands"))
+            case schema.CurrentMode():
+                self._state("current_mode", update.mode_id)
+            case schema.ConfigOptionsUpdate():
+                self._state("config_options", update.raw.get("configOptions"))
+            case _:
+                # Kinds that this version does not know are kept as they came.
+                self._state("acp_update", update.raw, always=True)
+
+    def _chunk(self, text: str | None, content: Mapping[str, Any], message_id: str | None) -> None:
+        if text is None:
+            text = _describe(content)
+        if not text:
+            return
+        self._release()
+        segment = self._segment
+        if segment is not None and message_id and segment.message_id not in (None, message_id):
+            self._close_segment()
+            segment = None
+        if segment is None:
+            segment = self._open_segment()
+        if message_id:
+            segment.message_id = message_id
+        self._say(segment, "text", segment.masks["text"].feed(text))
+
+    def _thought(self, text: str | None) -> None:
+        if not text:
+            return
+        self._release()
+        segment = self._segment
+        if segment is None:
+            segment = self._open_segment()
+        self._say(segment, "reasoning", segment.masks["reasoning"].feed(text))
+
+    def _say(self, segment: _Segment, kind: Kind, text: str) -> None:
+        if text:
+            self.gathered += len(text)
+            self._outs.extend(segment.said[kind].add(text))
+            for start in range(0, len(text), DELTA_CHARS):
+                piece = text if len(text) <= DELTA_CHARS else text[start : start + DELTA_CHARS]
+                self._outs.append(Delta(segment.item_id, kind, piece, segment.deltas))
+                segment.deltas += 1
+
+    def _new_segment(self) -> _Segment:
+        item_id = self.mint()
+        return _Segment(
+            item_id,
+            {"text": self.mask.stream(), "reasoning": self.mask.stream()},
+            {
+                "text": Gathered(f"{item_id}-text", TEXT_BYTES, self.originals),
+                "reasoning": Gathered(f"{item_id}-thoughts", THOUGHT_BYTES, self.originals),
+            },
+        )
+
+    def _open_segment(self) -> _Segment:
+        segment = self._segment = self._new_segment()
+        self._outs.append(Opened(segment.item_id))
+        return segment
+
+    def _close_segment(self) -> None:
+        segment = self._segment
+        if segment is None:
+            return
+        self._segment = None
+        text, thoughts = self._all_said(segment)
+        self._outs.append(
+            Recorded(
+                MessageEvent(
+                    id=segment.item_id,
+                    source="agent",
+                    llm_message=Message(
+                        role="assistant",
+                        content=(TextContent(text=text.value),) if text.value else (),
+                        reasoning_content=thoughts.value or None,
+                    ),
+                    llm_response_id=self._response(),
+                ),
+                (*text.attachments, *thoughts.attachments),
+            )
+        )
+
+    def _all_said(self, segment: _Segment) -> tuple[Clipped, Clipped]:
+        """Its text and its thoughts, with what was still held back."""
+        for kind, mask in segment.masks.items():
+            self._say(segment, kind, mask.flush())
+        return segment.said["text"].close(), segment.said["reasoning"].close()
+
+    # -- tool calls ---------------------------------------------------------------------------------
+
+    def _tool_call(self, raw: Mapping[str, Any], *, new: bool) -> None:
+        agent_id = _call_id(raw)
+        call = None if agent_id is None else self._calls.get(agent_id)
+        if call is None and not new and _number(agent_id) in self._used and not _opens_again(raw):
+            return  # a late word about a call whose end is recorded
+        if call is None:
+            self._close_segment()
+            call = self._open_card(agent_id)
+        self._merge(call, raw)
+        if call.ended:
+            self._end(call, Ending.COMPLETED if call.status == "completed" else Ending.FAILED)
+        elif call.started_id is None and self._settled(call):
+            self._start(call)
+
+    def _open_card(self, agent_id: str | None) -> ToolCallState:
+        if len(self._calls) >= OPEN_CARDS_MAX:
+            self._end(next(iter(self._calls.values())), Ending.INTERRUPTED)
+        if agent_id is None:
+            agent_id = self.mint()
+        number = _number(agent_id)
+        uses = self._used.pop(number, 0) + 1
+        self._used[number] = uses
+        if len(self._used) > USED_IDS_MAX:
+            del self._used[next(iter(self._used))]
+        suffix = f".{self.session}" if self.session else ""
+        if uses > 1:
+            suffix += f"~{uses}"
+        call = ToolCallState(
+            call_id=agent_id + suffix,
+            agent_call_id=agent_id,
+            mint=self.mint,
+            mask=self.mask,
+            originals=self.originals,
+        )
+        self._calls[agent_id] = call
+        self._held.append(call)
+        return call
+
+    def _merge(self, call: ToolCallState, raw: Mapping[str, Any], *, asking: bool = False) -> None:
+        """Take an update into a call, within the bounds of all of them together."""
+        latest = self._latest
+        if latest is not None and latest is not call and not latest.closed:
+            before = latest.weight
+            latest.pack()
+            self._weight += latest.weight - before
+            self.gathered += max(0, latest.weight - before)
+        self._latest = call
+        before = call.weight
+        self._outs.extend(call.merge(raw, asking=asking))
+        self._weight += call.weight - before
+        self.gathered += max(0, call.weight - before)
+        if self._weight > OPEN_CARDS_BYTES:
+            self._make_room(call)
+
+    def _make_room(self, current: ToolCallState) -> None:
+        for call in self._calls.values():
+            # Much at once, so that it is not to be done again with the next update.
+            if self._weight <= OPEN_CARDS_BYTES // 2:
+                return
+            if call is not current:
+                before = call.weight
+                self._outs.extend(call.fold())
+                self._weight += call.weight - before
+
+    def _settled(self, call: ToolCallState) -> bool:
+        """Whether a call's first event can be written: its input is there and it will not ask."""
+        if call.has_output or call.raw_output is not None:
+            return not self.confirming or call.raw_output is not None
+        return call.status == "in_progress" and not self.confirming
+
+    @property
+    def calling(self) -> bool:
+        """Whether a tool call is open: silence is natural then."""
+        return bool(self._calls)
+
+    @property
+    def holding(self) -> bool:
+        """Whether a call's first event is held back; the caller bounds that with `release`."""
+        return bool(self._held)
+
+    def release(self) -> list[Out]:
+        """Write the first events that are held back: the timer ran out."""
+        self._release()
+        return self._drain()
+
+    def _release(self) -> None:
+        while self._held:
+            self._start(self._held[0])
+
+    def _start(self, call: ToolCallState) -> None:
+        self._held.remove(call)
+        self._outs.append(
+            start_event(call, Form.ACTION if self.core else Form.ACP, self.mint(), self._response())
+        )
+
+    def _end(self, call: ToolCallState, ending: Ending) -> None:
+        if call.started_id is None:
+            self._start(call)
+        del self._calls[call.agent_call_id]
+        self._weight -= call.weight
+        if self._latest is call:
+            self._latest = None
+        if call.rejection is not None and ending is not Ending.COMPLETED:
+            ending = Ending.REJECTED
+        self._outs.extend(end_events(call, ending, iter(self.mint, None)))
+        if not self._calls:
+            self._response_id = None  # what follows comes from the model's next response
+
+    # -- permissions --------------------------------------------------------------------------------
+
+    def ask(self, tool_call: Mapping[str, Any]) -> tuple[str, list[Out]]:
+        """A call waits for a person: it is an ActionEvent now. Returns the key by which `reject` finds it."""
+        call = self._note_request(tool_call)
+        if call in self._held:
+            self._held.remove(call)
+        if call.action_id is None:
+            self._outs.append(action_event(call, self.mint(), self._response()))
+        return call.agent_call_id, self._drain()
+
+    def allowed(self, tool_call: Mapping[str, Any]) -> list[Out]:
+        """A call was allowed without a person: what the request says of it is kept."""
+        call = self._note_request(tool_call)
+        if call in self._held:
+            self._start(call)
+        return self._drain()
+
+    def _note_request(self, tool_call: Mapping[str, Any]) -> ToolCallState:
+        agent_id = _call_id(tool_call)
+        call = None if agent_id is None else self._calls.get(agent_id)
+        if call is None:
+            self._close_segment()
+            call = self._open_card(agent_id)
+        # The request describes the call better than the updates so far, but the call is not over yet.
+        self._merge(call, tool_call, asking=True)
+        return call
+
+    def reject(self, key: str, reason: str) -> list[Out]:
+        """A person (or a policy) rejected the call: closed here, since not every agent closes it."""
+        call = self._calls.get(key)
+        if call is not None:
+            call.rejection = reason
+            self._end(call, Ending.REJECTED)
+        return self._drain()
+
+    def close_text(self) -> list[Out]:
+        """Close an open segment as a message: text that came outside any turn, and no more of it."""
+        self._close_segment()
+        return self._drain()
+
+    # -- the end of a turn --------------------------------------------------------------------------
+
+    def end_turn(self, close: Close, note: str | None = None) -> list[Out]:
+        """Close what is open. Calls the agent left open are interrupted, never completed.
+
+        `note` says in a few words why an answer was cut short. With `Close.FINISH` the last segment
+        becomes the turn's answer, an empty one where the agent said nothing after its last tool call.
+        """
+        self._end_turn(close, note)
+        return self._drain()
+
+    def _end_turn(self, close: Close, note: str | None) -> None:
+        self._release()
+        self._told = 0
+        if self._untold:
+            untold, self._untold = self._untold, 0
+            words = f"{untold} updates were dropped: a turn may tell {STATES_BYTES} bytes of them"
+            self._state("updates_dropped", words, always=True)
+        for call in list(self._calls.values()):
+            self._end(call, Ending.INTERRUPTED)
+        if close is Close.MESSAGE:
+            self._close_segment()
+        else:
+            self._finish(note)
+        self._response_id = None
+
+    def _finish(self, note: str | None) -> None:
+        segment = self._segment or self._new_segment()
+        self._segment = None
+        text, thoughts = self._all_said(segment)
+        call_id = self.mint()
+        self._outs.append(
+            Recorded(
+                ActionEvent(
+                    id=segment.item_id,
+                    thought=(),
+                    reasoning_content=thoughts.value or None,
+                    action=FinishAction(message=text.value),
+                    tool_name="finish",
+                    tool_call_id=call_id,
+                    tool_call=MessageToolCall(
+                        id=call_id,
+                        name="finish",
+                        arguments=_finish_arguments(text.value),
+                        origin="completion",
+                    ),
+                    llm_response_id=self._response(),
+                    summary=note,
+                ),
+                (*text.attachments, *thoughts.attachments),
+            )
+        )
+        self._outs.append(
+            Recorded(
+                ObservationEvent(
+                    id=self.mint(),
+                    tool_name="finish",
+                    tool_call_id=call_id,
+                    action_id=segment.item_id,
+                    observation=FinishObservation(content=(TextContent(text=text.value),)),
+                )
+            )
+        )
+
+    def answer(self, text: str) -> list[Out]:
+        """An answer that is Ostler's own, in the shape of an agent's."""
+        self._close_segment()
+        segment = self._segment = self._new_segment()
+        self._outs.extend(segment.said["text"].add(text))
+        self._finish(BY_OSTLER)
+        self._response_id = None
+        return self._drain()
+
+    # -- the rest -----------------------------------------------------------------------------------
+
+    def state(self, key: str, value: Any) -> list[Out]:
+        """A state of the agent's, as an event, if it is not what was said last."""
+        self._state(key, value)
+        return self._drain()
+
+    def _state(self, key: str, value: Any, *, always: bool = False) -> None:
+        if self._told > STATES_BYTES:
+            self._untold += 1
+            return
+        encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
+        if not always:
+            digest = hashlib.blake2b(encoded, digest_size=16).digest()
+            if self._states.get(key) == digest:
+                return
+            self._states[key] = digest
+        self._told += min(len(encoded), PAYLOAD_BYTES)
+        event_id = self.mint()
+        clipped = clip_payload(value, f"{event_id}-value", PAYLOAD_BYTES, self.originals)
+        self._outs.append(
+            Recorded(
+                ConversationStateUpdateEvent(id=event_id, key=key, value=clipped.value),
+                clipped.attachments,
+            )
+        )
+
+    def _response(self) -> str:
+        if self._response_id is None:
+            self._response_id = self.mint()
+        return self._response_id
+
+
+def _call_id(raw: Mapping[str, Any]) -> str | None:
+    """The id of a tool call, shortened where it is longer than any id should be."""
+    agent_id = raw.get("toolCallId")
+    return short_id(agent_id) if isinstance(agent_id, str) and agent_id else None
+
+
+def _number(agent_id: str | None) -> int:
+    """What is remembered of a call's id."""
+    return hash(agent_id)  # of 64 bits, and with a key of this process that no agent knows
+
+
+def _finish_arguments(message: str) -> str:
+    """What a finish event carries as the arguments of its tool call."""
+    raw = message.encode("utf-8", "surrogatepass")
+    if len(raw) > ARGUMENT_BYTES:
+        shown = raw[:ARGUMENT_BYTES].decode("utf-8", "ignore")
+        message = f"{shown}\n[... the rest is in the message of this event ...]"
+    return orjson.dumps({"message": message}).decode()
+
+
+def _opens_again(raw: Mapping[str, Any]) -> bool:
+    """Whether an update for a closed call starts a new one under the same id: it says that it runs."""
+    return raw.get("status") in ("pending", "in_progress") and raw.get("title") is not None
+
+
+def _describe(content: Mapping[str, Any]) -> str:
+    """A content block that is no text, in words: links as links, the rest named."""
+    kind = content.get("type")
+    if kind == "resource_link":
+        return f"[{_words(content.get('name') or content.get('uri'))}]({_words(content.get('uri'))})"
+    if kind == "resource" and isinstance(content.get("resource"), Mapping):
+        inner = content["resource"]
+        words = inner.get("text")
+        return words if isinstance(words, str) else f"[resource {_words(inner.get('uri'))}]"
+    if kind in ("image", "audio"):
+        return f"[{kind} {_words(content.get('mimeType', ''))}]"
+    return ""
+
+
+def _words(value: Any) -> str:
+    """A name or an address as it is shown within a text."""
+    return cut(value, WORDS_CHARS) if isinstance(value, str) else str(value) if isinstance(value, int) else ""

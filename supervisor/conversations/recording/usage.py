@@ -1,0 +1,89 @@
+"""What an agent used, summed up as clients read it (`stats`). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from supervisor.acp.schema import Usage as TokenUsage
+from supervisor.conversations.recording.translate import Usage
+
+USAGE_ID: Final = "acp-managed"
+"""The one usage id of an external agent: its models are its own business."""
+
+
+def empty() -> dict[str, Any]:
+    """Nothing used yet."""
+    return {
+        "cost": 0.0,
+        "session_cost": 0.0,
+        "prompt_tokens": 0,
+        "completion_tokens": 0,
+        "cache_read_tokens": 0,
+        "cache_write_tokens": 0,
+        "reasoning_tokens": 0,
+        "context_window": 0,
+        "context_used": 0,
+    }
+
+
+def with_report(usage: Mapping[str, Any], report: Usage) -> dict[str, Any]:
+    """Take a `usage_update` in.
+
+    Its cost is cumulative for the agent's session. Only what is new of it counts; where it went down the
+    agent began to count anew, and all of it is new.
+    """
+    taken = {**empty(), **usage}
+    if report.used is not None:
+        taken["context_used"] = report.used
+    if report.size is not None:
+        taken["context_window"] = report.size
+    if report.cost is not None:
+        before = taken["session_cost"]
+        taken["cost"] += report.cost - before if report.cost >= before else report.cost
+        taken["session_cost"] = report.cost
+    return taken
+
+
+def with_tokens(usage: Mapping[str, Any], tokens: TokenUsage) -> dict[str, Any]:
+    """Add the tokens of one turn, as its answer reports them."""
+    taken = {**empty(), **usage}
+    taken["prompt_tokens"] += tokens.input_tokens
+    taken["completion_tokens"] += tokens.output_tokens
+    taken["cache_read_tokens"] += tokens.cached_read_tokens
+    taken["cache_write_tokens"] += tokens.cached_write_tokens
+    taken["reasoning_tokens"] += tokens.thought_tokens
+    return taken
+
+
+def new_session(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """A new agent session counts its cost from zero."""
+    return {**empty(), **usage, "session_cost": 0.0}
+
+
+def stats(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """The `stats` value of state updates and of the conversation resource."""
+    if not usage:
+        return {"usage_to_metrics": {}}
+    known = {**empty(), **usage}
+    tokens = {
+        "model": USAGE_ID,
+        "prompt_tokens": known["prompt_tokens"],
+        "completion_tokens": known["completion_tokens"],
+        "cache_read_tokens": known["cache_read_tokens"],
+        "cache_write_tokens": known["cache_write_tokens"],
+        "reasoning_tokens": known["reasoning_tokens"],
+        "context_window": known["context_window"],
+        "per_turn_token": known["context_used"],
+        "response_id": "",
+    }
+    return {
+        "usage_to_metrics": {
+            USAGE_ID: {
+                "model_name": USAGE_ID,
+                "accumulated_cost": known["cost"],
+                "max_budget_per_task": None,
+                "accumulated_token_usage": tokens,
+            }
+        }
+    }

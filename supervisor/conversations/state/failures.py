@@ -1,0 +1,63 @@
+"""From a protocol error to a failure of the conversation: one table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from supervisor.acp import RpcError, classify_error, error_text
+from supervisor.acp.schema import cut
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.events import ConversationErrorEvent, ErrorClassification, new_event_id
+from supervisor.events.parts import FailureKind, UserAction
+
+DETAIL_CHARS: Final = 64 * 1024
+"""Longest detail of a failure: an agent's last words, eight lines of at most 4 KiB, and what led to them."""
+
+WAYS_TOLD: Final = 10
+"""Ways to log in that are named in a failure's words; a client has all of them as data."""
+
+_CLASSES: Final[Mapping[str, tuple[str | None, FailureKind, bool, UserAction]]] = {
+    # class of the error: (code or None for the caller's, classification, retryable, what the user may do)
+    "auth": ("ACPAuthRequired", "auth", False, "settings"),
+    "rate_limit": (None, "rate_limit", True, "retry"),
+    "usage_policy": ("UsagePolicyRefusal", "agent_action", False, "none"),
+    "transient": (None, "transient", True, "retry"),
+    "not_found": (None, "config", False, "settings"),
+    "invalid_params": (None, "config", False, "settings"),
+    "method_not_found": (None, "config", False, "settings"),
+    "cancelled": (None, "agent_action", True, "retry"),
+    "internal": (None, "internal", False, "retry"),
+}
+
+
+def from_rpc(error: RpcError, code: str) -> AgentFailure:
+    """The failure for an error answer; `code` is the one of the step (ACPInitError, ACPPromptError ...)."""
+    own, kind, retryable, action = _CLASSES[classify_error(error)]
+    return AgentFailure(own or code, error_text(error), kind=kind, retryable=retryable, user_action=action)
+
+
+def auth_required(detail: str, choices: Mapping[str, Any]) -> AgentFailure:
+    """The agent wants credentials. `choices` (see `Login.needed`) are the ways that it offers; the detail
+    names them too, so that a person can choose."""
+    ways = ", ".join(method["name"] for method in choices["methods"][:WAYS_TOLD])
+    told = [f"the agent offers: {ways}"] if ways else []
+    if choices["secrets"]:
+        told.append(f"secrets that would help: {', '.join(choices['secrets'])}")
+    text = f"{detail} ({'; '.join(told)})" if told else detail
+    return AgentFailure(
+        "ACPAuthRequired", text, kind="auth", retryable=False, user_action="settings", choices=choices
+    )
+
+
+def error_event(failure: AgentFailure) -> ConversationErrorEvent:
+    """The event that reports a failure."""
+    return ConversationErrorEvent(
+        id=new_event_id(),
+        source="environment",
+        code=failure.code,
+        detail=cut(failure.detail, DETAIL_CHARS),
+        classification=ErrorClassification(
+            kind=failure.kind, retryable=failure.retryable, user_action=failure.user_action
+        ),
+    )

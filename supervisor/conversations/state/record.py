@@ -1,0 +1,105 @@
+"""What a conversation is, apart from its events: the record that is stored beside them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import attrs
+import orjson
+
+from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, never_confirm
+from supervisor.conversations.state.status import ExecutionStatus
+from supervisor.events import Vocabulary
+from supervisor.events.payload import dumps
+from supervisor.settings import AgentSettings, agent_settings_from_dict, agent_settings_to_dict
+
+RECORD_VERSION: Final = 1
+"""Layout of the stored record; a reader refuses a newer one."""
+
+
+class RecordTooNew(Exception):
+    """The stored record was written by a newer Ostler."""
+
+
+@attrs.define(kw_only=True)
+class ConversationRecord:
+    """The durable state of one conversation.
+
+    `preset_command` tells that the agent's command is its preset's and not one of the user's own: what is
+    run then follows the catalog, also after its version moves on. `prompted_seq` is the sequence
+    number of the last user message that was handed to the agent (-1: none): messages after it are the
+    queue. `turn_open` tells that its turn is under way; `unfinished` that it did not end well (yet), so that
+    an explicit run has something to continue; `retry_seq` names a message that was handed over but of which
+    nothing happened, so that an explicit run may hand it over once more. `secrets` holds encrypted values by
+    name. `blob_bytes` counts what has been set aside as blobs. `mcp_only` names the MCP servers that an agent
+    profile allows, None allows all.
+
+    Of the agent's session: `session_id` (a bearer token: never shown whole), `session_cwd` its workspace,
+    `session_opened` when it was opened last (seconds since the epoch), `session_used` whether the agent did
+    anything in it yet (else there is nothing to restore), `failed_restores` how often the agent died over
+    restoring it; `sessions` counts them.
+    """
+
+    id: str
+    working_dir: str
+    created_at: str
+    updated_at: str
+    agent: AgentSettings
+    vocabulary: Vocabulary
+    preset_command: bool = False
+    title: str | None = None
+    autotitle: bool = True
+    tags: dict[str, str] = attrs.field(factory=dict)
+    confirmation_policy: dict[str, Any] = attrs.field(factory=never_confirm)
+    security_analyzer: dict[str, Any] | None = None
+    max_iterations: int = MAX_ITERATIONS_DEFAULT
+    stuck_detection: bool = True
+    execution_status: ExecutionStatus = ExecutionStatus.IDLE
+    last_user_message_id: str | None = None
+    leaf_event_id: str | None = None
+    prompted_seq: int = -1
+    retry_seq: int | None = None
+    turn_open: bool = False
+    unfinished: bool = False
+    session_id: str | None = None
+    session_cwd: str | None = None
+    session_opened: float = 0.0
+    session_used: bool = False
+    failed_restores: int = 0
+    sessions: int = 0
+    agent_state: dict[str, Any] = attrs.field(factory=dict)
+    usage: dict[str, Any] = attrs.field(factory=dict)
+    models: list[dict[str, Any]] | None = None
+    current_model: str | None = None
+    can_switch_model: bool = False
+    secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
+    parent_conversation_id: str | None = None
+    children: list[str] = attrs.field(factory=list)
+    launched_agent_profile: dict[str, Any] | None = None
+    mcp_only: list[str] | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict)
+    blob_bytes: int = 0
+
+    def dump(self) -> bytes:
+        """The record as stored."""
+        fields = {
+            attribute.name: getattr(self, attribute.name)
+            for attribute in attrs.fields(ConversationRecord)
+            if attribute.name != "agent"
+        }
+        # Some of it comes from agents: nothing that one says may keep its conversation from being stored.
+        return dumps({"version": RECORD_VERSION, "agent": agent_settings_to_dict(self.agent), **fields})
+
+    @classmethod
+    def load(cls, stored: bytes) -> ConversationRecord:
+        """Read a stored record. Raises RecordTooNew; what an older record lacks has its default."""
+        fields = orjson.loads(stored)
+        version = fields.pop("version")
+        if version > RECORD_VERSION:
+            raise RecordTooNew(f"conversation record version {version} is newer than {RECORD_VERSION}")
+        known = {attribute.name for attribute in attrs.fields(cls)}
+        values = {name: value for name, value in fields.items() if name in known}
+        values["agent"] = agent_settings_from_dict(fields["agent"])
+        values["execution_status"] = ExecutionStatus(fields["execution_status"])
+        values["vocabulary"] = Vocabulary(fields["vocabulary"])
+        return cls(**values)

@@ -1,0 +1,65 @@
+"""Sealing the secrets of one conversation, so that its record never holds one in the clear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+import attrs
+import trio
+
+from supervisor.settings import (
+    AgentSettings,
+    StorageCipher,
+    agent_settings_from_dict,
+    agent_settings_to_dict,
+    replace_secrets,
+)
+
+_limiter: Final = trio.CapacityLimiter(2)
+"""Threads that seal at a time: the work is short, but the first loads a large library."""
+
+
+@attrs.frozen
+class SecretBox:
+    """Seals and opens secrets in a thread. Cancelling waits for that thread."""
+
+    cipher: StorageCipher = attrs.field(repr=False)
+
+    async def seal(self, secrets: Mapping[str, str]) -> dict[str, str]:
+        """Encrypt the values."""
+        if not secrets:
+            return {}
+        return await trio.to_thread.run_sync(
+            partial(_each, secrets, lambda value: self.cipher.encrypt(value.encode())), limiter=_limiter
+        )
+
+    async def open(self, sealed: Mapping[str, str]) -> dict[str, str]:
+        """Decrypt the values."""
+        if not sealed:
+            return {}
+        return await trio.to_thread.run_sync(
+            partial(_each, sealed, lambda token: self.cipher.decrypt(token).decode()), limiter=_limiter
+        )
+
+    async def seal_settings(self, settings: AgentSettings) -> AgentSettings:
+        """Encrypt the credentials inside agent settings (those of MCP servers), for keeping."""
+        return await self._in_settings(settings, lambda value: self.cipher.encrypt(value.encode()))
+
+    async def open_settings(self, settings: AgentSettings) -> AgentSettings:
+        """Decrypt the credentials inside kept agent settings, for use."""
+        return await self._in_settings(settings, lambda token: self.cipher.decrypt(token).decode())
+
+    async def _in_settings(self, settings: AgentSettings, change: Callable[[str], str]) -> AgentSettings:
+        if not settings.mcp_config and not settings.agent_context:
+            return settings
+
+        def changed() -> AgentSettings:
+            return agent_settings_from_dict(replace_secrets(agent_settings_to_dict(settings), change))
+
+        return await trio.to_thread.run_sync(changed, limiter=_limiter)
+
+
+def _each(values: Mapping[str, str], change: Callable[[str], str]) -> dict[str, str]:
+    return {name: change(value) for name, value in values.items()}

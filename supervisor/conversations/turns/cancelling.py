@@ -1,0 +1,63 @@
+"""The cancel ladder: an agent is asked to end its turn, and what is done when it does not.
+
+Each step is bounded, and the agent is heard all the while: what it still says of the turn is kept.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import structlog
+import trio
+
+from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.turn import Turn
+from supervisor.conversations.turns.permissions import Permissions
+
+log = structlog.get_logger(__name__)
+
+
+class CancelLadder:
+    """First `session/cancel`, then the session closed and opened again, then the process ended."""
+
+    def __init__(
+        self,
+        deadlines: Deadlines,
+        queue: TurnQueue,
+        lifecycle: AgentLifecycle,
+        permissions: Permissions,
+        conversation_id: str,
+    ) -> None:
+        self._deadlines = deadlines
+        self._queue = queue
+        self._lifecycle = lifecycle
+        self._permissions = permissions
+        self._logger = log.bind(conversation=conversation_id)
+
+    def begin(self, turn: Turn, run: Incarnation, nursery: trio.Nursery) -> None:
+        """Cancel a turn of an agent whose session is open; the later steps are a task in `nursery`.
+
+        Does nothing for a turn that is being cancelled already.
+        """
+        assert run.session is not None
+        if turn.cancel():
+            # Answer first: an agent that waits for a permission may look at nothing else.
+            self._permissions.cancel()
+            run.connection.notify("session/cancel", {"sessionId": run.session.session_id})
+            nursery.start_soon(self._climb, turn, run)
+
+    async def _climb(self, turn: Turn, run: Incarnation) -> None:
+        if await self._ends_within(turn, self._deadlines.cancel_grace):
+            return
+        self._logger.warning("agent did not end a cancelled turn in time; closing its session", pid=run.pid)
+        await self._lifecycle.free_session(run, partial(self._ends_within, turn, self._deadlines.close))
+
+    async def _ends_within(self, turn: Turn, seconds: float) -> bool:
+        settled = self._queue.settled
+        with trio.move_on_after(seconds):
+            while self._queue.turn is turn:
+                await settled.wait()
+        return self._queue.turn is not turn

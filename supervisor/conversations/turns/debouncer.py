@@ -1,0 +1,36 @@
+"""A timer for what is held back: it fires soon after the last word, and some time after the first at most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import trio
+
+
+class Debouncer:
+    """Calls `fire` when `quiet` seconds have passed since the last `note`, or `limit` since the first."""
+
+    def __init__(self, quiet: float, limit: float, fire: Callable[[], None]) -> None:
+        self._quiet = quiet
+        self._limit = limit
+        self._fire = fire
+        self._since = self._until = math.inf
+        self._noted = trio.Event()
+
+    def note(self) -> None:
+        """Something is held back, or more of it came."""
+        now = trio.current_time()
+        self._since = min(self._since, now)
+        self._until = min(now + self._quiet, self._since + self._limit)
+        self._noted.set()
+
+    async def run(self) -> None:
+        """The timer's task; ends by cancellation only."""
+        while True:
+            await self._noted.wait()
+            while trio.current_time() < self._until:  # noqa: ASYNC110 - it moves while we sleep
+                await trio.sleep_until(self._until)
+            self._noted = trio.Event()
+            self._since = self._until = math.inf
+            self._fire()

@@ -1,0 +1,192 @@
+"""What comes in from an agent: updates become events in the order in which they were said, requests are
+answered.
+
+One task, the connection's reader, calls all of it, and the prompt's answer (`prompting`) in its place
+among it. These calls are synchronous, so nothing can come between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import structlog
+import trio
+
+from supervisor.acp import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    Oversize,
+    Repeats,
+    RpcError,
+    ToolCall,
+    ToolCallUpdate,
+    parse_update,
+)
+from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.recording.large import Relieved, relieve
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.turns.debouncer import Debouncer
+from supervisor.conversations.turns.permissions import Permissions
+from supervisor.conversations.turns.silence import SilenceWatch
+from supervisor.conversations.turns.turns import Turns
+from supervisor.journal import Journal, JournalError
+
+log = structlog.get_logger(__name__)
+
+WORK: Final = (AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate)
+"""Updates that show that an agent did something about a prompt; commands and figures come anyway."""
+
+
+class Incoming:
+    """The connection's `Handler`, for every incarnation of a conversation's agent."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        translator: Translator,
+        turns: Turns,
+        lifecycle: AgentLifecycle,
+        permissions: Permissions,
+        silence: SilenceWatch,
+        held: Debouncer,
+        queue: TurnQueue,
+        journal: Journal,
+    ) -> None:
+        self._recorder = recorder
+        self._record = recorder.record
+        self._translator = translator
+        self._turns = turns
+        self._lifecycle = lifecycle
+        self._permissions = permissions
+        self._silence = silence
+        self._held = held
+        self._queue = queue
+        self._journal = journal
+        self._logger = log.bind(conversation=recorder.record.id)
+
+    @property
+    def _replaying(self) -> bool:
+        agent = self._lifecycle.current
+        return agent is not None and agent.replaying
+
+    def prepare(self, method: str, params: Any) -> Sequence[Any]:
+        """Cut what is large. In a worker thread, while the reader of this agent waits for it."""
+        return relieve(method, params, self._recorder.mask, self._translator.originals_apart())
+
+    def _kept(self, params: Any) -> Any:
+        """The parameters; what was set aside of them is on its way into the journal. Raises JournalError."""
+        if isinstance(params, Relieved):
+            if not self._replaying:
+                self._translator.charge(sum(len(attachment.body) for attachment in params.attachments))
+                self._recorder.emit(params.attachments)
+            return params.params
+        return params
+
+    def notification(self, method: str, params: Any) -> None:
+        """An update, in arrival order. Other notifications are the agents' own and mean nothing here.
+
+        Raises JournalError.
+        """
+        if method != "session/update":
+            return
+        try:
+            self._take_update(self._kept(params))
+        except JournalError:
+            raise
+        except Exception as error:
+            # A fault of ours over one update ends the turn truthfully, not the connection by surprise.
+            self._logger.exception("an update could not be taken in")
+            if self._queue.turn is not None:
+                self._turns.break_down(error)
+            if self._lifecycle.current is not None:
+                self._lifecycle.drop(self._lifecycle.current)
+
+    def _take_update(self, params: Any) -> None:
+        session_id, update = parse_update(params)
+        agent = self._lifecycle.ready
+        if agent is not None and agent.session is not None and session_id != agent.session.session_id:
+            return  # a child session of the agent's own
+        self._silence.touch()
+        if self._replaying:
+            return  # what the journal already holds
+        turn = self._queue.turn
+        if turn is not None and isinstance(update, WORK):
+            turn.updates += 1
+            if not self._record.session_used:
+                self._record.session_used = True
+                self._recorder.save()
+        self._recorder.emit(self._translator.update(update))
+        if self._translator.holding or turn is None:
+            self._held.note()
+
+    def request(self, method: str, params: Any) -> Awaitable[Any]:
+        """A request of the agent's: looked at in its place among the updates, answered by a task of its own.
+
+        Raises RpcError for what is not offered, JournalError.
+        """
+        if method == "session/request_permission":
+            return self._permissions.ask(self._kept(params))
+        run = self._lifecycle.current
+        if run is not None and run.services.serves(method):
+            return run.services.handle(method, params)
+        raise RpcError.method_not_found(method)
+
+    def noise(self, line: bytes) -> None:
+        """A line that is no message: survived, and, of the first few, shown in the log."""
+        self._logger.info("agent wrote a line that is not a message", line=line[:200])
+
+    def oversize(self, frame: Oversize) -> None:
+        """A message over a limit was thrown away: its conversation is told, and goes on.
+
+        Raises JournalError.
+        """
+        self._logger.warning(
+            "agent sent a message that is too large",
+            size=frame.size,
+            reason=frame.reason,
+        )
+        value = {"kind": "oversize_frame", "size": frame.size, "method": frame.method}
+        if frame.reason is not None:
+            value["reason"] = frame.reason
+        self._recorder.emit(self._translator.state("acp_dropped", value))
+
+    def repeated(self, counted: Repeats) -> None:
+        """More of what is told a few times only. Of lost messages their conversation is told, too."""
+        self._logger.info(
+            "agent goes on with what is counted, no longer told one by one",
+            what=counted.what,
+            count=counted.count,
+            bytes=counted.size,
+        )
+        if counted.what == "oversize":
+            value = {"kind": "oversize_frames", "count": counted.count, "size": counted.size}
+            with suppress(JournalError):  # at the end of a connection there may be none any more
+                self._recorder.emit(self._translator.state("acp_dropped", value))
+
+    async def backpressure(self) -> None:
+        """Stop reading while the journal is behind: the pipe then holds the agent back.
+
+        While the journal cannot be written at all, an agent at work is held back at once - unless its turn is
+        cancelled: then its answer is waited for. Raises JournalError. Cancelling it changes nothing.
+        """
+        journal_log = self._recorder.log
+        await journal_log.room()
+        while self._at_work and journal_log.trouble is not None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_first, nursery, self._journal.writable)
+                nursery.start_soon(_first, nursery, self._queue.called_off.wait)
+            self._silence.touch()  # it could say nothing
+
+    @property
+    def _at_work(self) -> bool:
+        turn = self._queue.turn
+        return turn is not None and not turn.cancelling
+
+
+async def _first(nursery: trio.Nursery, wait: Callable[[], Awaitable[object]]) -> None:
+    await wait()
+    nursery.cancel_scope.cancel()

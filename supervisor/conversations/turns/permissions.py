@@ -1,0 +1,206 @@
+"""What an agent asks before it acts: answered at once by the policy, or by a person in their own time.
+
+The rule is by option *kind*, never by position: agents list options in their own order, and the first
+one may grant a standing permission or change modes. Without a person, only `allow_once` is ever chosen:
+`allow_always` would outlive the call that it was asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+import trio
+
+from supervisor.acp import PermissionOption, RpcError, parse_permission
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.reports import Reports
+from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.status import ExecutionStatus
+
+TOO_MANY: Final = -32603
+"""The protocol's code for an error of ours: it has none for a limit."""
+
+WAITING_MAX: Final = 100
+"""Requests of one agent that may wait for a person at the same time: more than a person answers."""
+
+CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
+"""The answer of a client that gives no answer (the protocol's word for it)."""
+
+_ALLOW: Final = ("allow_once",)
+_REJECT: Final = ("reject_once", "reject_always")
+
+
+def asks_a_person(policy: Mapping[str, Any], risk: str = "UNKNOWN") -> bool:
+    """Whether `policy` (an object with `kind`, as clients send it) wants a person to confirm a call.
+
+    `risk` is the call's SecurityRisk name. Agents report none over ACP, so it is UNKNOWN unless an
+    analyzer says otherwise, and `ConfirmRisky` then follows its `confirm_unknown`.
+    """
+    kind = policy.get("kind")
+    if kind == "AlwaysConfirm":
+        return True
+    if kind == "ConfirmRisky":
+        if risk == "UNKNOWN":
+            return bool(policy.get("confirm_unknown", True))
+        order = ("LOW", "MEDIUM", "HIGH")
+        threshold = policy.get("threshold", "HIGH")
+        return order.index(risk) >= (order.index(threshold) if threshold in order else len(order) - 1)
+    return False
+
+
+def _selected(option: PermissionOption) -> dict[str, Any]:
+    return {"outcome": {"outcome": "selected", "optionId": option.option_id}}
+
+
+def _first(options: Sequence[PermissionOption], kinds: Sequence[str]) -> PermissionOption | None:
+    for kind in kinds:
+        for option in options:
+            if option.kind == kind:
+                return option
+    return None
+
+
+def allow(options: Sequence[PermissionOption]) -> dict[str, Any] | None:
+    """The answer that allows this one call, or None where the agent offers no such option."""
+    option = _first(options, _ALLOW)
+    return None if option is None else _selected(option)
+
+
+def allow_standing(options: Sequence[PermissionOption]) -> dict[str, Any] | None:
+    """The answer that allows for good. Only for a person who accepted and was offered nothing less."""
+    option = _first(options, ("allow_always",))
+    return None if option is None else _selected(option)
+
+
+def reject(options: Sequence[PermissionOption]) -> dict[str, Any]:
+    """The answer that rejects: an option of the agent's that rejects, else `cancelled`."""
+    option = _first(options, _REJECT)
+    return CANCELLED if option is None else _selected(option)
+
+
+@attrs.define(eq=False)
+class Pending:
+    """One request. `key` names its call; `answer` is None until somebody decides."""
+
+    key: str
+    options: Sequence[PermissionOption]
+    decided: trio.Event = attrs.field(factory=trio.Event)
+    answer: Mapping[str, Any] | None = None
+
+    def decide(self, answer: Mapping[str, Any]) -> None:
+        """Answer it; the first decision stays."""
+        if self.answer is None:
+            self.answer = answer
+            self.decided.set()
+
+
+class Permissions:
+    """The requests of one conversation. A request is taken in where it stands among the updates: its call is
+    an event, and the state is told, before anything that comes after it is looked at. A person's word goes
+    for all requests that are open at the time."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        translator: Translator,
+        reports: Reports,
+        queue: TurnQueue,
+        clock: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self._recorder = recorder
+        self._record = recorder.record
+        self._translator = translator
+        self._reports = reports
+        self._queue = queue
+        self._clock = clock
+        self._pending: list[Pending] = []
+        self.touched = -math.inf
+        """When a person was asked, or the last open request was dealt with; on Trio's clock."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a person's answer is waited for."""
+        return bool(self._pending)
+
+    def ask(self, params: Any) -> Awaitable[Mapping[str, Any]]:
+        """Take in a `session/request_permission`. What it returns gives the protocol's answer when awaited.
+
+        That waits for as long as a person does; cancelling it means that the agent took the request back,
+        or is gone. Raises RpcError (-32602 for parameters that name no call, -32603 when too
+        many wait already), JournalError.
+        """
+        request = parse_permission(params)
+        turn = self._queue.turn
+        if turn is None or turn.cancelling:
+            return _at_once(CANCELLED)
+        if not asks_a_person(self._record.confirmation_policy):
+            self._recorder.emit(self._translator.allowed(request.tool_call.raw))
+            allowed = allow(request.options)
+            if allowed is not None:
+                return _at_once(allowed)
+            key, outs = self._translator.ask(request.tool_call.raw)
+            self._recorder.emit(
+                [*outs, *self._translator.reject(key, "The agent offered no way to allow this call once.")]
+            )
+            return _at_once(reject(request.options))
+        if len(self._pending) >= WAITING_MAX:
+            raise RpcError(TOO_MANY, f"{WAITING_MAX} requests wait for a person already")
+        key, outs = self._translator.ask(request.tool_call.raw)
+        pending = Pending(key, request.options)
+        self._pending.append(pending)
+        self._recorder.emit(outs)
+        self._reports.waiting()
+        self.touched = self._clock()
+        return self._decision(pending)
+
+    async def _decision(self, pending: Pending) -> Mapping[str, Any]:
+        """The answer for the agent, once there is one. Cancelled when the agent takes its request back or is
+        gone: nobody is asked any longer then."""
+        try:
+            await pending.decided.wait()
+        finally:
+            self._pending.remove(pending)
+            self._waited()
+        return pending.answer or CANCELLED
+
+    def _waited(self) -> None:
+        if self._pending:
+            return
+        self.touched = self._clock()
+        waiting = self._record.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
+        if waiting and self._queue.turn is not None:
+            self._reports.status(ExecutionStatus.RUNNING)
+
+    def decide(self, accept: bool, reason: str) -> bool:
+        """A person's answer to everything that waits: each call is allowed this once (for good where the
+        agent offers nothing less), or rejected. False when nothing waits. Raises JournalError."""
+        if not self._pending:
+            return False
+        for pending in self._open():
+            if accept:
+                pending.decide(allow(pending.options) or allow_standing(pending.options) or CANCELLED)
+            else:
+                pending.decide(reject(pending.options))
+                self._recorder.emit(self._translator.reject(pending.key, reason))
+        self._reports.status(ExecutionStatus.RUNNING)
+        return True
+
+    def cancel(self) -> None:
+        """Nobody will answer: the turn is over, or is being cancelled."""
+        for pending in self._open():
+            pending.decide(CANCELLED)
+
+    def _open(self) -> list[Pending]:
+        return [pending for pending in self._pending if pending.answer is None]
+
+    def policy_changed(self) -> None:
+        """The record's policy is another one now; it counts from the next request on."""
+        self._translator.confirming = asks_a_person(self._record.confirmation_policy)
+
+
+async def _at_once(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    return answer

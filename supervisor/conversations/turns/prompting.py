@@ -1,0 +1,178 @@
+"""From a prompt that is sent to its answer: silence, a login that is asked for, and failures that pass."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+from supervisor.acp import ConnectionLost, Result, RpcError, classify_error, error_text, parse_prompt_result
+from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.session import AUTH_REQUIRED, authenticate, lost
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.failures import from_rpc
+from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.turn import Turn
+from supervisor.conversations.turns.silence import SilenceWatch
+from supervisor.conversations.turns.turns import Turns
+
+
+class Again(enum.Enum):
+    """Why a prompt is sent again, of which nothing happened: the agent wanted a login first, or the failure
+    is one that passes."""
+
+    AFTER_LOGIN = "login"
+    AFTER_PAUSE = "pause"
+
+
+@attrs.define
+class _Attempt:
+    """One sending of a prompt: what may be done about a refusal, and then whether it is sent `again`."""
+
+    may_log_in: bool
+    may_pause: bool
+    again: Again | None = None
+
+
+class Prompting:
+    """Drives one turn at a time: it ends in `turns`, by the agent's answer or for want of one."""
+
+    def __init__(
+        self,
+        deadlines: Deadlines,
+        queue: TurnQueue,
+        turns: Turns,
+        lifecycle: AgentLifecycle,
+        recorder: Recorder,
+        silence: SilenceWatch,
+    ) -> None:
+        self._deadlines = deadlines
+        self._queue = queue
+        self._turns = turns
+        self._lifecycle = lifecycle
+        self._recorder = recorder
+        self._silence = silence
+
+    async def prompt(self, agent: Incarnation, turn: Turn, content: Sequence[Mapping[str, Any]]) -> None:
+        """Prompt an agent whose session is open with `content` (blocks of the protocol), and see it through.
+
+        Returns when the turn has ended: how it did is recorded by then, and an agent that is of no use any
+        more is being ended. Raises JournalError. Cancelling it leaves the turn open: only the end of the
+        conversation's task does that.
+        """
+        assert agent.session is not None
+        if self._queue.interrupted:
+            self._turns.finish(turn, "cancelled")
+            return
+        params = {"sessionId": agent.session.session_id, "prompt": content}
+        pauses = list(self._deadlines.retry)
+        logged_in = False
+        while True:
+            attempt = _Attempt(may_log_in=not logged_in, may_pause=bool(pauses))
+            silent = await self._ask(agent, turn, params, attempt)
+            if silent is not None and self._queue.turn is turn:
+                self._turns.fail(turn, _too_silent(silent))
+                self._lifecycle.drop(agent)
+            if attempt.again is Again.AFTER_LOGIN:
+                logged_in = True
+                if not await self._log_in(agent, turn):
+                    return
+            elif attempt.again is Again.AFTER_PAUSE:
+                with trio.move_on_after(pauses.pop(0)):
+                    await self._queue.called_off.wait()
+                if turn.cancelling:
+                    self._turns.finish(turn, "cancelled")
+                    return
+            else:
+                return
+
+    async def _ask(
+        self, agent: Incarnation, turn: Turn, params: Mapping[str, Any], attempt: _Attempt
+    ) -> float | None:
+        """Send the prompt and wait for its answer. Returns the seconds of silence if that ended the wait."""
+        silent: float | None = None
+        self._silence.touch()
+
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                nonlocal silent
+                silent = await self._silence.lasts_too_long()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            try:
+                await agent.connection.request(
+                    "session/prompt",
+                    params,
+                    timeout=math.inf,
+                    on_response=partial(self._answered, turn, attempt),
+                )
+            except RpcError:
+                pass  # dealt with in its place, by _answered
+            except ConnectionLost as error:
+                self._agent_gone(agent, turn, error)
+            nursery.cancel_scope.cancel()
+        return silent
+
+    def _answered(self, turn: Turn, attempt: _Attempt, result: Result) -> None:
+        """The prompt's answer, in its place among the updates. Synchronous."""
+        if self._queue.turn is not turn:
+            return
+        error = result.error
+        if error is None:
+            answer = parse_prompt_result(result.value)
+            self._turns.finish(turn, answer.stop_reason, answer.usage)
+        elif turn.cancelling:
+            self._turns.finish(turn, "cancelled")
+        elif error.code == AUTH_REQUIRED and not turn.updates and attempt.may_log_in:
+            attempt.again = Again.AFTER_LOGIN
+        elif classify_error(error) == "transient" and not turn.updates and attempt.may_pause:
+            self._recorder.write([self._recorder.state("agent_retry", error_text(error))])
+            attempt.again = Again.AFTER_PAUSE
+        else:
+            self._turns.fail(turn, from_rpc(error, "ACPPromptError"))
+
+    async def _log_in(self, agent: Incarnation, turn: Turn) -> bool:
+        """`authenticate`. False when that ended the turn."""
+        assert agent.initialized is not None
+        try:
+            await authenticate(
+                agent.connection,
+                agent.initialized,
+                agent.plan.login,
+                self._deadlines,
+                "Authentication required",
+            )
+        except AgentFailure as failure:
+            self._turns.fail(turn, failure)
+            return False
+        except ConnectionLost as error:
+            self._agent_gone(agent, turn, error)
+            return False
+        return True
+
+    def _agent_gone(self, agent: Incarnation, turn: Turn, error: ConnectionLost) -> None:
+        if turn.cancelling:
+            self._turns.finish(turn, "cancelled")  # ended by the interrupt: not a crash
+        else:
+            self._turns.fail(turn, lost(error, "ACPAgentExited"))
+        self._lifecycle.drop(agent)
+
+
+def _too_silent(seconds: float) -> AgentFailure:
+    return AgentFailure(
+        "ACPPromptError",
+        f"The agent was silent for {seconds:.1f} s; its turn was given up.",
+        kind="transient",
+        retryable=True,
+        user_action="retry",
+    )

@@ -1,0 +1,314 @@
+"""The task of a live conversation: it takes messages from the queue, makes sure of an agent for each, and is
+told to hold, to interrupt, and to stop.
+
+What it works with are rooms of their own: `prompting` sees a turn through, `turns` knows the turn under way
+and ends it, `incoming` hears the agent, `permissions` answers what it asks, `cancelling` makes it stop,
+`lifecycle` has its processes.
+"""
+
+from __future__ import annotations
+
+import structlog
+import trio
+from structlog.contextvars import bound_contextvars
+
+from supervisor.acp.schema import text_block
+from supervisor.conversations.agent.context import Context
+from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.mcp import mounting
+from supervisor.conversations.recording import prompt
+from supervisor.conversations.recording.attachments import Allowance, Originals
+from supervisor.conversations.recording.prompt import is_command
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.reports import Reports
+from supervisor.conversations.recording.transcript import transcript
+from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.queue import Queued, TurnQueue
+from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
+from supervisor.conversations.turns.cancelling import CancelLadder
+from supervisor.conversations.turns.debouncer import Debouncer
+from supervisor.conversations.turns.incoming import Incoming
+from supervisor.conversations.turns.permissions import Permissions, asks_a_person
+from supervisor.conversations.turns.prompting import Prompting
+from supervisor.conversations.turns.silence import SilenceWatch
+from supervisor.conversations.turns.turns import Turns
+from supervisor.credentials import CredentialsFailure
+
+log = structlog.get_logger(__name__)
+
+
+class Runner:
+    """Runs one conversation while it has an agent or work to do.
+
+    Its task is started in the supervisor's nursery by `want` and ends by itself when there is neither;
+    cancelling it stops the agent's process tree.
+    """
+
+    def __init__(self, context: Context, recorder: Recorder, queue: TurnQueue) -> None:
+        deadlines, record = context.deadlines, recorder.record
+        self._context = context
+        self._deadlines = deadlines
+        self._record = record
+        self._recorder = recorder
+        self._queue = queue
+        self._logger = log.bind(conversation=record.id)
+        # Its task, which begins and ends many times:
+        self._scope: trio.CancelScope | None = None
+        self._done: trio.Event | None = None
+        self._begun = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._reviving = 0
+        self._start_scope: trio.CancelScope | None = None
+        # What it works with; each knows those above it that it needs:
+        translator = _translator(recorder, context.allowance)
+        self.reports = reports = Reports(recorder, queue, context.nursery, deadlines.echo)
+        self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue)
+        self._permissions = permissions = Permissions(recorder, translator, reports, queue)
+        self._turns = turns = Turns(context, queue, agent, recorder, translator, reports, permissions)
+        silence = SilenceWatch(deadlines, agent, recorder, translator, permissions)
+        self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence)
+        self._ladder = CancelLadder(deadlines, queue, agent, permissions, record.id)
+        self._held = Debouncer(deadlines.hold, deadlines.hold_at_most, turns.release)
+        self._incoming = Incoming(
+            recorder, translator, turns, agent, permissions, silence, self._held, queue, context.journal
+        )
+
+    # -- what the conversation asks for ---------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn is under way, or is about to be."""
+        return self._queue.busy
+
+    @property
+    def cancelling(self) -> bool:
+        """Whether a cancelled turn has not settled yet."""
+        return self._queue.turn is not None and self._queue.turn.cancelling
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a person's confirmation is waited for."""
+        return self._permissions.waiting
+
+    def want(self) -> None:
+        """Take up the queue. Idempotent; starts the task when there is none."""
+        self._queue.wanted = True
+        if self._queue.waiting and self._queue.turn is None:
+            self.reports.status(
+                ExecutionStatus.RUNNING
+            )  # true from here on: who asks next must not see an old state
+        self._queue.look_again()
+        self._start_task()
+
+    def _start_task(self) -> None:
+        if self._done is None:
+            self._done = trio.Event()
+            self._context.nursery.start_soon(self._main)
+
+    def hold(self) -> None:
+        """Take nothing more from the queue after the turn under way."""
+        self._queue.wanted = False
+
+    def policy_changed(self) -> None:
+        """The confirmation policy is another one now; it counts from the next request on."""
+        self._permissions.policy_changed()
+
+    def decide(self, accept: bool, reason: str) -> bool:
+        """Answer everything that waits for a person. False when nothing waits."""
+        return self._permissions.decide(accept, reason)
+
+    async def interrupt(self) -> None:
+        """Cancel the turn under way: returns when it has settled, at the latest after `interrupt_answer`.
+
+        Cancelling this call does not take the interrupt back.
+        """
+        self._queue.wanted = False
+        settled = self._queue.settled
+        if not self._queue.active:
+            self.reports.run_paused()  # it had not begun
+        elif not self._queue.interrupted:
+            self._queue.interrupted = True
+            self._queue.called_off.set()
+            run, turn = self.agent.ready, self._queue.turn
+            if turn is None:
+                if self._start_scope is not None:
+                    self._start_scope.cancel()
+            elif run is not None and run.session is not None:
+                assert self._nursery is not None
+                self._ladder.begin(turn, run, self._nursery)
+            else:
+                turn.cancel()  # its agent is gone while it waited to be prompted again
+        with trio.move_on_after(self._deadlines.interrupt_answer):
+            while self._queue.active and self._queue.settled is settled:
+                await settled.wait()
+        going_on = self._queue.active and self._queue.settled is settled
+        if going_on and self._record.execution_status is not ExecutionStatus.PAUSED:
+            # Not settled in time: control returns all the same, and the state tells what still goes on.
+            self._record.agent_state["phase"] = AgentPhase.CANCELLING
+            self.reports.interrupted()
+            self.reports.publish()
+        # Control returns also while its event cannot be stored: that stays queued.
+        await self._recorder.log.flushed_unless_troubled()
+
+    async def stop_agent(self, *, force: bool = False) -> None:
+        """Stop the agent in order, or at once: a turn under way is cancelled first, and recorded as that."""
+        if self.busy and not force:
+            await self.interrupt()
+        if force and self._queue.turn is not None:
+            self._queue.wanted = False
+            self._queue.interrupted = True
+            self._queue.called_off.set()
+            self._queue.turn.cancel()
+        await self.agent.stop()
+
+    async def restart_agent(self, *, force: bool = False) -> None:
+        """Stop it and start it again with the same session; crashes so far are forgiven.
+
+        Raises AgentFailure when it does not come back.
+        """
+        self._reviving += 1
+        try:
+            self._start_task()
+            await self._begun.wait()
+            await self.stop_agent(force=force)
+            self.agent.forgive()
+            await self.agent.ensure()
+            self.agent.note_restart()
+        finally:
+            self._reviving -= 1
+            self._queue.look_again()
+
+    async def stop(self) -> None:
+        """End the task and the agent with it. Returns when both are gone; shielded, since it cleans up."""
+        self._queue.wanted = False
+        with trio.CancelScope(shield=True):
+            await self.agent.stop()
+            while self._done is not None:
+                if self._scope is not None:
+                    self._scope.cancel()
+                await self._done.wait()
+
+    # -- the task ---------------------------------------------------------------------------------------
+
+    async def _main(self) -> None:
+        done = self._done
+        assert done is not None
+        try:
+            # What is logged below of processes and connections names the conversation, too.
+            with bound_contextvars(conversation=self._record.id):
+                await self._work()
+        except Exception as error:
+            if self._context.journal.failure is not None:
+                # Nothing can be recorded any more, in any conversation: the server ends over that.
+                self._logger.warning("conversation ends with the journal")
+                self._queue.wanted = False
+            else:
+                # A fault of ours stays in its conversation; its siblings go on.
+                self._logger.exception("conversation failed")
+                self._turns.break_down(error)
+        except BaseException:
+            self._queue.wanted = False  # cancelled: nothing is taken up any more
+            raise
+        finally:
+            self._nursery = self._scope = self._done = None
+            self._begun = trio.Event()
+            self.agent.leave()
+            self._queue.active = False
+            done.set()
+            if self._queue.wanted:
+                self.want()
+
+    async def _work(self) -> None:
+        """Take up the queue, again and again, until there is neither work nor an agent."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self.agent.enter(nursery, self._incoming)
+            self._begun.set()
+            self._scope = nursery.cancel_scope
+            nursery.start_soon(self._held.run)
+            while True:
+                self._queue.changed = trio.Event()
+                await self._take_queue()
+                if not (self._queue.wanted or self._reviving or self.agent.live or self.agent.restarting):
+                    break
+                await self._queue.changed.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _take_queue(self) -> None:
+        while self._queue.more:
+            self._queue.begin()
+            self.reports.status(ExecutionStatus.RUNNING)
+            try:
+                await self._one_turn(self._queue.waiting[0])
+            finally:
+                self._start_scope = None
+                self._queue.end()
+        self._queue.wanted = False
+        self._context.admission.look_again()
+
+    async def _one_turn(self, item: Queued) -> None:
+        if is_command(item.message, prompt.MCP_COMMAND):
+            await self._show_mcp(item)
+            return
+        with trio.CancelScope() as starting:
+            self._start_scope = starting
+            try:
+                await self._recorder.log.flushed()  # an agent works on nothing that could be lost
+                agent = await self.agent.ensure()
+                told = await self._transcript() if self.agent.transcript_due else None
+            except AgentFailure as failure:
+                self.reports.run_failed(failure)
+                return
+        self._start_scope = None
+        if starting.cancelled_caught or self._queue.interrupted:
+            self.reports.run_paused()  # the message stays queued: nothing of it reached the agent
+            return
+        turn = self._turns.begin(item)
+        await self._handed_over()
+        images = agent.initialized is not None and agent.initialized.capabilities.image
+        content = prompt.blocks(item.message, images=images)
+        if told is not None:
+            content = [text_block(told), *content]
+            self.agent.transcript_due = False
+        await self._prompting.prompt(agent, turn, content)
+
+    async def _transcript(self) -> str:
+        return await transcript(self._recorder.log, {item.event_id for item in self._queue.waiting})
+
+    async def _handed_over(self) -> None:
+        """Wait until it is durable that the message is handed to the agent, or until it is called off."""
+        if self._recorder.log.settled:
+            await trio.lowlevel.checkpoint()
+            return
+        async with trio.open_nursery() as nursery:
+
+            async def call_off() -> None:
+                await self._queue.called_off.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(call_off)
+            await self._recorder.log.flushed()
+            nursery.cancel_scope.cancel()
+
+    async def _show_mcp(self, item: Queued) -> None:
+        """Answer `/mcp` ourselves: no agent is asked, and none is started."""
+        try:
+            now = await self._context.launcher.mounting(self._record)
+        except (CredentialsFailure, OSError) as error:
+            text = f"The configuration cannot be read: {error}"
+        else:
+            run = self.agent.ready
+            running = None if run is None or not run.usable else (run.plan.mounting, run.mounted)
+            text = mounting.overview(running, now)
+        self._turns.answered(item, text)
+
+
+def _translator(recorder: Recorder, allowance: Allowance) -> Translator:
+    record = recorder.record
+    return Translator(
+        core=not recorder.extended,
+        confirming=asks_a_person(record.confirmation_policy),
+        session=max(0, record.sessions - 1),
+        originals=Originals(allowance, kept=record.blob_bytes),
+    )

@@ -1,0 +1,133 @@
+"""What an operator sees of the agents, and the figures of the whole server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import attrs
+import trio
+
+from supervisor.agents.mark import Snapshot
+from supervisor.conversations.agent.admission import Admission
+from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.state.counters import Counters
+from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
+
+
+@attrs.frozen(kw_only=True)
+class AgentView:
+    """One conversation's agent. Times in seconds, memory in bytes; None: there is nothing to tell.
+
+    `state` is where the agent is, in a turn what it does there. `memory` is what it remembers of the
+    conversation. `changed_secrets` are names of secrets that are others now than when it was started.
+    """
+
+    conversation_id: str
+    title: str | None
+    provider: str
+    name: str | None
+    version: str | None
+    pid: int | None
+    state: AgentPhase
+    execution_status: ExecutionStatus
+    memory: str | None
+    uptime: float | None
+    restarts: int
+    last_exit: str | None
+    idle: float | None
+    rss_bytes: int | None
+    cpu_seconds: float | None
+    processes: int | None
+    containment: str
+    queue: int
+    changed_secrets: list[str] = attrs.field(factory=list)
+
+
+@attrs.frozen(kw_only=True)
+class Figures:
+    """Counts of the server since its start, and its limits."""
+
+    live_agents: int
+    starting: int
+    queued: int
+    hibernated: int
+    parked: int
+    turns_running: int
+    conversations_loaded: int
+    starts_total: int
+    restarts_total: int
+    crashes_total: int
+    turns_total: dict[str, int]
+    rss_bytes: int
+    limit_agents: int | None
+    limit_memory_bytes: int | None
+    terminals: int = 0
+
+
+def agent_state(conversation: Conversation) -> AgentPhase:
+    """Where the agent is, in one word."""
+    phase = conversation.agent.phase
+    if phase is not AgentPhase.READY:
+        return phase
+    if conversation.waiting:
+        return AgentPhase.WAITING
+    if conversation.cancelling:
+        return AgentPhase.CANCELLING
+    return AgentPhase.RUNNING if conversation.busy else phase
+
+
+async def view(
+    conversation: Conversation, containment: str, seen: Snapshot, secrets: Mapping[str, str] | None
+) -> AgentView:
+    """An agent as it is now; its tree is measured in `seen`, in a thread, which cancelling waits for.
+    `secrets` are the launcher's `global_secrets`."""
+    agent, record = conversation.agent, conversation.record
+    await agent.measure(seen)
+    changed = await agent.changed_secrets(secrets)
+    now = trio.current_time()
+    live = agent.live
+    idle_since = agent.idle_since
+    return AgentView(
+        conversation_id=conversation.id,
+        title=record.title,
+        provider=agent.descriptor.key,
+        name=record.agent_state.get("acp_agent_name"),
+        version=record.agent_state.get("acp_agent_version"),
+        pid=agent.pid,
+        state=agent_state(conversation),
+        execution_status=record.execution_status,
+        memory=record.agent_state.get("memory"),
+        uptime=now - agent.started_at if live and agent.started_at is not None else None,
+        restarts=agent.restarts,
+        last_exit=agent.last_exit,
+        idle=None if idle_since is None else now - idle_since,
+        rss_bytes=agent.rss_bytes if live else None,
+        cpu_seconds=agent.cpu_seconds if live else None,
+        processes=agent.processes if live else None,
+        containment=containment,
+        queue=len(conversation.queued),
+        changed_secrets=list(changed),
+    )
+
+
+def figures(conversations: list[Conversation], admission: Admission, counters: Counters) -> Figures:
+    """The figures of the server."""
+    phases = Counter(conversation.agent.phase for conversation in conversations)
+    return Figures(
+        live_agents=admission.live,
+        starting=admission.starting,
+        queued=admission.queued,
+        hibernated=phases[AgentPhase.HIBERNATED],
+        parked=phases[AgentPhase.PARKED],
+        turns_running=sum(conversation.busy for conversation in conversations),
+        conversations_loaded=len(conversations),
+        starts_total=counters.starts,
+        restarts_total=counters.restarts,
+        crashes_total=counters.crashes,
+        turns_total=dict(counters.turns),
+        rss_bytes=admission.rss_bytes,
+        limit_agents=admission.limits.agents,
+        limit_memory_bytes=admission.limits.memory_bytes,
+        terminals=admission.terminals.taken,
+    )

@@ -1,0 +1,78 @@
+"""The state directory: made private, or refused where it cannot be. Blocks: call it in a thread."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+STATE_MODE: Final = 0o700
+
+OTHERS: Final = 0o077
+"""What the group and all others may."""
+
+
+class StateRefused(Exception):
+    """Nothing private can be kept in that directory. The message is one line for the terminal."""
+
+
+def make_private(state: Path) -> None:
+    """Make the directory and those above it that are missing, or take from others what they may in one that
+    is there, whatever the umask is.
+
+    Raises StateRefused where it, or a link at its place, belongs to another user; root is only warned, since
+    volumes of containers often are another's. Warned of, too: a directory above it that all may write to,
+    without the sticky bit, so that everybody can exchange it. Raises OSError.
+    """
+    _make(state)
+    link = state.lstat()
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (os.geteuid(), 0):
+        raise StateRefused(f"{_named(state)} is a link of another user (uid {link.st_uid}); {_ELSE}")
+    descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid():
+            if os.geteuid() != 0:
+                raise StateRefused(f"{_named(state)} belongs to another user (uid {found.st_uid}); {_ELSE}")
+            log.warning("another user can read the state directory", directory=str(state), uid=found.st_uid)
+        for above in sorted({*state.parents, *state.resolve().parents}):
+            mode = above.stat().st_mode
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                log.warning(
+                    "everybody can exchange the state directory; take the right to write (chmod o-w) away",
+                    directory=str(state),
+                    above=str(above),
+                )
+        if found.st_mode & OTHERS:
+            os.fchmod(descriptor, STATE_MODE)
+            if os.fstat(descriptor).st_mode & OTHERS:  # a file system without modes
+                raise StateRefused(f"{_named(state)} cannot be closed to others; {_ELSE}")
+            log.warning(
+                "the state directory was open to others and is not any more",
+                directory=str(state),
+                mode=f"{stat.S_IMODE(found.st_mode):04o}",
+            )
+    finally:
+        os.close(descriptor)
+
+
+_ELSE: Final = "name another one with --state"
+
+
+def _named(state: Path) -> str:
+    return f"the state directory {state}"
+
+
+def _make(directory: Path) -> None:
+    missing = [each for each in (directory, *directory.parents) if not os.path.lexists(each)]
+    for each in reversed(missing):
+        try:
+            each.mkdir(mode=STATE_MODE)
+        except FileExistsError:
+            continue
+        each.chmod(STATE_MODE)  # which the umask may have taken from us

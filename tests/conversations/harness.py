@@ -1,0 +1,214 @@
+"""A supervisor with a journal of its own, for tests: real agent processes, no gateway."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import orjson
+import trio
+from trio.testing import MockClock
+
+from supervisor import Supervision
+from supervisor import open as front_door
+from supervisor.agents import RestartPolicy
+from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.start import StartRequest
+from supervisor.conversations.supervisor import Supervisor
+from supervisor.credentials import FoundSecret
+from supervisor.events import Message, TextContent, Vocabulary
+from supervisor.settings import AgentSettings
+from tests.support.scripted import ScriptedLog, scripted_command
+
+PATIENCE_SECONDS = 20.0
+"""For anything that has to happen: far more than it takes on a busy machine; only a bug uses it up."""
+
+AT_ONCE = RestartPolicy(first_pause=0.0)
+"""Restarts without pauses, for tests of anything else."""
+
+QUICK = Deadlines(interrupt_answer=0.5, cancel_grace=0.5, initialize=5, new_session=5, load_session=5)
+
+
+class NoCipher:
+    """Sealing is tested elsewhere."""
+
+    def encrypt(self, data: bytes) -> str:
+        return "sealed:" + data.decode()
+
+    def decrypt(self, token: str) -> bytes:
+        return token.removeprefix("sealed:").encode()
+
+
+def say(text: str) -> Message:
+    return Message(role="user", content=(TextContent(text=text),))
+
+
+@attrs.frozen
+class GivenSecrets:
+    """Secrets that a test holds in a dict of its own, and may change."""
+
+    values_by_name: dict[str, str]
+    cipher: NoCipher = attrs.field(factory=NoCipher)
+
+    async def values(self) -> Mapping[str, str]:
+        return dict(self.values_by_name)
+
+    async def found(self) -> Mapping[str, FoundSecret]:
+        return {}
+
+    async def exchange(self, name: str, value: str, replaceable: Callable[[str], bool]) -> bool:
+        given = self.values_by_name
+        if name not in given or given[name] == value or not replaceable(given[name]):
+            return False
+        given[name] = value
+        return True
+
+
+@attrs.define
+class Harness:
+    supervisor: Supervisor
+    root: Path
+    secrets: dict[str, str]
+
+    @property
+    def log(self) -> ScriptedLog:
+        return ScriptedLog(self.root / "scripted.log")
+
+    def agent(self, *modes: str, **settings: Any) -> AgentSettings:
+        command = scripted_command(*modes, log=self.root / "scripted.log", home=self.root / "scripted-home")
+        return AgentSettings(acp_server="custom", acp_command=tuple(command), **settings)
+
+    async def start(
+        self, *modes: str, vocabulary: Vocabulary = Vocabulary.EXTENDED, **fields: Any
+    ) -> Conversation:
+        settings = fields.pop("settings", {})
+        workspace = self.root / "workspace"
+        request = StartRequest(
+            working_dir=str(workspace),
+            agent=self.agent(*modes, **settings),
+            spelled_out=True,
+            event_vocabulary=vocabulary,
+            **fields,
+        )
+        conversation, created = await self.supervisor.create(request)
+        assert created
+        return conversation
+
+
+@asynccontextmanager
+async def open_harness(
+    root: Path,
+    *,
+    deadlines: Deadlines = QUICK,
+    secrets: dict[str, str] | None = None,
+    restart: RestartPolicy = AT_ONCE,
+    limits: Limits | None = None,
+    clock: MockClock | None = None,
+    drain_seconds: float = 0.0,
+    path: str = "/usr/bin:/bin",
+    allowance: Allowance | None = None,
+) -> AsyncIterator[Harness]:
+    """A supervisor for the block. A clock that the test moves by hand runs by itself at the end, so that an
+    agent that keeps still can be waited for and ended."""
+    given = GivenSecrets(secrets if secrets is not None else {})
+    async with front_door(
+        root,
+        environ={"PATH": path, "HOME": str(root), "SECRET_OF_THE_SERVER": "x"},
+        supervision=Supervision(
+            deadlines=deadlines,
+            restart=restart,
+            limits=limits or Limits(),
+            drain_seconds=drain_seconds,
+            allowance=allowance or Allowance(),
+        ),
+        containment=None,
+        secrets=given,
+    ) as ostler:
+        try:
+            yield Harness(ostler.supervisor, root, given.values_by_name)
+        finally:
+            if clock is not None:
+                clock.rate = 20.0
+
+
+async def events(conversation: Conversation) -> list[dict[str, Any]]:
+    """Every journalled event, oldest first."""
+    await conversation.log.flushed()
+    found: list[dict[str, Any]] = []
+    seq = -1
+    while page := await conversation.log.read(seq, 500):
+        found += [orjson.loads(item.body) for item in page]
+        seq = page[-1].seq
+    return found
+
+
+async def until(check: Any, what: str = "it") -> Any:
+    """Wait for a condition that is looked at often. In real time, whatever clock Trio has: real processes
+    are at work."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < end:
+        found = check()
+        if found:
+            return found
+        await trio.to_thread.run_sync(time.sleep, 0.005)
+    raise AssertionError(f"{what} did not happen within {PATIENCE_SECONDS} s")
+
+
+async def speaking(conversation: Conversation) -> None:
+    """The agent has begun to say something that is no event yet."""
+    await until(lambda: conversation._runner._turns._translator._segment, "a word of the agent")
+
+
+async def calling(conversation: Conversation) -> None:
+    """A tool call of the agent's is open and recorded; it is held for a moment first."""
+    translator = conversation._runner._turns._translator
+    await until(lambda: any(call.started_id for call in translator._calls.values()), "a tool call")
+
+
+async def settled(conversation: Conversation) -> str:
+    """The status once the run is over."""
+    await until(
+        lambda: not conversation.busy and conversation.record.execution_status != "running",
+        "the end of a run",
+    )
+    await conversation.log.flushed()
+    return conversation.record.execution_status
+
+
+async def turn(conversation: Conversation, text: str) -> list[dict[str, Any]]:
+    """Send a message and give the events that came of it."""
+    before = conversation.log.last_seq
+    await conversation.send(say(text), run=True)
+    await settled(conversation)
+    return (await events(conversation))[before + 1 :]
+
+
+def kinds(found: list[dict[str, Any]]) -> list[str]:
+    """The kinds of events, states left out."""
+    return [event["kind"] for event in found if event["kind"] != "ConversationStateUpdateEvent"]
+
+
+def states(found: list[dict[str, Any]], key: str) -> list[Any]:
+    return [event["value"] for event in found if event.get("key") == key]
+
+
+def answer(found: list[dict[str, Any]]) -> str:
+    """The text of the (last) finish action."""
+    return [
+        event["action"]["message"]
+        for event in found
+        if (event.get("action") or {}).get("kind") == "FinishAction"
+    ][-1]
+
+
+def one(found: list[dict[str, Any]], kind: str, source: str | None = None) -> dict[str, Any]:
+    matching = [e for e in found if e["kind"] == kind and source in (None, e["source"])]
+    assert len(matching) == 1, [event["kind"] for event in found]
+    return matching[0]

@@ -1,0 +1,411 @@
+"""A gateway over a real journal and real stores, with conversations that only do what a test tells them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx2
+import orjson
+import pytest
+import trio
+from quart_trio import QuartTrio
+
+from gateway import logs
+from gateway.app import create_app
+from gateway.config import Config
+from gateway.listener import bind, serve_connections, url_of
+from gateway.mcp_jobs import open_jobs
+from gateway.services import Services
+from supervisor.acp import TraceLine
+from supervisor.agents import load_catalog
+from supervisor.composition import LateCipher
+from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.mcp.logins import McpLogins
+from supervisor.conversations.mcp.probe import McpProbe
+from supervisor.conversations.recording.final_response import final_response
+from supervisor.conversations.state.errors import (
+    AlreadyRunning,
+    AtCapacity,
+    InvalidStart,
+    UnknownConversation,
+)
+from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.conversations.state.start import StartRequest, choose_vocabulary
+from supervisor.conversations.supervisor import Page
+from supervisor.conversations.views import AgentView, Figures
+from supervisor.credentials import SecretStore
+from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
+from supervisor.journal import Journal, Log, Row, open_journal
+from supervisor.mcp import server_errors
+from supervisor.mcp.logins import LoginStore
+from supervisor.settings import AgentProfileStore, SettingsStore, agent_settings_to_dict
+
+PRESETS = {
+    "demo": ("demo-agent",),
+    "claude-code": ("npx", "-y", "claude-agent"),
+    "codex": ("npx", "-y", "codex-acp"),
+}
+
+
+class FakeConversation:
+    """Records what is asked of it; its log is a real one."""
+
+    def __init__(self, request: StartRequest, conversation_id: str, log: Log) -> None:
+        self.id = conversation_id
+        self.request = request
+        self.log = log
+        self.vocabulary = choose_vocabulary(request, None)
+        self.title = request.title
+        self.tags = dict(request.tags)
+        self.policy = dict(request.confirmation_policy)
+        self.secrets = dict(request.secrets)
+        self.analyzer = request.security_analyzer
+        self.status = "idle"
+        self.calls: list[Any] = []
+        self.capacity = True
+        self.created_at = timestamp_now()
+
+    def info(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "workspace": {"working_dir": self.request.working_dir, "kind": "LocalWorkspace"},
+            "execution_status": self.status,
+            "title": self.title,
+            "tags": self.tags,
+            "agent": None if self.request.agent is None else agent_settings_to_dict(self.request.agent),
+            "created_at": self.created_at,
+            "updated_at": self.created_at,
+        }
+
+    async def durable_info(self) -> dict[str, Any]:
+        await self.log.flushed()
+        return self.info()
+
+    async def durable_state(self) -> bytes:
+        await self.log.flushed()
+        return self.full_state()
+
+    def full_state(self) -> bytes:
+        return orjson.dumps(
+            {
+                "id": new_event_id(),
+                "timestamp": timestamp_now(),
+                "source": "environment",
+                "key": "full_state",
+                "value": {"execution_status": self.status, "events": self.log.last_seq + 1},
+                "kind": "ConversationStateUpdateEvent",
+            }
+        )
+
+    def append(self, *events: Event) -> list[str]:
+        self.log.append([row_of(event, self) for event in events])
+        return [event.id for event in events]
+
+    async def record(self, *events: Event) -> list[str]:
+        ids = self.append(*events)
+        await self.log.flushed()
+        return ids
+
+    async def send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
+        self.calls.append(("send", message, run))
+        (event_id,) = await self.record(MessageEvent(source="user", llm_message=message))
+        if run and not self.capacity:
+            raise AtCapacity("Too many conversations are running; the message is saved", 4.2)
+        return event_id
+
+    async def run(self) -> None:
+        self.calls.append("run")
+        if self.status == "running":
+            raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
+
+    async def pause(self) -> None:
+        self.calls.append("pause")
+
+    async def interrupt(self) -> None:
+        self.calls.append("interrupt")
+
+    async def respond(self, accept: bool, reason: str) -> None:
+        self.calls.append(("respond", accept, reason))
+
+    async def final_response(self) -> str:
+        return await final_response(self.log)
+
+    async def set_title(self, title: str) -> None:
+        self.title = title
+
+    async def set_tags(self, tags: dict[str, str]) -> None:
+        self.tags = tags
+
+    async def set_confirmation_policy(self, policy: dict[str, Any]) -> None:
+        self.policy = policy
+
+    async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
+        self.analyzer = analyzer
+
+    async def set_secrets(self, secrets: Mapping[str, str]) -> None:
+        self.secrets.update(secrets)
+
+
+def row_of(event: Event, conversation: FakeConversation) -> Row:
+    return Row(
+        id=event.id,
+        kind=event.kind,
+        source=event.source,
+        timestamp=event.timestamp,
+        body=dump_event(event, conversation.vocabulary),
+    )
+
+
+def agent_view(conversation_id: str, **fields: Any) -> AgentView:
+    """An agent in the middle of a turn."""
+    plain = {
+        "title": "Fix the parser",
+        "provider": "demo",
+        "name": "Demo agent",
+        "version": "1.2.3",
+        "pid": 4711,
+        "state": "running",
+        "execution_status": "running",
+        "memory": "resumed",
+        "uptime": 192.5,
+        "restarts": 1,
+        "last_exit": "killed by SIGKILL",
+        "idle": None,
+        "rss_bytes": 300 * 1024 * 1024,
+        "cpu_seconds": 61.0,
+        "processes": 3,
+        "containment": "tree",
+        "queue": 2,
+    }
+    return AgentView(conversation_id=conversation_id, **{**plain, **fields})
+
+
+FIGURES = Figures(
+    live_agents=3,
+    starting=1,
+    queued=2,
+    hibernated=4,
+    parked=1,
+    turns_running=2,
+    conversations_loaded=7,
+    starts_total=20,
+    restarts_total=5,
+    crashes_total=6,
+    turns_total={"end_turn": 30, "cancelled": 2},
+    rss_bytes=900 * 1024 * 1024,
+    limit_agents=8,
+    limit_memory_bytes=None,
+)
+
+
+class FakeSupervisor:
+    """Keeps the gateway's contract (gateway/contract.py): mypy checks this module."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.conversations: dict[str, FakeConversation] = {}
+        self.failure: Exception | None = None
+        self.views: dict[str, AgentView] = {}
+        self.calls: list[Any] = []
+        self.lines: list[str] = []
+        self.frames: list[TraceLine] = []
+
+    def add_agent(self, conversation_id: str, **fields: Any) -> None:
+        self.views[conversation_id] = agent_view(conversation_id, **fields)
+
+    async def agents(self) -> list[AgentView]:
+        return list(self.views.values())
+
+    async def agent(self, conversation_id: str) -> AgentView:
+        if conversation_id not in self.views:
+            raise UnknownConversation(f"Conversation not found: {conversation_id}")
+        return self.views[conversation_id]
+
+    async def restart_agent(self, conversation_id: str, *, force: bool = False) -> None:
+        await self.agent(conversation_id)
+        self.calls.append(("restart", conversation_id, force))
+        if self.failure is not None:
+            raise self.failure
+
+    async def stop_agent(self, conversation_id: str) -> None:
+        await self.agent(conversation_id)
+        self.calls.append(("stop", conversation_id))
+
+    async def stderr(self, conversation_id: str) -> list[str]:
+        await self.agent(conversation_id)
+        return list(self.lines)
+
+    async def trace(self, conversation_id: str) -> list[TraceLine]:
+        await self.agent(conversation_id)
+        return list(self.frames)
+
+    def figures(self) -> Figures:
+        return FIGURES
+
+    def hurry(self, *, kill: bool = False) -> None:
+        self.calls.append(("hurry", kill))
+
+    async def create(self, request: StartRequest) -> tuple[FakeConversation, bool]:
+        if self.failure is not None:
+            raise self.failure
+        conversation_id = request.conversation_id or new_event_id()
+        if conversation_id in self.conversations:
+            return self.conversations[conversation_id], False
+        if request.parent_conversation_id not in {None, *self.conversations}:
+            raise InvalidStart("unknown parent", ("body", "parent_conversation_id"))
+        now = timestamp_now()
+        log = await self.journal.create(conversation_id, b"{}", status="idle", created_at=now, updated_at=now)
+        conversation = self.conversations[conversation_id] = FakeConversation(request, conversation_id, log)
+        if request.initial_message is not None:
+            await conversation.send(request.initial_message, run=True)
+        return conversation, True
+
+    async def get(self, conversation_id: str) -> FakeConversation:
+        await trio.lowlevel.checkpoint()
+        try:
+            return self.conversations[conversation_id]
+        except KeyError:
+            raise UnknownConversation(f"Conversation not found: {conversation_id}") from None
+
+    async def search(self, *, status: str | None, order: str, page: str | None, limit: int) -> Page:
+        found = [c.info() for c in self.conversations.values() if status in (None, c.status)]
+        found.sort(key=lambda info: info["created_at"], reverse=order.endswith("_desc"))
+        ids = [info["id"] for info in found]
+        at = ids.index(page) if page in ids else 0
+        after = ids[at + limit : at + limit + 1]
+        return Page(items=found[at : at + limit], next_page_id=after[0] if after else None)
+
+    async def count(self, *, status: str | None = None) -> int:
+        return len([c for c in self.conversations.values() if status in (None, c.status)])
+
+    async def delete(self, conversation_id: str) -> None:
+        await self.get(conversation_id)
+        del self.conversations[conversation_id]
+        await self.journal.delete(conversation_id)
+
+
+@asynccontextmanager
+async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
+    """The application and what it stands on, over one state directory. Logs as the server does."""
+    logs.configure()
+    config = Config(state=state, **settings)
+    async with open_journal(state / "journal.sqlite3") as journal, AsyncExitStack() as jobs_of:
+        store = SettingsStore(state, PRESETS, server_errors)
+        secrets = await SecretStore.open(state, {})
+        environment = {"PATH": os.environ["PATH"], "HOME": str(state)}
+        logins = McpLogins(LoginStore(state, LateCipher(secrets)), environment, state)
+        jobs = await jobs_of.enter_async_context(open_jobs(McpProbe(environment, state, logins)))
+        supervisor = FakeSupervisor(journal)
+        services = Services(
+            config=config,
+            supervisor=supervisor,
+            launcher=Launcher(
+                catalog=load_catalog(),
+                prefix=state / "agents",
+                data=state / "data",
+                server_environment={"HOME": str(state)},
+                secrets=secrets.values,
+                secret_box=SecretBox(LateCipher(secrets)),
+            ),
+            settings=store,
+            profiles=AgentProfileStore(store),
+            secrets=secrets,
+            mcp=jobs,
+        )
+        yield Gateway(services, create_app(services), supervisor)
+
+
+@attrs.define
+class Gateway:
+    services: Services
+    app: QuartTrio
+    supervisor: FakeSupervisor
+    url: str = ""
+
+    async def conversation(self, **fields: Any) -> FakeConversation:
+        conversation, _ = await self.supervisor.create(StartRequest(working_dir="/w", **fields))
+        return conversation
+
+    async def call(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
+        """Status and decoded body of a request with a JSON body."""
+        client = self.app.test_client()
+        if body is not None:
+            more["data"] = orjson.dumps(body)
+            more["headers"] = {"Content-Type": "application/json", **more.get("headers", {})}
+        response = await client.open(path, method=method, **more)
+        data = await response.get_data(as_text=False)
+        assert response.content_type == "application/json", (response.status_code, data[:500])
+        return response.status_code, orjson.loads(data)
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with open_gateway(tmp_path) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def serving(state: Path, port: int = 0, **settings: Any) -> AsyncIterator[Gateway]:
+    """The gateway on a real port. Leaving the block ends it in an orderly way."""
+    async with open_gateway(state, port=port, **settings) as opened:
+        sockets = await bind(opened.services.config)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(
+                partial(
+                    serve_connections,
+                    opened.app,
+                    sockets,
+                    opened.services.config,
+                    opened.services.closing,
+                    connection_limits=opened.services.connection_limits,
+                )
+            )
+            opened.url = url_of(opened.services.config, sockets)
+            yield opened
+            opened.services.closing.set()
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with serving(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(timeout=10) as client:
+        yield client
+
+
+@pytest.fixture
+def gateway_with(tmp_path: Path) -> Any:
+    """Opens a gateway with settings of the test's own."""
+    return partial(open_gateway, tmp_path)
+
+
+@pytest.fixture
+def server_with(tmp_path: Path) -> Any:
+    """Opens a gateway with settings of the test's own, on a real port."""
+    return partial(serving, tmp_path)
+
+
+COMMAND_VARIABLES = (
+    "OSTLER_URL",
+    "OSTLER_HOST",
+    "OSTLER_PORT",
+    "OSTLER_API_KEY",
+    "OSTLER_SESSION_API_KEY",
+)
+
+
+@pytest.fixture
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what tells a command its server."""
+    for name in COMMAND_VARIABLES:
+        monkeypatch.delenv(name, raising=False)

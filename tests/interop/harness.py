@@ -1,0 +1,112 @@
+"""The model API, the installed agents, the peer's environment: made once per test session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.authorization import Packages
+from tests.interop.authorization import install as install_authorization_server
+from tests.interop.model_api.server import ModelApi, running_model_api
+from tests.interop.peer_environment import PeerEnvironment, find_python
+from tests.interop.real_agents import RealAgent, install
+from tests.interop.recording import Recording
+from tests.interop.talk import Open, Talk
+from tests.support.server import ServerProcess, running_server
+from tests.support.sockets import collect
+
+CACHE = Path(__file__).resolve().parents[2] / ".cache"
+
+
+@pytest.fixture(scope="session")
+def _model_api() -> Iterator[ModelApi]:
+    with running_model_api() as api:
+        yield api
+
+
+@pytest.fixture
+def model_api(_model_api: ModelApi) -> ModelApi:
+    """The session's model API, with nothing forced and nothing recorded."""
+    _model_api.key = _model_api.status = None
+    _model_api.calls.clear()
+    return _model_api
+
+
+@pytest.fixture(scope="session")
+def agents_prefix() -> Path:
+    """Where real agents are installed: OSTLER_TEST_AGENTS, or a cache that later sessions share."""
+    given = os.environ.get("OSTLER_TEST_AGENTS")
+    prefix = Path(given).resolve() if given else CACHE / "agents"
+    prefix.mkdir(parents=True, exist_ok=True)
+    return prefix
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """Everything the scenarios of this session journalled and sent."""
+    return Recording(tmp_path_factory.mktemp("recording") / "events.jsonl")
+
+
+@pytest.fixture(scope="session")
+def peer() -> PeerEnvironment:
+    """An environment of its own with the peer's SDK."""
+    python = find_python()
+    if python is None:
+        pytest.skip("the peer's SDK needs Python 3.12 or 3.13: none on PATH, none below ~/.pyenv/versions")
+    return PeerEnvironment.prepare(python, CACHE / "peer")
+
+
+@pytest.fixture
+def server_environment() -> dict[str, str]:
+    """More variables for the server, where a module says so."""
+    return {}
+
+
+@pytest.fixture
+async def agents_server(
+    tmp_path: Path, agents_prefix: Path, server_environment: dict[str, str]
+) -> AsyncIterator[ServerProcess]:
+    """A server of the test's own, which finds the agents installed; its HOME is empty."""
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "agents").symlink_to(agents_prefix)
+    async with running_server(tmp_path, server_environment) as running:
+        yield running
+
+
+@pytest.fixture
+def talk(
+    agents_server: ServerProcess,
+    agents_prefix: Path,
+    model_api: ModelApi,
+    recording: Recording,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Open:
+    """Opens conversations: `async with talk(agent, **fields of the start request) as one`."""
+
+    @asynccontextmanager
+    async def opened(agent: RealAgent, *, with_key: bool = True, **fields: Any) -> AsyncIterator[Talk]:
+        await install(agent, agents_prefix)
+        await agents_server.rest.put_secrets((agent.secrets if with_key else agent.keyless)(model_api.url))
+        workspace = tmp_path / f"workspace-{agent.key}"
+        workspace.mkdir(exist_ok=True)
+        info = await agents_server.rest.create(workspace, agent.agent_settings(), **fields)
+        one = Talk(agents_server, agent, info["id"], workspace)
+        async with collect(agents_server.events_socket(one.id)) as one.socket:
+            yield one
+            if not one.deleted:
+                await recording.keep(request.node.name, agents_server.rest, one.id, one.socket)
+
+    return opened
+
+
+@pytest.fixture(scope="session")
+def authorization_packages() -> Packages:
+    """npm's oidc-provider."""
+    return install_authorization_server(CACHE / "authorization-server")
