@@ -144,7 +144,7 @@ def parse(data: bytes, origin: str) -> dict[str, str]:
             raise KeysError(f"{origin}, line {number}: that is not NAME=value")
         name, value = found.groups()
         if not is_key(name):
-            raise KeysError(f"{origin}, line {number}: {name} is no key; give it as a variable")
+            raise KeysError(f"{origin}, line {number}: {name} is not a key; give it as a variable")
         if name in keys:
             raise KeysError(f"{origin}, line {number}: {name} is given twice")
         if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
@@ -171,7 +171,7 @@ def _check(found: os.stat_result, origin: str) -> None:
     """Whether nobody else reads or writes it. What the administrator has put there for us (as systemd does,
     and who mounts secrets) may be readable by a group: so it is readable by us."""
     if not stat.S_ISREG(found.st_mode):
-        raise KeysError(f"{origin} is no regular file; give a pipe with {DESCRIPTOR_OPTION}")
+        raise KeysError(f"{origin} is not a regular file; use {DESCRIPTOR_OPTION} to read keys from a pipe")
     if found.st_uid not in (os.geteuid(), 0):
         raise KeysError(f"{origin} belongs to another user (uid {found.st_uid}); make it your own")
     others = 0o077 if found.st_uid == os.geteuid() else 0o037
@@ -183,7 +183,7 @@ def _from_descriptor(text: str) -> Place:
     origin = f"{DESCRIPTOR_OPTION}: descriptor {text}"
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else -1
     if number < 0 or number in (1, 2):
-        raise KeysError(f"{DESCRIPTOR_OPTION}: {text!r} is no descriptor to read from, such as 3")
+        raise KeysError(f"{DESCRIPTOR_OPTION}: {text!r} is not a descriptor to read from, such as 3")
     try:
         if stat.S_ISDIR(os.fstat(number).st_mode):
             raise KeysError(f"{origin} is a directory")

@@ -79,7 +79,7 @@ def _problem(scope: Mapping[str, Any]) -> str | None:
         return "The request target has no path"
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if not all(_is_host(value.decode("latin-1")) for value in hosts):
-        return "The Host header is no host name"
+        return "The Host header is not a host name"
     return None
 
 

@@ -132,12 +132,13 @@ def read_regular(path: Path, most: int) -> bytes:
     """The first ``most`` bytes of a plain file. Blocks as long as the file system does, but for nobody's
     lease.
 
-    Raises OSError: BlockingIOError when another process holds a lease on it, others when it is no plain file.
+    Raises OSError: BlockingIOError when another process holds a lease on it, others for what is not a
+    regular file.
     """
     # With O_NONBLOCK a lease is an error at once instead of a wait of most of a minute, a pipe is opened
     # without its other end; and no terminal may become the server's.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no plain file")
+            raise OSError(f"{path} is not a regular file")
         return file.read(most)

@@ -78,5 +78,5 @@ def help_end(examples: Sequence[str], epilog: str) -> str:
 def count(text: str) -> int:
     """The type of an argument that counts something, 0 included."""
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no count")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count")
     return int(text)

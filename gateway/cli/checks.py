@@ -223,7 +223,7 @@ def state(machine: Machine) -> Findings:
         yield Finding("state", FAIL, f"{path}: {error.strerror}", advice)
         return
     if not stat.S_ISDIR(found.st_mode):
-        yield Finding("state", FAIL, f"{path} is no directory", advice)
+        yield Finding("state", FAIL, f"{path} is not a directory", advice)
     elif found.st_uid != os.geteuid():
         yield Finding("state", FAIL, f"{path} belongs to user {found.st_uid}", f"chown it, or: {advice}")
     elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):

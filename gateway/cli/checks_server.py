@@ -48,7 +48,7 @@ def control_socket(machine: Machine) -> Findings:
         return
     if not is_socket:
         advice = "Remove it: the server makes its own."
-        yield Finding(name, WARN, f"{path} is no socket, so that commands need the address", advice)
+        yield Finding(name, WARN, f"{path} is not a socket, so that commands need the address", advice)
         return
     try:
         connect(path, CONNECT_SECONDS).close()

@@ -145,14 +145,14 @@ class Server:
         except OSError as error:
             raise Unreachable(self.absent(error)) from None
         except http.client.HTTPException:
-            raise Failure(f"what answers at {self.url} is no Ostler server") from None
+            raise Failure(f"what answers at {self.url} is not an Ostler server") from None
         finally:
             if connection is not None:
                 connection.close()
         try:
             answer = json.loads(content)
         except ValueError:
-            raise Failure(f"what answers at {self.url} is no Ostler server (status {status})") from None
+            raise Failure(f"what answers at {self.url} is not an Ostler server (status {status})") from None
         if status >= 300:
             kind = {404: Missing, 422: BadInput}.get(status, Failure)
             raise kind(self._reason(status, answer, retry_after))

@@ -20,9 +20,9 @@ STARTS: Final = (
 )
 
 RUN_EPILOG: Final = STARTS + (
-    "Progress goes to standard error and the answer to standard output, where that is no terminal. What the "
-    "agent asks is asked in the terminal; without a terminal on standard input it is refused, unless --yes "
-    "is given. Ctrl-C interrupts the turn, a second one leaves. "
+    "Progress goes to standard error and the answer to standard output, where that is not a terminal. What "
+    "the agent asks is asked in the terminal; without a terminal on standard input it is refused, unless "
+    "--yes is given. Ctrl-C interrupts the turn, a second one leaves. "
     "Exit status: 0 finished, 1 the turn failed, 2 called wrongly, 3 no server, 4 something was refused, 130 "
     "interrupted."
 )
@@ -302,5 +302,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return seconds

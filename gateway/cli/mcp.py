@@ -174,7 +174,7 @@ def _switch(arguments: Namespace, enabled: bool) -> None:
             raise missing(arguments.name, found(file)[0])
         entry = servers[arguments.name]
         if not isinstance(entry, dict):
-            raise Failure(f"{arguments.name} in {file.path} is no object; remove it and add it again")
+            raise Failure(f"{arguments.name} in {file.path} is not an object; remove it and add it again")
         before = is_enabled(entry) is enabled
         switch(entry, enabled)
         return before

@@ -113,7 +113,7 @@ def add_mcp(add: Add) -> None:
     login = _named(
         actions,
         "login",
-        "log in to a server that wants OAuth",
+        "log in to a server that requires OAuth",
         ["ostler mcp login tracker", "ostler mcp login tracker --no-browser"],
         epilog=KEY_EPILOG,
     )
@@ -186,5 +186,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= 120:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds up to 120")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds up to 120")
     return seconds

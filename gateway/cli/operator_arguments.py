@@ -132,5 +132,5 @@ def _interval(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not SHORTEST_WATCH_SECONDS <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return seconds

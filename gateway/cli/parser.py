@@ -35,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Run the server.",
         epilog=help_end(
             ("ostler serve", "ostler serve --port 9000 --state ~/other", "ostler serve --keys-file keys.env"),
-            "docs/operations.md has its variables.",
+            "docs/configuration.md has its variables.",
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -393,7 +393,7 @@ class Probe:
         await trio.lowlevel.checkpoint()
         if ear.noise_lines or ear.unreadable:
             raise _Broken(
-                f"{ear.noise_lines} lines are no messages, {ear.unreadable} messages cannot be read"
+                f"{ear.noise_lines} lines are not messages, {ear.unreadable} messages cannot be read"
             )
         return f"{len(ear.updates)} updates, nothing else"
 

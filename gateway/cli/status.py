@@ -41,7 +41,7 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
         ("containment", status["containment"]),
         *([("journal", _journal(status["journal"]))] if "journal" in status else []),
         ("secret key", key["source"] or f"none: {key['problem']}"),
-        ("session keys", "wanted" if status["session_key_wanted"] else "none: open to who reaches it"),
+        ("session keys", "required" if status["session_key_wanted"] else "none: open to who reaches it"),
         ("conversations", f"{conversations['total']}, {conversations['loaded']} of them loaded"),
         ("agents", live),
         ("memory", memory),

@@ -79,4 +79,4 @@ def _flag(text: str | None) -> bool:
         return False
     if text.lower() in TRUE:
         return True
-    raise ValueError(f"{text!r} is no boolean")
+    raise ValueError(f"{text!r} is not a boolean")

@@ -65,7 +65,7 @@ class Jail:
         try:
             length = len(os.fsencode(path))
         except UnicodeEncodeError:
-            raise RpcError.invalid_params("The path is no text that a file can be named with") from None
+            raise RpcError.invalid_params("The path is not text that can name a file") from None
         if length > MAX_PATH_BYTES:
             raise RpcError.invalid_params("The path is too long", {"maxBytes": MAX_PATH_BYTES})
         try:

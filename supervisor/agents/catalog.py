@@ -282,7 +282,7 @@ def load_catalog() -> Mapping[str, Descriptor]:
     for path in sorted(CATALOG_DIR.glob("*.toml")):
         descriptor = decode_descriptor(path.read_text(encoding="utf-8"), path.name)
         if descriptor.key != path.stem:
-            raise CatalogError(f"{path.name}: the key is {descriptor.key!r}, it has to be the file's name")
+            raise CatalogError(f"{path.name}: the key is {descriptor.key!r}, it must be the file's name")
         found[descriptor.key] = descriptor
     if not found:
         raise CatalogError("no agent descriptors are installed beside supervisor.agents.catalog")

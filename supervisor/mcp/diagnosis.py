@@ -116,7 +116,7 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
             "connection",
             f"Status: the server answered with status {seen.status}. {what}. {_check(server)}",
         )
-    return "connection", f"What answers is no MCP server ({_words(leaves)}). {_check(server)}"
+    return "connection", f"What answers is not an MCP server ({_words(leaves)}). {_check(server)}"
 
 
 def _of_command(leaves: list[BaseException], server: Mapping[str, Any]) -> tuple[str, str]:

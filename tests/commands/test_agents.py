@@ -124,7 +124,7 @@ def test_install_that_fails_says_why(place, npm):
         (["probe", "cdex"], 1, "did you mean codex?"),
         (["probe", "custom"], 2, "ostler agents probe -- COMMAND"),
         (["probe"], 2, "NAME"),
-        (["probe", "demo", "--timeout", "0"], 2, "no number of seconds"),
+        (["probe", "demo", "--timeout", "0"], 2, "not a number of seconds"),
         (["lst"], 2, "did you mean list?"),
     ],
 )
@@ -183,7 +183,7 @@ def test_probe_of_any_command(place):
         (["error=load:-32603:kaputt"], "session/load", "kaputt"),
         (["error=resume:-32603:kaputt"], "session/resume", "kaputt"),
         (["error=close:-32603:kaputt"], "session/close", "kaputt"),
-        (["banner=2"], "output", "2 lines are no messages"),
+        (["banner=2"], "output", "2 lines are not messages"),
     ],
 )
 def test_probe_finds_what_is_wrong(place, modes, check, reason):

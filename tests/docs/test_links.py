@@ -48,3 +48,14 @@ def test_every_page_is_linked_from_the_readme() -> None:
         (ROOT / target.partition("#")[0]).resolve() for target in LINK.findall(prose(ROOT / "README.md"))
     }
     assert set((ROOT / "docs").glob("*.md")) - linked == set()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [each for each in DOCUMENTS if "tests" not in each.parts],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_files_of_the_code_that_are_named_are_there(path: Path) -> None:
+    """Tests are named by their file below `tests/` in some documents; test_guarantees.py looks for those."""
+    named = re.findall(r"`((?:gateway|supervisor|scripts|requirements)/[\w./-]+)`", path.read_text())
+    assert [name for name in named if "/test_" not in name and not (ROOT / name).exists()] == []

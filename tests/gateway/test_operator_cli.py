@@ -179,7 +179,7 @@ def test_something_else_answers(capsys, answer):
         thread.start()
         assert main(["ps", "--url", f"http://127.0.0.1:{listening.getsockname()[1]}"]) == 1
         thread.join()
-    assert "no Ostler server" in one_line(capsys.readouterr().err)
+    assert "not an Ostler server" in one_line(capsys.readouterr().err)
 
 
 def test_a_server_that_does_not_answer(capsys, monkeypatch):

@@ -137,7 +137,7 @@ class Incoming:
 
     def noise(self, line: bytes) -> None:
         """A line that is no message: survived, and, of the first few, shown in the log."""
-        self._logger.info("agent wrote a line that is no message", line=line[:200])
+        self._logger.info("agent wrote a line that is not a message", line=line[:200])
 
     def oversize(self, frame: Oversize) -> None:
         """A message over a limit was thrown away: its conversation is told, and goes on.
