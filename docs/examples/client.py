@@ -17,9 +17,7 @@ KEY = [("X-Session-API-Key", os.environ.get("OSTLER_API_KEY", ""))]
 LARGEST = 64 * 1024 * 1024  # bytes of a frame; the library takes no more than 1 MiB by itself
 
 
-def call(
-    path, body=None
-):  # GET or POST; raises urllib.error.HTTPError, whose body says why, or another OSError
+def call(path, body=None):  # GET or POST; raises HTTPError, whose body says why, or another OSError
     headers, data = {"Content-Type": "application/json", **dict(KEY)}, body and json.dumps(body).encode()
     return json.load(urllib.request.urlopen(urllib.request.Request(URL + path, data, headers)))
 

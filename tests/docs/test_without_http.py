@@ -39,3 +39,7 @@ async def test_an_agent_that_nobody_knows_is_refused_with_the_names_of_those_tha
         await conversation.ask("hello")
         assert "You said: hello" in await conversation.final_response()
         assert not conversation.busy
+
+
+def test_the_page_shows_the_example() -> None:
+    assert EXAMPLE.read_text() in (ROOT / "docs" / "programs.md").read_text()
