@@ -41,7 +41,7 @@ from supervisor.journal import LogDeleted
 from supervisor.reading import Errors, Items, as_json, described
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
 MAX_IDS: Final = 99

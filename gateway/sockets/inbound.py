@@ -14,7 +14,7 @@ from supervisor.acp.schema import cut
 from supervisor.reading import Invalid, decode
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
 class Rejected(Exception):
