@@ -68,7 +68,7 @@ def test_a_descriptor_that_is_added_is_in_the_catalogue(tmp_path: Path, monkeypa
     assert credential.env == "MY_AGENT_API_KEY"
     # What a descriptor does not know is refused.
     (directory / "my-agent.toml").write_text('colour = "red"\n' + block("Add an agent", "toml"))
-    with pytest.raises(catalog.CatalogError, match="unknown properties colour"):
+    with pytest.raises(catalog.CatalogError, match="colour: Extra inputs are not permitted"):
         catalog.decode_descriptor((directory / "my-agent.toml").read_text(), "my-agent.toml")
 
 
