@@ -165,7 +165,7 @@ async def accept(
 
     Where there is no descriptor for one, `make_room` may free some (True); else it is tried again and again.
     """
-    complaint = ThrottledLog(log, "warning", "no connection can be accepted")
+    complaint = ThrottledLog(log, "warning", "connection not accepted")
     async with listener:
         while True:
             try:

@@ -51,7 +51,7 @@ class ControlSocket:
         self.path = state / CONTROL_FILE
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(self.path.lstat().st_mode):
-                raise FileExistsError(f"{self.path} is no socket; remove it")
+                raise FileExistsError(f"{self.path} is not a socket; remove it")
             self.path.unlink()
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

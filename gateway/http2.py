@@ -140,7 +140,7 @@ class Http2(H2Protocol):
         try:
             await super().initiate(headers, settings)
         except (HyperframeError, binascii.Error) as error:
-            raise h2.exceptions.ProtocolError(f"unreadable settings: {error}") from None
+            raise h2.exceptions.ProtocolError(f"invalid SETTINGS: {error}") from None
 
     async def stream_send(self, event: Any) -> None:
         """Send what a stream has for the client. The end of a stream is told, whatever it was."""

@@ -110,7 +110,7 @@ def find(descriptor: str | None, path: str | None, environ: Mapping[str, str]) -
     """What the arguments name, else the variable, else systemd's credentials; None where there are no keys
     but variables. A descriptor is read to its end and closed. Raises KeysError."""
     if descriptor is not None and path is not None:
-        raise KeysError(f"{DESCRIPTOR_OPTION} and {FILE_OPTION} exclude each other")
+        raise KeysError(f"{DESCRIPTOR_OPTION} and {FILE_OPTION} exclude each other; give one of them")
     if descriptor is not None:
         return _from_descriptor(descriptor)
     if path is not None:
@@ -133,7 +133,7 @@ def parse(data: bytes, origin: str) -> dict[str, str]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise KeysError(f"{origin} is not UTF-8") from None
+        raise KeysError(f"{origin} is not valid UTF-8") from None
     keys: dict[str, str] = {}
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip()
@@ -141,10 +141,10 @@ def parse(data: bytes, origin: str) -> dict[str, str]:
             continue
         found = LINE.fullmatch(line)
         if found is None or "\0" in line:
-            raise KeysError(f"{origin}, line {number}: that is not NAME=value")
+            raise KeysError(f"{origin}, line {number}: the line is not NAME=value")
         name, value = found.groups()
         if not is_key(name):
-            raise KeysError(f"{origin}, line {number}: {name} is no key; give it as a variable")
+            raise KeysError(f"{origin}, line {number}: {name} is not the name of a key; set it as a variable")
         if name in keys:
             raise KeysError(f"{origin}, line {number}: {name} is given twice")
         if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
@@ -171,7 +171,7 @@ def _check(found: os.stat_result, origin: str) -> None:
     """Whether nobody else reads or writes it. What the administrator has put there for us (as systemd does,
     and who mounts secrets) may be readable by a group: so it is readable by us."""
     if not stat.S_ISREG(found.st_mode):
-        raise KeysError(f"{origin} is no regular file; give a pipe with {DESCRIPTOR_OPTION}")
+        raise KeysError(f"{origin} is not a regular file; give a pipe with {DESCRIPTOR_OPTION}")
     if found.st_uid not in (os.geteuid(), 0):
         raise KeysError(f"{origin} belongs to another user (uid {found.st_uid}); make it your own")
     others = 0o077 if found.st_uid == os.geteuid() else 0o037
@@ -183,7 +183,7 @@ def _from_descriptor(text: str) -> Place:
     origin = f"{DESCRIPTOR_OPTION}: descriptor {text}"
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else -1
     if number < 0 or number in (1, 2):
-        raise KeysError(f"{DESCRIPTOR_OPTION}: {text!r} is no descriptor to read from, such as 3")
+        raise KeysError(f"{DESCRIPTOR_OPTION}: {text!r} is not a descriptor to read from, such as 3")
     try:
         if stat.S_ISDIR(os.fstat(number).st_mode):
             raise KeysError(f"{origin} is a directory")
@@ -229,7 +229,9 @@ def _move_all(source: int, origin: str, until: float, move: Callable[[], int]) -
     while True:
         wait = until - time.monotonic()
         if wait <= 0 or not poll.poll(wait * 1000):
-            raise KeysError(f"{origin} did not end within {DESCRIPTOR_SECONDS:g} s")
+            raise KeysError(
+                f"{origin} did not end within {DESCRIPTOR_SECONDS:g} s; close the other end after writing"
+            )
         moved = move()
         if not moved:
             return

@@ -23,4 +23,4 @@ async def admit(services: Services, conversation_id: str | None) -> None:
             pass
         else:
             return
-    raise ApiError(429, f"There are {limit} conversations; delete some, or raise OSTLER_MAX_CONVERSATIONS")
+    raise ApiError(429, f"There are {limit} conversations. Delete some, or raise OSTLER_MAX_CONVERSATIONS.")

@@ -59,12 +59,14 @@ async def bind(config: Config) -> list[socket.socket]:
     try:
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
-        raise BindError(f"{host!r} is no address of this machine: {error}") from None
+        raise BindError(f"{host!r} is not an address of this machine: {error}") from None
     if not config.session_api_keys and not all(is_loopback(str(entry[4][0])) for entry in found):
         # Asked once more: a name may have changed its meaning since the arguments were read.
         if not config.allow_open:
             raise BindError(open_refusal(host))
-        log.warning("open to whoever reaches the address: no session key is set", host=host)
+        log.warning(
+            "no session key is set: the server is open to everybody who reaches its address", host=host
+        )
     sockets: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
@@ -188,7 +190,7 @@ async def serve_connections(
                 look_after()
             except Exception:
                 # This task is the whole server's: a fault over one connection must not end it.
-                log.exception("connections could not be looked after")
+                log.exception("connection watch failed")
 
     try:
         async with trio.open_nursery() as connections:

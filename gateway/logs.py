@@ -45,7 +45,7 @@ class Lines:
         with self._lock:
             words = f"{line}\n"
             if self._lost:
-                words = f"{self._lost} lines of the log could not be written\n{words}"
+                words = f"{self._lost} lines of the log were lost\n{words}"
             data = ("\n" * self._torn + words).encode("utf-8", "backslashreplace")
             written = _write(self._stream, data)
             if written == len(data):

@@ -34,7 +34,7 @@ PEERS_FAULTS: Final = (
 )
 
 
-FAULTS: Final = ThrottledLog(log, "info", "a client did not keep to the protocol")
+FAULTS: Final = ThrottledLog(log, "info", "client violated the protocol")
 
 
 def is_peers_fault(error: BaseException) -> bool:
@@ -76,10 +76,10 @@ def refuse_malformed(application: Application) -> Application:
 
 def _problem(scope: Mapping[str, Any]) -> str | None:
     if not scope["path"]:
-        return "The request target has no path"
+        return "The request target has no path."
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if not all(_is_host(value.decode("latin-1")) for value in hosts):
-        return "The Host header is no host name"
+        return "The Host header is not a host name."
     return None
 
 

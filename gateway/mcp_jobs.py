@@ -76,7 +76,7 @@ class McpJobs:
         """Begin a login; wait at most so long until a person can be sent somewhere. Raises TooManyJobs."""
         self._forget()
         if sum(not job.over for job in self._jobs.values()) >= MAX_JOBS:
-            raise TooManyJobs("as many logins as there may be are under way; finish one, or try again later")
+            raise TooManyJobs(f"There are {MAX_JOBS} logins in progress. Finish one, or try again later.")
         job = Job(secrets.token_urlsafe(24))
         self._jobs[job.id] = job
         self._nursery.start_soon(self._run, job, name, entry, given)
@@ -112,10 +112,10 @@ class McpJobs:
             job.outcome = {"ok": False, "error": str(error), "error_kind": "unknown"}
         except Exception:
             # This task lives in the server's nursery: a fault in one login ends no other.
-            log.exception("a login to an MCP server failed")
+            log.exception("login to MCP server failed")
             job.outcome = {
                 "ok": False,
-                "error": "the login failed; the log says why",
+                "error": "the login failed; the server's log has the reason",
                 "error_kind": "unknown",
             }
         finally:

@@ -80,4 +80,4 @@ class Notifier:
                 with trio.move_on_after(SEND_SECONDS):
                     await trio.socket.from_stdlib_socket(sock).send(text.encode())
         except OSError as error:
-            log.warning("the service manager cannot be told", error=str(error))
+            log.warning("cannot notify the service manager", error=str(error))

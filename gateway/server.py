@@ -73,13 +73,13 @@ def run(config: Config, lifeline: Lifeline | None = None, keys: Mapping[str, str
         if started.is_set() and failures:
             for reason in reasons:
                 if not isinstance(reason, JournalError):
-                    log.exception("failed together with the journal", exc_info=reason)
+                    log.exception("another failure besides the journal", exc_info=reason)
             raise StartupError("; ".join(failures)) from error
         if started.is_set() or not all(isinstance(reason, FORESEEN) for reason in reasons):
             raise
         raise StartupError("; ".join(_line(reason) for reason in reasons)) from error
     if lifeline is not None and lifeline.gone:
-        raise WardenGone("the warden was killed; the server has ended its agents, and itself")
+        raise WardenGone("the warden was killed; the server ended its agents and stopped")
 
 
 async def serve(
@@ -139,8 +139,8 @@ async def _watch_journal(journal: Journal, notifier: Notifier) -> None:
     told = None
     while True:
         if journal.failure is not None and not isinstance(journal.failure, JournalClosed):
-            log.error("the journal failed; the server ends", error=str(journal.failure))
-            raise JournalError(f"the server ends, since its journal failed: {journal.failure}")
+            log.error("journal failed; stopping the server", error=str(journal.failure))
+            raise JournalError(f"the journal failed and the server stopped: {journal.failure}")
         trouble = None if journal.trouble is None else journal.trouble.reason
         if trouble == told:
             await journal.changed()
@@ -160,7 +160,7 @@ async def _control_socket(config: Config) -> AsyncIterator[socket.socket | None]
     try:
         opened = await trio.to_thread.run_sync(ControlSocket, config.state)
     except OSError as error:
-        log.warning("no control socket: operators need the address", reason=str(error))
+        log.warning("control socket unavailable; commands need the server's address", reason=str(error))
         yield None
         return
     try:
@@ -196,7 +196,7 @@ async def _obey_signals(
         task_status.started()
         async for number in signals:
             if lifeline is not None and lifeline.gone:
-                log.error("the warden is gone; ending the agents at once, then the server")
+                log.error("warden is gone; ending the agents and the server")
                 services.supervisor.hurry(kill=True)
                 scope.cancel()
             else:

@@ -213,7 +213,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         try:
             return (await settings.get()).agent(settings.rules.presets)
         except SettingsError as error:
-            raise InvalidStart(f"the settings name no agent that can run: {error}", ("body",)) from error
+            raise InvalidStart(f"no agent in the settings can run: {error}", ("body",)) from error
 
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(

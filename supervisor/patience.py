@@ -115,7 +115,7 @@ async def in_time(
     ``wasted`` gets the result of work that was given up.
     """
     if _left_behind.number >= MOST_LEFT_BEHIND:
-        raise PathTimeout(f"too many files do not answer: it is not tried {what}")
+        raise PathTimeout(f"too many file operations hang; Ostler did not try {what}")
     task = _Task(work, wasted)
     if shield:
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -139,5 +139,5 @@ def read_regular(path: Path, most: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no plain file")
+            raise OSError(f"{path} is not a regular file")
         return file.read(most)

@@ -120,7 +120,7 @@ def install(arguments: Namespace, state: Path) -> int:
     if descriptor.npm is None:
         if descriptor.module is None:
             raise Failure(
-                f"{descriptor.name} has no program of its own: "
+                f"{descriptor.name} has no package to install; "
                 "set its command with `ostler settings set acp_command`"
             )
         print_json({"agent": descriptor.key, "installed": "bundled"}) if arguments.json else print(
@@ -189,7 +189,7 @@ def known(name: str) -> Descriptor:
     catalog = load_catalog()
     if name not in catalog:
         raise Failure(
-            f"there is no agent {name!r}{did_you_mean(name, catalog)} (`ostler agents list` has them)"
+            f"there is no agent {name!r}{did_you_mean(name, catalog)} (`ostler agents list` shows them)"
         )
     return catalog[name]
 
@@ -208,7 +208,9 @@ def probe(arguments: Namespace, state: Path) -> int:
         if descriptor.npm is not None:
             trio.run(installed, descriptor, agents_directory(state, os.environ))
         elif descriptor.module is None:
-            raise BadInput(f"{first} has no program of its own: ostler agents probe -- COMMAND ARGUMENTS")
+            raise BadInput(
+                f"{first} has no default command; give one: ostler agents probe -- COMMAND ARGUMENTS"
+            )
     elif not others and shutil.which(first) is None:
         raise Failure(f"there is neither an agent nor a program {first!r}{did_you_mean(first, catalog)}")
     else:

@@ -16,14 +16,14 @@ SECRETS: Final = "secrets"
 HELP_COLUMNS: Final = 78
 
 EPILOG: Final = (
-    "The server is the one at --url, else at OSTLER_URL, else that of the state directory (OSTLER_STATE), "
-    "else at OSTLER_HOST and OSTLER_PORT; the key for it is OSTLER_API_KEY, else a session key of the "
-    "server's own variables, else one of OSTLER_KEYS_FILE. "
-    "An ID may be cut to its first characters. "
-    "Exit status: 0 done, 1 failed, 2 called wrongly, 3 no server."
+    "The command looks for the server at --url, then at OSTLER_URL, then in the state directory "
+    "(OSTLER_STATE), then at OSTLER_HOST and OSTLER_PORT. It takes the session key from OSTLER_API_KEY, then "
+    "from the server's own variables, then from OSTLER_KEYS_FILE. "
+    "The first characters of an ID are enough. "
+    "Exit status: 0 done, 1 failed, 2 usage error, 3 no server."
 )
 
-DONE_EPILOG: Final = "Exit status: 0 done, 1 failed, 2 called wrongly."
+DONE_EPILOG: Final = "Exit status: 0 done, 1 failed, 2 usage error."
 """Of commands that speak to no server."""
 
 
@@ -39,7 +39,7 @@ def command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if remote:
-        parser.add_argument("--url", help="of the server (OSTLER_URL; default http://127.0.0.1:8000)")
+        parser.add_argument("--url", help="URL of the server (OSTLER_URL; default http://127.0.0.1:8000)")
     return parser
 
 
@@ -64,7 +64,7 @@ def actions_of(
     return add
 
 
-def json_option(parser: argparse.ArgumentParser, text: str = "print JSON, for programs") -> None:
+def json_option(parser: argparse.ArgumentParser, text: str = "print JSON") -> None:
     """`--json`."""
     parser.add_argument("--json", action="store_true", help=text)
 
@@ -78,5 +78,5 @@ def help_end(examples: Sequence[str], epilog: str) -> str:
 def count(text: str) -> int:
     """The type of an argument that counts something, 0 included."""
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no count")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)

@@ -9,7 +9,7 @@ from gateway.cli.narration import Narration
 from gateway.cli.question import allow
 from gateway.cli.track import Track
 
-NOBODY = "nobody can be asked here, so it is refused; `ostler run --yes` allows everything"
+NOBODY = "permission refused: there is no terminal to ask in; `ostler run --yes` allows everything"
 
 
 class AskInTerminal:
@@ -26,7 +26,7 @@ class AskInTerminal:
         for call in track.asking:
             self._narration.call(call)
         if not track.asking:
-            self._narration.line("? the agent asks for a permission", "asking")
+            self._narration.line("? the agent asks for permission", "asking")
         feed.calm()
         answer = None if feed.waiting else allow(self._narration.console, feed.wake)
         if answer == "always":

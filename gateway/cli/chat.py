@@ -33,16 +33,16 @@ SHOWN_ID: Final = 8
 def run(arguments: Namespace) -> int:
     """Talk until the person leaves; the exit status. Raises Failure."""
     if not (asks() and sys.stdout.isatty()):
-        raise BadInput("chat needs a terminal; `ostler run` is for scripts and pipes")
+        raise BadInput("chat requires a terminal; use `ostler run` in scripts and pipes")
     if arguments.resume or arguments.latest:
         for option in ("agent", "cwd", "model"):
             if getattr(arguments, option) is not None:
                 raise BadInput(
-                    f"--{option} is for new conversations: one that is there keeps what it began with"
+                    f"--{option} applies to new conversations only; leave it out to continue a conversation"
                 )
     narration = Narration(console(sys.stdout))
     with found_or_started(
-        arguments, os.environ, lambda: narration.note("starting a server for the time")
+        arguments, os.environ, lambda: narration.note("starting a temporary server")
     ) as server:
         return Chat(server, arguments, narration).run()
 
@@ -87,7 +87,7 @@ class Chat:
                     if leaving:
                         return INTERRUPTED
                     leaving = True
-                    self.narration.note("Ctrl-C once more, or Ctrl-D, leaves")
+                    self.narration.note("press Ctrl-C again, or Ctrl-D, to leave")
                     continue
                 leaving = False
                 self._take(text)
@@ -201,4 +201,4 @@ class Chat:
                 return
             except Failure:
                 pass
-            self.narration.note(f"go on: ostler chat --resume {self.talk.id[:SHOWN_ID]}")
+            self.narration.note(f"continue with: ostler chat --resume {self.talk.id[:SHOWN_ID]}")

@@ -145,14 +145,14 @@ class Server:
         except OSError as error:
             raise Unreachable(self.absent(error)) from None
         except http.client.HTTPException:
-            raise Failure(f"what answers at {self.url} is no Ostler server") from None
+            raise Failure(f"the server at {self.url} is not an Ostler server") from None
         finally:
             if connection is not None:
                 connection.close()
         try:
             answer = json.loads(content)
         except ValueError:
-            raise Failure(f"what answers at {self.url} is no Ostler server (status {status})") from None
+            raise Failure(f"the server at {self.url} is not an Ostler server (status {status})") from None
         if status >= 300:
             kind = {404: Missing, 422: BadInput}.get(status, Failure)
             raise kind(self._reason(status, answer, retry_after))
@@ -210,21 +210,25 @@ class Server:
             plain = text.replace("-", "")
             return "-".join((plain[:8], plain[8:12], plain[12:16], plain[16:20], plain[20:]))
         if not PART_OF_ID.fullmatch(text):
-            raise BadInput(f"{text!r} is neither an id nor the beginning of one")
+            raise BadInput(
+                f"{text!r} is not an id, nor the beginning of one; `ostler conversations list` shows them"
+            )
         beginning = text.replace("-", "")
         for ids in (self._agents(), self._conversations()):
             found = [each for each in ids if each.replace("-", "").startswith(beginning)]
             if len(found) > 1:
-                raise Failure(f"{len(found)} ids begin with {text}: {', '.join(found[:3])} ...")
+                raise Failure(
+                    f"{len(found)} ids begin with {text}: {', '.join(found[:3])} ...; give more characters"
+                )
             if found:
                 return found[0]
-        raise Failure(f"no conversation has an id that begins with {text}")
+        raise Failure(f"no id of a conversation begins with {text}; `ostler conversations list` shows them")
 
     def newest(self) -> str:
         """The id of the conversation that was changed last. Raises Failure when there is none."""
         items = self.get("/api/conversations/search?limit=1&sort_order=UPDATED_AT_DESC")["items"]
         if not items:
-            raise Failure("there is no conversation yet")
+            raise Failure("there is no conversation yet; `ostler chat` or `ostler run` begins one")
         return str(items[0]["id"])
 
     def _agents(self) -> Iterator[str]:

@@ -59,7 +59,7 @@ _ostler() {
 compdef _ostler ostler
 """
 
-FISH: Final = r"""# ostler: completion for fish, to be written to ~/.config/fish/completions/ostler.fish
+FISH: Final = r"""# ostler: completion for fish. Write it to ~/.config/fish/completions/ostler.fish
 function __ostler_complete
     set -l tokens (commandline -opc) (commandline -ct)
     $tokens[1] completion fish -- $tokens[2..-1] 2>/dev/null

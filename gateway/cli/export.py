@@ -75,7 +75,7 @@ def markdown(conversation: Mapping[str, Any], events: Iterator[Mapping[str, Any]
     yield f"* id: {conversation['id']}"
     yield f"* agent: {agent}"
     yield f"* directory: {conversation['workspace']['working_dir']}"
-    yield f"* begun: {conversation['created_at']}"
+    yield f"* created: {conversation['created_at']}"
     yield f"* status: {conversation['execution_status']}\n"
     track = Track()
     for seq, event in enumerate(events):

@@ -25,11 +25,11 @@ CALL_MARKS: Final = {"completed": ("✓", "good"), "failed": ("✗", "bad"), "re
 DIFF_STYLES: Final = {"+": "good", "-": "bad", "@": "quiet"}
 
 PHASES: Final = {
-    "queued": "waiting for a place",
+    "queued": "waiting for another agent to end",
     "installing": "installing the agent",
     "starting": "starting the agent",
-    "restarting": "the agent ended; it is started again",
-    "parked": "the agent ended too often",
+    "restarting": "the agent ended; restarting it",
+    "parked": "the agent crashed too often; `ostler restart` starts it again",
     "cancelling": "the agent is being interrupted",
 }
 
@@ -189,7 +189,7 @@ class Narration:
             case "agent_phase":
                 self._phase(str(item.value))
             case "agent_retry":
-                self.line("a failure that passes; the agent is asked again", "quiet")
+                self.line("the agent reported a transient failure; trying again", "quiet")
             case "agent_exit" if isinstance(item.value, dict):
                 code, number = item.value.get("code"), item.value.get("signal")
                 how = f"by signal {number}" if number else f"with status {code}"

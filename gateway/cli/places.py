@@ -17,7 +17,7 @@ def state_directory(argument: str | None, env: Mapping[str, str]) -> Path:
     """The state directory that `--state` or OSTLER_STATE names. Raises BadInput."""
     text = argument if argument is not None else env.get("OSTLER_STATE") or DEFAULT_STATE
     if not text.strip() or "\0" in text:
-        raise BadInput(f"--state: {text!r} is no directory")
+        raise BadInput(f"--state: {text!r} is not a directory")
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError as error:

@@ -228,7 +228,7 @@ class Probe:
                 self._results.append(Result(method, NOT_OFFERED, "", 0.0))
                 continue
             if not self._prompted:
-                nothing = "nothing was said in the session, so there is nothing to restore"
+                nothing = "the session is empty; there is nothing to restore"
                 self._results.append(Result(method, SKIPPED, nothing, 0.0))
                 continue
             async with self._running(plan) as (run, _):
@@ -323,7 +323,7 @@ class Probe:
         if reason != "end_turn":
             raise _Broken(f"the turn ended with {reason!r}, not with 'end_turn'")
         if not ear.said:
-            raise _Broken("the turn ended without a word")
+            raise _Broken("the turn ended without any text")
         self._prompted = True
         return f"end_turn after {len(ear.said)} characters"
 
@@ -349,7 +349,10 @@ class Probe:
         taken = trio.current_time() - began
         reason = answers[0].get("stopReason") if isinstance(answers[0], Mapping) else None
         if reason == "end_turn":
-            raise _Skip(SKIPPED, "end_turn: it was over before, or does not say that it was cancelled")
+            raise _Skip(
+                SKIPPED,
+                "end_turn: the turn ended before the cancel, or the agent does not report cancellation",
+            )
         if reason != "cancelled":
             raise _Broken(f"the turn ended with {reason!r}, not with 'cancelled'")
         return f"cancelled within {taken:.2f} s"
@@ -363,7 +366,7 @@ class Probe:
         reason = answer.get("stopReason") if isinstance(answer, Mapping) else None
         if reason != "end_turn":
             raise _Broken(f"the next turn ended with {reason!r}")
-        return "the session goes on"
+        return "the session continues"
 
     async def _unknown(self, run: Incarnation) -> str:
         try:
@@ -393,7 +396,7 @@ class Probe:
         await trio.lowlevel.checkpoint()
         if ear.noise_lines or ear.unreadable:
             raise _Broken(
-                f"{ear.noise_lines} lines are no messages, {ear.unreadable} messages cannot be read"
+                f"{ear.noise_lines} lines are not messages, {ear.unreadable} messages are unreadable"
             )
         return f"{len(ear.updates)} updates, nothing else"
 
@@ -402,6 +405,8 @@ class Probe:
         if report.survivors:
             raise _Broken(f"{len(report.survivors)} processes cannot be ended")
         if report.step in (StopStep.TERM, StopStep.KILL):
-            left = f"{report.outlived} of its processes were left" if report.outlived else "it stayed"
+            left = (
+                f"{report.outlived} of its processes kept running" if report.outlived else "it kept running"
+            )
             raise _Broken(f"{left} after the end of its input, and had to be ended by {report.step}")
         return f"ended {report.seconds:.2f} s after the end of its input"

@@ -59,11 +59,11 @@ def unset(server: Server, arguments: Namespace) -> None:
     except Missing:
         left = _left(server, name)
         raise Failure(
-            f"{name} is not stored; it is given by {left}" if left else f"no secret {name}"
+            f"{name} is not stored; it comes from {left}" if left else f"there is no secret {name}"
         ) from None
     print_json(answer) if arguments.json else print(f"removed {name}")
     if not arguments.json and (left := _left(server, name)):
-        _tell(f"agents still get the {name} of {left}")
+        _tell(f"agents still get {name} from {left}")
 
 
 def list_secrets(server: Server, arguments: Namespace) -> None:
@@ -82,7 +82,7 @@ def list_secrets(server: Server, arguments: Namespace) -> None:
     for secret in found:
         for hidden in secret["hides"]:
             first = secret["where"] or "the store"
-            _tell(f"{secret['name']} of {hidden} does not count: {first} goes before it")
+            _tell(f"{secret['name']} of {hidden} is not used: {first} takes precedence")
     for problem in answer["problems"]:
         _tell(problem)
 
@@ -104,7 +104,7 @@ def check(server: Server, arguments: Namespace) -> None:
     try:
         answer = server.get(CREDENTIALS if agent is None else f"{CREDENTIALS}?agent={quote(agent, safe='')}")
     except Missing:
-        raise Failure(f"no agent {agent}") from None
+        raise Failure(f"there is no agent {agent}; `ostler agents list` shows them") from None
     if arguments.json:
         print_json(answer)
         return
@@ -153,7 +153,7 @@ def _value(name: str) -> str:
         try:
             value = data.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
-            raise BadInput("the value is not UTF-8") from None
+            raise BadInput("the value is not valid UTF-8") from None
     if not value.strip():
         raise BadInput("the value is blank; `ostler secrets unset` removes a secret")
     return value

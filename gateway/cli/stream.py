@@ -101,7 +101,7 @@ def _events(sock: socket.socket, ws: WSConnection) -> Iterator[Event]:
                     pass
                 case CloseConnection(code=code, reason=reason):
                     if code == UNKNOWN_CONVERSATION:
-                        raise Failure("there is no such conversation")
+                        raise Failure("the server has no such conversation")
                     raise Lost(reason or f"closed with code {code}")
                 case _:
                     yield event

@@ -41,8 +41,8 @@ FAILED: Final = 1
 REFUSED: Final = 4
 INTERRUPTED: Final = 130
 
-NOBODY: Final = "Nobody could be asked: `ostler run --yes` allows everything."
-REJECTED: Final = "The user rejected this."
+NOBODY: Final = "There is no terminal to ask in. `ostler run --yes` allows everything."
+REJECTED: Final = "The user rejected the action."
 
 
 class Outcome(NamedTuple):

@@ -183,7 +183,7 @@ class _Temporary:
             self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._users = os.open(self._state / USERS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise Failure(f"the state directory cannot be used: {error}") from None
+            raise Failure(f"cannot use the state directory: {error}") from None
         try:
             # Alone: nobody ends or starts one meanwhile. Waits for a start that is under way.
             with _locked(self._state / f"{USERS_FILE}.start"):
@@ -259,7 +259,7 @@ class _Temporary:
                     start_new_session=True,  # Ctrl-C is for us
                 )
             except OSError as error:
-                raise Failure(f"no server could be started: {error}") from None
+                raise Failure(f"cannot start a server: {error}") from None
         self._process = process
         try:
             url = self._address(process, pending)
@@ -289,7 +289,7 @@ class _Temporary:
                 if readable and not data:
                     process.wait()
                     raise Unreachable(self._reason())
-        raise Unreachable(f"the server that was started does not listen after {START_SECONDS:g} s")
+        raise Unreachable(f"the temporary server did not listen within {START_SECONDS:g} s")
 
     def _reason(self) -> str:
         with suppress(OSError):
@@ -302,7 +302,7 @@ class _Temporary:
                     f"no server answers, and none could be started: {lines[-1]}. If one runs elsewhere, name "
                     "it with --url or OSTLER_URL"
                 )
-        return f"no server could be started: see {self._state / LOG_FILE}"
+        return f"cannot start a server; read {self._state / LOG_FILE}"
 
 
 @contextmanager

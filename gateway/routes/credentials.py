@@ -101,7 +101,7 @@ class CredentialRoutes:
                 method="GET",
                 path="/api/agents/credentials",
                 handler=self.get,
-                summary="Which credential an agent would use, where it was given, what is withheld and why",
+                summary="Show which credential an agent would use, its source, and what is withheld and why",
                 tag=TAG,
                 query=(Param("agent", schemas.STRING, description="Its key; all without it"),),
                 result=RESULT,

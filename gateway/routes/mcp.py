@@ -170,7 +170,7 @@ class McpRoutes:
 
     def _jobs(self) -> McpJobs:
         if self.services.mcp is None:
-            raise ApiError(503, "This server speaks to no MCP servers")
+            raise ApiError(503, "This server does not connect to MCP servers.")
         return self.services.mcp
 
     def _job(self, job_id: str) -> Job:
@@ -283,7 +283,10 @@ class McpRoutes:
             404: "No such login",
             503: "No key to encrypt with",
         }
-        unusable = {409: "The stored secrets are unusable", 503: "There is no room, or no master key"}
+        unusable = {
+            409: "The stored secrets are unusable",
+            503: "Nothing can be stored, or there is no master key",
+        }
         return (
             Route(
                 method="POST",
@@ -309,7 +312,7 @@ class McpRoutes:
                 method="GET",
                 path="/api/mcp/oauth/status/<job_id>",
                 handler=self.oauth_status,
-                summary="Tell how a login is",
+                summary="Get the state of a login",
                 tag=TAG,
                 headers=expose,
                 result=job,
@@ -319,7 +322,7 @@ class McpRoutes:
                 method="POST",
                 path="/api/mcp/oauth/callback/<job_id>",
                 handler=self.oauth_callback,
-                summary="Pass on where the browser was sent to after a login",
+                summary="Complete a login with the URL that the browser ended at",
                 tag=TAG,
                 headers=expose,
                 body=schemas.obj({"callback_url": {"type": "string", "minLength": 1}}, "callback_url"),
@@ -335,7 +338,7 @@ class McpRoutes:
                 body=schemas.ref("MCPServer"),
                 result=settings,
                 status=201,
-                errors={409: "There is one of that name, or the stored settings are unusable"},
+                errors={409: "The name is taken, or the stored settings are unusable"},
             ),
             Route(
                 method="PATCH",

@@ -216,7 +216,7 @@ class Connection:
         if self._reason is not None:
             return
         if self._queued and self._queued + len(frame) > MAX_QUEUED_BYTES:
-            self.fail(f"the agent does not read its input: {self._queued} bytes are waiting for it")
+            self.fail(f"the agent does not read its input: {self._queued} bytes wait in its queue")
             return
         self.trace.record(">", trio.current_time(), frame)
         self._outbox.append(frame)
@@ -269,7 +269,7 @@ class Connection:
                     self._share.rest()
                     await self._handler.backpressure()
             except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
-                reason = f"the agent's output broke: {error}"
+                reason = f"reading the agent's output failed: {error}"
             for frame in self._splitter.finish():
                 await self._take(frame)
             self._lose(await self._explained(reason))
@@ -424,7 +424,7 @@ class Connection:
 
     def _serve(self, request: jsonrpc.Request, size: int) -> None:
         if request.id in self._serving:
-            self._refuse(request.id, RpcError(INVALID_REQUEST, "A request with this id is under way"))
+            self._refuse(request.id, RpcError(INVALID_REQUEST, "A request with this id is still in progress"))
             return
         if len(self._serving) >= MAX_AGENT_REQUESTS or (
             self._serving and self._serving_bytes + size > MAX_AGENT_REQUEST_BYTES
@@ -484,7 +484,7 @@ class Connection:
     def _fault(self, request: jsonrpc.Request) -> RpcError:
         """A fault of ours over one request is told to the agent and to the log, and ends nothing else."""
         if not self._counted(self._faults, 0):
-            log.exception("request of the agent failed", method=request.method[:SHOWN_METHOD_CHARS])
+            log.exception("agent request failed", method=request.method[:SHOWN_METHOD_CHARS])
         return RpcError(INTERNAL_ERROR, "Internal error")
 
 

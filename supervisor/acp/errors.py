@@ -64,7 +64,7 @@ class FrameTooLarge(RpcError):
     it was for another `reason`."""
 
     def __init__(self, size: int, limit: int, reason: str | None = None) -> None:
-        reason = reason or f"{size} bytes are over the limit of {limit} for one message"
+        reason = reason or f"{size} bytes exceed the limit of {limit} bytes for one message"
         super().__init__(
             INTERNAL_ERROR,
             f"The answer was discarded: {reason}",
@@ -95,7 +95,7 @@ class UnsupportedProtocolVersion(AcpError):
     """The agent answered `initialize` with a protocol version that is not spoken here."""
 
     def __init__(self, answered: Any) -> None:
-        super().__init__(f"the agent speaks protocol version {str(answered)[:40]}, and not 1")
+        super().__init__(f"the agent speaks protocol version {str(answered)[:40]}; Ostler requires version 1")
         self.answered = answered
 
 

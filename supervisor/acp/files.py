@@ -65,14 +65,16 @@ class Jail:
         try:
             length = len(os.fsencode(path))
         except UnicodeEncodeError:
-            raise RpcError.invalid_params("The path is no text that a file can be named with") from None
+            raise RpcError.invalid_params("The path is not valid Unicode") from None
         if length > MAX_PATH_BYTES:
             raise RpcError.invalid_params("The path is too long", {"maxBytes": MAX_PATH_BYTES})
         try:
             # It goes through `..` after links, as the system does, and stops at links to themselves.
             target = Path(os.path.realpath(path))
         except OSError:  # A link that became something else meanwhile.
-            raise RpcError(INTERNAL_ERROR, "The path changed while it was resolved", {"path": path}) from None
+            raise RpcError(
+                INTERNAL_ERROR, "The path changed while Ostler resolved it; try again", {"path": path}
+            ) from None
         if not target.is_relative_to(self._root):
             raise RpcError.invalid_params("The path is outside the workspace", {"path": path})
         return target.relative_to(self._root).parts
@@ -270,7 +272,7 @@ def _obstacle(descriptor: int) -> str | None:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.fstatfs(descriptor, ctypes.byref(found)) != 0 or found[0] == _PROC_MAGIC:
             # They look like files, and tell and change the process that opens them: the server.
-            return "The files of processes are not served"
+            return "Files below /proc are not served"
     return None
 
 
@@ -311,4 +313,6 @@ def _errors(path: str) -> Iterator[None]:
             INTERNAL_ERROR, "Another process holds a lease on the file; try again", {"path": path}
         ) from None
     except OSError as error:
-        raise RpcError(INTERNAL_ERROR, error.strerror or "The file cannot be used", {"path": path}) from None
+        raise RpcError(
+            INTERNAL_ERROR, error.strerror or "The file cannot be opened", {"path": path}
+        ) from None

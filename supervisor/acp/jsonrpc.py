@@ -99,11 +99,11 @@ def parse(frame: bytes) -> Message:
         obj = orjson.loads(frame)
     except orjson.JSONDecodeError:
         if len(frame) > MAX_REPAIR_BYTES and frame.lstrip().startswith(b"{"):
-            return Refused("no valid JSON")
+            return Refused("not valid JSON")
         obj = _repaired(frame)
     if type(obj) is not dict:
         if type(obj) is list:
-            return Invalid(None, "batches are not part of the protocol")
+            return Invalid(None, "ACP has no batches")
         return Noise(frame)
     method = obj.get("method")
     if type(method) is str:

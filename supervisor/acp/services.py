@@ -207,7 +207,7 @@ class Services:
         self._nursery.start_soon(self._run, terminal, name=f"terminal {terminal_id}")
         if self._closed:  # while it was being started
             terminal.release()
-            raise RpcError(INTERNAL_ERROR, "The agent is being ended")
+            raise RpcError(INTERNAL_ERROR, "The agent is stopping")
         self._terminals[terminal_id] = terminal
         return {"terminalId": terminal_id}
 
@@ -219,11 +219,13 @@ class Services:
 
     def _take_place(self) -> None:
         if len(self._terminals) + self._starting >= MAX_TERMINALS:
-            raise RpcError(INTERNAL_ERROR, f"No more than {MAX_TERMINALS} terminals; release some")
+            raise RpcError(
+                INTERNAL_ERROR, f"The agent has {MAX_TERMINALS} terminals, which is the limit; release some"
+            )
         if self._places is not None and not self._places.take():
             raise RpcError(
                 INTERNAL_ERROR,
-                "The server has no file descriptors for more terminals; release some, or try again later",
+                "The server has no file descriptors left for a terminal; release some, or try again later",
             )
 
     def _give_place(self) -> None:

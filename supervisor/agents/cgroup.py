@@ -54,12 +54,14 @@ def probe(group: Path) -> str | None:
     try:
         trial.mkdir()
     except OSError as error:
-        return f"no group can be made in {group}: {error.strerror}"
+        return f"cannot create a cgroup in {group}: {error.strerror}"
     try:
         if not (trial / KILL_FILE).exists():
-            return "the kernel has no cgroup.kill (it is there since 5.14)"
+            return "the kernel has no cgroup.kill (it requires Linux 5.14)"
         if not os.access(group / PROCESSES_FILE, os.W_OK):
-            return f"processes cannot be moved out of {group}: it was not delegated"
+            return (
+                f"cannot move processes out of {group}: it is not delegated (Delegate=yes in a systemd unit)"
+            )
         return None
     finally:
         remove(trial)
@@ -91,7 +93,7 @@ def kill(group: Path, bounds: Bounds) -> None:
         reason = tree.trespass(pid, bounds)
         if reason is None:
             continue
-        log.error("a process in an agent's control group is none of its own", pid=pid, reason=reason)
+        log.error("foreign process in the agent's cgroup", pid=pid, reason=reason)
         try:
             (group.parent / PROCESSES_FILE).write_text(str(pid))
         except ProcessLookupError:

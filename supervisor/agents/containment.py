@@ -112,7 +112,7 @@ class Containment:
             if not entry.alive:
                 tree.reap([entry.id])
             elif mark is None and number != process_tag.tag_of_spawner(self.instance):
-                log.warning("ending a stray process of an agent that is gone", pid=entry.id.pid)
+                log.warning("ending an orphaned process of an agent", pid=entry.id.pid)
                 with suppress(ProcessLookupError, PermissionError):
                     tree.kill(entry.id, signal.SIGKILL)
 
@@ -175,7 +175,7 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
             spawner = Spawner(process_tag.tag_of_spawner(instance))
             await spawner.open()
         elif level is Level.PIDNS:
-            raise OSError("this system has not what it takes to start agents in PID namespaces")
+            raise OSError("containment 'pidns' is unavailable: this system has no subreaper or no memfd")
         pid_file = state / PID_FILE
         await trio.to_thread.run_sync(write_private, pid_file, f"{os.getpid()}\n")
         containment = Containment(level, instance, spawner)
@@ -209,4 +209,4 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
 async def _reap_orphans(instance: int) -> None:
     ended, left = await trio.to_thread.run_sync(reap_orphans, instance)
     if ended:
-        log.warning("ended processes that agents had left", ended=ended - len(left), left=left)
+        log.warning("ended orphaned processes of agents", ended=ended - len(left), left=left)

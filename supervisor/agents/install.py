@@ -165,7 +165,7 @@ async def ensure_installed(
         # -P: the workspace, in which it starts, must not be searched for the module.
         return Launch(argv=(sys.executable, "-P", "-m", descriptor.module), version=__version__)
     if descriptor.npm is None:
-        raise InstallError(f"{descriptor.name} has no program of its own: give the command to run")
+        raise InstallError(f"{descriptor.name} has no default command; set acp_command")
     env = os.environ if server_env is None else server_env
     package = descriptor.npm
     node = None if package.entry is None else await find_node(package.min_node, env)
@@ -178,10 +178,13 @@ async def ensure_installed(
                 if not await _in_thread((directory / DONE_FILE).is_file):
                     await _install(descriptor, package, directory, lock_files, env, progress, seconds)
         except OSError as error:
-            raise InstallError(f"{descriptor.name} cannot be installed below {prefix}: {error}") from error
+            raise InstallError(f"cannot install {descriptor.name} below {prefix}: {error}") from error
     program = await _in_thread(_program, package, directory)
     if program is None:
-        raise InstallError(f"{directory} lacks {descriptor.name}'s program: remove it to install again")
+        raise InstallError(
+            f"the program of {descriptor.name} is missing in {directory}; "
+            "remove the directory to install it again"
+        )
     path = (str(directory / "node_modules" / ".bin"),) if package.bin_on_path else ()
     if node is None:
         return Launch(argv=(str(program), *descriptor.args), version=package.version, path=path)
@@ -196,7 +199,7 @@ async def _in_thread(
 ) -> T:
     """In a thread, which cancelling leaves behind. Raises InstallError when it takes DISK_SECONDS."""
     task = functools.partial(work, *args)
-    what = "to look after installed agents"
+    what = "to read and write the directory of installed agents"
     try:
         return await in_time(task, what, limiter=DISK, seconds=DISK_SECONDS, wasted=wasted)
     except PathTimeout as error:
@@ -208,7 +211,9 @@ def _read_lock_files(descriptor: Descriptor) -> dict[str, bytes]:
     try:
         return {name: (directory / name).read_bytes() for name in ("package.json", "package-lock.json")}
     except OSError as error:
-        raise InstallError(f"Ostler lacks its lock file for {descriptor.name}: {error}") from error
+        raise InstallError(
+            f"cannot read the lock file of {descriptor.name}; install Ostler again: {error}"
+        ) from error
 
 
 def _digest(lock_files: Mapping[str, bytes]) -> str:
@@ -250,8 +255,8 @@ def _check_platform(descriptor: Descriptor, package: NpmPackage, lock_files: Map
         if any(name and candidate.startswith(f"{name}/") for name in locked):
             return
     raise InstallError(
-        f"the pinned {descriptor.name} {package.version} has no program for {platform_name()}: "
-        "install it yourself and give its command"
+        f"the pinned {descriptor.name} {package.version} has no program for {platform_name()}; "
+        "install it yourself and set acp_command"
     )
 
 
@@ -287,7 +292,9 @@ async def _exclusive(
         finally:
             lock.release()
     if waiting.cancelled_caught:
-        raise InstallError(f"another installation of {descriptor.name} does not end")
+        raise InstallError(
+            f"another process has been installing {descriptor.name} for too long; wait for it, or end it"
+        )
 
 
 def _open_lock(path: Path) -> int:
@@ -303,7 +310,7 @@ async def _wait_for_flock(file: int, descriptor: Descriptor, progress: Callable[
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not told:
-                progress(f"Waiting for another Ostler that is installing {descriptor.name}")
+                progress(f"Waiting for another process that is installing {descriptor.name}")
                 told = True
             await trio.sleep(LOCK_POLL_SECONDS)
         else:
@@ -357,7 +364,7 @@ async def _run_npm(
                     output.feed(bytes(data))
                 status = await process.wait()
         except SpawnError as error:
-            raise InstallError(f"{descriptor.name} cannot be installed: {error}") from error
+            raise InstallError(f"cannot install {descriptor.name}: {error}") from error
         if status.code == 0:
             return
     ending = f"did not end in {seconds:g} s" if deadline.cancelled_caught else str(status)
@@ -379,7 +386,7 @@ def _npm_env(npm: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
 def _publish(descriptor: Descriptor, package: NpmPackage, staging: Path, directory: Path) -> None:
     program = _program(package, staging)
     if program is None:
-        raise InstallError(f"npm installed {descriptor.name} {package.version} without its program")
+        raise InstallError(f"npm installed {descriptor.name} {package.version}, but its program is missing")
     if package.native:
         program.chmod(program.stat().st_mode | 0o111)
     done = {"key": descriptor.key, "package": package.package, "version": package.version}

@@ -49,7 +49,7 @@ def parse(text: str | None) -> Level | None:
     try:
         return Level(text)
     except ValueError:
-        raise ValueError(f"{text!r} is none of {', '.join([AUTO, *Level])}") from None
+        raise ValueError(f"{text!r} is not one of {', '.join([AUTO, *Level])}") from None
 
 
 def choose(demanded: Level | None, *, warden: bool) -> Level:
@@ -84,7 +84,7 @@ def obstacle(level: Level, *, warden: bool) -> str | None:
 def _try_namespace() -> str | None:
     missing = [name for name in ("unshare", "setpriv", "sh") if shutil.which(name) is None]
     if missing:
-        return f"the program {missing[0]} is not there"
+        return f"the program {missing[0]} is not installed"
     try:
         trial = subprocess.run(
             in_namespace(["true"]),

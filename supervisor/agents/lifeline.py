@@ -44,7 +44,7 @@ def become_warden(restarts: int | None = None, drain: float | None = None) -> Li
     from supervisor.agents.prctl import be_subreaper, name_process, signal_at_parents_death
 
     if not be_subreaper():
-        raise OSError("this system hands orphans to nobody but its first process")
+        raise OSError("this system has no subreaper: orphans go to PID 1")
     sys.stdout.flush()
     sys.stderr.flush()
     name_process(WARDEN_NAME)

@@ -46,7 +46,7 @@ async def find_logins(descriptor: Descriptor, env: Mapping[str, str]) -> Logins:
         places = {str(_place(source.files, env)) for source in descriptor.credentials}
         return await in_time(work, "to look for logins", limiter=LOOKING.of("\0".join(sorted(places))))
     except PathTimeout as error:
-        log.warning("logins cannot be looked for", agent=descriptor.key, error=str(error))
+        log.warning("cannot look for logins", agent=descriptor.key, error=str(error))
         return Logins()
 
 

@@ -67,7 +67,7 @@ async def find_node(minimum: tuple[int, ...] | None, env: Mapping[str, str]) -> 
         version = await _version(path)
         if version is not None and version >= wanted:
             return Node(path, version)
-        said = "does not tell its version" if version is None else f"is {'.'.join(map(str, version))}"
+        said = "does not report its version" if version is None else f"is {'.'.join(map(str, version))}"
         passed_over.append(f"{path} {said}")
     name = f"Node.js {'.'.join(map(str, wanted))} or newer" if wanted else "Node.js"
     found = f" ({'; '.join(passed_over)})" if passed_over else ""
@@ -83,9 +83,7 @@ async def _look(work: Callable[[str | None], T], search: str | None) -> T:
     try:
         return await in_time(partial(work, search), "to look for Node.js", limiter=PROBING)
     except PathTimeout as error:
-        raise NodeMissing(
-            f"Node.js cannot be looked for: {error}. Look at the directories of PATH"
-        ) from error
+        raise NodeMissing(f"cannot look for Node.js: {error}. Check the directories of PATH") from error
 
 
 def _candidates(search: str | None) -> list[str]:

@@ -335,5 +335,5 @@ async def _answers(target: Path) -> None:
 
 
 async def _in_thread(name: str, work: Callable[[], T]) -> T:
-    what = f"to look after the login {name}" if name else "to look for logins"
+    what = f"to read and write the login {name}" if name else "to look for logins"
     return await in_time(work, what, limiter=WRITING.of(name), shield=True)

@@ -84,7 +84,7 @@ class Spawner:
         """That one is gone, or does not answer: the next request gets another. Not if that is there
         already."""
         if channel is self._channel:
-            log.warning("the process that starts agents is gone; starting it again")
+            log.warning("spawner is gone; starting it again")
             self.close()
 
     async def _connected(self) -> socket.socket:
@@ -93,7 +93,7 @@ class Spawner:
                 # In a thread, whose end must not be the process's: its parent's death it learns from the
                 # channel. The interpreter is a file, too, that may not answer.
                 launch = partial(_launch, self.tag, dies_with_us=False)
-                what = "to start the process that starts agents"
+                what = "to start the spawner"
                 limiter = _LAUNCHING.of("")
                 found = await in_time(launch, what, limiter=limiter, seconds=HELLO_SECONDS, wasted=_discard)
                 self._take(*found)
@@ -117,7 +117,7 @@ class Spawner:
             if word != spawner.READY:
                 self.close()
         if word != spawner.READY:
-            raise OSError("the process that starts agents cannot be started")
+            raise OSError("cannot start the spawner, which starts agents")
 
 
 def _discard(found: tuple[subprocess.Popen[bytes], socket.socket]) -> None:

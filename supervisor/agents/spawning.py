@@ -114,15 +114,15 @@ async def start_child(request: Request, mark: Mark, seconds: float = SPAWN_SECON
             finally:
                 mark.starting -= 1
     raise StartTimeout(
-        f"could not be started within {seconds:g} s: its file or file system does not answer. "
-        "Look at who holds the file, or allow more time (OSTLER_DEADLINE_SPAWN)"
+        f"did not start within {seconds:g} s: its file or file system does not answer. "
+        "Find out who holds the file, or allow more time (OSTLER_DEADLINE_SPAWN)"
     )
 
 
 def _check(request: Request) -> None:
     """Raise ValueError, or OSError, for what no program can be given. Neither repeats what is too long."""
     if not request.argv:
-        raise ValueError("an empty command cannot be started")
+        raise ValueError("the command is empty")
     cwd = () if isinstance(request.cwd, int) else (str(request.cwd),)
     for path in (request.argv[0], *cwd):
         if len(path) > LONGEST_PATH:
@@ -147,7 +147,7 @@ async def _start_by_spawner(request: Request, mark: Mark, by: Spawner) -> Child:
             return await _ask(request, content, mark, by)
         except SpawnerGone:
             if attempt == ATTEMPTS - 1:
-                raise OSError("the process that starts agents was killed over it") from None
+                raise OSError("the spawner, which starts agents, was killed during the start") from None
     raise AssertionError("not reached")
 
 

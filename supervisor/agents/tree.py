@@ -286,7 +286,7 @@ def kill_tree(
 def trespass(pid: int, bounds: Bounds) -> str | None:
     """Why no signal of this agent's may go to that process, as things are now; None when it may."""
     if pid <= 1 or pid in bounds.trunk or pid == os.getpid():
-        return "it is the server's own"
+        return "it belongs to the server"
     passed: set[int] = set()
     while pid > 1 and pid not in passed and pid not in bounds.trunk:
         passed.add(pid)
@@ -294,7 +294,7 @@ def trespass(pid: int, bounds: Bounds) -> str | None:
         if entry is None or entry.id in bounds.own:
             break
         if entry.id in bounds.others:
-            return "it is another agent's"
+            return "it belongs to another agent"
         pid = entry.parent
     return None
 
@@ -302,12 +302,17 @@ def trespass(pid: int, bounds: Bounds) -> str | None:
 def _group_is_foreign(leader: ProcessId, bounds: Bounds) -> bool:
     """Whether somebody beyond the bounds is in the leader's group, or is taken for its leader."""
     if leader.pid <= 1 or leader.pid in bounds.trunk:
-        log.error("not signalling a group", group=leader.pid, reason="it is the server's own")
+        log.error("not signalling a process group", group=leader.pid, reason="it belongs to the server")
         return True
     for pid in (os.getpid(), *bounds.trunk, *(each.pid for each in bounds.others)):
         with suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) == leader.pid:
-                log.error("not signalling a group", group=leader.pid, reason="others are in it", pid=pid)
+                log.error(
+                    "not signalling a process group",
+                    group=leader.pid,
+                    reason="it contains processes of others",
+                    pid=pid,
+                )
                 return True
     return False
 

@@ -112,22 +112,22 @@ class Warden:
             try:
                 begun = self._start()
             except OSError as error:  # no process or no memory to be had: that may pass
-                status, how = 1, f"cannot be started: {error.strerror}"
+                status, how = 1, f"cannot start: {error.strerror}"
             else:
                 if isinstance(begun, Bond):
                     return begun
                 status = self._watch(begun)
             left = self._kill()
             if left:
-                _say(f"processes {left} of the server cannot be killed")
+                _say(f"cannot kill processes {left} of the server")
             if not (self._worth_a_restart(status) or (how and not self._stopping)):
                 return _exit_code(status)
             pause = self._next_pause()
             how = how or (f"was killed by signal {-status}" if status < 0 else f"ended with status {status}")
             if pause is None:
-                _say(f"the server {how}; {self._budget} restarts in {BUDGET_SECONDS:.0f} s did not help")
+                _say(f"the server {how}; giving up after {self._budget} restarts in {BUDGET_SECONDS:.0f} s")
                 return _exit_code(status)
-            _say(f"the server {how}; starting it again")
+            _say(f"the server {how}; restarting it")
             if not self._rest(pause):
                 return _exit_code(status)
 

@@ -206,8 +206,8 @@ class Conversation:
             trouble = self.log.trouble
             reason = "the disk does not answer" if trouble is None else trouble.reason
             raise JournalUnavailable(
-                f"It was taken and is queued, but it is not on the disk yet: {reason}. "
-                "It will be stored as soon as that is possible; there is no need to send it again."
+                f"The message is queued, but it is not on the disk yet: {reason}. "
+                "Ostler stores it as soon as it can. Do not send it again."
             )
 
     def _check_room(self) -> None:
@@ -371,7 +371,7 @@ class Conversation:
         events: list[Event] = calls.closing()
         failure = AgentFailure(
             "ServerRestarted",
-            "The server stopped while this turn was running; what the agent did last is not known.",
+            "The server stopped while this turn was running; the agent's last actions are unknown.",
             kind="transient",
             retryable=True,
             user_action="retry",

@@ -172,7 +172,7 @@ class Supervisor:
                 await journal_log.flushed()  # the record on its way to the file counts
             if not journal_log.settled:
                 journal_log.accept()
-                raise JournalUnavailable("The conversation is being written; try again later")
+                raise JournalUnavailable("The conversation is still being written. Try again later.")
         except (NotInJournal, LogDeleted) as error:
             raise UnknownConversation(f"Conversation not found: {conversation_id}") from error
         stored = (await self._context.journal.get_records([conversation_id]))[0]
@@ -205,7 +205,7 @@ class Supervisor:
             except UnknownConversation:
                 continue  # deleted while it waited
         if later:
-            log.warning("conversations are recovered when the journal can be written", count=len(later))
+            log.warning("recovering conversations once the journal is writable", count=len(later))
             self._context.nursery.start_soon(self._recover_later, later)
 
     async def _recover_later(self, ids: Sequence[str]) -> None:
@@ -214,7 +214,7 @@ class Supervisor:
             await trio.sleep(RECOVER_PAUSE_SECONDS)
             await self._recover(ids)
         except JournalError as error:
-            log.warning("conversations were not recovered", error=str(error))
+            log.warning("conversations not recovered", error=str(error))
 
     async def _left_running(self) -> AsyncIterator[str]:
         for status in sorted(LIVE_STATUSES):

@@ -57,7 +57,7 @@ class Cipher:
         try:
             data = token.encode()
         except UnicodeError as error:
-            raise NotDecryptable("the token is no text") from error
+            raise NotDecryptable("the token is not text") from error
         try:
             return self._fernet.decrypt(data)
         except InvalidToken:

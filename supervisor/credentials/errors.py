@@ -30,7 +30,8 @@ class WrongMasterKey(CredentialsFailure):
 
     def __init__(self, path: Path, source: str) -> None:
         super().__init__(
-            f"secret file {path} was encrypted with another master key than the one from {source}"
+            f"secret file {path} was encrypted with another master key than the one from {source}; "
+            "give the key that it was encrypted with"
         )
         self.path = path
         self.source = source

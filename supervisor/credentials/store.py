@@ -202,7 +202,7 @@ class SecretStore:
             try:
                 fresh = await self._places.renew(before)
             except NotDecryptable as error:
-                raise SecretsCorrupt(self._path, "a key of before is damaged") from error
+                raise SecretsCorrupt(self._path, "an earlier key is damaged") from error
 
             def write() -> None:
                 renewed = {
@@ -220,7 +220,7 @@ class SecretStore:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(write, limiter=self._limiter)
                 settled = self._key = await self._places.settle(fresh, before)
-            log.info("the master key was changed", source=settled.source, before=before.source)
+            log.info("changed the master key", source=settled.source, before=before.source)
             return Rotation(settled.source, before.source, len(entries))
 
     async def _loaded(self) -> dict[str, _Entry]:
@@ -239,7 +239,7 @@ class SecretStore:
         found, problems = await trio.to_thread.run_sync(self._outside.read, limiter=self._limiter)
         for problem in problems:
             if problem not in self._problems:
-                log.warning("a secret from outside is not used", problem=problem)
+                log.warning("external secret not used", problem=problem)
         self._problems = problems
         return found
 

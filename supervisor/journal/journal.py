@@ -127,7 +127,7 @@ class Journal:
             # Nobody holds one, so nothing of it is on its way either: the file is the whole truth.
             found = await self._readers.run(partial(queries.load, conversation_id=conversation_id))
             if found is None:
-                raise UnknownConversation(f"no conversation {conversation_id}")
+                raise UnknownConversation(f"there is no conversation {conversation_id}")
             key, last_seq = found
             log = Log(conversation_id, key=key, last_seq=last_seq, writer=self._writer, readers=self._readers)
             if self._writer.failure is not None:

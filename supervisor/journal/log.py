@@ -271,7 +271,7 @@ class Log:
             if time.monotonic() > end:
                 raise SearchTooLong(
                     f"Counting took longer than {COUNT_SECONDS:g} s, with {until - seen} events to go. "
-                    "Count by kind alone, or search page by page"
+                    "Count by kind alone, or search page by page."
                 )
             more, seen = await self._read(
                 partial(_count_some, after=seen, until=until, asked=asked), scans=True

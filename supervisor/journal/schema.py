@@ -77,7 +77,7 @@ def version(connection: sqlite3.Connection) -> int:
     if not tables:
         return 0
     if "schema_version" not in tables:
-        raise JournalError("the file is a database of something else, not a journal")
+        raise JournalError("the file is a database, but not a journal of Ostler")
     (found,) = connection.execute("SELECT version FROM schema_version").fetchone()
     return int(found)
 

@@ -352,5 +352,7 @@ def _lock(path: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(lock)
-        raise JournalInUse(f"another process has the journal {path} open") from error
+        raise JournalInUse(
+            f"another process has the journal {path} open; end it, or choose another state directory"
+        ) from error
     return lock

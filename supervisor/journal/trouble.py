@@ -41,9 +41,9 @@ _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space, or delete conversations",
     sqlite3.SQLITE_BUSY: "another process holds the database; wait for it, or end it",
     sqlite3.SQLITE_LOCKED: "another process holds the database; wait for it, or end it",
-    sqlite3.SQLITE_IOERR: "the disk fails; see the system's log",
-    sqlite3.SQLITE_CANTOPEN: "its files cannot be opened; look at their rights and at the open file limit",
-    sqlite3.SQLITE_NOMEM: "there is no memory; end something",
+    sqlite3.SQLITE_IOERR: "the disk reports an error; read the system's log",
+    sqlite3.SQLITE_CANTOPEN: "its files cannot be opened; check their mode and the limit of open files",
+    sqlite3.SQLITE_NOMEM: "memory is exhausted; end other programs",
     sqlite3.SQLITE_PROTOCOL: "another process holds the database; wait for it, or end it",
     sqlite3.SQLITE_INTERRUPT: "it was interrupted",
 }
@@ -132,5 +132,5 @@ class Trouble:
     def of(cls, error: BaseException, *, since: float, attempts: int) -> Trouble:
         """From a failure that passes."""
         code = _code(error)
-        advice = "there is no memory; end something" if code is None else _ADVICE[code & _PRIMARY]
+        advice = "memory is exhausted; end other programs" if code is None else _ADVICE[code & _PRIMARY]
         return cls(f"{advice} (SQLite: {error})", since, attempts)

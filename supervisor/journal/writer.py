@@ -232,7 +232,7 @@ class Writer:
         if now - self._logged_at >= LOG_SECONDS:
             self._logged_at, self._told_log = now, True
             log.error(
-                "the journal cannot be written; it is tried again",
+                "journal is not writable; trying again",
                 reason=trouble.reason,
                 seconds=round(time.time() - trouble.since, 1),
                 attempts=trouble.attempts,
@@ -247,7 +247,7 @@ class Writer:
         if trouble is not None and self._told_log:
             self._told_log = False
             seconds = round(time.time() - trouble.since, 1)
-            log.warning("the journal is written again", seconds=seconds, attempts=trouble.attempts)
+            log.warning("journal is writable again", seconds=seconds, attempts=trouble.attempts)
         self._changes.unpark_all()
 
     def fail(self, error: JournalError) -> None:
@@ -445,7 +445,7 @@ class Writer:
         try:
             self._with_reserve(lambda: _write(self._store, [call]))
         except Exception as error:  # noqa: BLE001  # a failure that lasts is met by the next attempt, too
-            told = JournalUnavailable(f"The conversation cannot be deleted now, and is still there: {error}")
+            told = JournalUnavailable(f"Cannot delete the conversation now; it still exists: {error}")
             told.__cause__ = error
             self._refuse([call], told)
             return
@@ -492,7 +492,7 @@ class Writer:
             self._post(
                 self._failed,
                 JournalError(
-                    f"the journal could not be written before its end: {events} events of {conversations} "
+                    f"cannot write the journal before the server stops: {events} events of {conversations} "
                     f"conversations are lost: {trouble.reason}"
                 ),
             )

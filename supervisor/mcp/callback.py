@@ -21,9 +21,9 @@ HEAD_SECONDS: Final = 10.0
 MAX_CONNECTIONS: Final = 16
 
 PAGE: Final = "<!doctype html><title>Ostler</title><p>{}</p>"
-DONE: Final = "You are logged in, and can close this window."
+DONE: Final = "You are logged in. You can close this window."
 REFUSED: Final = "The login was refused. You can close this window."
-OTHER: Final = "This is not the answer that is waited for."
+OTHER: Final = "This is not the answer to the current login."
 
 
 class LoginRefused(Exception):

@@ -101,7 +101,7 @@ def without_secrets(reasons: Iterable[str]) -> str:
     """Why a server is dropped whose secrets are not there."""
     names = list(reasons)
     what = "the secret" if len(names) == 1 else "the secrets"
-    return f"there is no value for {what} {', '.join(names)}; `ostler secrets set` stores one"
+    return f"there is no value for {what} {', '.join(names)}; store it with `ostler secrets set`"
 
 
 def _each(value: Any, change: Callable[[str], str]) -> Any:

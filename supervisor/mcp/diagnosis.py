@@ -108,7 +108,7 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
             )
     if seen.status is not None:
         what = (
-            "The URL is redirected somewhere else" if seen.status < 400 else "The URL does not answer as MCP"
+            "The URL redirects to another address" if seen.status < 400 else "The URL does not answer as MCP"
         )
         if seen.status >= 500:
             what = "The server has failed"
@@ -116,7 +116,7 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
             "connection",
             f"Status: the server answered with status {seen.status}. {what}. {_check(server)}",
         )
-    return "connection", f"What answers is no MCP server ({_words(leaves)}). {_check(server)}"
+    return "connection", f"The answer is not MCP ({_words(leaves)}). {_check(server)}"
 
 
 def _of_command(leaves: list[BaseException], server: Mapping[str, Any]) -> tuple[str, str]:
@@ -129,19 +129,19 @@ def _of_command(leaves: list[BaseException], server: Mapping[str, Any]) -> tuple
             if isinstance(leaf, FileNotFoundError):
                 return (
                     "connection",
-                    f"Command not found: {command}. Check the command, and where it is looked for (PATH).",
+                    f"Command not found: {command}. Check the command, and PATH.",
                 )
             return (
                 "connection",
                 f"The command {command} cannot be started ({leaf.strerror}). {_check(server)}",
             )
-    return "connection", f"The command ended, or what it says is not MCP ({_words(leaves)}). {_check(server)}"
+    return "connection", f"The command exited, or its output is not MCP ({_words(leaves)}). {_check(server)}"
 
 
 def _check(server: Mapping[str, Any]) -> str:
     if server.get("command") is not None:
         return "Run the command by hand."
-    return "Check the URL, and that the server runs."
+    return "Check the URL, and that the server is running."
 
 
 def _elsewhere(error: BaseException, server: Mapping[str, Any]) -> str | None:

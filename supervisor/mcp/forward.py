@@ -124,10 +124,10 @@ def _stdio(name: str, command: str, server: MCPServer, resolve: Resolve, notes: 
     if not Path(command).is_absolute():
         found = resolve(command)
         if found is None:
-            raise _DroppedError("its command was not found or is not executable")
+            raise _DroppedError("its command is not on PATH, or not executable")
         command = found
     if server.cwd is not None:
-        notes.append("its cwd is left out: ACP has no place for it, the agent's own applies")
+        notes.append("its cwd is ignored: ACP has no field for it, and the agent's own applies")
     # No "type": that is how ACP marks the one transport every agent must have.
     return {"name": name, "command": command, "args": list(server.args), "env": _pairs(server.env)}
 
@@ -160,7 +160,7 @@ def _auth_headers(auth: Mapping[str, Any], notes: list[str]) -> dict[str, str]:
     if strategy == "header":
         return dict(auth.get("headers") or {})
     if strategy == "oauth2":
-        notes.append("its oauth2 login is left out: it does not fit into a header that lasts")
+        notes.append("its oauth2 login is ignored: it does not fit in a fixed header")
     elif strategy != "none":
         notes.append(f"its {strategy} credential has no value")
     return {}

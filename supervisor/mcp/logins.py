@@ -104,7 +104,7 @@ class LoginStore:
         except ValueError as error:
             raise LoginsError(f"{self._path} is not usable: a login in it is damaged") from error
         if not isinstance(found, dict) or found.get("url") != url or not isinstance(found.get("state"), dict):
-            raise LoginsError(f"{self._path} is not usable: a login in it is another one's")
+            raise LoginsError(f"{self._path} is not usable: a login in it belongs to another server")
         state: dict[str, Any] = found["state"]
         return state
 
@@ -120,7 +120,7 @@ class LoginStore:
         try:
             return try_lock(path)
         except OSError as error:
-            raise LoginsError(f"{path} cannot be used: {error}") from error
+            raise LoginsError(f"cannot use {path}: {error}") from error
 
     def drop(self, url: str) -> bool:
         """Forget a login; whether there was one."""
@@ -138,7 +138,7 @@ class LoginStore:
                 replace(self._path, json.dumps({"version": VERSION, "logins": logins}, indent=2).encode())
                 return there
         except (OSError, UnusableError) as error:
-            raise LoginsError(f"{self._path} cannot be written: {error}") from error
+            raise LoginsError(f"cannot write {self._path}: {error}") from error
 
     def _read(self) -> dict[str, str]:
         try:
@@ -152,7 +152,7 @@ class LoginStore:
         except FileNotFoundError:
             return {}
         except (OSError, UnusableError) as error:
-            raise LoginsError(f"{self._path} cannot be read: {error}") from error
+            raise LoginsError(f"cannot read {self._path}: {error}") from error
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise LoginsError(f"{self._path} is not usable: it is damaged") from None
         return dict(logins)

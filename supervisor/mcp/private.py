@@ -31,7 +31,7 @@ def read_regular(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         info = os.fstat(file.fileno())
         if not stat.S_ISREG(info.st_mode):
-            raise UnusableError("it is no regular file")
+            raise UnusableError("it is not a regular file")
         data = file.read(limit + 1)
     if len(data) > limit:
         raise UnusableError(f"it has more than {limit} bytes")

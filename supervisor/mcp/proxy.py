@@ -122,20 +122,20 @@ class Proxy:
             pass
         except Exception:
             # One connection's fault: the agent's other servers go on.
-            log.exception("a request to an MCP server could not be passed on")
+            log.exception("cannot forward a request to an MCP server")
         finally:
             self._limit.release()
 
     async def _answer(self, request: h11.Request, body: bytes, exchange: _Exchange) -> None:
         headers = {name.lower(): value for name, value in request.headers}
         if headers.get(b"host") not in (f"{HOST}:{self.port}".encode(), f"localhost:{self.port}".encode()):
-            await exchange.refuse(421, "not our name")
+            await exchange.refuse(421, "Host not allowed")
             return
         target = self._target(request.target)
         if target is None:
-            await exchange.refuse(404, "no such server")
+            await exchange.refuse(404, "no such MCP server")
         elif request.method not in METHODS:
-            await exchange.refuse(405, "not a method of MCP")
+            await exchange.refuse(405, "method not allowed by MCP")
         else:
             await self._pass_on(target, request, body, exchange)
 
@@ -180,8 +180,8 @@ class Proxy:
         except NoToken as error:
             await exchange.refuse(503 if error.for_now else 401, str(error))
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            log.info("an MCP server could not be asked", error=type(error).__name__)
-            await exchange.refuse(502, f"the MCP server cannot be reached ({type(error).__name__})")
+            log.info("MCP server is unreachable", error=type(error).__name__)
+            await exchange.refuse(502, f"the MCP server is unreachable ({type(error).__name__})")
 
 
 class _Exchange:

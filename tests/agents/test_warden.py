@@ -159,7 +159,7 @@ time.sleep(300)
         err = process.communicate(timeout=WAIT_S)[1]
     assert process.returncode == 128 + signal.SIGKILL
     assert "the server did not end within 0.3 s; killing it" in err
-    assert "starting it again" not in err
+    assert "restarting it" not in err
 
 
 @pytest.mark.parametrize(

@@ -119,12 +119,12 @@ def test_install_that_fails_says_why(place, npm):
     ("arguments", "status", "reason"),
     [
         (["install", "cdex"], 1, "did you mean codex?"),
-        (["install", "custom"], 1, "has no program of its own"),
+        (["install", "custom"], 1, "has no default command"),
         (["install"], 2, "NAME"),
         (["probe", "cdex"], 1, "did you mean codex?"),
         (["probe", "custom"], 2, "ostler agents probe -- COMMAND"),
         (["probe"], 2, "NAME"),
-        (["probe", "demo", "--timeout", "0"], 2, "no number of seconds"),
+        (["probe", "demo", "--timeout", "0"], 2, "not a number of seconds"),
         (["lst"], 2, "did you mean list?"),
     ],
 )

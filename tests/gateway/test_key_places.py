@@ -71,12 +71,12 @@ def test_lines(text, found):
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b"OSTLER_MASTER_KEY", "here, line 1: that is not NAME=value"),
-        (b"\nexport OSTLER_MASTER_KEY=s3cr3t", "here, line 2: that is not NAME=value"),
-        (b"OSTLER_MASTER_KEY=s3cr3t\0", "here, line 1: that is not NAME=value"),
-        (b"OSTLER_PORT=s3cr3t", "here, line 1: OSTLER_PORT is no key; give it as a variable"),
+        (b"OSTLER_MASTER_KEY", "here, line 1: the line is not NAME=value"),
+        (b"\nexport OSTLER_MASTER_KEY=s3cr3t", "here, line 2: the line is not NAME=value"),
+        (b"OSTLER_MASTER_KEY=s3cr3t\0", "here, line 1: the line is not NAME=value"),
+        (b"OSTLER_PORT=s3cr3t", "here, line 1: OSTLER_PORT is not the name of a key; set it as a variable"),
         (b"OSTLER_SECRET_A=1\nOSTLER_SECRET_A=s3cr3t", "here, line 2: OSTLER_SECRET_A is given twice"),
-        (b"OSTLER_SECRET_A=s3cr3t\xff", "here is not UTF-8"),
+        (b"OSTLER_SECRET_A=s3cr3t\xff", "here is not valid UTF-8"),
         (b"#" * (keys.MOST_BYTES + 1), f"here has more than {keys.MOST_BYTES} bytes"),
     ],
 )
@@ -135,8 +135,8 @@ def test_whose_file_it_may_be(file, monkeypatch):
 def test_what_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe", 0o600)
     for path, complaint in (
-        (tmp_path / "pipe", "is no regular file; give a pipe with --keys-fd"),
-        (tmp_path, "is no regular file"),
+        (tmp_path / "pipe", "is not a regular file; give a pipe with --keys-fd"),
+        (tmp_path, "is not a regular file"),
         (tmp_path / "none", "cannot be read: No such file"),
         (f"{tmp_path}/\0", "cannot be read"),
     ):
@@ -166,7 +166,7 @@ def test_a_pipe_is_read_to_its_end_and_closed(monkeypatch, memory):
 
 def test_a_descriptor_has_bounds(monkeypatch):
     for text in ("x", "-1", "1", "2", "", "99999999999", "\u0663"):
-        with pytest.raises(keys.KeysError, match="is no descriptor to read from"):
+        with pytest.raises(keys.KeysError, match="is not a descriptor to read from"):
             keys.find(text, None, {})
     with pytest.raises(keys.KeysError, match="descriptor 999 cannot be read"):
         keys.find("999", None, {})
@@ -194,7 +194,7 @@ def serve(tmp_path, *arguments, **options):
 @pytest.mark.parametrize("warden", [[], ["--no-warden"]])
 def test_wrong_keys_are_one_line_and_status_2(tmp_path, file, warden):
     wide, bad = file(mode=0o644, name="wide"), file("OSTLER_PORT=1", name="bad")
-    wrong = f"{bad}, line 1: OSTLER_PORT is no key; give it as a variable"
+    wrong = f"{bad}, line 1: OSTLER_PORT is not the name of a key; set it as a variable"
     open_to_others = f"{wide} is open to others (mode 0644); chmod 600 it"
     for arguments, variables, complaint in (
         (["--keys-file", wide], {}, f"--keys-file: file {open_to_others}"),

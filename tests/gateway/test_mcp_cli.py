@@ -197,7 +197,7 @@ def test_json_for_programs(mcp: Machine) -> None:
         ),
         (["add", "a", "--transport", "stdio", "c", "--enabled", "--disabled"], ["--enabled", "--disabled"]),
         (["add", "a", "--transport", "stdio", "c", "-y"], ["-y", "--"]),
-        (["add", "a", "--transport", "stdio", "c", "pkg"], ["pkg", "behind --"]),
+        (["add", "a", "--transport", "stdio", "c", "pkg"], ["pkg", "after --"]),
         (["add", "a", "--transport", "http", "http://x", "--header", "nocolon"], ["--header", "Key: Value"]),
         (["add", "a", "--transport", "http", "http://x", "--header", "a b: c"], ["--header", "Key: Value"]),
         (["add", "a", "--transport", "sse", "http://x", "--header", "A: b\r\nC: d"], ["--header", "control"]),

@@ -179,7 +179,7 @@ def test_something_else_answers(capsys, answer):
         thread.start()
         assert main(["ps", "--url", f"http://127.0.0.1:{listening.getsockname()[1]}"]) == 1
         thread.join()
-    assert "no Ostler server" in one_line(capsys.readouterr().err)
+    assert "not an Ostler server" in one_line(capsys.readouterr().err)
 
 
 def test_a_server_that_does_not_answer(capsys, monkeypatch):
@@ -457,11 +457,14 @@ async def test_attach_goes_on_with_the_next_server(server_with, free_port):
         async with server_with(port=free_port):  # one that has never heard of it
             status, errors = await attached.end()
             assert status == 1
-            assert errors.endswith("ostler: there is no such conversation\n")
+            assert errors.endswith("ostler: the server has no such conversation\n")
 
 
 async def test_attach_to_nothing(server, ostler):
     status, _, errors = await ostler("attach", "--url", server.url)
-    assert (status, errors) == (1, "ostler: there is no conversation yet\n")
+    assert (status, errors) == (
+        1,
+        "ostler: there is no conversation yet; `ostler chat` or `ostler run` begins one\n",
+    )
     status, _, errors = await ostler("attach", ID, "--url", server.url)
-    assert (status, errors) == (1, "ostler: there is no such conversation\n")
+    assert (status, errors) == (1, "ostler: the server has no such conversation\n")

@@ -252,7 +252,7 @@ async def test_trouble_is_logged_once_a_minute(quick, make_log, make_row, failin
         await log.flushed()
         await until(lambda: quick.trouble is None)
     said = [call.args[0] for call in logger.calls]
-    assert said == ["the journal cannot be written; it is tried again", "the journal is written again"]
+    assert said == ["journal is not writable; trying again", "journal is writable again"]
 
 
 async def test_a_create_under_way_is_told_that_nothing_was_stored(quick, make_log, failing):

@@ -74,7 +74,7 @@ class Kept:
             told.append(f"{self.lost_items} items")
         if self.lost_chars:
             told.append(f"{self.lost_chars} characters")
-        return f"{' and '.join(told)} left out: more than is kept of an answer" if told else None
+        return f"{' and '.join(told)} left out: the answer is over the limit" if told else None
 
     def members(self, obj: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
         """The object with each member within its bounds: the `known` ones first, so that none of the others

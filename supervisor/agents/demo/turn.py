@@ -157,7 +157,7 @@ class Turn:
             subject = {"toolCallId": call, "title": title, "kind": "edit", "status": "pending"}
             chosen = _chosen((yield Ask({"toolCall": subject, "options": PERMISSIONS})))
             if chosen not in ("allow", "always"):
-                self._close_call(call, "failed", "The person said no.")
+                self._close_call(call, "failed", "The user rejected the action.")
                 return
             self._session.may_write = chosen == "always"
         yield Pause(self._pace)

@@ -69,7 +69,7 @@ class Wire:
         try:
             message = json.loads(line)
         except ValueError:
-            self.refuse(None, RpcError(PARSE_ERROR, "this is not JSON"))
+            self.refuse(None, RpcError(PARSE_ERROR, "not valid JSON"))
             return None
         return message if isinstance(message, dict) else None
 

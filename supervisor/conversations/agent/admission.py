@@ -188,7 +188,7 @@ class Admission:
             self._left = trio.Event()
             tenant = self._idle()
             if tenant is not None:
-                await tenant.hibernate("another agent needs its place")
+                await tenant.hibernate("another agent needs its slot")
             else:
                 with trio.move_on_after(SAMPLE_SECONDS):
                     await self._left.wait()
@@ -217,7 +217,7 @@ class Admission:
                 await self._hibernate_idle()
             except Exception:
                 # This task is the whole server's: a fault over one agent must not end it.
-                log.exception("agents could not be looked after")
+                log.exception("hibernation check failed")
 
     async def _hibernate_idle(self) -> None:
         patience = self.limits.idle_seconds
@@ -227,7 +227,7 @@ class Admission:
                 return
             if trio.current_time() - tenant.idle_since < patience:
                 return
-            await tenant.hibernate("it has been idle for long")
+            await tenant.hibernate("idle time is over")
 
 
 def longest_idle(tenants: Iterable[Tenant]) -> Tenant | None:

@@ -177,13 +177,13 @@ class Launcher:
         try:
             await self._logins.forget(conversation_id)
         except OSError as error:
-            log.warning("a login could not be forgotten", conversation=conversation_id, error=str(error))
+            log.warning("cannot remove a login", conversation_id=conversation_id, error=str(error))
         remove = partial(shutil.rmtree, self.data / conversation_id, ignore_errors=True)
         try:
             limiter = OWN_PATHS.of(conversation_id)
             await in_time(remove, "to remove the data", limiter=limiter, seconds=REMOVE_SECONDS)
         except PathTimeout as error:
-            log.warning("an agent's data is not removed yet", conversation=conversation_id, error=str(error))
+            log.warning("agent's data is not removed yet", conversation_id=conversation_id, error=str(error))
 
     async def plan(
         self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float
@@ -217,7 +217,7 @@ class Launcher:
                 if isinstance(error, BlockingIOError)
                 else None
             )
-            reason = f"The agent's data directory could not be prepared: {held or error.strerror or error}"
+            reason = f"Cannot prepare the agent's data directory: {held or error.strerror or error}"
             raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
         opened = await self.secret_box.open_settings(settings)
         mounting = await gather(self.mcp_file, opened.mcp_config, given, record.mcp_only, self.mcp_logins)
@@ -387,7 +387,7 @@ class Launcher:
             try:
                 await self._logins.give_back(lease)
             except OSError as error:
-                log.warning("a login could not be looked at", secret=lease.name, error=str(error))
+                log.warning("cannot read a login", secret=lease.name, error=str(error))
 
         # At once: where directories do not answer, their deadlines are not to add up.
         async with trio.open_nursery() as nursery:
@@ -402,10 +402,10 @@ class Launcher:
             if (await self._origins()).get(rotated.name, STORE) != STORE:
                 return
             if await self.keep_secret(rotated.name, rotated.value, rotated.known):
-                log.info("an agent rotated a login; the store has the new one", secret=rotated.name)
+                log.info("agent rotated a login; stored the new one", secret=rotated.name)
         except (CredentialsFailure, OSError) as error:
             # The value is not lost: it stays in its file, and is offered again at the next start.
-            log.warning("a rotated login could not be stored", secret=rotated.name, error=str(error))
+            log.warning("cannot store a rotated login", secret=rotated.name, error=str(error))
 
 
 @attrs.frozen
@@ -426,7 +426,7 @@ def _warn(settings: AgentSettings, names: Sequence[str], environment: Mapping[st
     for spec in settings.acp_file_secrets:
         missing = [name for name in spec.warn_if_unset if not environment.get(name)]
         if spec.secret_name in names and missing:
-            log.warning("a credential file wants variables besides", secret=spec.secret_name, missing=missing)
+            log.warning("credential file requires more variables", secret=spec.secret_name, missing=missing)
 
 
 async def _remove_kept_key(descriptor: Descriptor, choice: Choice, environment: Mapping[str, str]) -> None:

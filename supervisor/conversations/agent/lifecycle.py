@@ -52,7 +52,7 @@ class AgentLifecycle:
         self._translator = translator
         self._reports = reports
         self._queue = queue
-        self._logger = log.bind(conversation=recorder.record.id)
+        self._logger = log.bind(conversation_id=recorder.record.id)
         self._nursery: trio.Nursery | None = None
         self._handler: Handler | None = None
         self._lock = trio.Lock()
@@ -166,7 +166,7 @@ class AgentLifecycle:
             if run is not None and run.usable:
                 if not await self._outdated(run):
                     return run
-                self._logger.info("restarting agent for its changed secrets")
+                self._logger.info("restarting agent: its secrets changed")
                 await self.stop(AgentPhase.RESTARTING)
             if self.current is not None:
                 # One process at a time holds a session: the old one is gone before the new one starts.
@@ -265,7 +265,7 @@ class AgentLifecycle:
     ) -> None:
         """The task of one incarnation, from its place among the living to the end of its process tree."""
         # A task has the context of who started it, which may be an operator's request.
-        bind_contextvars(conversation=self._record.id)
+        bind_contextvars(conversation_id=self._record.id)
         handler = self._handler
         assert handler is not None
         run: Incarnation | None = None
@@ -349,7 +349,7 @@ class AgentLifecycle:
                 try:
                     await self._ensure()
                 except AgentFailure as failure:
-                    self._logger.info("agent was not restarted", code=failure.code)
+                    self._logger.info("agent not restarted", code=failure.code)
                     # A start that crashed has been counted and is tried again; any other reason stays.
                     if self.phase is AgentPhase.PARKED or self._crashes == before:
                         return
@@ -415,7 +415,7 @@ class AgentLifecycle:
         """
         async with self._lock:
             if not (await self.close_session(run) and await turn_ends() and await self.reopen(run)):
-                self._logger.warning("agent's session could not be freed; ending its process", pid=run.pid)
+                self._logger.warning("cannot close the agent's session; ending its process", pid=run.pid)
                 self.drop(run)
 
     async def reopen(self, run: Incarnation) -> bool:
@@ -454,8 +454,8 @@ class AgentLifecycle:
 def _parked(words: str | None) -> AgentFailure:
     return AgentFailure(
         "AgentParked",
-        "The agent crashed too often and is not started again until an operator restarts it. "
-        f"Its last end: {words}",
+        "The agent crashed too often and is parked. Restart it with `ostler restart` to continue. "
+        f"Last exit: {words}",
         kind="internal",
         retryable=False,
         user_action="none",

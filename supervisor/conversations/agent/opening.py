@@ -105,7 +105,7 @@ def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -
     if session.result.lost is not None:
         yield f"the session's answer: {session.result.lost}"
     if models.left_out:
-        yield f"{models.left_out} models are not shown: more than {MODELS_BYTES // 1024} KiB"
+        yield f"{models.left_out} models are not shown: the list exceeds {MODELS_BYTES // 1024} KiB"
 
 
 def _given_up(record: ConversationRecord) -> str | None:
@@ -113,9 +113,9 @@ def _given_up(record: ConversationRecord) -> str | None:
     if not record.session_used:
         return None
     if record.session_cwd != record.working_dir:
-        return "the workspace is another one"
+        return "the workspace changed"
     if record.failed_restores >= RESTORES_TRIED:
-        return f"the agent ended {record.failed_restores} times while restoring it"
+        return f"the agent exited {record.failed_restores} times while restoring it"
     return None
 
 

@@ -148,7 +148,7 @@ async def open_session(
     if not isinstance(session_id, str) or not session_id:
         raise AgentFailure("ACPInitError", "The agent answered session/new without a sessionId.")
     if len(session_id) > EXACT_CHARS:
-        told = f"The agent's sessionId has {len(session_id)} characters; at most {EXACT_CHARS} are kept."
+        told = f"The agent's sessionId has {len(session_id)} characters; at most {EXACT_CHARS} are allowed."
         raise AgentFailure("ACPInitError", told)
     memory = Memory.NEW if reason is None else Memory.LOST
     return Session(session_id, memory, parse_session(answer), reason)
@@ -297,7 +297,7 @@ async def _set(connection: Connection, method: str, params: Mapping[str, Any], d
     try:
         await connection.request(method, params, timeout=deadlines.option)
     except (RpcError, RequestTimeout) as error:
-        log.warning("agent did not take a setting", method=method, error=str(error))
+        log.warning("agent refused a setting", method=method, error=str(error))
         return False
     return True
 

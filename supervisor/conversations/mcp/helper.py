@@ -41,14 +41,14 @@ class Helper:
             searched = len(self._buffer)
             data = await self._process.stdout.receive_some(PIECE)
             if not data or searched > MAX_LINE:
-                raise HelperFailed("the helper for MCP servers ended before its time")
+                raise HelperFailed("the MCP helper process exited early")
             self._buffer += data
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         try:
             found: dict[str, Any] = orjson.loads(line)
         except orjson.JSONDecodeError:
-            raise HelperFailed("the helper for MCP servers said something odd") from None
+            raise HelperFailed("the MCP helper process sent an invalid answer") from None
         return found
 
     async def done(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Helper:
         try:
             await self._process.stdin.send_all(orjson.dumps(message) + b"\n")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise HelperFailed("the helper for MCP servers has ended") from error
+            raise HelperFailed("the MCP helper process exited") from error
 
 
 @asynccontextmanager
@@ -96,5 +96,5 @@ async def ask_helper(
         async with run_helper({**request, "timeout": seconds}, environment=environment, cwd=cwd) as helper:
             answer = await helper.done()
     if not answer:
-        raise HelperFailed("the helper for MCP servers did not answer in time")
+        raise HelperFailed("the MCP helper process did not answer in time")
     return answer

@@ -66,7 +66,7 @@ class McpLogins:
                 except NotLoggedIn as error:
                     if token.value == refused or not token.alive():
                         raise
-                    log.warning("a login to an MCP server was not renewed", reason=str(error))
+                    log.warning("login to MCP server not renewed", reason=str(error))
             if token.value == refused or not token.alive():
                 raise _ended(name)
             return token  # it may do for a moment yet
@@ -137,12 +137,12 @@ class McpLogins:
                         tokens = {**state["tokens"], "refresh_token": None}
                         await self.keep(server["url"], {**state, "tokens": tokens, "client_info": None})
                 except (HelperFailed, LoginsError) as error:
-                    raise CannotRenew(f"the login cannot be renewed: {error}") from error
+                    raise CannotRenew(f"cannot renew the login: {error}") from error
         reason = answer.get("error")
-        log.warning("a login to an MCP server was not renewed", reason=reason)
+        log.warning("login to MCP server not renewed", reason=reason)
         if answer.get("refused"):
             raise _ended(name)
-        raise CannotRenew(f"the login cannot be renewed now: {reason}. Try again later")
+        raise CannotRenew(f"cannot renew the login now: {reason}; try again later")
 
     async def _ask(self, op: str, server: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
         request = {"op": op, "server": dict(server), "state": dict(state)}
@@ -165,7 +165,7 @@ class McpLogins:
         except LoginsError as error:
             raise CannotRenew(str(error)) from error
         if descriptor is None:
-            raise CannotRenew("another program has been renewing the login for long. Try again later")
+            raise CannotRenew("another process has been renewing the login for too long; try again later")
         try:
             yield
         finally:
@@ -184,8 +184,8 @@ def _usable(token: Token, refused: str | None) -> bool:
 
 
 def _ended(name: str) -> NotLoggedIn:
-    return NotLoggedIn(f"the login has ended: `ostler mcp login {name}`")
+    return NotLoggedIn(f"the login has expired; run `ostler mcp login {name}`")
 
 
 def _nobody(name: str) -> str:
-    return f"nobody has logged in to it: `ostler mcp login {name}`"
+    return f"it requires a login; run `ostler mcp login {name}`"

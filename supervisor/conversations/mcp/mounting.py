@@ -111,7 +111,7 @@ class _LoggedIn:
         """The entry with its login in it. Raises NotLoggedIn, and what the store of logins raises."""
         logins = self._logins
         if logins is None:
-            raise NotLoggedIn("there are no logins here")
+            raise NotLoggedIn("this server stores no logins")
         plain = {key: value for key, value in entry.items() if key != "auth"}
         if self._peek:
             await logins.check(name, entry)
@@ -122,7 +122,7 @@ class _LoggedIn:
             return plain
         if token.expires_at is not None:
             self.without.append(
-                (name, "its login is not renewed while the agent runs: it speaks MCP over sse")
+                (name, "Ostler cannot renew its login while the agent runs, since it uses the sse transport")
             )
         headers = entry.get("headers") or {}
         given = {key: value for key, value in headers.items() if key.lower() != "authorization"}
@@ -193,9 +193,9 @@ def overview(running: tuple[Mounting, Mounted] | None, now: Mounting) -> str:
     """The answer to `/mcp`: what the running agent has (None: there is none), and what it will have."""
     lines: list[str] = []
     if running is None:
-        lines.append("No agent is running. When it starts, these MCP servers are mounted:")
+        lines.append("No agent is running. The next one gets these MCP servers:")
         lines += _listed(now.servers)
-        lines += _reasons("They cannot be mounted:", now.dropped)
+        lines += _reasons("Left out:", now.dropped)
     else:
         mounting, mounted = running
         lines.append("Active MCP servers:")
@@ -204,9 +204,9 @@ def overview(running: tuple[Mounting, Mounted] | None, now: Mounting) -> str:
         lines += _reasons("Notes:", mounted.notes)
         changes = _changes(mounting, now)
         if changes:
-            lines += ["", "The configuration has changed since. When the agent is restarted:", *changes]
+            lines += ["", "The configuration has changed. After a restart of the agent:", *changes]
     lines += [f"\n{note}" for note in now.notes]
-    lines += ["", "`ostler mcp` changes the servers; changes count from the next start of the agent."]
+    lines += ["", "`ostler mcp` changes the servers. The agent sees changes at its next start."]
     return "\n".join(lines)
 
 
@@ -231,13 +231,13 @@ def _changes(before: Mounting, now: Mounting) -> list[str]:
     lines = []
     for name, server in new.items():
         if name not in could:
-            lines.append(f"- {name} ({server.transport}, {_source(server)}) will be mounted")
+            lines.append(f"- {name} ({server.transport}, {_source(server)}) will be added")
         elif server != old[name]:
-            lines.append(
-                f"- {name} ({server.transport}, {_source(server)}) will be mounted with its new settings"
-            )
+            lines.append(f"- {name} ({server.transport}, {_source(server)}) will get its new settings")
     lines += [f"- {name} will be left out: {reason}" for name, reason in dropped.items()]
     lines += [
-        f"- {name} will be gone" for name in old if name not in new and name not in dropped and name in could
+        f"- {name} will be removed"
+        for name in old
+        if name not in new and name not in dropped and name in could
     ]
     return lines

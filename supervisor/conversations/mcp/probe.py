@@ -120,7 +120,7 @@ class McpProbe:
         """
         given = self.resolved(name, entry, secrets)
         if given.get("url") is None:
-            raise CannotTry("A command has no login: give it its credentials with --env")
+            raise CannotTry("A command has no login. Give it credentials with --env.")
         try:
             before = await self.logins.state(given["url"])
         except CredentialsFailure as error:

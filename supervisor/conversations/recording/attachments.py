@@ -116,14 +116,14 @@ class Original:
     def where(self) -> str:
         """In words, where the original is."""
         if not self.blobs:
-            return "the rest is lost: no more may be set aside in this turn, or conversation"
+            return "the rest is lost: the turn or the conversation is at its limit of attachments"
         last = "" if self.blobs == 1 else f" to {self.blob_id}-{self.blobs}"
         blobs = f"{'blob' if self.blobs == 1 else 'blobs'} {self.blob_id}{last}"
         if not self.dropped:
-            return f"the whole is {blobs}"
+            return f"all of it is in {blobs}"
         return (
-            f"the first {self.kept} bytes are {blobs}, the next {self.dropped} are lost: "
-            "no more may be set aside in this turn, or conversation"
+            f"the first {self.kept} bytes are in {blobs}, the next {self.dropped} are lost: "
+            "the turn or the conversation is at its limit of attachments"
         )
 
 

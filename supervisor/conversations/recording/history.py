@@ -9,9 +9,7 @@ from supervisor.conversations.recording.prompt import MCP_COMMAND
 from supervisor.conversations.recording.translate import BY_OSTLER
 from supervisor.events import ACPToolCallEvent, AgentErrorEvent, Event, new_event_id
 
-INTERRUPTED: Final = (
-    "Interrupted: the server stopped before this tool call ended; what it has done is not known."
-)
+INTERRUPTED: Final = "Interrupted: the server stopped before this tool call ended; its effects are unknown."
 
 REPEATED_BYTES: Final = 16 * 1024
 """Up to what size the first event of a call is repeated in the one that closes it, bytes: of thousands of

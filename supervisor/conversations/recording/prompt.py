@@ -58,14 +58,14 @@ def _image(url: str, *, images: bool) -> dict[str, Any]:
     match = _DATA_URI.fullmatch(url)
     if match is None:
         if url.startswith("data:"):
-            return text_block("[a picture that could not be read]")
+            return text_block("[an image that could not be read]")
         return resource_link_block(url, url.rsplit("/", 1)[-1] or "picture")
     try:
         base64.b64decode(match["data"], validate=True)
     except (binascii.Error, ValueError):
-        return text_block("[a picture that could not be read]")
+        return text_block("[an image that could not be read]")
     if not images:
-        return text_block(f"[a picture ({match['mime']}) that this agent cannot take]")
+        return text_block(f"[an image ({match['mime']}) that this agent does not support]")
     return image_block(match["data"], match["mime"])
 
 

@@ -85,7 +85,7 @@ class Recorder:
             self.log.append(rows, None, blobs)
         except TooLarge as error:
             # Nothing of it is stored. What was said is lost, the conversation is not.
-            log.warning("an event is too large to be stored", conversation=self.record.id, error=str(error))
+            log.warning("event is too large to store", conversation_id=self.record.id, error=str(error))
             value = {"kind": "too_large", "detail": str(error)}
             self.log.append([self._row(self.state("acp_dropped", value))])
 

@@ -46,7 +46,7 @@ class Reports:
     ) -> None:
         self._recorder = recorder
         self._record = recorder.record
-        self._logger = log.bind(conversation=recorder.record.id)
+        self._logger = log.bind(conversation_id=recorder.record.id)
         self._queue = queue
         self._nursery = nursery
         self._echo = echo
@@ -118,7 +118,7 @@ class Reports:
             except JournalError:
                 return  # the conversation is deleted, or the server is at its end
             except Exception:
-                self._logger.exception("the state could not be sent again")
+                self._logger.exception("cannot send the state again")
                 return
 
     # -- the agent ---------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class Reports:
         if memory is Memory.LOST:
             text = (
                 f"The agent's memory of this conversation could not be restored ({reason}). "
-                "A new session goes on from a transcript of what was said."
+                "A new session continues from a transcript."
             )
             message = Message(role="assistant", content=(TextContent(text=text),))
             self._recorder.write([MessageEvent(id=new_event_id(), source="environment", llm_message=message)])

@@ -412,7 +412,7 @@ def _end_of_action(
 
 def _words_for(call: ToolCallState, ending: Ending) -> str | None:
     if ending is Ending.INTERRUPTED:
-        return "Interrupted: the turn ended before this tool call did; what it has done so far is not known."
+        return "Interrupted: the turn ended before this tool call did; its effects are unknown."
     if ending is Ending.REJECTED:
         return call.rejection or "User rejected the action"
     return None

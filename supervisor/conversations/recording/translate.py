@@ -78,7 +78,7 @@ ARGUMENT_BYTES: Final = 256 * 1024
 within JSON, and few clients look at them."""
 
 
-BY_OSTLER: Final = "Answered by Ostler itself"
+BY_OSTLER: Final = "Answered by Ostler"
 """The summary of such an answer."""
 
 
@@ -477,7 +477,7 @@ class Translator:
         self._told = 0
         if self._untold:
             untold, self._untold = self._untold, 0
-            words = f"{untold} updates were dropped: a turn may tell {STATES_BYTES} bytes of them"
+            words = f"{untold} updates were dropped: they exceed {STATES_BYTES} bytes in one turn"
             self._state("updates_dropped", words, always=True)
         for call in list(self._calls.values()):
             self._end(call, Ending.INTERRUPTED)

@@ -43,7 +43,9 @@ class QueueFull(ConversationError):
     """As many messages wait in the conversation as may (429)."""
 
     def __init__(self, waiting: int) -> None:
-        super().__init__(f"{waiting} messages wait already. Wait until the agent has taken some of them up.")
+        super().__init__(
+            f"The queue is full: {waiting} messages wait. Try again when the agent has taken some."
+        )
 
 
 class AgentFailure(ConversationError):

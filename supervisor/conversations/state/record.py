@@ -96,7 +96,10 @@ class ConversationRecord:
         fields = orjson.loads(stored)
         version = fields.pop("version")
         if version > RECORD_VERSION:
-            raise RecordTooNew(f"conversation record version {version} is newer than {RECORD_VERSION}")
+            raise RecordTooNew(
+                f"the conversation's record has version {version}, this Ostler knows versions up to "
+                f"{RECORD_VERSION}; use the newer Ostler"
+            )
         known = {attribute.name for attribute in attrs.fields(cls)}
         values = {name: value for name, value in fields.items() if name in known}
         values["agent"] = agent_settings_from_dict(fields["agent"])

@@ -100,7 +100,7 @@ class Turn:
     def settle(self, stop_reason: str) -> Outcome:
         """The agent answered the prompt. Raises RuntimeError for a second answer."""
         if self.phase is TurnPhase.SETTLED:
-            raise RuntimeError("this turn has settled already")
+            raise RuntimeError("this turn is already settled")
         outcome = outcome_of(stop_reason, cancel_requested=self.cancelling)
         self.phase = TurnPhase.SETTLED
         self.stop_reason = stop_reason

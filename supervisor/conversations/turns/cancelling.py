@@ -35,7 +35,7 @@ class CancelLadder:
         self._queue = queue
         self._lifecycle = lifecycle
         self._permissions = permissions
-        self._logger = log.bind(conversation=conversation_id)
+        self._logger = log.bind(conversation_id=conversation_id)
 
     def begin(self, turn: Turn, run: Incarnation, nursery: trio.Nursery) -> None:
         """Cancel a turn of an agent whose session is open; the later steps are a task in `nursery`.

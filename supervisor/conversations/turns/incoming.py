@@ -66,7 +66,7 @@ class Incoming:
         self._held = held
         self._queue = queue
         self._journal = journal
-        self._logger = log.bind(conversation=recorder.record.id)
+        self._logger = log.bind(conversation_id=recorder.record.id)
 
     @property
     def _replaying(self) -> bool:
@@ -99,7 +99,7 @@ class Incoming:
             raise
         except Exception as error:
             # A fault of ours over one update ends the turn truthfully, not the connection by surprise.
-            self._logger.exception("an update could not be taken in")
+            self._logger.exception("update failed")
             if self._queue.turn is not None:
                 self._turns.break_down(error)
             if self._lifecycle.current is not None:
@@ -137,7 +137,7 @@ class Incoming:
 
     def noise(self, line: bytes) -> None:
         """A line that is no message: survived, and, of the first few, shown in the log."""
-        self._logger.info("agent wrote a line that is no message", line=line[:200])
+        self._logger.info("agent wrote a line that is not a message", line=line[:200])
 
     def oversize(self, frame: Oversize) -> None:
         """A message over a limit was thrown away: its conversation is told, and goes on.
@@ -157,7 +157,7 @@ class Incoming:
     def repeated(self, counted: Repeats) -> None:
         """More of what is told a few times only. Of lost messages their conversation is told, too."""
         self._logger.info(
-            "agent goes on with what is counted, no longer told one by one",
+            "agent repeated itself",
             what=counted.what,
             count=counted.count,
             bytes=counted.size,

@@ -148,7 +148,9 @@ class Permissions:
             )
             return _at_once(reject(request.options))
         if len(self._pending) >= WAITING_MAX:
-            raise RpcError(TOO_MANY, f"{WAITING_MAX} requests wait for a person already")
+            raise RpcError(
+                TOO_MANY, f"{WAITING_MAX} permission requests are waiting already; wait for an answer"
+            )
         key, outs = self._translator.ask(request.tool_call.raw)
         pending = Pending(key, request.options)
         self._pending.append(pending)

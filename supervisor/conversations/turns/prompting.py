@@ -171,7 +171,7 @@ class Prompting:
 def _too_silent(seconds: float) -> AgentFailure:
     return AgentFailure(
         "ACPPromptError",
-        f"The agent was silent for {seconds:.1f} s; its turn was given up.",
+        f"The agent was silent for {seconds:.1f} s; Ostler ended its turn.",
         kind="transient",
         retryable=True,
         user_action="retry",

@@ -52,7 +52,7 @@ class Runner:
         self._record = record
         self._recorder = recorder
         self._queue = queue
-        self._logger = log.bind(conversation=record.id)
+        self._logger = log.bind(conversation_id=record.id)
         # Its task, which begins and ends many times:
         self._scope: trio.CancelScope | None = None
         self._done: trio.Event | None = None
@@ -196,12 +196,12 @@ class Runner:
         assert done is not None
         try:
             # What is logged below of processes and connections names the conversation, too.
-            with bound_contextvars(conversation=self._record.id):
+            with bound_contextvars(conversation_id=self._record.id):
                 await self._work()
         except Exception as error:
             if self._context.journal.failure is not None:
                 # Nothing can be recorded any more, in any conversation: the server ends over that.
-                self._logger.warning("conversation ends with the journal")
+                self._logger.warning("conversation stopped: the journal failed")
                 self._queue.wanted = False
             else:
                 # A fault of ours stays in its conversation; its siblings go on.
@@ -296,7 +296,7 @@ class Runner:
         try:
             now = await self._context.launcher.mounting(self._record)
         except (CredentialsFailure, OSError) as error:
-            text = f"The configuration cannot be read: {error}"
+            text = f"Cannot read the configuration: {error}"
         else:
             run = self.agent.ready
             running = None if run is None or not run.usable else (run.plan.mounting, run.mounted)

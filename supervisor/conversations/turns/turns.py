@@ -54,7 +54,7 @@ class Turns:
         self._translator = translator
         self._reports = reports
         self._permissions = permissions
-        self._logger = log.bind(conversation=recorder.record.id)
+        self._logger = log.bind(conversation_id=recorder.record.id)
 
     def begin(self, item: Queued) -> Turn:
         """The message is about to be handed to the agent: it leaves the queue.
@@ -155,7 +155,7 @@ class Turns:
                 self._reports.run_failed(failure)
         except Exception:
             # A fault over a fault stays in its conversation, too: the task above it is the whole server's.
-            self._logger.exception("the failure could not be recorded")
+            self._logger.exception("cannot record the failure")
 
     def _clear(self) -> None:
         self._queue.turn = None
