@@ -1,4 +1,4 @@
-"""Session keys: who may talk to this server. No key configured means that the server is open."""
+"""Session keys: who may use this server. A server without keys is open."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""One connection of a client: it owns its descriptor, and whatever ends it ends all of it.
+"""One connection of a client: it owns its descriptor, and one call ends all of its tasks.
 
-Hypercorn speaks the protocols. But its tasks wait for each other (a reader for an answer's end, an answer for
-a queue that nobody empties, a stream for a window that never opens), and an end that one of them meets does
-not reach the others. So the end is made here: `Connection.end` closes the descriptor and cancels every task;
-it is called by whoever learns first - the reader of the client's leaving, a writer that fails, the protocol,
-or the watch (`Connection.overdue`), which looks at all connections once a second.
+Hypercorn speaks the protocols. But its tasks wait for each other: a reader for the end of an answer, an
+answer for a queue that nobody empties, a stream for a window that never opens. An end that one of them meets
+does not reach the others. So the end is made here: `Connection.end` closes the descriptor and cancels every
+task. Whoever learns of the end first calls it: the reader, a failing writer, the protocol, or the watch
+(`Connection.overdue`), which checks all connections once a second.
 """
 
 from __future__ import annotations

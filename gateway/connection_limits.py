@@ -1,4 +1,4 @@
-"""How many connections there may be, who has to go for whom, and what becomes of those that cannot stay."""
+"""Limits on connections: how many are allowed, which one yields to a new one, and how one is refused."""
 
 from __future__ import annotations
 

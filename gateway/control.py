@@ -1,4 +1,4 @@
-"""The control socket: a Unix socket in the state directory, by which operators get in at all times.
+"""The control socket: a Unix socket in the state directory, by which operators always get in.
 
 Who can open it is decided by the file system: the directory is the user's alone, and so is the file. The
 standard library alone, so that commands are quick.

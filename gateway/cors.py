@@ -1,9 +1,9 @@
-"""Which web pages may call the server from a browser (CORS).
+"""CORS: which web pages may call the server from a browser.
 
-Pages served from this machine may, on any port, with credentials; others when the operator names them. CORS
-only keeps a page from reading answers, and from requests that a form could not send. What a page can send
-without asking - a POST without a body, a WebSocket - is refused by its Origin, where no key stands in its way
-(`may_act`).
+Pages served from this machine may, on any port, with credentials; other pages need the operator's permission.
+CORS only keeps a page from reading answers, and from requests that a form could not send. Requests that a
+page can send without a preflight - a POST without a body, a WebSocket - are refused by their Origin where no
+key protects the server (`may_act`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Every failure of a request as a status and a JSON body. One table for the exceptions of the rooms below.
+"""Maps exceptions of requests to statuses and JSON bodies, in one table.
 
-Bodies have two shapes: 422 is an HTTPValidationError (`{"detail": [{"loc", "msg", "type"}]}`), everything
-else is `{"detail": "<one line>"}`; an unforeseen failure (500) adds `exception` and `error_id`, under
-which the log has the whole story. Never HTML.
+A body has one of two shapes: 422 is an HTTPValidationError (`{"detail": [{"loc", "msg", "type"}]}`),
+everything else is `{"detail": "<one line>"}`. An unforeseen failure (500) adds `exception` and `error_id`;
+the log has the traceback under that id. A body is never HTML.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The text frames of a WebSocket, past the layers that a message otherwise goes through.
+"""Writes text frames of a WebSocket without the layers that a message passes otherwise.
 
-From Quart to Hypercorn to wsproto each message becomes an object of each of them, for ten microseconds: a
-third of what is done for a piece of streamed text. So where many frames follow one another they are made
-here, as RFC 6455 has them, and the layers are asked only whether they still can be sent.
+On the way from Quart through Hypercorn to wsproto, each layer makes an object of each message. That takes ten
+microseconds, a third of the work for a piece of streamed text. So where many frames follow one another they
+are made here, by RFC 6455; the layers are only asked whether the socket is still open.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Under which names the server may be spoken to while it is open: against DNS rebinding.
+"""The host names that an open server answers to: protection against DNS rebinding.
 
-A foreign web page can have its own name resolve to this machine. Its requests then look to the browser like
-requests to the page's own server: no CORS rule holds them back, and reads carry no Origin. What gives them
-away is the Host header, which still has the page's name.
+A foreign web page can have its own name resolve to this machine. To the browser its requests are requests to
+the page's own server: no CORS rule holds them back, and reads carry no Origin. Only the Host header, which
+still has the page's name, gives them away.
 
-A server with session keys need not look: such a page has no key, and there is no cookie that a browser would
-add by itself. So reverse proxies may speak to it under whatever name they have. When the operator lists the
-names, they count there too.
+A server with session keys accepts every name: such a page has no key, and no cookie that a browser would add
+by itself. So reverse proxies can use any name. If the operator lists names, the list applies there too.
 """
 
 from __future__ import annotations

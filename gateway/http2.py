@@ -1,4 +1,4 @@
-"""HTTP/2 with Hypercorn, where a client may do all that the protocol allows and much that it does not."""
+"""HTTP/2 with Hypercorn, hardened against what clients may send by the protocol and beyond it."""
 
 from __future__ import annotations
 

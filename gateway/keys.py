@@ -1,12 +1,11 @@
-"""Session keys, master keys and secrets that the server is given: where they are taken from, and that nobody
-else reads them there.
+"""Where the server's session keys, master keys and secrets come from, and how they stay private.
 
-Three ways: variables, which are taken out of the environment; a file; a descriptor. What comes by file or
-descriptor goes into memory of the kernel's (memfd_create(2)) and is read by the server alone: a process of
-the same user may have opened the memory of the first process, the later warden, before that could hide
+There are three sources: variables, which are removed from the environment; a file; a descriptor. Content of a
+file or descriptor goes into kernel memory (memfd_create(2)), which the server alone reads. A process of the
+same user may have opened the memory of the first process, the later warden, before that process could hide
 itself.
 
-The standard library alone, and little of it: nothing is hidden before this is imported.
+The standard library alone, and little of it: nothing is hidden before this module is imported.
 """
 
 from __future__ import annotations

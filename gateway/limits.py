@@ -1,4 +1,4 @@
-"""How many conversations there may be."""
+"""The limit on conversations."""
 
 from __future__ import annotations
 

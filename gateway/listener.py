@@ -1,8 +1,9 @@
-"""From listening sockets to connections, with an end that always comes.
+"""Accepts connections on the listening sockets, and ends all of them within a bounded time.
 
-Hypercorn speaks the protocols; accepting is done here, because its own loop leaves things open. An exception
-in one connection would take down the server. It binds no port 0 that could be announced. And it knows no
-limit: who may stay is decided here (connection_limits.py), and what a connection's end is (connection.py).
+Hypercorn speaks the protocols. Accepting is done here, for three reasons: in Hypercorn's own loop an
+exception of one connection takes down the server, a port 0 is bound without telling which one it became, and
+there is no limit on connections. The limit is in `connection_limits`, the end of a connection in
+`connection`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Logging: one line per event on stderr. Never bodies, queries or keys.
 
-What cannot be written is lost and counted, and nothing else happens: the disk that is full is often the one
-that the log is on, too.
+A line that cannot be written is lost and counted; nothing else happens, since the full disk is often the disk
+of the log.
 """
 
 from __future__ import annotations

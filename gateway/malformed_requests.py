@@ -1,6 +1,6 @@
-"""Requests that nobody can make sense of: answered before the application sees them, and no faults of ours.
+"""Malformed requests: answered with 400 before the application sees them, and not logged as errors.
 
-Hypercorn passes on what its parser takes; Quart raises over some of it, which would be an internal error.
+Hypercorn passes on requests that Quart cannot read; without this check they would be internal errors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logins to MCP servers that clients of the wire see through: each a job, from its start to its outcome."""
+"""Logins to MCP servers that HTTP clients start: each is a job, from its start to its outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telling systemd how the server is: ready, stopping, and that its loop is still turning (sd_notify(3)).
+"""Tells systemd the state of the server: ready, stopping, and that the loop is alive (sd_notify(3)).
 
 Datagrams to a socket that the environment names; without one, nothing happens.
 """

@@ -1,4 +1,4 @@
-"""What the routes stand on: the rooms below, opened by the server and handed to the application."""
+"""The services that routes use: opened by the server and handed to the application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line in the log that others can cause as often as they like, and that is not said each time."""
+"""A log line that others can cause at will, written at most once per interval with a count."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""Who relays next: what agents say and what sockets are sent goes in slices, one at a time, behind all else.
+"""Fair scheduling of relays: agents' output and sockets' frames go in slices, one at a time, after all else.
 
-Trio knows no priorities: in each pass it runs every task that is ready, in any order. Twenty agents that
-flood us would each have their slice in every pass, and a request, which needs some ten passes, would wait for
-two hundred of them. So all that relays takes turns at one gate. It lets one slice through, and before it lets
-the next one through it waits until nothing else is ready, within bounds. Of those that wait, the one goes
-first that has relayed least: an agent that answers after a long silence overtakes those that flood.
+Trio has no priorities: in each pass it runs every task that is ready, in any order. Twenty flooding agents
+would each have their slice in every pass, and a request, which needs some ten passes, would wait for two
+hundred slices. So all relays take turns at one gate. The gate lets one slice through, then waits until
+nothing else is ready, within bounds, before it lets the next one through. Of the waiting relays the one that
+has relayed least goes first: an agent that answers after a long silence overtakes those that flood.
 
-The gate is no lock. Whoever was let through may wait for a socket, or end, without a word: nobody is held up.
+The gate is not a lock. A relay that was let through may wait for a socket, or end, without notice; it holds
+up nobody.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Work on paths that somebody else can make hang: in threads that are given up.
+"""Runs work on paths that others can make hang: in threads that can be abandoned.
 
-An agent, or a client, can name a file on a file system that never answers. A thread that waits there cannot
-be ended, but it can be left behind: whoever asked goes on, the thread counts against the limiter of its own
-kind until it ends, and the process ends without it.
+An agent or a client can name a file on a file system that never answers. A thread that waits there cannot be
+ended, but it can be abandoned: the caller continues, the thread counts against the limiter of its kind until
+it ends, and the process exits without it.
 """
 
 from __future__ import annotations

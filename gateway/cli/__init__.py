@@ -1,4 +1,4 @@
-"""The `ostler` command. Nothing is imported here at first: the process is to hide its keys before that."""
+"""The `ostler` command. This module imports nothing at first: the process hides its keys before that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ostler agents`: the catalogue, what of it is installed, and how an agent keeps to the protocol."""
+"""`ostler agents`: list the catalogue, install an agent, and test how an agent follows the protocol."""
 
 from __future__ import annotations
 

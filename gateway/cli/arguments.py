@@ -1,4 +1,4 @@
-"""What the arguments of all commands have in common: how help looks, which server, which conversation."""
+"""Arguments that all commands share: the layout of help, the server, the id of a conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who answers what an agent asks: a person in the terminal, or nobody."""
+"""Permission requests in the terminal: a person answers them, or they are refused."""
 
 from __future__ import annotations
 

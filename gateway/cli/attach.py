@@ -1,4 +1,4 @@
-"""`ostler attach`: what happens in a conversation, as it happens."""
+"""`ostler attach`: print the events of a conversation as they happen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ostler chat`: talking with an agent."""
+"""`ostler chat`: an interactive conversation with an agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What begins with a slash in a chat: commands of ours. All others are the agent's, which gets them."""
+"""Slash commands of a chat. Ostler handles those listed here; all others go to the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ostler doctor` looks at, one thing after the other. None of it changes anything."""
+"""The checks of `ostler doctor`. They change nothing."""
 
 from __future__ import annotations
 

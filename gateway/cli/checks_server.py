@@ -1,4 +1,4 @@
-"""What `ostler doctor` looks at of servers: the control socket of the state directory, and the address."""
+"""The checks of `ostler doctor` that look for a server: the control socket and the address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Talking to a running server over REST. The standard library alone: a command must start at once."""
+"""REST client for a running server. The standard library alone: a command must start at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of those who use agents, and what they set up with: their arguments."""
+"""Arguments of the commands for users of agents: `chat`, `run`, `conversations`, `agents`, `settings`, ..."""
 
 from __future__ import annotations
 

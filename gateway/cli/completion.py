@@ -1,7 +1,7 @@
-"""`ostler completion`: scripts that make shells complete what the parser knows, and what the server knows.
+"""`ostler completion`: shell scripts that complete commands, options and ids.
 
-The scripts ask `ostler completion SHELL -- WORDS...`, which answers with a line for each candidate: the word,
-and after a tab what it is. So there is one implementation, and the scripts never grow old.
+The scripts call `ostler completion SHELL -- WORDS...`, which prints a line for each candidate: the word, a
+tab, and a description. So there is one implementation, and the scripts never become outdated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a tool call changes in files, as lines of a diff. Pure."""
+"""Edits of files in a tool call, as lines of a diff. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation as a file: every event as a line of JSON, or Markdown for people."""
+"""`ostler conversations export`: a conversation as JSON lines, or as Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a command could not be done: one line for the person, and an exit status."""
+"""Errors of commands: one line on the terminal, and an exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ostler logs`: what an agent wrote to standard error, or the last frames between it and the server."""
+"""`ostler logs`: print the standard error of an agent, or the last frames between it and the server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`ostler mcp`: the servers of `mcp.json`, and those of the settings beside them.
+"""`ostler mcp`: manage the MCP servers of `mcp.json`, and show those of the settings.
 
-Both files of the state directory are read here, so that what is shown is the same with a running server and
-without one. Only `mcp.json` is written: the settings are the running server's.
+The command reads both files of the state directory itself, so that it shows the same with and without a
+running server. It writes only `mcp.json`: the settings belong to the running server.
 """
 
 from __future__ import annotations

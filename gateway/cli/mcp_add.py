@@ -1,4 +1,4 @@
-"""What `ostler mcp add` writes: an entry of `mcp.json` from its arguments. Pure."""
+"""The entry of `mcp.json` that `ostler mcp add` writes, from its arguments. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of `ostler mcp`. The standard library alone: every `ostler --help` comes by here."""
+"""The arguments of `ostler mcp`. The standard library alone: every `ostler --help` imports this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ostler mcp test|login|logout`: speaking to a server, with or without a running Ostler."""
+"""`ostler mcp test|login|logout`: connect to an MCP server, with or without a running Ostler."""
 
 from __future__ import annotations
 

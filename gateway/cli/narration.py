@@ -1,4 +1,4 @@
-"""What happens in a conversation, told to a person in a terminal or in a file."""
+"""The progress of a conversation, written for a person to a terminal or a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators' commands: their arguments."""
+"""Arguments of the operators' commands: `ps`, `status`, `restart`, `stop`, `logs`, `attach`, `secrets`."""
 
 from __future__ import annotations
 

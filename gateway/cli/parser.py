@@ -1,4 +1,4 @@
-"""The parser of the `ostler` command: what all commands can be told, and what is said about the rest."""
+"""The parser of the `ostler` command: the options of `serve`, and how the other commands are added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things are on this machine, as a server with this environment would have them."""
+"""Directories and keys on this machine, as a server with this environment would find them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Showing what the server answers: once, or again and again."""
+"""Prints the answer of the server, once or repeatedly (`--watch`)."""
 
 from __future__ import annotations
 

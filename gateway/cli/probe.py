@@ -1,7 +1,7 @@
-"""How an agent keeps to the protocol: each part of it is tried once, on a session of its own.
+"""`ostler agents probe`: test how an agent follows the protocol, each part on a session of its own.
 
 The agent is started as for a conversation, with the same environment and credentials, in an empty directory.
-It is allowed nothing: what it asks for is rejected.
+Its permission requests are rejected.
 """
 
 from __future__ import annotations

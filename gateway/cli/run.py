@@ -1,4 +1,4 @@
-"""`ostler run`: one prompt, how it goes, and the answer."""
+"""`ostler run`: run one prompt, show its progress, and print the answer."""
 
 from __future__ import annotations
 

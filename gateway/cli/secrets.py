@@ -1,4 +1,4 @@
-"""`ostler secrets`: what agents are given, by name. Values come in, and are never shown."""
+"""`ostler secrets`: the secrets of agents, by name. A value is read, and never printed."""
 
 from __future__ import annotations
 

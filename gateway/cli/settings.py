@@ -1,4 +1,4 @@
-"""`ostler settings`: what new conversations start with."""
+"""`ostler settings`: the settings of new conversations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request that starts a conversation: which agent, where, and who decides what it may do."""
+"""The request that starts a conversation: agent, working directory, permission policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ostler status`: the server."""
+"""`ostler status`: show the state of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One turn of a conversation, from a message to its outcome: what `run` and `chat` have in common."""
+"""One turn of a conversation, from a message to its outcome; `run` and `chat` share it."""
 
 from __future__ import annotations
 

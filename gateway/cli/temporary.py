@@ -1,9 +1,10 @@
-"""The server of a command that must have one: the one that runs, else one for as long as it is needed.
+"""The server of a command that requires one: the running server, else a temporary one.
 
-Several commands may need one at the same time, and a state directory has one server. So the first one starts
-it and writes down where it is (`TEMPORARY_FILE`, 0600: the address and a key made for it); those that come
-while it runs join it; the last one to leave ends it. Each holds a shared lock on `USERS_FILE` for as long as
-it uses the server. The kernel frees it however a command ends: who gets the exclusive lock is the last.
+Several commands may need one at the same time, and a state directory has one server. So the first command
+starts it and writes its address and a new key to `TEMPORARY_FILE` (0600). Commands that come while it runs
+join it, and the last one to leave ends it. Each command holds a shared lock on `USERS_FILE` while it uses the
+server. The kernel frees the lock however a command ends: the command that gets the exclusive lock is the
+last.
 """
 
 from __future__ import annotations

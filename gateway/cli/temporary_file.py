@@ -1,4 +1,4 @@
-"""The file that says where the server is that a command has started for the time, and with which key."""
+"""The file that names a temporary server's address and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees while nothing is said: that something goes on, since when, and how far it is."""
+"""The line that shows activity while the agent writes nothing: what runs, since when, how far."""
 
 from __future__ import annotations
 

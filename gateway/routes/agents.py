@@ -1,4 +1,4 @@
-"""For operators: the agents, one by one, and the server in figures."""
+"""Routes for operators: the agents, one by one, and the state of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For operators: which credential an agent would be started with, and why not with another. Never a value."""
+"""Routes for operators: which credential an agent would use, and why not another. Never a value."""
 
 from __future__ import annotations
 

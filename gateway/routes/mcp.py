@@ -1,4 +1,4 @@
-"""MCP servers: those of the settings, trying one, and logging in to one."""
+"""MCP servers: change those of the settings, test one, and log in to one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server itself: is it there, is it ready, what is it, how is it spoken to."""
+"""The server itself: liveness, readiness, description."""
 
 from __future__ import annotations
 

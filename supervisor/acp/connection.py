@@ -1,8 +1,8 @@
-"""An ACP connection over two byte streams: one reader, one writer, a task per request of the agent.
+"""An ACP connection over two byte streams: one reader, one writer, one task per request of the agent.
 
-Order is the point. Everything the agent sends is looked at by one task in the order of its arrival, and the
-hooks of the handler are plain calls in that task: an answer cannot overtake the updates before it, nor be
-overtaken by the ones after it. What takes time (a permission, a terminal) happens in child tasks.
+One task handles everything that the agent sends, in order of arrival, and calls the handler's hooks as plain
+functions. So an answer can neither overtake the updates before it, nor be overtaken by those after it. Slow
+work (a permission, a terminal) runs in child tasks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes wrong on a connection, as types; and what an agent's error means, from its code and its words."""
+"""Errors of a connection, and what an agent's error means, judged by its code and its text."""
 
 from __future__ import annotations
 

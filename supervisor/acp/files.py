@@ -1,11 +1,11 @@
-"""Reading and writing files below one directory, and nowhere else. Blocking: for worker threads.
+"""Reads and writes files below one directory only. Blocking: for worker threads.
 
-Paths come from the agent. They are resolved first, so that a link within the workspace works, and then opened
-step by step without following any link, so that one put there in between leads nowhere either. The root
-itself is resolved once, when the jail is made: an agent that exchanges its workspace for a link does not move
-its walls.
+The agent gives the paths. Each path is resolved first, so that links within the workspace work, and then
+opened step by step without following links, so that a link put there meanwhile leads nowhere. The root itself
+is resolved once, when the jail is made: an agent that replaces its workspace with a link does not move the
+walls.
 
-What this cannot see: another name of an outside file (a hard link) within the root is that file.
+One limit: another name of an outside file (a hard link) within the root is that file.
 """
 
 from __future__ import annotations

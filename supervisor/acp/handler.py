@@ -1,4 +1,4 @@
-"""What a connection calls when the agent sends something."""
+"""The calls that a connection makes when the agent sends something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What large messages are dealt with by: threads that all connections share, so that they are few."""
+"""Worker threads for large messages, shared by all connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of the output of commands: the last of each, and not too much of all together. Pure."""
+"""The output of terminals that is kept: the tail of each, within a limit for all together. Pure."""
 
 from __future__ import annotations
 

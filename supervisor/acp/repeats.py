@@ -1,6 +1,6 @@
-"""Telling of a thing a few times, and then counting it. No I/O.
+"""Reports an occurrence a few times, and then counts it. No I/O.
 
-Whatever an agent can make us say, it can make us say a million times.
+An agent can cause any report a million times.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the client side of the protocol offers an agent: files and terminals, inside the workspace."""
+"""The client methods that Ostler serves to an agent: files and terminals inside the workspace."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How much structure a frame has, found out from its bytes: what the parser would make of it costs far more.
+"""Estimates the structure of a frame from its bytes, before the parser would build far more.
 
 A frame of brackets is a Python object for every two bytes: 20 million of them take seconds to make, with the
-interpreter locked all the time, and gigabytes to keep. The counts here never are below the truth.
+GIL held all the time, and gigabytes of memory. The counts here are never below the truth.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A control group (version 2) per agent: what is in it cannot leave it, and is killed at one stroke.
+"""A cgroup (version 2) per agent: its processes cannot leave it, and one write kills all of them.
 
-To be had where the kernel has cgroup.kill (5.14) and the group that the server runs in was delegated to its
-user (systemd: `Delegate=yes`) or belongs to it. Everything here is a few small reads and writes.
+Available where the kernel has cgroup.kill (5.14) and the server's own cgroup is delegated to its user
+(systemd: `Delegate=yes`) or belongs to it. Everything here is a few small reads and writes.
 """
 
 from __future__ import annotations

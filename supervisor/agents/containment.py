@@ -1,8 +1,8 @@
-"""Nothing survives: one server's hold on the processes of its agents.
+"""Containment: one server's hold on the processes of its agents, so that none survives.
 
-Each agent has a mark (mark.py): its process tag, the processes that somebody waits for, and its control
-group where that level is used. While the server contains, orphans below it are handed to it instead of to the
-system's first process. It reaps those when they die, and ends those whose agent is no more.
+Each agent has a mark (mark.py): its process tag, the processes that a task waits for, and its cgroup where
+that level is used. While containment is open, the kernel hands orphans below the server to the server instead
+of to PID 1. The server reaps those that die, and ends those whose agent is gone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An agent's private data directory: made, and filled with what a fresh one has to hold."""
+"""An agent's private data directory: created, and filled with the files that a fresh one needs."""
 
 from __future__ import annotations
 

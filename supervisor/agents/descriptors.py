@@ -1,7 +1,7 @@
-"""File descriptors: how many this process may have, what they are for, and what its children get.
+"""File descriptors: the limit of this process, the shares of it, and what its children get.
 
-Each agent, terminal and client holds some. So each kind has a share of the limit, and a part is nobody's:
-for what is opened and closed again (files, looks at /proc, the starts of processes), and for operators.
+Each agent, terminal and client holds some. So each kind has a share of the limit. The rest is a reserve for
+what is opened and closed again (files, /proc, starts of processes), and for operators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How an agent's process ends, as values: the policy of its stop, the report of it, the exit status."""
+"""The end of an agent's process as values: stop policy, stop report, exit status."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An agent's environment, composed from named inputs by one pure function.
+"""Composes an agent's environment from named inputs. Pure.
 
-Nothing reaches an agent because the server happened to have it: of the server's own variables only those
-needed to find programs, speak the user's language and get through proxies are passed on.
+Of the server's own variables an agent gets only those that it needs to find programs, speak the user's
+language and get through proxies.
 """
 
 from __future__ import annotations

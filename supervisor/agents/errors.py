@@ -1,4 +1,4 @@
-"""Why an agent's program is not there to be run, or could not be started."""
+"""Errors of installing and starting an agent's program."""
 
 from __future__ import annotations
 

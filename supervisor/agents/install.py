@@ -1,7 +1,7 @@
-"""Agents' programs: installed once, at a pinned version, into a directory of our own, and run directly.
+"""Installs agents' programs at a pinned version into a directory of Ostler, once, to run them directly.
 
-No launch goes through npx: that would cost two processes that do not pass signals on, and an install inside
-the time an agent has to start. What is installed is what the bundled lock file names, checked against its
+No start goes through npx: that would cost two processes that do not pass signals on, and an installation
+within the time that an agent has to start. npm installs what the bundled lock file names, and checks the
 hashes; install scripts do not run.
 """
 

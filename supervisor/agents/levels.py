@@ -1,4 +1,4 @@
-"""How strongly agents are contained: the levels, what each needs, and which one can be had here."""
+"""Containment levels: what each requires, and which one is available here."""
 
 from __future__ import annotations
 

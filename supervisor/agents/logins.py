@@ -1,4 +1,4 @@
-"""The logins that providers' own tools left on this machine. All of it blocks, except what is async."""
+"""Finds the logins that providers' own tools left on this machine. Blocking, except what is async."""
 
 from __future__ import annotations
 

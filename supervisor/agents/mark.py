@@ -1,4 +1,4 @@
-"""What tells the processes of one agent from all others, and what no agent may take for its own."""
+"""What identifies the processes of one agent, and which processes it can never own."""
 
 from __future__ import annotations
 

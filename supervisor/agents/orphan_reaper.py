@@ -1,7 +1,7 @@
-"""Reaping orphans at the start: what an earlier server of the same state directory left is ended first.
+"""Ends the processes that an earlier server of the same state directory left, before the next one starts.
 
-That takes both the server and its warden to have been killed at once, or a server without a warden. Whoever
-reaps must hold the lock of the state directory, so that no other server uses it.
+There are such processes when server and warden were killed at once, or when a server ran without a warden.
+The caller must hold the lock of the state directory, so that no other server uses it.
 """
 
 from __future__ import annotations

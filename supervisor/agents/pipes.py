@@ -1,5 +1,4 @@
-"""The reading ends of an agent's pipes: one that ends with the agent, and a bounded memory of what it
-said."""
+"""The reading ends of an agent's pipes: one ends with the agent, one keeps a bounded tail."""
 
 from __future__ import annotations
 

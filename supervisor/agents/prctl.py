@@ -1,6 +1,6 @@
-"""What a process can tell the kernel about itself: who gets its orphans, what happens when its parent dies.
+"""Calls of prctl(2) for this process: adopt orphans, die with the parent, hide the memory.
 
-Linux only (prctl(2)); elsewhere everything here says that it cannot be had.
+Linux only; elsewhere every function here reports that the call is unavailable.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""An agent's process: spawned, watched, and ended with everything it started.
+"""An agent's process: spawned, watched, and ended with every process that it started.
 
-What starts it is not this process (see spawning.py), but the kernel hands it to this one before its program
-runs. Exit is learned from a pidfd, never from end of file, as a grandchild may hold the pipes. The dead
-leader stays unreaped until the block is left, so that its number cannot be given to a stranger while its
-session is swept.
+The spawner starts it (see spawning.py), but the kernel hands it to this process before its program runs. Its
+exit comes from a pidfd, never from end of file, since a grandchild may hold the pipes. The dead leader stays
+unreaped until the block is left, so that its PID cannot go to a stranger while its session is reaped.
 """
 
 from __future__ import annotations

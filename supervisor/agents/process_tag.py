@@ -1,9 +1,9 @@
-"""A mark on processes that neither a session of their own nor an emptied environment takes off.
+"""A tag on processes that survives setsid(2) and an emptied environment.
 
-What a process inherits, keeps over exec, does not use, and shows to everybody in /proc is little. A resource
-limit is such a thing, and one limit has had no effect since Linux 2.4.25: RLIMIT_LOCKS, "Max file locks" in
-/proc/PID/limits (getrlimit(2)). Its soft value carries a number here: which state directory a process belongs
-to, and which agent of that server. Only a process that sets this very limit itself gets rid of it.
+Few attributes are inherited, kept over exec, unused by programs, and visible in /proc. A resource limit is
+one, and one limit has had no effect since Linux 2.4.25: RLIMIT_LOCKS, "Max file locks" in /proc/PID/limits
+(getrlimit(2)). Its soft value carries a number: which state directory a process belongs to, and which agent
+of that server. Only a process that sets this very limit itself gets rid of the tag.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""When a crashed agent is started again, and when it is given up. Pure: times go in, decisions come out.
+"""When a crashed agent is restarted, and when it is parked. Pure: times in, decisions out.
 
-The rule is OTP's `transient` child under `one_for_one`: an agent that ended abnormally is started again by
-itself and for itself, with growing pauses, until it has used up its budget. Then it is parked: a crash loop
-costs money and heat, and helps nobody. What is no crash never comes here: an orderly exit, a stop that was
-asked for, missing credentials, a rate limit.
+The rule is OTP's `transient` child under `one_for_one`: an agent that ended abnormally is restarted alone,
+with growing pauses, until its budget of crashes is used up. Then it is parked: a crash loop costs money and
+helps nobody. Ends that are not crashes never come here: an orderly exit, a requested stop, missing
+credentials, a rate limit.
 """
 
 from __future__ import annotations

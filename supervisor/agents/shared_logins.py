@@ -1,15 +1,15 @@
-"""Credential files that several agents use and rotate, without destroying each other's login.
+"""Credential files that several agents share and rotate without invalidating each other's login.
 
-A refresh token counts once: whoever uses it gets the next one, and a copy of the old one that is used later
-may cost the login. So agents with one login share one file: every data directory has a hard link to it, and
-what one agent writes in place all others see. The file stands for a *lineage*: the value that was given, and
-all that it became. A value of the same lineage, wherever it is given, leads to that file; a value that is not
-is a new login, with a file of its own.
+A refresh token works once: its user gets the next one, and a later use of an old copy may cost the login. So
+agents with one login share one file: every data directory has a hard link to it, and what one agent writes in
+place, all others see. The file stands for a *lineage*: the value that was given, and all its rotations. A
+value of the same lineage leads to that file wherever it is given; any other value is a new login with a file
+of its own.
 
-What an agent left is looked at when it has ended, and at every start (so that a killed server loses
-nothing): a file that was replaced instead of written in place is merged, the later rotation wins, and the
-newest value is offered to whoever keeps the secret, with the lineage, so that a value that somebody else
-put there meanwhile stays.
+The file is checked when an agent has ended, and at every start, so that a killed server loses nothing. A file
+that an agent replaced instead of writing in place is merged; the later rotation wins. The newest value is
+offered to the secret's keeper together with the lineage, so that a value that somebody else stored meanwhile
+stays.
 """
 
 from __future__ import annotations

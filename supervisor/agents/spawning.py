@@ -1,4 +1,4 @@
-"""Starting a process without waiting for its exec on the event loop, or holding the interpreter meanwhile.
+"""Starts a process without waiting for its exec on the event loop, or holding the GIL meanwhile.
 
 By the spawner (spawner_link.py) or, where there is none, by a thread.
 """

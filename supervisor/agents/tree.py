@@ -1,15 +1,15 @@
-"""Which processes belong to an agent, and how they are ended.
+"""Finds the processes that belong to an agent, and ends them.
 
 A process group is not enough: agents put their shells and tool servers into sessions of their own. A process
-counts as an agent's when it descends from the agent, was seen to descend from it earlier, is in its session
-or process group, or carries its tag (see process_tag.py) or, where tags cannot be had, its marker variable.
+belongs to an agent when it descends from the agent, was seen to descend from it earlier, is in its session or
+process group, or carries its tag (see process_tag.py) or, where tags are unavailable, its marker variable.
 
-Marks can be forged, and looks at /proc can be unlucky. So what a tree can never hold is a value of its own
-(`Bounds`), used where trees are made and once more before a signal is sent: the server with all above it, the
-spawner, and other agents' leaders with all below them.
+Marks can be forged, and reads of /proc race. So the processes that a tree can never hold are a value of their
+own (`Bounds`), checked where trees are made and once more before a signal is sent: the server with all above
+it, the spawner, and other agents' leaders with all below them.
 
 Everything here is synchronous and reads all of /proc (tens of microseconds per process): callers on the event
-loop use a thread. Where there is no /proc only the process group is known.
+loop use a thread. Without /proc only the process group is known.
 """
 
 from __future__ import annotations

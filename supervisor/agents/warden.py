@@ -1,17 +1,18 @@
-"""The process above the server: it sees to it that nothing outlives the server, and starts it again.
+"""The warden, the parent process of the server: it ends what the server leaves, and restarts the server.
 
-The process that the operator started becomes it, before it has imported much (lifeline.py): the standard
-library alone, some 10 MB. It is the one that orphans are handed to, so that whatever the server leaves comes
-here, whoever its parents were and whatever session or environment it has made itself.
+The process that the operator started becomes the warden, before it has imported much (lifeline.py): the
+standard library alone, some 10 MB. It is the subreaper, so every orphan that the server leaves comes to it,
+whatever its parents, session and environment.
 
-Servers are forked from it, and execute nothing. An exec would lay the environment open to every process of
-the user until the new program hides itself, and whoever has opened /proc/<pid>/mem in that moment could
-read it for ever after; the child of a process that is hidden is hidden from its first moment on (prctl.py).
+Servers are forked from the warden, and execute no program. An exec would open the environment to every
+process of the user until the new program hides itself, and a process that has opened /proc/<pid>/mem in that
+moment could read it for ever after. The child of a hidden process is hidden from its first moment on
+(prctl.py).
 
-The server's end is the warden's: it kills until it has no child left, then ends with the server's status,
-with 128 + n when that was signal n. A server that was killed, or crashed after it had begun to serve, is
-started again instead. Its listening sockets have been given here by then and go to the next one, so that
-the port stays and clients that connect meanwhile wait instead of being refused.
+When the server ends, the warden kills its children until none is left, then ends with the server's status, or
+with 128 + n for signal n. A server that was killed, or crashed after it had begun to serve, is restarted
+instead. It has given its listening sockets to the warden by then, which hands them to the next one. So the
+port stays, and clients that connect meanwhile wait instead of being refused.
 """
 
 from __future__ import annotations

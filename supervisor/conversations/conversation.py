@@ -1,4 +1,4 @@
-"""One conversation: its record, its queue of messages, and what can be asked of it."""
+"""One conversation: its record, its queue of messages, and the operations on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor: the nursery of all conversations of a server."""
+"""The supervisor: owns the nursery of all conversations of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator sees of the agents, and the figures of the whole server."""
+"""The operator's view of the agents, and the metrics of the whole server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encryption of short texts: Fernet, as clients of this wire know it. One key makes, several open."""
+"""Encrypts short texts with Fernet, as clients of this wire expect it. One key encrypts, several decrypt."""
 
 from __future__ import annotations
 

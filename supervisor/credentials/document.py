@@ -1,4 +1,4 @@
-"""The layout of the secret file: names and descriptions in clear, values as tokens. Pure."""
+"""The layout of the secret file: names and descriptions in the clear, values encrypted. Pure."""
 
 from __future__ import annotations
 

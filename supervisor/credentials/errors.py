@@ -1,4 +1,4 @@
-"""What can go wrong with stored secrets. No message ever holds a value."""
+"""Errors of stored secrets. No message ever holds a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets that are given to the server from outside: directories of files, and variables."""
+"""Secrets from outside the store: directories of files, and variables."""
 
 from __future__ import annotations
 

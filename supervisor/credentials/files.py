@@ -1,4 +1,4 @@
-"""Private files: whole or not there, and for our eyes only. All of it blocks: call it in a thread."""
+"""Private files, mode 0600, written as a whole or not at all. Blocking: call it in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeping known secret values out of what an agent says, in every form that they are likely to take. Pure.
+"""Masks known secret values in what an agent says, in every form that they are likely to take. Pure.
 
 A value is looked for as it is, as it stands in JSON, in a URL, and in base64, at any alignment. Of values
 that are JSON documents or several lines, the parts that are secrets by themselves count too.

@@ -1,4 +1,4 @@
-"""A secret value that does not show itself, and the rules of names and values."""
+"""A secret value that never prints itself, and the rules for names and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a conversation's secret comes from, as a start request spells it."""
+"""The source of a conversation's secret, as a start request spells it."""
 
 from __future__ import annotations
 

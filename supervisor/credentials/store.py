@@ -1,4 +1,4 @@
-"""The store of global secrets: names in clear, values encrypted, one private file."""
+"""The store of global secrets: names in the clear, values encrypted, one private file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written as one: appends and calls of many conversations, turned into few statements."""
+"""One batch of writes: appends and calls of many conversations, turned into few statements."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Removing the events of conversations that were deleted, a little at a time, between other writes.
+"""Removes the events of deleted conversations in small steps, between other writes.
 
-In one transaction a million events take 7 s, and nothing else is written meanwhile. What is left at the end
-of the process is removed by the next one: the file says which conversations are to be erased.
+In one transaction a million events take 7 s, and nothing else is written meanwhile. The next process removes
+what is left when this one ends: the file lists the conversations to erase.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Everything that the journal raises of its own."""
+"""Errors of the journal."""
 
 from __future__ import annotations
 

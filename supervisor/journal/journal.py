@@ -1,4 +1,4 @@
-"""The journal as the rest of Ostler sees it: conversations, their records, and their logs."""
+"""The journal's interface: conversations, their records, and their logs."""
 
 from __future__ import annotations
 

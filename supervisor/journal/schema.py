@@ -1,4 +1,4 @@
-"""The schema of the journal file and the way from an older one to it.
+"""The schema of the journal file, and its migrations.
 
 A file carries its version in the table `schema_version`. Migrations only go forward, each in a transaction of
 its own, so that a server killed in between leaves a file of some whole version. A released script is never

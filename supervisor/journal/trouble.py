@@ -1,10 +1,10 @@
-"""What is wrong when SQLite cannot write, and whether that passes. Pure.
+"""Classifies errors of SQLite: what is wrong, and whether it passes. Pure.
 
-Three kinds. What *passes* is tried again, with everything that is queued kept: a full disk, a lock of another
-process, a disk that fails for a moment, too few file descriptors or too little memory. What is its *own*
-fault - a value that SQLite does not take, an id that is there already - costs one conversation what it had
-queued, and no other. What *lasts* ends the journal: a file that is no database, is damaged, may not be
-written, or is gone.
+There are three kinds. An error that *passes* is retried, and everything queued is kept: a full disk, a lock
+of another process, a disk that fails for a moment, too few file descriptors or too little memory. An error of
+its *own* - a value that SQLite refuses, an id that exists already - costs one conversation its queued writes,
+and no other. An error that *lasts* ends the journal: the file is not a database, is damaged, read-only, or
+gone.
 """
 
 from __future__ import annotations

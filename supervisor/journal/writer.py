@@ -1,12 +1,11 @@
-"""The one thread that writes, and group commit.
+"""The writer: one thread, with group commit.
 
-Everything that gathered while the last transaction ran is the next transaction. For each one the Trio side is
+Everything that gathered during the last transaction is the next transaction. For each one the Trio side is
 woken once, with what it needs to move the high-water marks.
 
-A failure that passes (see `trouble`) stops nothing: the thread keeps what it could not write and tries again,
-and what comes meanwhile is queued behind it. The queue has a bound since who produces much waits in `room`,
-and who wants to begin something is refused (`check`). Calls are not kept: they are told at once that nothing
-was stored, so that whoever tries again does nothing twice.
+An error that passes (see `trouble`) stops nothing: the thread keeps what it could not write and retries, and
+new writes queue behind it. The queue is bounded: producers wait in `room`, and new work is refused (`check`).
+Calls are not kept: they fail at once, with nothing stored, so that a caller who retries does nothing twice.
 """
 
 from __future__ import annotations

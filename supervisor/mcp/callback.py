@@ -1,4 +1,4 @@
-"""Where a browser comes back to after a login: a loopback address that takes one answer."""
+"""The loopback address that a browser returns to after a login; it takes one answer."""
 
 from __future__ import annotations
 

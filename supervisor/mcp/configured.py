@@ -1,7 +1,7 @@
-"""Which MCP servers a conversation has: those of the file and those that are its own, by name. Pure.
+"""The MCP servers of a conversation: those of the file and its own, merged by name. Pure.
 
-A conversation's own servers (its start request's and, below these, those that the settings had when it was
-started) go before those of `mcp.json` of the same name, also where they are disabled.
+A conversation's own servers take precedence over those of `mcp.json` with the same name, also when they are
+disabled. They are those of its start request and, below these, those that the settings had at its start.
 """
 
 from __future__ import annotations

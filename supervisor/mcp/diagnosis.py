@@ -1,4 +1,4 @@
-"""Why a connection to an MCP server failed, and what a person should look at."""
+"""Explains why a connection to an MCP server failed, and what to check."""
 
 from __future__ import annotations
 

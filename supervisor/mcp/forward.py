@@ -1,4 +1,4 @@
-"""What of the MCP servers an ACP agent is told in session/new."""
+"""Converts MCP servers to the form that `session/new` requires."""
 
 from __future__ import annotations
 

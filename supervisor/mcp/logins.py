@@ -1,7 +1,7 @@
-"""Logins to MCP servers, encrypted on the disk: `mcp-logins.json` in the state directory.
+"""Logins to MCP servers, encrypted on disk: `mcp-logins.json` in the state directory.
 
-A login is what `helper.py` calls its state. It belongs to an address: under another one, the name of a server
-means nothing. The file is shared by the server and the commands.
+A login is the state of `helper.py`. It belongs to an address: under another address the name of a server
+means nothing. The server and the commands share the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that one user's programs share: private, exchanged as a whole, changed by one of them at a time."""
+"""Private files that the programs of one user share: replaced as a whole, under a lock."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A loopback address that stands for a remote MCP server behind a login, and adds the token of the moment.
+"""A loopback proxy for a remote MCP server behind a login: it adds the current token.
 
-Agents keep the headers that they are told at their start, and access tokens end sooner than conversations do.
-So where a token expires, the agent is told this address instead: all it has is a path that nobody can guess,
+Agents keep the headers that they get at their start, and access tokens expire before conversations end. So
+where a token expires, the agent gets this address instead. The agent has only a path that nobody can guess,
 and the token never leaves the server. One proxy serves the servers of one agent, and ends with it.
 """
 

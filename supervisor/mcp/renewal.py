@@ -1,4 +1,4 @@
-"""A login to an MCP server in the hands of the SDK: its state, and what is asked for it later.
+"""The state of a login for the MCP SDK, and the later steps: refresh and revoke.
 
 Runs in the process of `helper.py` alone, and imports the SDK only when it is used.
 """

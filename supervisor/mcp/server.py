@@ -1,4 +1,4 @@
-"""One MCP server entry as settings and start requests hold it."""
+"""One MCP server entry, as settings and start requests hold it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How long what an agent says may be where it is no prose: ids, names, lists, whole answers. Pure.
+"""Limits on the parts of an agent's answers that are not prose: ids, names, lists. Pure.
 
-What is kept of an answer for as long as its session lives, or shown to clients with every look at a
-conversation, has a bound here. Prose and payloads have theirs where events are made of them.
+Whatever is kept of an answer for the life of a session, or shown to clients with a conversation, has a bound
+here. Prose and payloads have their bounds where events are made of them.
 """
 
 from __future__ import annotations

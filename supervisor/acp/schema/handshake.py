@@ -1,4 +1,4 @@
-"""`initialize`: who the agent is and what it can do, who we are and what we can do."""
+"""`initialize`: the agent's name and capabilities, and ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`session/request_permission`: what the agent wants to do, and the answers that it offers."""
+"""`session/request_permission`: the action, and the options that the agent offers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent tells while it works, and in between: the types of `session/update`.
+"""The types of `session/update`: what an agent reports during a turn and between turns.
 
 `raw` is each update as it came.
 """

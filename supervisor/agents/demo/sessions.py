@@ -1,4 +1,4 @@
-"""What the demo remembers: one small JSON file per session."""
+"""The demo's sessions: one small JSON file each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo does with a prompt, as a script: a generator that says what it waits for.
+"""The demo's turn as a script: a generator that yields what it waits for.
 
 It yields ``Pause`` (resumed with None) and ``Ask`` (resumed with the client's answer); ``TurnCancelled``
 thrown into it ends it. Everything else happens through ``update``, at once.

@@ -1,4 +1,4 @@
-"""JSON-RPC lines on the standard streams, with a clock: what the agent does is decided by who holds this."""
+"""JSON-RPC lines on the standard streams, with a clock. The agent on top of it decides what to do."""
 
 from __future__ import annotations
 

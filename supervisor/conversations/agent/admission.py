@@ -1,9 +1,8 @@
-"""How many agents may live, and how many may start at the same time; who has to make room.
+"""Limits on agents: how many live, how many start at the same time, and which one makes room.
 
-An agent's tree takes 300 MB to several GB, and some file descriptors of the server. So there are limits: on
-agents, on starts at a time, on memory, and on what the descriptors allow. At a limit, agents that do nothing
-are hibernated, the one idle longest first; where none can be, a start waits in a queue, or is refused, as
-configured.
+An agent's process tree takes 300 MB to several GB, and some file descriptors of the server. So agents,
+concurrent starts, memory and descriptors are limited. At a limit, idle agents are hibernated, the one idle
+longest first. If none is idle, a start waits in a queue, or is refused, as configured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What it takes to start the agent of a conversation: program, environment, credentials, MCP servers."""
+"""Prepares the start of a conversation's agent: program, environment, credentials, MCP servers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""One conversation's agent over all its incarnations: started when it is needed, started again after a
-crash, hibernated when idle, stopped in order. What an agent says is not the lifecycle's business.
+"""The lifecycle of one conversation's agent, over all its incarnations.
+
+It starts the agent on demand, restarts it after a crash, hibernates it when idle, and stops it in order. What
+an agent says is handled elsewhere (`turns.incoming`).
 """
 
 from __future__ import annotations

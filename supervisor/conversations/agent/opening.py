@@ -1,4 +1,4 @@
-"""From a running process to an agent that can be prompted: handshake, session, model and mode."""
+"""Brings a running process to an agent that takes prompts: handshake, session, model and mode."""
 
 from __future__ import annotations
 

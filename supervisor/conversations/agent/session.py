@@ -1,4 +1,4 @@
-"""Getting a session out of an agent: handshake, credentials, and the ladder new / resume / load.
+"""Opens a session: handshake, credentials, and the ladder new / resume / load.
 
 Nothing here knows a process: these are steps over one connection, each with its deadline.
 """

@@ -1,4 +1,4 @@
-"""Runs the process that speaks to an MCP server (`supervisor.mcp.helper`), and ends all of it."""
+"""Runs the MCP helper process (`supervisor.mcp.helper`), and ends its whole tree."""
 
 from __future__ import annotations
 

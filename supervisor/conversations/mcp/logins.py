@@ -1,4 +1,4 @@
-"""Access tokens for MCP servers that want OAuth: kept, and renewed before they expire."""
+"""Access tokens for MCP servers that require OAuth: stored, and renewed before they expire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The MCP servers of one conversation: gathered when its agent is started, and what became of them."""
+"""The MCP servers of one conversation: gathered at the agent's start, and which of them it got."""
 
 from __future__ import annotations
 

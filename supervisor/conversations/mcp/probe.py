@@ -1,4 +1,4 @@
-"""Connecting to an MCP server as an agent would, to see whether it works; and logging in to it."""
+"""Connects to an MCP server as an agent would, to test it; and logs in to it."""
 
 from __future__ import annotations
 

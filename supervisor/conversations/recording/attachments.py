@@ -1,7 +1,7 @@
-"""Originals of what is too large for an event: set aside as blobs, in pieces, and not without end. Pure.
+"""Attachments: originals that are too large for an event, stored as blobs within a limit. Pure.
 
-What an agent can fill the disk with has a bound for each turn and one for each conversation. What is beyond
-them is dropped and counted, and the event says so.
+The limit holds for each turn and for each conversation, so that an agent cannot fill the disk. Bytes beyond
+it are dropped and counted, and the event says so.
 """
 
 from __future__ import annotations

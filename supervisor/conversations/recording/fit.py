@@ -1,7 +1,7 @@
-"""The last look at an event before it is stored: none is larger than a client can receive. Pure.
+"""The last check of an event before it is stored: none is larger than a client can receive. Pure.
 
-What makes events large is cut where they are made (`clip`, `gather`), by the bytes of the text. Written as
-JSON some text takes six times as much; and a fault of ours must not make a conversation unreadable either.
+Large values are cut where events are made (`clip`, `gather`), by the bytes of the text. Written as JSON some
+text takes six times as much, and a bug of Ostler must not make a conversation unreadable either.
 """
 
 from __future__ import annotations

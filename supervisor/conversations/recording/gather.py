@@ -1,7 +1,7 @@
-"""A text that comes in pieces, gathered within bounds: what is beyond them is set aside in blobs. Pure.
+"""A streamed text, gathered within bounds; what exceeds them goes to blobs. Pure.
 
-However long the text gets, its head and its tail are in memory and no more than one blob of the rest; each
-byte is moved a fixed number of times, whatever the sizes of the pieces.
+However long the text gets, only its head, its tail and at most one blob of the rest are in memory. Each byte
+is moved a fixed number of times, whatever the sizes of the pieces.
 """
 
 from __future__ import annotations

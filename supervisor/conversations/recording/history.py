@@ -1,4 +1,4 @@
-"""Reading journalled events back: what was said, and what was left open. Pure; events are stored dicts."""
+"""Reads stored events back: the messages, and the open tool calls. Pure; events are stored dicts."""
 
 from __future__ import annotations
 

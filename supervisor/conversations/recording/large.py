@@ -1,7 +1,7 @@
-"""Making little of what is large before a conversation sees it, in the connection's worker thread. Pure.
+"""Cuts large messages in the connection's worker thread, before a conversation sees them. Pure.
 
-A text of megabytes becomes pieces, as if the agent had streamed it. Of everything else each member is cut as
-an event would cut it, with its whole set aside, so that what the Trio thread is left with is small.
+A text of megabytes becomes pieces, as if the agent had streamed it. Every other member is cut as an event
+would cut it, with the original set aside, so that little is left for the Trio thread.
 """
 
 from __future__ import annotations

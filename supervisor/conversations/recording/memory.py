@@ -1,4 +1,4 @@
-"""Giving memory back to the system once a flood is over."""
+"""Returns memory to the system after a flood."""
 
 from __future__ import annotations
 

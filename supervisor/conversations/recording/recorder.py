@@ -1,4 +1,4 @@
-"""From translated events to the journal: times, tree links, bytes. Synchronous, in arrival order.
+"""Writes translated events to the journal: times, tree links, bytes. Synchronous, in arrival order.
 
 The recorder is the only writer of its conversation's log, so that the order of what is appended and of
 what is streamed is the order in which it was said.

@@ -1,4 +1,4 @@
-"""How a conversation's state is told: the events of its runs' beginnings, pauses and ends."""
+"""The events that report a conversation's state: at the beginning, pause and end of a run."""
 
 from __future__ import annotations
 

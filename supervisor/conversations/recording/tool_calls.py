@@ -1,4 +1,4 @@
-"""A tool call of an agent, gathered from its updates, and the events it becomes. Pure.
+"""A tool call, gathered from its updates, and the events that it becomes. Pure.
 
 Every call gives exactly two events: one when it starts, one when it ends. They have the same ids and
 places in both vocabularies; only their form differs:

@@ -1,4 +1,4 @@
-"""What was said and done so far, for an agent that lost its memory."""
+"""A transcript of the conversation, for an agent that lost its memory."""
 
 from __future__ import annotations
 

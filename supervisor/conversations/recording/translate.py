@@ -1,13 +1,13 @@
-"""An agent's `session/update`s into events, in order and with boundaries. Pure: values in, values out.
+"""Translates an agent's `session/update`s into events, in order. Pure: values in, values out.
 
-Text and thoughts gather in a *segment*. Its id is minted when it opens and announced by the streamed
-deltas; when it closes it becomes the durable event of that id: a MessageEvent where something follows it
-(a tool call, a new message, the end of a turn that was no success), or the turn's FinishAction where the
-turn ends with it. Thoughts go to `reasoning_content`.
+Text and thoughts gather in a *segment*. Its id is minted when it opens, and the streamed deltas announce it.
+When it closes, it becomes the durable event of that id: a MessageEvent if something follows it (a tool call,
+a new message, a turn that did not succeed), or the turn's FinishAction if the turn ends with it. Thoughts go
+to `reasoning_content`.
 
-Tool calls are `calls` (see `cards.py`). The first event of a call is held back while its input still
-arrives and, in a conversation that asks a person, until it is known whether this call asks: the caller
-bounds that by a timer (`holding`, `release`).
+Tool calls are `calls` (see `tool_calls.py`). The first event of a call is held back while its input still
+arrives and, in a conversation that asks a person, until it is known whether this call asks. The caller bounds
+that by a timer (`holding`, `release`).
 """
 
 from __future__ import annotations

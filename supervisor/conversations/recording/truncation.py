@@ -1,9 +1,8 @@
-"""Keeping events small: large values are cut in the middle, and the original is set aside. Pure.
+"""Cuts large values in the middle, and sets the original aside, so that events stay small. Pure.
 
-An event that is larger than a socket frame could never be caught up with by a client, and one tool call
-can return megabytes. So every payload has a byte budget. Strings keep their head and tail, which is
-where commands put what matters; the whole original is set aside under an id by which it can be fetched,
-as far as the conversation's allowance goes.
+A client could never receive an event that is larger than a socket frame, and one tool call can return
+megabytes. So every payload has a byte budget. Strings keep their head and tail, where commands put what
+matters. The original is stored under an id by which clients can fetch it, within the conversation's limit.
 """
 
 from __future__ import annotations

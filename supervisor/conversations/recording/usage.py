@@ -1,4 +1,4 @@
-"""What an agent used, summed up as clients read it (`stats`). Pure."""
+"""Sums up an agent's token usage and cost as clients read it (`stats`). Pure."""
 
 from __future__ import annotations
 

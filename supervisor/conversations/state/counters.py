@@ -1,4 +1,4 @@
-"""What is counted as it happens, for the figures of the whole server."""
+"""Counters for the metrics of the whole server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long each step with an agent may take. Every wait on an agent has a name here, in seconds."""
+"""Deadlines of each step with an agent, in seconds. Every wait on an agent has a name here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a conversation, as types. The gateway maps them to statuses in one table."""
+"""Errors of a conversation, as types. The gateway maps them to statuses in one table."""
 
 from __future__ import annotations
 

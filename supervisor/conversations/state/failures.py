@@ -1,4 +1,4 @@
-"""From a protocol error to a failure of the conversation: one table. Pure."""
+"""Maps protocol errors to failures of the conversation, in one table. Pure."""
 
 from __future__ import annotations
 

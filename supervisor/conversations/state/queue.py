@@ -1,4 +1,4 @@
-"""What a conversation has to do: the messages that wait, whether they are wanted, and the one under way."""
+"""The queue of a conversation: the messages that wait, whether to run them, and the current one."""
 
 from __future__ import annotations
 

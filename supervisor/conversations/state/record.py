@@ -1,4 +1,4 @@
-"""What a conversation is, apart from its events: the record that is stored beside them."""
+"""The record of a conversation: its state apart from its events, stored beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sealing the secrets of one conversation, so that its record never holds one in the clear."""
+"""Encrypts the secrets of one conversation, so that its record never holds one in the clear."""
 
 from __future__ import annotations
 

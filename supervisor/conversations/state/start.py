@@ -1,4 +1,4 @@
-"""What a conversation is started with: the decoded start request."""
+"""The decoded request that starts a conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a conversation and its agent are, as the words that clients read."""
+"""The statuses of a conversation and the phases of its agent, in the words that clients read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One prompt turn as a state machine, and what its end means. No I/O.
+"""One prompt turn as a state machine, and the meaning of its end. No I/O.
 
 A turn is one `session/prompt`. Its token is compared before anything is done to it, so that a late
 cancel or a late answer never touches the next turn.

@@ -1,4 +1,4 @@
-"""Messages whose senders do not know whether they were stored: sending one again does not double it."""
+"""Messages whose senders do not know whether they were stored: a repeated one is not stored twice."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The cancel ladder: an agent is asked to end its turn, and what is done when it does not.
+"""The cancel ladder: asks an agent to end its turn, then closes its session, then ends its process.
 
-Each step is bounded, and the agent is heard all the while: what it still says of the turn is kept.
+Each step has a deadline. Ostler keeps reading meanwhile: the events of a cancelled turn are recorded too.
 """
 
 from __future__ import annotations

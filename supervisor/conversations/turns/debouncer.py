@@ -1,4 +1,4 @@
-"""A timer for what is held back: it fires soon after the last word, and some time after the first at most."""
+"""A debouncer: it fires soon after the last event, and at most some time after the first one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What comes in from an agent: updates become events in the order in which they were said, requests are
-answered.
+"""Handles what an agent sends: updates become events in order of arrival, requests are answered.
 
-One task, the connection's reader, calls all of it, and the prompt's answer (`prompting`) in its place
-among it. These calls are synchronous, so nothing can come between two of them.
+The connection's reader task makes all these calls, and the prompt's answer (`prompting`) has its place in the
+same order. The calls are synchronous, so nothing runs between two of them.
 """
 
 from __future__ import annotations

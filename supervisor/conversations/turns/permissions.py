@@ -1,6 +1,6 @@
-"""What an agent asks before it acts: answered at once by the policy, or by a person in their own time.
+"""Permission requests of an agent: answered at once by the policy, or later by a person.
 
-The rule is by option *kind*, never by position: agents list options in their own order, and the first
+The rule chooses by option *kind*, never by position: agents list options in their own order, and the first
 one may grant a standing permission or change modes. Without a person, only `allow_once` is ever chosen:
 `allow_always` would outlive the call that it was asked for.
 """

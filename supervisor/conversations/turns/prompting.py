@@ -1,4 +1,4 @@
-"""From a prompt that is sent to its answer: silence, a login that is asked for, and failures that pass."""
+"""Sends a prompt and waits for its answer: silence, requested logins, transient failures."""
 
 from __future__ import annotations
 

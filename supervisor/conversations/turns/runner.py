@@ -1,9 +1,9 @@
-"""The task of a live conversation: it takes messages from the queue, makes sure of an agent for each, and is
-told to hold, to interrupt, and to stop.
+"""The runner: the task of a live conversation.
 
-What it works with are rooms of their own: `prompting` sees a turn through, `turns` knows the turn under way
-and ends it, `incoming` hears the agent, `permissions` answers what it asks, `cancelling` makes it stop,
-`lifecycle` has its processes.
+It takes messages from the queue, gets an agent for each, and obeys pause, interrupt and stop. The parts of a
+turn are modules of their own: `prompting` sends a prompt and waits for the answer, `turns` begins and ends
+the current turn, `incoming` handles what the agent sends, `permissions` answers its requests, `cancelling`
+stops it, and `lifecycle` owns its processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Telling a hung agent from a quiet one: how long a turn may be silent, and who is told before it ends."""
+"""Tells a hung agent from a quiet one: how long a turn may be silent, and who is warned before it ends."""
 
 from __future__ import annotations
 

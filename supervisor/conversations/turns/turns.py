@@ -1,4 +1,4 @@
-"""The turns of a conversation, one after another: how each begins, and what is written down at its end."""
+"""The turns of a conversation, one after another: how each begins, and what is recorded at its end."""
 
 from __future__ import annotations
 
