@@ -57,9 +57,9 @@ class Containment:
         """Groups to be removed; one is busy until the last process in it has quite gone."""
 
     def new_mark(self) -> Mark:
-        """The mark of an agent that is about to be started; to be given back with `release`.
+        """Make the mark of an agent that is about to start; the caller gives it back with `release`.
 
-        Raises OSError when no control group can be made for it.
+        Raises OSError if its cgroup cannot be created.
         """
         self._marked += 1
         number = process_tag.tag_of(self.instance, self._marked)
@@ -76,7 +76,7 @@ class Containment:
         return mark
 
     def release(self, mark: Mark) -> None:
-        """This agent is no more: whatever still carries its mark is a stray from now on."""
+        """Release the mark of an agent that is gone: a process that still carries it is an orphan."""
         self._live.pop(mark.tag, None)
         if mark.group is not None:
             self._empty.append(mark.group)
@@ -86,7 +86,7 @@ class Containment:
         self._empty = [group for group in self._empty if not cgroup.remove(group)]
 
     async def keep_orphans(self) -> None:
-        """Reap adopted orphans and end those of agents that are no more, until cancelled."""
+        """Reap adopted orphans, and end those whose agent is gone, until cancelled."""
         with trio.open_signal_receiver(signal.SIGCHLD) as deaths:
             while True:
                 await self._tend()
@@ -118,7 +118,7 @@ class Containment:
 
 
 def _branded_children() -> list[tuple[ProcessEntry, Tag]]:
-    """Our children that carry any tag, dead ones included."""
+    """This process's children that carry any tag, including dead ones."""
     return [
         (entry, number)
         for pid in tree.children()
@@ -127,7 +127,7 @@ def _branded_children() -> list[tuple[ProcessEntry, Tag]]:
 
 
 def new_mark() -> tuple[Mark, Callable[[], None]]:
-    """A mark for an agent to be started in this run, and what to call when the agent is no more.
+    """Make a mark for a new agent of this run. Returns it with the function to call when the agent is gone.
 
     Raises OSError.
     """
@@ -144,14 +144,18 @@ def new_mark() -> tuple[Mark, Callable[[], None]]:
 
 
 def containment_level() -> Level:
-    """The level at which agents of this run are started."""
+    """The containment level of this run's agents."""
     containment = _current.get()
     return Level.TREE if containment is None else containment.level
 
 
 async def kill_agents() -> None:
-    """Kill all that carries a mark of this state directory, in a thread, which cancelling waits for (bounded
-    by the orphan reaper). Each agent's owner learns of its end as of any other."""
+    """Kill all processes that carry a mark of this state directory.
+
+    Each agent's owner learns of its end as of any other.
+
+    Runs in a thread, bounded by the orphan reaper; cancellation waits for it.
+    """
     containment = _current.get()
     if containment is not None:
         await _reap_orphans(containment.instance)
@@ -159,10 +163,15 @@ async def kill_agents() -> None:
 
 @asynccontextmanager
 async def open_containment(state: Path, level: Level) -> AsyncIterator[Containment]:
-    """Contain what is spawned inside of the block; on the main thread, by who holds the state's lock.
+    """Contain the processes that are spawned inside the block.
 
-    Ends first what earlier servers of this state directory left. Leaving the block, however it is left, ends
-    what then still carries a mark of this server, shielded and bounded by the orphan reaper. Raises OSError.
+    The caller runs on the main thread and holds the lock of the state directory. First the processes that
+    earlier servers of this state directory left are ended.
+
+    Raises OSError.
+
+    Leaving the block, in any way, ends every process that still carries a mark of this server; that is
+    shielded, and bounded by the orphan reaper.
     """
     instance = await trio.to_thread.run_sync(process_tag.instance_id, state)
     await _reap_orphans(instance)

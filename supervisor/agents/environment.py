@@ -32,13 +32,14 @@ PASSED_ON = frozenset(
 PASSED_ON_PREFIXES = ("LC_",)
 
 XDG_PREFIX = "XDG_"
-"""Passed on only to an agent that shares the user's home: elsewhere they would lead out of its data
-directory."""
+"""Passed only to an agent that uses the user's home: elsewhere they would lead out of its data directory."""
 
 RESERVED_PREFIXES = ("OSTLER_", "OH_")
 RESERVED = frozenset({"SESSION_API_KEY", "CLAUDECODE"})
-"""Never given to an agent, not even as a secret: the server's own, and the mark by which Claude Code refuses
-to nest."""
+"""Never given to an agent, not even as a secret.
+
+These are the server's own variables, and the one by which Claude Code refuses to nest.
+"""
 
 SANDBOX_DECLARATION = "OSTLER_SANDBOX"
 """Set to 1 by an operator whose machine exists for agents alone (a container, a virtual machine)."""
@@ -53,8 +54,10 @@ def base_environment(server_env: Mapping[str, str], *, isolated: bool) -> dict[s
 
 
 def needs_data_dir(descriptor: Descriptor, choice: Choice) -> bool:
-    """Whether the agent uses a credential that belongs into a data directory: one that it reads from a file,
-    or a key that it would write into the home of the person whose machine this is."""
+    """Whether the agent uses a credential that belongs in a data directory.
+
+    That is one that it reads from a file, or a key that it would write into the user's real home.
+    """
     files = {spec.name for spec in descriptor.file_secrets}
     return any(
         credential.name in files
@@ -116,7 +119,7 @@ def compose_environment(
 def concerning(
     descriptor: Descriptor, names: Iterable[str], catalog: Mapping[str, Descriptor] | None = None
 ) -> frozenset[str]:
-    """Those of the secrets of these names that the agent could be given, as a variable or as a file."""
+    """The secrets of these names that the agent could get, as a variable or as a file."""
     withheld = _withheld(descriptor, load_catalog() if catalog is None else catalog)
     files = {spec.name for spec in descriptor.file_secrets}
     return frozenset(
@@ -129,7 +132,7 @@ def _is_reserved(name: str) -> bool:
 
 
 def _withheld(descriptor: Descriptor, catalog: Mapping[str, Descriptor]) -> Collection[str]:
-    """Secrets that are not this agent's: read from files, or read by other agents only."""
+    """Secrets that this agent does not get: they are read from files, or only by other agents."""
     withheld = set(file_secret_names({**catalog, descriptor.key: descriptor}))
     if not descriptor.all_secrets:
         for other in catalog.values():

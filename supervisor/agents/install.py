@@ -41,8 +41,7 @@ T = TypeVar("T")
 LOCKS_DIR = CATALOG_DIR / "locks"
 
 CLEAN_UP_SECONDS = 60.0
-"""What another installer of the same agent may take to clean up after its deadline: it is waited for so much
-longer."""
+"""Seconds that another installer of the same agent may take to clean up after its deadline."""
 
 LOCK_POLL_SECONDS = 0.25
 """Between two tries for the lock of another process: the kernel tells nobody when it is free."""
@@ -78,8 +77,10 @@ NPM_SETTINGS = frozenset(
         "userconfig",
     )
 )
-"""The ``npm_config_*`` variables that say where packages come from. Others, which ``npm run`` sets by the
-dozen, would make the install depend on how the server was started."""
+"""The ``npm_config_*`` variables that say where packages come from.
+
+Others, which ``npm run`` sets by the dozen, would make the installation depend on how the server was started.
+"""
 
 MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}
 """npm's names of processors."""
@@ -107,9 +108,9 @@ class Launch:
 
 
 def starts_pinned(descriptor: Descriptor, command: Sequence[str]) -> bool:
-    """Whether ``command`` asks for what Ostler installs: the descriptor's command, npx options aside.
+    """Whether ``command`` means the agent that Ostler installs: the descriptor's command, npx options aside.
 
-    Another version, or none, is another command: it is the user's and is run as it is.
+    A command with another version, or none, is the user's own and runs as it is.
     """
     if not command:
         return True
@@ -134,7 +135,7 @@ async def resolve_launch(
     seconds: float,
     server_env: Mapping[str, str] | None = None,
 ) -> Launch:
-    """How to start ``command`` (empty: the descriptor's own) followed by ``args``; may install.
+    """Return how to start ``command`` (empty: the descriptor's default) with ``args``; may install.
 
     Raises and waits like ``ensure_installed``.
     """
@@ -154,12 +155,17 @@ async def ensure_installed(
     seconds: float,
     server_env: Mapping[str, str] | None = None,
 ) -> Launch:
-    """How to start the agent, after installing it below ``prefix`` unless it is there already.
+    """Install the agent below ``prefix`` unless it is installed, and return how to start it.
 
-    ``progress`` is told in a sentence what is going on, when it takes long; ``seconds`` bounds one run of
-    npm. ``server_env`` (the process's own by default) gives PATH, proxies and npm's settings. One installer
-    works on an agent at a time, in this process and among others; who waits for it uses its result.
-    Cancellation ends npm and all it started and leaves nothing. Raises InstallError, also as NodeMissing.
+    ``progress``: called with a sentence when a step takes long. ``seconds``: the limit of one run of npm.
+    ``server_env`` (default: this process's) gives PATH, proxies and npm's settings.
+
+    One installer works on an agent at a time, in this process and among others; those that wait use its
+    result.
+
+    Raises InstallError, also as NodeMissing.
+
+    Cancellation ends npm and every process that it started, and leaves no files.
     """
     if descriptor.module is not None:
         # -P: the workspace, in which it starts, must not be searched for the module.
@@ -197,7 +203,10 @@ async def ensure_installed(
 async def _in_thread(
     work: Callable[..., T], *args: object, wasted: Callable[[T], object] = lambda _: None
 ) -> T:
-    """In a thread, which cancelling leaves behind. Raises InstallError when it takes DISK_SECONDS."""
+    """Run work in a thread; cancellation abandons it.
+
+    Raises InstallError after DISK_SECONDS.
+    """
     task = functools.partial(work, *args)
     what = "to read and write the directory of installed agents"
     try:
@@ -221,7 +230,7 @@ def _digest(lock_files: Mapping[str, bytes]) -> str:
 
 
 def platform_name() -> str:
-    """This machine as the ``native`` tables name it, e.g. ``linux-x64-musl``."""
+    """The name of this platform in the ``native`` tables, e.g. ``linux-x64-musl``."""
     machine = platform.machine().lower()
     name = f"{sys.platform}-{MACHINES.get(machine, machine)}"
     if name == "linux-x64" and " avx2 " not in _cpu_flags():
@@ -247,7 +256,7 @@ def _has_glibc() -> bool:
 
 
 def _check_platform(descriptor: Descriptor, package: NpmPackage, lock_files: Mapping[str, bytes]) -> None:
-    """Refuse before half a gigabyte has been fetched for a machine that it is not for."""
+    """Refuse an unsupported platform before half a gigabyte is downloaded."""
     if package.entry is not None:
         return
     locked = json.loads(lock_files["package-lock.json"])["packages"]
@@ -270,7 +279,9 @@ async def _exclusive(
     directory: Path, descriptor: Descriptor, progress: Callable[[str], None], seconds: float
 ) -> AsyncIterator[None]:
     """Be the only installer in ``directory``, here and among processes; the kernel frees a dead one's lock.
-    Waits for another that may take ``seconds``."""
+
+    Waits for another one, which may take ``seconds``.
+    """
     await _in_thread(functools.partial(make_missing, directory))
     try:
         locks = _locks.get()
@@ -342,7 +353,7 @@ async def _install(
 
 
 def _stage(directory: Path, lock_files: Mapping[str, bytes]) -> Path:
-    """A fresh directory beside the final one; what installers that were killed left there is removed."""
+    """Make a fresh directory beside the final one, and remove those that killed installers left."""
     for stale in directory.parent.glob(f"{STAGING_PREFIX}*"):
         shutil.rmtree(stale, ignore_errors=True)
     staging = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=directory.parent))

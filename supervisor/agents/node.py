@@ -57,9 +57,11 @@ class Node:
 
 
 async def find_node(minimum: tuple[int, ...] | None, env: Mapping[str, str]) -> Node:
-    """The Node on the PATH of ``env`` if it has at least version ``minimum``, else the one from the wheel.
+    """Find Node.js on the PATH of ``env``, at least version ``minimum``, else the one from the wheel.
 
-    Looks in a thread, and asks each program its version once; cancellation ends both. Raises NodeMissing.
+    Looks in a thread, and asks each program for its version once.
+
+    Raises NodeMissing. Cancellation ends both.
     """
     wanted = minimum or ()
     passed_over = []
@@ -75,7 +77,7 @@ async def find_node(minimum: tuple[int, ...] | None, env: Mapping[str, str]) -> 
 
 
 async def find_npm(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The beginning of a command line that runs npm; otherwise like ``find_node``."""
+    """Find npm: the beginning of a command line that runs it; otherwise like ``find_node``."""
     return await _look(_find_npm, env.get("PATH"))
 
 
@@ -110,7 +112,7 @@ def _in_wheel(path: str) -> str | None:
 
 
 async def _version(path: str) -> tuple[int, ...] | None:
-    """What it says, once; None when it says nothing that is a version, or nothing in VERSION_SECONDS."""
+    """The version that the program reports, cached; None if it reports none within VERSION_SECONDS."""
     try:
         changed = await in_time(lambda: Path(path).stat().st_mtime_ns, "to look at it", limiter=PROBING)
         key = (path, changed)

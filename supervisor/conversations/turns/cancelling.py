@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class CancelLadder:
-    """First `session/cancel`, then the session closed and opened again, then the process ended."""
+    """Sends `session/cancel`, then closes the session and opens it again, then ends the process."""
 
     def __init__(
         self,

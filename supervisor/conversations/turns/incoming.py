@@ -37,7 +37,7 @@ from supervisor.journal import Journal, JournalError
 log = structlog.get_logger(__name__)
 
 WORK: Final = (AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate)
-"""Updates that show that an agent did something about a prompt; commands and figures come anyway."""
+"""Updates that show that an agent worked on a prompt; commands and usage come at any time."""
 
 
 class Incoming:
@@ -73,11 +73,11 @@ class Incoming:
         return agent is not None and agent.replaying
 
     def prepare(self, method: str, params: Any) -> Sequence[Any]:
-        """Cut what is large. In a worker thread, while the reader of this agent waits for it."""
+        """Cut large messages. Runs in a worker thread, while this agent's reader waits for it."""
         return relieve(method, params, self._recorder.mask, self._translator.originals_apart())
 
     def _kept(self, params: Any) -> Any:
-        """The parameters; what was set aside of them is on its way into the journal. Raises JournalError."""
+        """Return the parameters; their attachments are on the way into the journal. Raises JournalError."""
         if isinstance(params, Relieved):
             if not self._replaying:
                 self._translator.charge(sum(len(attachment.body) for attachment in params.attachments))
@@ -86,7 +86,7 @@ class Incoming:
         return params
 
     def notification(self, method: str, params: Any) -> None:
-        """An update, in arrival order. Other notifications are the agents' own and mean nothing here.
+        """Handle an update, in order of arrival. Other notifications are the agent's own, and are ignored.
 
         Raises JournalError.
         """
@@ -123,9 +123,9 @@ class Incoming:
             self._held.note()
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
-        """A request of the agent's: looked at in its place among the updates, answered by a task of its own.
+        """Handle a request in its place among the updates; a task of its own answers it.
 
-        Raises RpcError for what is not offered, JournalError.
+        Raises RpcError for a method that is not offered, JournalError.
         """
         if method == "session/request_permission":
             return self._permissions.ask(self._kept(params))
@@ -135,11 +135,11 @@ class Incoming:
         raise RpcError.method_not_found(method)
 
     def noise(self, line: bytes) -> None:
-        """A line that is no message: survived, and, of the first few, shown in the log."""
+        """Log a line that is not a message; only the first few are logged."""
         self._logger.info("agent wrote a line that is not a message", line=line[:200])
 
     def oversize(self, frame: Oversize) -> None:
-        """A message over a limit was thrown away: its conversation is told, and goes on.
+        """Report to the conversation that a message over a limit was dropped.
 
         Raises JournalError.
         """
@@ -154,7 +154,8 @@ class Incoming:
         self._recorder.emit(self._translator.state("acp_dropped", value))
 
     def repeated(self, counted: Repeats) -> None:
-        """More of what is told a few times only. Of lost messages their conversation is told, too."""
+        """Report the count of repeated occurrences; dropped messages are reported to the conversation,
+        too."""
         self._logger.info(
             "agent repeated itself",
             what=counted.what,
@@ -167,10 +168,12 @@ class Incoming:
                 self._recorder.emit(self._translator.state("acp_dropped", value))
 
     async def backpressure(self) -> None:
-        """Stop reading while the journal is behind: the pipe then holds the agent back.
+        """Wait while the journal is behind, so that the pipe holds the agent back.
 
-        While the journal cannot be written at all, an agent at work is held back at once - unless its turn is
-        cancelled: then its answer is waited for. Raises JournalError. Cancelling it changes nothing.
+        While the journal is not writable at all, a working agent is held back at once, unless its turn is
+        cancelled: then Ostler reads on for its answer.
+
+        Raises JournalError. Cancellation changes nothing.
         """
         journal_log = self._recorder.log
         await journal_log.room()

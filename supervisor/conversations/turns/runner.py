@@ -41,8 +41,8 @@ log = structlog.get_logger(__name__)
 class Runner:
     """Runs one conversation while it has an agent or work to do.
 
-    Its task is started in the supervisor's nursery by `want` and ends by itself when there is neither;
-    cancelling it stops the agent's process tree.
+    `want` starts its task in the supervisor's nursery. The task ends by itself when there is neither agent
+    nor work. Cancellation stops the agent's process tree.
     """
 
     def __init__(self, context: Context, recorder: Recorder, queue: TurnQueue) -> None:
@@ -78,21 +78,21 @@ class Runner:
 
     @property
     def busy(self) -> bool:
-        """Whether a turn is under way, or is about to be."""
+        """Whether a turn is running or about to begin."""
         return self._queue.busy
 
     @property
     def cancelling(self) -> bool:
-        """Whether a cancelled turn has not settled yet."""
+        """Whether a cancelled turn has not ended yet."""
         return self._queue.turn is not None and self._queue.turn.cancelling
 
     @property
     def waiting(self) -> bool:
-        """Whether a person's confirmation is waited for."""
+        """Whether a permission request waits for a person."""
         return self._permissions.waiting
 
     def want(self) -> None:
-        """Take up the queue. Idempotent; starts the task when there is none."""
+        """Take up the queue. Idempotent; starts the task if there is none."""
         self._queue.wanted = True
         if self._queue.waiting and self._queue.turn is None:
             self.reports.status(
@@ -107,19 +107,19 @@ class Runner:
             self._context.nursery.start_soon(self._main)
 
     def hold(self) -> None:
-        """Take nothing more from the queue after the turn under way."""
+        """Take nothing more from the queue after the current turn."""
         self._queue.wanted = False
 
     def policy_changed(self) -> None:
-        """The confirmation policy is another one now; it counts from the next request on."""
+        """Apply the changed confirmation policy from the next request on."""
         self._permissions.policy_changed()
 
     def decide(self, accept: bool, reason: str) -> bool:
-        """Answer everything that waits for a person. False when nothing waits."""
+        """Answer all requests that wait for a person. Returns False if none waits."""
         return self._permissions.decide(accept, reason)
 
     async def interrupt(self) -> None:
-        """Cancel the turn under way: returns when it has settled, at the latest after `interrupt_answer`.
+        """Cancel the current turn. Returns when it has ended, at the latest after `interrupt_answer`.
 
         Cancelling this call does not take the interrupt back.
         """
@@ -152,7 +152,8 @@ class Runner:
         await self._recorder.log.flushed_unless_troubled()
 
     async def stop_agent(self, *, force: bool = False) -> None:
-        """Stop the agent in order, or at once: a turn under way is cancelled first, and recorded as that."""
+        """Stop the agent in order, or at once. A running turn is cancelled first, and recorded as
+        cancelled."""
         if self.busy and not force:
             await self.interrupt()
         if force and self._queue.turn is not None:
@@ -163,9 +164,9 @@ class Runner:
         await self.agent.stop()
 
     async def restart_agent(self, *, force: bool = False) -> None:
-        """Stop it and start it again with the same session; crashes so far are forgiven.
+        """Restart the agent with the same session; earlier crashes no longer count.
 
-        Raises AgentFailure when it does not come back.
+        Raises AgentFailure if the start fails.
         """
         self._reviving += 1
         try:
@@ -180,7 +181,7 @@ class Runner:
             self._queue.look_again()
 
     async def stop(self) -> None:
-        """End the task and the agent with it. Returns when both are gone; shielded, since it cleans up."""
+        """End the task, and the agent with it. Returns when both are gone. Shielded from cancellation."""
         self._queue.wanted = False
         with trio.CancelScope(shield=True):
             await self.agent.stop()
@@ -220,7 +221,7 @@ class Runner:
                 self.want()
 
     async def _work(self) -> None:
-        """Take up the queue, again and again, until there is neither work nor an agent."""
+        """Work off the queue until there is neither work nor an agent."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self.agent.enter(nursery, self._incoming)
@@ -277,7 +278,7 @@ class Runner:
         return await transcript(self._recorder.log, {item.event_id for item in self._queue.waiting})
 
     async def _handed_over(self) -> None:
-        """Wait until it is durable that the message is handed to the agent, or until it is called off."""
+        """Wait until the hand-over of the message is durable, or the message is called off."""
         if self._recorder.log.settled:
             await trio.lowlevel.checkpoint()
             return
@@ -292,7 +293,7 @@ class Runner:
             nursery.cancel_scope.cancel()
 
     async def _show_mcp(self, item: Queued) -> None:
-        """Answer `/mcp` ourselves: no agent is asked, and none is started."""
+        """Answer `/mcp` without the agent; none is started."""
         try:
             now = await self._context.launcher.mounting(self._record)
         except (CredentialsFailure, OSError) as error:
