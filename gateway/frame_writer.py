@@ -22,8 +22,11 @@ _TWO_BYTES: Final = 0xFFFF
 
 
 class FrameWriter:
-    """Sends text to the client of one stream. `gather` takes bytes of the connection, in order; `otherwise`
-    sends a text the usual way, which decides what becomes of it on a stream that is not open."""
+    """Sends text to the client of one stream.
+
+    `gather` takes bytes of the connection, in order. `otherwise` sends a text the usual way, which also
+    handles a stream that is not open.
+    """
 
     def __init__(
         self,
@@ -38,7 +41,7 @@ class FrameWriter:
         self._plain = not stream.handshake.extensions
 
     async def send(self, text: bytes) -> None:
-        """Send UTF-8 as one message. Cancelled, no half of it is sent."""
+        """Send UTF-8 as one message. Cancellation never leaves half of it sent."""
         stream = self._stream
         if (
             stream.closed
@@ -53,7 +56,7 @@ class FrameWriter:
 
 
 def _frame(text: bytes) -> bytes:
-    """A server's frame, which is not masked."""
+    """A frame of the server, which is not masked."""
     size = len(text)
     if size <= _SEVEN_BITS:
         return b"%b%c%b" % (_TEXT, size, text)

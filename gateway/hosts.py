@@ -21,7 +21,7 @@ HOST_HEADER: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]
 
 
 class Hosts:
-    """The names of one server."""
+    """The host names of one server."""
 
     def __init__(self, config: Config) -> None:
         names = {name.lower().rstrip(".") for name in config.allowed_hosts}
@@ -34,7 +34,7 @@ class Hosts:
         self._addresses = not (is_loopback(host) or host == "localhost" or host.endswith(".localhost"))
 
     def allows(self, header: str | None) -> bool:
-        """Whether a request with this Host header is meant for this server. None: it had none."""
+        """Whether this Host header names this server. None: the request had none."""
         if self._any:
             return True
         name = host_name(header or "")

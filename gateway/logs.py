@@ -16,7 +16,8 @@ import structlog
 
 
 def configure() -> None:
-    """Set structlog up for this process. Colours only on a terminal; tracebacks without local variables."""
+    """Configure structlog for this process: colours only on a terminal, tracebacks without local
+    variables."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -32,7 +33,7 @@ def configure() -> None:
 
 
 class Lines:
-    """Writes lines to a stream. No failure to do so is an error. Any thread may call it."""
+    """Writes lines to a stream. A failed write is not an error. Thread-safe."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -41,7 +42,7 @@ class Lines:
         self._lock = threading.Lock()
 
     def write(self, line: str) -> None:
-        """Write a line; the number of those that were lost comes before it."""
+        """Write a line, after the number of lost ones."""
         with self._lock:
             words = f"{line}\n"
             if self._lost:
@@ -67,7 +68,7 @@ class _Factory:
 
 
 def say(line: str) -> None:
-    """A line on standard output, for whoever started this; nobody may be listening."""
+    """Write a line to standard output; it does not matter whether anybody reads it."""
     _write(sys.stdout, f"{line}\n".encode())
 
 

@@ -18,16 +18,17 @@ OTHERS: Final = 0o077
 
 
 class StateRefused(Exception):
-    """Nothing private can be kept in that directory. The message is one line for the terminal."""
+    """The directory cannot hold private files. The message is one line for the terminal."""
 
 
 def make_private(state: Path) -> None:
-    """Make the directory and those above it that are missing, or take from others what they may in one that
-    is there, whatever the umask is.
+    """Make the directory private, whatever the umask; create it, and missing directories above it.
 
-    Raises StateRefused where it, or a link at its place, belongs to another user; root is only warned, since
-    volumes of containers often are another's. Warned of, too: a directory above it that all may write to,
-    without the sticky bit, so that everybody can exchange it. Raises OSError.
+    Logs a warning if a directory above it is writable by everybody without the sticky bit, since everybody
+    could then replace it. For root, a directory of another user is only a warning, since volumes of
+    containers often belong to another user.
+
+    Raises StateRefused if the directory, or a link in its place, belongs to another user; OSError.
     """
     _make(state)
     link = state.lstat()

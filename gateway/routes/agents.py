@@ -41,7 +41,7 @@ class AgentRoutes:
     clock: Clock = attrs.field(factory=Clock)
 
     async def list(self) -> Response:
-        """Every agent that lives, waits to, or is given up."""
+        """List the agents that run, wait to start, or are parked."""
         agents = await self.services.supervisor.agents()
         return json_response({"agents": [attrs.asdict(agent) for agent in agents]})
 
@@ -51,14 +51,14 @@ class AgentRoutes:
         return json_response(attrs.asdict(agent))
 
     async def restart(self, conversation_id: str) -> Response:
-        """Answers when the agent is ready again."""
+        """Restart the agent; answers when it is ready again."""
         wanted = _id(conversation_id)
         force = restart_body(await json_body(request, required=False))
         await self.services.supervisor.restart_agent(wanted, force=force)
         return success()
 
     async def stop(self, conversation_id: str) -> Response:
-        """Answers when nothing of the agent is left."""
+        """Stop the agent; answers when no process of it is left."""
         await self.services.supervisor.stop_agent(_id(conversation_id))
         return success()
 
@@ -80,7 +80,7 @@ class AgentRoutes:
         }
 
     async def status(self) -> Response:
-        """How the server is."""
+        """The state of the server."""
         services = self.services
         figures = services.supervisor.figures()
         limits = services.config.supervision.limits
@@ -143,7 +143,7 @@ class AgentRoutes:
         return "ready" if self.services.supervisor.journal.trouble is None else "degraded"
 
     def _journal(self) -> dict[str, Any]:
-        """Whether events can be stored, and why not; since when, and how often that was tried."""
+        """Whether events can be stored; if not, why, since when, and after how many attempts."""
         journal = self.services.supervisor.journal
         trouble = journal.trouble
         return {
@@ -155,7 +155,7 @@ class AgentRoutes:
         }
 
     def _secret_key(self) -> dict[str, str | None]:
-        """Where the key of the secrets comes from, or why it cannot be had."""
+        """Where the master key comes from, or why it is unavailable."""
         try:
             return {"source": self.services.secrets.key_source, "problem": None}
         except CredentialsFailure as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class CredentialsFailure(Exception):
-    """Base of this room's errors. Its text is safe to show to a client and to log."""
+    """Base of the errors of credentials. Its text is safe to show to a client and to log."""
 
 
 class InvalidSecretName(CredentialsFailure):
@@ -18,7 +18,7 @@ class InvalidSecretValue(CredentialsFailure):
 
 
 class SecretsCorrupt(CredentialsFailure):
-    """The secret file cannot be read as such. It is left as it is, for a person to look at."""
+    """The secret file is damaged. It is left unchanged, for a person to repair."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"secret file {path} is not usable: {reason}")
@@ -49,7 +49,7 @@ class MasterKeyUnavailable(CredentialsFailure):
 
 
 class CannotRotate(CredentialsFailure):
-    """There is no new key to go over to. Nothing was changed."""
+    """There is no new master key to change to. Nothing was changed."""
 
 
 class NotDecryptable(CredentialsFailure):

@@ -38,7 +38,7 @@ class Secret:
 
 @attrs.frozen
 class SecretInfo:
-    """What may be listed of a secret."""
+    """The parts of a secret that may be listed."""
 
     name: str
     description: str | None = None
@@ -63,9 +63,9 @@ def check_value(value: str) -> str:
 
 
 def check_exportable(value: str) -> str:
-    """Return ``value`` or raise InvalidSecretValue where no environment variable can hold it.
+    """Return ``value``, or raise InvalidSecretValue if no environment variable can hold it.
 
-    Otherwise exec would fail for the agent, far from here.
+    Otherwise the agent's exec would fail later.
     """
     if "\0" in value:
         raise InvalidSecretValue("a secret value must not contain a NUL character")
