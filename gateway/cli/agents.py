@@ -39,7 +39,7 @@ KINDS: Final[Mapping[str, str]] = {"api_key": "API key"}
 
 
 def run(arguments: Namespace) -> int:
-    """Do what `arguments.action` says. Raises Failure."""
+    """Run the action `arguments.action`. Raises Failure."""
     state = state_directory(arguments.state, os.environ)
     return ACTIONS[arguments.action](arguments, state)
 
@@ -114,7 +114,7 @@ def installation(descriptor: Descriptor, prefix: Path) -> dict[str, Any]:
 
 
 def install(arguments: Namespace, state: Path) -> int:
-    """Install one, showing how far it is. Raises Failure."""
+    """Install an agent, and show the progress. Raises Failure."""
     descriptor = known(arguments.name)
     prefix = agents_directory(state, os.environ)
     if descriptor.npm is None:
@@ -137,7 +137,7 @@ def install(arguments: Namespace, state: Path) -> int:
 
 
 async def installed(descriptor: Descriptor, prefix: Path) -> None:
-    """Install it unless it is there. Progress goes to standard error. Raises Failure."""
+    """Install an agent unless it is installed. Progress goes to standard error. Raises Failure."""
     screen = console(sys.stderr)
     waiting = Waiting(screen)
     measure = Installing(prefix, descriptor.key)
@@ -185,7 +185,7 @@ REPORT_SECONDS: Final = 5.0
 
 
 def known(name: str) -> Descriptor:
-    """The agent of that name. Raises Failure."""
+    """Return the agent of this name. Raises Failure."""
     catalog = load_catalog()
     if name not in catalog:
         raise Failure(
@@ -200,7 +200,7 @@ PROBE_COLUMNS: Final = ("CHECK", "RESULT", "TIME", "WHAT")
 
 
 def probe(arguments: Namespace, state: Path) -> int:
-    """Try one out; 1 when something failed. Raises Failure."""
+    """Probe an agent. Returns 1 if a check failed. Raises Failure."""
     catalog = load_catalog()
     first, *others = arguments.words
     if first in catalog and not others:

@@ -11,7 +11,7 @@ Add = Callable[..., argparse.ArgumentParser]
 """`add_parser` of a parser's subparsers."""
 
 SECRETS: Final = "secrets"
-"""The command whose arguments are not repeated in what is said about them: one may be a value."""
+"""The command whose arguments are never repeated in messages: one may be a value."""
 
 HELP_COLUMNS: Final = 78
 
@@ -24,13 +24,13 @@ EPILOG: Final = (
 )
 
 DONE_EPILOG: Final = "Exit status: 0 done, 1 failed, 2 usage error."
-"""Of commands that speak to no server."""
+"""The epilog of commands without a server."""
 
 
 def command(
     add: Add, name: str, summary: str, examples: Sequence[str], *, epilog: str = EPILOG, remote: bool = True
 ) -> argparse.ArgumentParser:
-    """A command with its help. `remote`: it speaks to a server, so that --url names one."""
+    """Add a command with its help. `remote`: it uses a server, so that it has --url."""
     parser = add(
         name,
         help=summary,
@@ -46,16 +46,16 @@ def command(
 def group(
     add: Add, name: str, summary: str, examples: Sequence[str], *, epilog: str = EPILOG
 ) -> argparse.ArgumentParser:
-    """A command that has actions of its own: they are added to `actions_of` it."""
+    """Add a command with actions; `actions_of` adds them."""
     return command(add, name, summary, examples, epilog=epilog, remote=False)
 
 
 def actions_of(
     parser: argparse.ArgumentParser, parser_class: type[argparse.ArgumentParser] | None = None
 ) -> Add:
-    """Adds an action to a command; which one was chosen is `arguments.action`.
+    """Return the function that adds an action to a command; the chosen one is `arguments.action`.
 
-    `parser_class` is for actions that read their arguments in a way of their own.
+    `parser_class`: for actions that read their arguments differently.
     """
     kind = type(parser) if parser_class is None else parser_class
     add: Add = parser.add_subparsers(
@@ -70,13 +70,13 @@ def json_option(parser: argparse.ArgumentParser, text: str = "print JSON") -> No
 
 
 def help_end(examples: Sequence[str], epilog: str) -> str:
-    """What stands below the options."""
+    """The text below the options."""
     shown = "".join(f"  {example}\n" for example in examples)
     return f"examples:\n{shown}\n{textwrap.fill(epilog, HELP_COLUMNS)}\n"
 
 
 def count(text: str) -> int:
-    """The type of an argument that counts something, 0 included."""
+    """The type of an argument that is a count, 0 included."""
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)

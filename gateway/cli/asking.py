@@ -13,7 +13,7 @@ NOBODY = "permission refused: there is no terminal to ask in; `ostler run --yes`
 
 
 class AskInTerminal:
-    """Shows the calls that wait and asks about them. `always` holds for what comes later, too."""
+    """Shows the waiting calls and asks about them. `always` holds for later ones, too."""
 
     def __init__(self, narration: Narration) -> None:
         self._narration = narration

@@ -20,7 +20,7 @@ POLICY_WORDS: Final = {
 
 
 class Chat(Protocol):
-    """What the commands need of a chat: the one of `chat.Chat`."""
+    """What the commands use of a chat: `chat.Chat`."""
 
     server: Server
     narration: Narration
@@ -34,7 +34,7 @@ class Chat(Protocol):
         """End the conversation; the next message begins another."""
 
     def send(self, text: str) -> None:
-        """Have the agent answer a message."""
+        """Send a message and wait for the answer."""
 
 
 class Leave(Exception):
@@ -42,7 +42,7 @@ class Leave(Exception):
 
 
 class Command(NamedTuple):
-    """A command of ours. `perform` is given what stands after its name; None: the server answers it."""
+    """A command of Ostler. `perform` gets the text after its name; None: the server answers it."""
 
     name: str
     summary: str
@@ -50,7 +50,7 @@ class Command(NamedTuple):
 
 
 def perform(chat: Chat, text: str) -> bool:
-    """Do what a line with a slash says; False where it is a message for the agent. Raises Leave, Failure."""
+    """Run a line with a slash. Returns False if it is a message for the agent. Raises Leave, Failure."""
     name, _, rest = text[1:].partition(" ")
     command = COMMANDS.get(name.strip())
     if command is not None:

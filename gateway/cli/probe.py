@@ -63,7 +63,7 @@ INSTALL_SECONDS: Final = 1800.0
 
 
 class Result(NamedTuple):
-    """What came of one check: `result` is PASS, FAIL, NOT OFFERED or SKIPPED."""
+    """The result of one check: PASS, FAIL, NOT OFFERED or SKIPPED."""
 
     check: str
     result: str
@@ -78,11 +78,11 @@ class _Skip(Exception):
 
 
 class _Broken(Exception):
-    """The agent did not do what the protocol says."""
+    """The agent violated the protocol."""
 
 
 class Ear:
-    """Hears the agent: a connection's `Handler`. Rejects what it asks for."""
+    """The connection's `Handler`. Rejects the agent's requests."""
 
     def __init__(self) -> None:
         self.updates: list[str] = []
@@ -140,7 +140,7 @@ class Ear:
 
 
 class Probe:
-    """Tries out the agent of a descriptor, or a command. `name` and `version` are what it calls itself."""
+    """Tests the agent of a descriptor, or a command. `name` and `version` are those that it reports."""
 
     def __init__(
         self, descriptor: Descriptor | None, command: tuple[str, ...], *, prompt: bool, seconds: float
@@ -172,7 +172,7 @@ class Probe:
         }
 
     async def run(self, launcher: Launcher, trying: Callable[[str], None]) -> list[Result]:
-        """Try everything, one after the other; `trying` is told what comes. Raises AgentFailure."""
+        """Run all checks, one after the other; `trying` gets the name of the next. Raises AgentFailure."""
         self._trying = trying
         with tempfile.TemporaryDirectory(prefix="ostler-probe-") as workspace:
             plan: Plan | None = None

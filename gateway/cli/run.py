@@ -22,10 +22,10 @@ from gateway.cli.terminal import asks, console
 from gateway.cli.text import clean
 
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""Read of standard input: what fits into a request four times."""
+"""Bytes read from standard input: four times what fits into a request."""
 
 SHOWN_FRAMES: Final = frozenset({"durable", "item_started", "delta", "item_aborted", "error"})
-"""Types of frames that `--json` prints; the others are between the server and us."""
+"""Types of frames that `--json` prints; the others are internal."""
 
 
 def run(arguments: Namespace) -> int:
@@ -53,7 +53,7 @@ def run(arguments: Namespace) -> int:
 
 
 def read_prompt(words: list[str]) -> str:
-    """What to do: the words, and standard input for a `-` at the end or instead. Raises BadInput."""
+    """Read the prompt: the words, and standard input for a `-` at the end or instead. Raises BadInput."""
     from_input = words[-1:] == ["-"] or (not words and not asks())
     text = " ".join(words[:-1] if words[-1:] == ["-"] else words)
     if from_input:

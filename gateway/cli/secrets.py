@@ -16,12 +16,13 @@ from gateway.cli.present import print_json
 from gateway.cli.text import clean, table, terminal_width
 
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-"""As the server has it, which judges again: here so that nobody types a value for nothing."""
+"""The server's rule, checked here too so that nobody types a value in vain."""
 
 BAD_NAME: Final = "a secret name starts with a letter and has at most 64 letters, digits and underscores"
 
 MOST_BYTES: Final = 1024 * 1024
-"""Read of standard input: more than any environment can hold, less than what the server takes in a body."""
+"""Bytes read from standard input: more than any environment can hold, less than the server accepts in a
+body."""
 
 STORED: Final = "/api/settings/secrets"
 SOURCES: Final = "/api/secrets"
@@ -37,7 +38,7 @@ KINDS: Final[Mapping[str, str]] = {"api_key": "API key"}
 
 
 def run(server: Server, arguments: Namespace) -> None:
-    """Do what `arguments.action` says. Raises Failure."""
+    """Run the action `arguments.action`. Raises Failure."""
     ACTIONS[arguments.action](server, arguments)
 
 
@@ -67,7 +68,7 @@ def unset(server: Server, arguments: Namespace) -> None:
 
 
 def list_secrets(server: Server, arguments: Namespace) -> None:
-    """List the secrets, where each comes from, and on standard error what does not count."""
+    """List the secrets and their sources, and on standard error those that are not used."""
     answer = server.get(SOURCES)
     if arguments.json:
         print_json(answer)
@@ -88,7 +89,7 @@ def list_secrets(server: Server, arguments: Namespace) -> None:
 
 
 def rotate(server: Server, arguments: Namespace) -> None:
-    """Go over to another master key."""
+    """Change the master key."""
     answer = server.post(f"{SOURCES}/rotate")
     if arguments.json:
         print_json(answer)
@@ -160,7 +161,7 @@ def _value(name: str) -> str:
 
 
 def _left(server: Server, name: str) -> str | None:
-    """Where else a secret of that name is given."""
+    """The other source of a secret of this name."""
     return next((each["where"] for each in server.get(SOURCES)["secrets"] if each["name"] == name), None)
 
 

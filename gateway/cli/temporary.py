@@ -37,10 +37,10 @@ LOG_FILE: Final = "temporary-server.log"
 """What the last one wrote to standard error."""
 
 START_SECONDS: Final = 60.0
-"""For a start: half a second, and a minute on a machine that does much else and has much to recover."""
+"""Seconds for a start: half a second, or a minute on a busy machine with much to recover."""
 
 END_SECONDS: Final = 30.0
-"""For an orderly end, with all its grace; then it is killed, and its warden ends what it leaves."""
+"""Seconds for an orderly end; then it is killed, and its warden ends what it leaves."""
 
 LOOK_SECONDS: Final = 0.05
 
@@ -65,9 +65,10 @@ LEFT_OUT: Final = (
 def found_or_started(
     arguments: Namespace, env: Mapping[str, str], starting: Callable[[], None] = lambda: None
 ) -> Iterator[Server]:
-    """The server to talk to, for the time of the block.
+    """Yield the server to use while the block runs; start a temporary one if necessary.
 
-    One that --url or OSTLER_URL names is never started. `starting` is called when one is. Raises Failure.
+    A server that --url or OSTLER_URL names is never started. `starting` is called before a start. Raises
+    Failure.
     """
     if arguments.url or env.get("OSTLER_URL"):
         yield Server.of(arguments.url, env)
@@ -93,10 +94,10 @@ def found_or_started(
 
 
 def _running(env: Mapping[str, str], state: Path, *, named: bool) -> Server | None:
-    """The server that runs: the one of this environment, else the one that the state directory has, wherever
-    it listens. None without one. `named`: with that state alone. Raises BadInput.
+    """The running server: that of this environment, else that of the state directory, wherever it listens.
 
-    Something else at its address does not count: development servers like port 8000, too.
+    None if there is none. Something else at its address does not count: development servers like port 8000,
+    too. `named`: only the one with that state. Raises BadInput.
     """
     of_state = {**env, "OSTLER_STATE": str(state)}
     for each in ([] if named else [env]) + [of_state]:
@@ -125,7 +126,7 @@ def _has_state(server: Server, state: Path) -> bool:
 
 @contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as an exception does, so that what it began is ended too."""
+    """Let SIGTERM and SIGHUP end the block like an exception, so that what it began is ended too."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -158,7 +159,7 @@ def _signals_wait() -> Iterator[list[int]]:
 
 
 class _Temporary:
-    """A server for the time, of one state directory."""
+    """The temporary server of one state directory."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
@@ -179,7 +180,7 @@ class _Temporary:
         return self.runs
 
     def enter(self, env: Mapping[str, str], starting: Callable[[], None], pending: Sequence[int]) -> Server:
-        """Join the one that runs, or start one, unless a signal is pending. Raises Failure, _CalledOff."""
+        """Join the running server, or start one, unless a signal is pending. Raises Failure, _CalledOff."""
         try:
             self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._users = os.open(self._state / USERS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -199,7 +200,7 @@ class _Temporary:
         return Server(known["url"], known["key"])
 
     def leave(self) -> None:
-        """End the server, unless somebody else uses it. Signals wait for that: it takes a second or two."""
+        """End the server, unless another command uses it. Signals wait for that: it takes a second or two."""
         before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
         try:
             self._leave()

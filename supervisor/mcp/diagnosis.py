@@ -25,7 +25,7 @@ LINES: Final = 8
 
 
 class Diagnosis:
-    """What was seen of a server while it was spoken to."""
+    """What was observed of a server during a connection."""
 
     def __init__(self, server: Mapping[str, Any]) -> None:
         self.server = server
@@ -145,7 +145,7 @@ def _check(server: Mapping[str, Any]) -> str:
 
 
 def _elsewhere(error: BaseException, server: Mapping[str, Any]) -> str | None:
-    """The origin that could not be reached, where it is not the server's: a login needs others, too."""
+    """The unreachable origin, if it is not the server's: a login needs others, too."""
     if server.get("url") is None:
         return None
     try:
@@ -156,7 +156,7 @@ def _elsewhere(error: BaseException, server: Mapping[str, Any]) -> str | None:
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port of an address: what is in it besides may be a credential."""
+    """Scheme, host and port of a URL: the rest may be a credential."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 

@@ -69,11 +69,11 @@ def resolver(workspace: Path, search_path: str | None = None) -> Resolve:
 def to_acp_servers(
     mcp_config: Mapping[str, Any], mcp_capabilities: Mapping[str, Any], *, resolve: Resolve | None = None
 ) -> Forwarded:
-    """The enabled servers of ``mcp_config`` that the agent can be given, in their order.
+    """The enabled servers of ``mcp_config`` that the agent supports, in order.
 
-    stdio always; ``http`` and ``sse`` only if the agent's ``mcpCapabilities`` say so. A bad entry
-    drops that server alone. The only I/O is ``resolve``, called for commands that are not absolute;
-    by default they are looked up from the server's own directory and PATH.
+    stdio always; ``http`` and ``sse`` only if the agent's ``mcpCapabilities`` say so. An invalid entry drops
+    only that server. The only I/O is ``resolve``, called for commands that are not absolute; by default they
+    are looked up from the server's own directory and PATH.
     """
     resolve = resolve or resolver(Path.cwd())
     forwarded = Forwarded([], [], [])
@@ -104,9 +104,11 @@ async def forward_servers(
     workspace: Path,
     search_path: str | None = None,
 ) -> Forwarded:
-    """``to_acp_servers`` with the look-up of commands in a thread, which cancellation leaves behind.
+    """``to_acp_servers`` with the look-up of commands in a thread.
 
-    Where a directory does not answer in PATH_SECONDS, only servers with absolute commands are forwarded.
+    If a directory does not answer within PATH_SECONDS, only servers with absolute commands are forwarded.
+
+    Cancellation abandons the thread.
     """
     convert = partial(to_acp_servers, mcp_config, mcp_capabilities)
     resolve = resolver(workspace, search_path)
@@ -147,7 +149,7 @@ def _remote(
 
 
 def _auth_headers(auth: Mapping[str, Any], notes: list[str]) -> dict[str, str]:
-    """What an ``auth`` object means as headers; a note where it means none."""
+    """The headers of an ``auth`` object; a note if there are none."""
     strategy = auth.get("strategy", "none")
     value = auth.get("value")
     if strategy == "bearer" and value:

@@ -35,7 +35,7 @@ EARLY_PART: Final = 1 / 4
 
 
 class Cipher(Protocol):
-    """What encrypts for the disk and opens again. Both raise errors of their own."""
+    """Encrypts for the disk, and decrypts. Both raise errors of their own."""
 
     def encrypt(self, data: bytes) -> str:
         """A token."""
@@ -50,7 +50,7 @@ class LoginsError(Exception):
 
 @attrs.frozen
 class Token:
-    """An access token. `expires_at` in seconds since the epoch, None where it lasts."""
+    """An access token. `expires_at` in seconds since the epoch; None if it does not expire."""
 
     value: str = attrs.field(repr=False)
     expires_at: float | None
@@ -75,7 +75,7 @@ class Token:
         )
 
     def fresh(self, now: float | None = None) -> bool:
-        """Whether it can be used for a while yet."""
+        """Whether it stays valid for a while."""
         if self.expires_at is None:
             return True
         early = EARLY_SECONDS if self.lifetime is None else min(EARLY_SECONDS, self.lifetime * EARLY_PART)
@@ -95,7 +95,7 @@ class LoginStore:
         self._cipher = cipher
 
     def get(self, url: str) -> dict[str, Any] | None:
-        """The login to the server at this address."""
+        """Return the login to the server at this address."""
         token = self._read().get(_key(url))
         if token is None:
             return None
@@ -109,13 +109,15 @@ class LoginStore:
         return state
 
     def put(self, url: str, state: Mapping[str, Any]) -> None:
-        """Keep a login durably, in place of the one before."""
+        """Store a login durably, in place of the previous one."""
         token = self._cipher.encrypt(json.dumps({"url": url, "state": state}).encode())
         self._change(url, token)
 
     def try_lock(self, url: str) -> int | None:
-        """The right to renew or end a login, among all programs, until the descriptor is closed; None where
-        another one has it. A refresh token that two of them use ends the login."""
+        """Try to lock a login among all programs, to renew or end it. None if another one has the lock.
+
+        The lock lasts until the descriptor is closed. A refresh token that two of them use ends the login.
+        """
         path = self._path.with_name(f"{FILE}.{_key(url)[:LOCK_NAME]}.lock")
         try:
             return try_lock(path)
@@ -123,7 +125,7 @@ class LoginStore:
             raise LoginsError(f"cannot use {path}: {error}") from error
 
     def drop(self, url: str) -> bool:
-        """Forget a login; whether there was one."""
+        """Remove a login. Returns whether there was one."""
         return self._change(url, None)
 
     def _change(self, url: str, token: str | None) -> bool:
@@ -159,5 +161,5 @@ class LoginStore:
 
 
 def _key(url: str) -> str:
-    """Addresses may hold credentials, too: they are no names in the clear."""
+    """The key of an address: it may hold credentials, so it is not a name in the clear."""
     return hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()

@@ -39,7 +39,7 @@ MAX_CONNECTIONS: Final = 64
 CONNECT_SECONDS: Final = 10.0
 WRITE_SECONDS: Final = 30.0
 STALL_SECONDS: Final = 60.0
-"""How long the agent may take nothing of an answer."""
+"""Seconds that the agent may read nothing of an answer."""
 
 AHEAD_BYTES: Final = 64 * 1024
 """Read of a connection while its answer is under way: more than the beginning of a next request is odd."""
@@ -60,11 +60,11 @@ NOT_PASSED_BACK: Final = frozenset(
 """Of an answer: the same; and whoever is told where to log in would do so past us."""
 
 GetToken = Callable[[str | None], Awaitable[str]]
-"""Gives a token that can be used now. Takes one that was refused. Raises NoToken."""
+"""Returns a valid token. Takes one that was refused. Raises NoToken."""
 
 
 class NoToken(Exception):
-    """There is no token, and why: one line, which the agent is told. `for_now`: it may ask again later."""
+    """There is no token. The message is one line for the agent. `for_now`: it may try again later."""
 
     def __init__(self, reason: str, *, for_now: bool = False) -> None:
         super().__init__(reason)
@@ -73,7 +73,7 @@ class NoToken(Exception):
 
 @attrs.frozen
 class Target:
-    """A server: its address, and where its token comes from."""
+    """A server: its address, and the source of its token."""
 
     url: str = attrs.field(repr=False)
     token: GetToken
@@ -231,7 +231,7 @@ class _Exchange:
         return bytes(body)
 
     async def _while_there(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do it for as long as the agent keeps its connection."""
+        """Run it while the agent keeps its connection."""
         async with trio.open_nursery() as nursery:
 
             async def watch() -> None:
@@ -253,7 +253,7 @@ class _Exchange:
     async def send(
         self, status: int, headers: list[tuple[bytes, bytes]], content: AsyncIterator[bytes]
     ) -> None:
-        """An answer, piece by piece as it comes."""
+        """Send an answer, piece by piece as it comes."""
         self._begun = True
         await self._write(h11.Response(status_code=status, headers=headers))
         async for piece in content:
@@ -261,7 +261,7 @@ class _Exchange:
         await self._write(h11.EndOfMessage())
 
     async def refuse(self, status: int, reason: str) -> None:
-        """An answer of our own; none where another one has begun."""
+        """Send an error answer, unless an answer has begun."""
         if self._begun or self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         self._begun = True

@@ -119,7 +119,7 @@ def test_install_that_fails_says_why(place, npm):
     ("arguments", "status", "reason"),
     [
         (["install", "cdex"], 1, "did you mean codex?"),
-        (["install", "custom"], 1, "has no default command"),
+        (["install", "custom"], 1, "has no package to install"),
         (["install"], 2, "NAME"),
         (["probe", "cdex"], 1, "did you mean codex?"),
         (["probe", "custom"], 2, "ostler agents probe -- COMMAND"),
@@ -183,7 +183,7 @@ def test_probe_of_any_command(place):
         (["error=load:-32603:kaputt"], "session/load", "kaputt"),
         (["error=resume:-32603:kaputt"], "session/resume", "kaputt"),
         (["error=close:-32603:kaputt"], "session/close", "kaputt"),
-        (["banner=2"], "output", "2 lines are no messages"),
+        (["banner=2"], "output", "2 lines are not messages"),
     ],
 )
 def test_probe_finds_what_is_wrong(place, modes, check, reason):

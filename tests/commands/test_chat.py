@@ -176,7 +176,7 @@ def test_ctrl_c_twice_at_the_prompt_leaves(served):
     with chat(served) as terminal:
         terminal.wait_for(PROMPT)
         terminal.type(CTRL_C)
-        terminal.wait_for("once more")
+        terminal.wait_for("again, or Ctrl-D")
         terminal.wait_for(ready)
         terminal.type(CTRL_C)
         assert terminal.end() == 130

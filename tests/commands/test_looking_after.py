@@ -235,7 +235,7 @@ def test_settings_below_settings_and_their_secrets(served):
         (["set", "acp_server", "cdex"], 2, "acp_server: "),
         (["set", "acp_prompt_timeout", "soon"], 2, "acp_prompt_timeout: "),
         (["set", "acp_prompt_timeout", "-1"], 2, "acp_prompt_timeout: "),
-        (["set", "acp_command", "'open"], 2, "no command"),
+        (["set", "acp_command", "'open"], 2, "not a valid command"),
         (["set", "acp_server"], 2, "VALUE"),
     ],
 )

@@ -327,7 +327,12 @@ async def test_stop(server, ostler):
 
 @pytest.mark.parametrize(
     ("text", "status", "reason"),
-    [("0f8fad5b", 1, "2 ids"), ("ab", 1, "no conversation"), ("demo", 2, "neither"), (OTHER, 1, "not found")],
+    [
+        ("0f8fad5b", 1, "2 ids"),
+        ("ab", 1, "no conversation"),
+        ("demo", 2, "is not an id"),
+        (OTHER, 1, "not found"),
+    ],
 )
 async def test_an_id_that_does_not_do(server, ostler, text, status, reason):
     server.supervisor.add_agent(ID)
