@@ -183,7 +183,7 @@ def encode_notification(method: str, params: Any) -> bytes:
 
 
 def encode_result(request_id: Id, result: Any) -> bytes:
-    """Encode the result of an agent's request as one line. Raises TypeError for values that JSON cannot represent."""
+    """Encode a result for the agent as one line. Raises TypeError for values that JSON cannot represent."""
     return _line({"jsonrpc": "2.0", "id": request_id, "result": result})
 
 
