@@ -125,7 +125,7 @@ def test_what_cannot_be_private_is_refused_in_one_line(tmp_path, monkeypatch, ma
 @pytest.mark.parametrize(
     ("make", "warning"),
     [
-        pytest.param(somebody_elses, "belongs to another user", marks=ONLY_ROOT_GIVES),
+        pytest.param(somebody_elses, "state directory belongs to another user", marks=ONLY_ROOT_GIVES),
         (below_an_open_one, "everybody can replace"),
         (lambda path: link_to(below_an_open_one(path)), "everybody can replace"),
         (lambda path: below_an_open_one(path) / "new" / "one", "everybody can replace"),

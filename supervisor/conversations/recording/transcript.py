@@ -19,9 +19,9 @@ PAGE_EVENTS: Final = 20
 
 
 async def transcript(log: Log, waiting: Container[str]) -> str:
-    """The newest part of the conversation, bounded, without the messages of the ids in `waiting`.
+    """Return the newest part of the conversation, bounded, without the messages of the ids in `waiting`.
 
-    Raises JournalError. Cancelling it changes nothing.
+    Raises JournalError. Cancellation changes nothing.
     """
     lines: list[tuple[str, str]] = []
     read = size = 0

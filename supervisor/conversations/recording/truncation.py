@@ -28,7 +28,8 @@ THOUGHT_BYTES: Final = 512 * 1024
 """Most UTF-8 bytes of a message's thoughts."""
 
 WALKED_MAX: Final = 20_000
-"""Values of a payload over its budget that are looked at one by one: one of more is cut as a whole."""
+"""The most values of a payload over its budget that are cut one by one; a payload with more is cut as a
+whole."""
 
 _DEPTH: Final = 40
 """Deepest nesting that is walked; what lies deeper in an over-budget payload is dropped with a note."""
@@ -36,7 +37,7 @@ _DEPTH: Final = 40
 
 @attrs.frozen
 class Clipped:
-    """A value within its budget, and what was set aside for it (nothing where nothing was cut)."""
+    """A value within its budget, and its attachments."""
 
     value: Any
     attachments: tuple[Attachment, ...] = ()
@@ -117,7 +118,7 @@ def dump(value: Any) -> bytes:
 
 
 class _TooManyError(Exception):
-    """There is more in a value than is looked at."""
+    """A value has too many parts."""
 
 
 class _Walk:
@@ -156,6 +157,6 @@ class _Walk:
 
 
 def joined(head: bytes, tail: bytes, cut: int, where: str) -> str:
-    """Head and tail of a text, and between them how many bytes were cut and where they are."""
+    """Join head and tail of a text, with a note on the cut bytes and their place."""
     first, last = head.decode("utf-8", "ignore"), tail.decode("utf-8", "ignore")
     return f"{first}\n[... {cut} bytes cut; {where} ...]\n{last}"
