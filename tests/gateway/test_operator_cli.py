@@ -256,7 +256,7 @@ async def test_watching_waits_for_a_server_that_went_away(server_with, free_port
         async with server_with(port=free_port) as server:
             watching = stack.enter_context(running(server.url, "ps", "-w", "0.1"))
             assert await watching.line() == "no agents\n"
-        while "waiting for it" not in await watching.line():
+        while "waiting for the server" not in await watching.line():
             pass
         async with server_with(port=free_port):
             while await watching.line() != "no agents\n":

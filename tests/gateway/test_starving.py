@@ -128,4 +128,4 @@ async def test_what_an_agent_repeats_is_counted_and_not_logged_each_time(tmp_pat
         if kind == "noise":
             said = server.output_tail()
             assert "what=noise" in said
-            assert said.count("a line that is no message") == 10
+            assert said.count("a line that is not a message") == 10

@@ -192,7 +192,7 @@ async def test_all_goes_on_when_the_disk_takes_writes_again(directory, spoil):
             rows = connection.execute("SELECT seq FROM events ORDER BY seq").fetchall()
         assert rows == [(seq,) for seq in range(len(events))]
         output = server.output.read_text()
-        assert output.count("the journal cannot be written") == 1
+        assert output.count("journal is not writable") == 1
         assert "Traceback" not in output
 
 
