@@ -29,7 +29,7 @@ class Hosts:
         self._exact = {name for name in names if not name.startswith("*.")} | {config.host.lower()}
         self._suffixes = tuple(name[1:] for name in names if name.startswith("*."))
         # An address cannot be rebound. But one of a network does not lead to a server that listens on the
-        # loopback address alone, so whoever claims so lies.
+        # loopback address alone, so another claim is false.
         host = config.host.lower()
         self._addresses = not (is_loopback(host) or host == "localhost" or host.endswith(".localhost"))
 

@@ -12,8 +12,8 @@ from wsproto.events import Message
 class MessageBuffer(WebsocketBuffer):
     """The message that a WebSocket is receiving; `first` and `then` are limits in bytes.
 
-    Hypercorn's own keeps what is over its limit, and adds to it for as long as the client sends. Here it is
-    dropped, and so is all that follows; `too_large` tells it.
+    Hypercorn's own buffer keeps a message that exceeds its limit, and grows while the client sends. This one
+    drops it with all that follows; `too_large` reports that.
     """
 
     def __init__(self, first: int, then: int) -> None:

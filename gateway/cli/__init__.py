@@ -108,7 +108,7 @@ def _wants_warden(arguments: argparse.Namespace) -> bool:
 
 
 def _become_warden() -> Lifeline | None:
-    """Go on as the warden, and return in each of its servers; None where that cannot be."""
+    """Become the warden, and return in each of its servers; None if that is impossible."""
     from supervisor.agents.lifeline import become_warden
 
     try:

@@ -300,4 +300,4 @@ CHECKS: Final[tuple[Callable[[Machine], Findings], ...]] = (
     secrets,
     node,
 )
-"""In the order in which they are told."""
+"""All checks, in the order of the report."""

@@ -22,7 +22,7 @@ def port(machine: Machine) -> Findings:
         url = local_url(machine.env)
         server = Server(url, None)
     except (ValueError, Failure):
-        return  # the configuration has said so
+        return  # the configuration check reports it
     try:
         if _is_ours(server):
             yield Finding("port", OK, f"a server runs at {url}")

@@ -71,7 +71,7 @@ SCRIPTS: Final = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 
 def run(arguments: Namespace) -> None:
-    """Print the script, or, with words, how the last of them may go on."""
+    """Print the script, or, with words, the candidates for the last one."""
     if not arguments.words:
         print(SCRIPTS[arguments.shell], end="")
         return
@@ -82,7 +82,7 @@ def run(arguments: Namespace) -> None:
 
 
 def candidates(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[Candidate]:
-    """How the last word may go on. The words are those after `ostler`."""
+    """The candidates for the last word. The words are those after `ostler`."""
     *before, current = words
     chosen: list[str] = []
     given: dict[str, str] = {}

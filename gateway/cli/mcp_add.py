@@ -99,16 +99,16 @@ def _stdio(arguments: Namespace) -> dict[str, Any]:
 
 
 def _url(text: str, transport: str) -> str:
-    wanted = f"TARGET must be a URL with --transport {transport}, such as https://mcp.example/mcp"
+    required = f"TARGET must be a URL with --transport {transport}, such as https://mcp.example/mcp"
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise BadInput(wanted) from None
+        raise BadInput(required) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not text.isprintable():
-        raise BadInput(wanted)
+        raise BadInput(required)
     if any(character.isspace() for character in text):
-        raise BadInput(f"{wanted}, without white space")
+        raise BadInput(f"{required}, without white space")
     return text
 
 

@@ -275,7 +275,7 @@ class Probe:
 
     @property
     def _restorable(self) -> list[str]:
-        """The offered methods that go on with a session."""
+        """The offered methods that resume a session."""
         return [each for each in ("session/load", "session/resume") if method_offered(self._known, each)]
 
     @property
@@ -358,7 +358,7 @@ class Probe:
         return f"cancelled within {taken:.2f} s"
 
     async def _again(self, run: Incarnation, ear: Ear) -> str:
-        """A session that was cancelled goes on."""
+        """Check that a cancelled session continues."""
         params = self._prompt_params(PROMPT)
         if not self._prompted:
             raise _Skip(SKIPPED, "no prompt was answered")

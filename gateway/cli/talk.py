@@ -34,7 +34,7 @@ OUTSTANDING_SECONDS: Final = 2.0
 """How long a person's answer may take to show before the question is asked again."""
 
 HISTORY: Final = 300
-"""Events before a message that are looked at, for calls that wait already."""
+"""Events before a message that are searched for waiting calls."""
 
 FINISHED: Final = 0
 FAILED: Final = 1
@@ -73,7 +73,7 @@ class Outcome(NamedTuple):
 
 
 Ask = Callable[[Track, Feed], bool | None]
-"""Asks a person about the calls that wait; None when that is no longer wanted."""
+"""Asks a person about the waiting calls; None when no answer is needed any more."""
 
 
 class Talk:

@@ -58,7 +58,7 @@ LEFT_OUT: Final = (
     "NOTIFY_SOCKET",
     "WATCHDOG_USEC",
 )
-"""Variables that are not for a server of ours: it has one key, and is nobody's service."""
+"""Variables that a temporary server does not get: it has one key, and no service manager."""
 
 
 @contextmanager

@@ -35,7 +35,8 @@ PID_FILE: Final = "server.pid"
 """In the state directory, while the server runs: its process id, a decimal number and a line end."""
 
 TICK_SECONDS: Final = 5.0
-"""Orphans are looked at when a child has died, and this often: being handed an orphan tells us nothing."""
+"""Seconds between two checks for orphans, besides the checks after a child's death: adoption sends no
+signal."""
 
 COALESCE_SECONDS: Final = 0.05
 """Between two looks at orphans, when many children die at once."""
@@ -102,13 +103,13 @@ class Containment:
         spawners = self.spawner.pids() if self.spawner is not None else ()
         for entry, number in found:
             if process_tag.instance_of_tag(number) != self.instance:
-                continue  # none of ours: whoever started it waits for it
+                continue  # not of this server: its starter waits for it
             # Whatever tag it carries: a process can give itself another's.
             if entry.id in owned or entry.id.pid in spawners:
                 continue
             mark = self._live.get(number)
             if mark is not None and mark.starting:
-                continue  # about to be owned, perhaps; if not, it is looked at again
+                continue  # perhaps about to be owned; if not, the next check finds it
             if not entry.alive:
                 tree.reap([entry.id])
             elif mark is None and number != process_tag.tag_of_spawner(self.instance):

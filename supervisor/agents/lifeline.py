@@ -19,7 +19,7 @@ NO_WARDEN_VARIABLE: Final = "OSTLER_NO_WARDEN"
 
 WARDEN_NAME: Final = "ostler-warden"
 SERVER_NAME: Final = "ostler"
-"""How the two are told apart in lists of processes (their command lines are the same)."""
+"""Names that distinguish the two in process lists (their command lines are the same)."""
 
 
 class WardenGone(Exception):

@@ -110,7 +110,7 @@ class LineTail:
     def feed(self, data: bytes) -> None:
         """Feed the next bytes, cut anywhere."""
         if data.count(b"\n") > TAIL_LINES:
-            # Only what will still be remembered is looked at: a piece may hold thirty thousand lines.
+            # Only what will be kept is examined: a piece may hold thirty thousand lines.
             _, *lines = data.rsplit(b"\n", TAIL_LINES + 1)
             self._open, data = b"", b"\n".join(lines)
         first, *more = data.split(b"\n")

@@ -27,7 +27,7 @@ RLIMIT_LOCKS: Final = 10
 """The number of the limit on every Linux; the standard library has no name for it."""
 
 AGENT_BITS: Final = 22
-"""Agents of one server start that can be told apart, as a power of two."""
+"""The number of distinct agents of one server start, as a power of two."""
 
 INSTANCE_BITS: Final = 40
 """Of the number of a state directory. With the agent's they make a positive signed 64-bit number."""

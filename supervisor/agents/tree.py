@@ -352,6 +352,6 @@ def reap(processes: Iterable[ProcessId]) -> None:
 
 
 def identify(pid: int) -> ProcessId:
-    """The identity of a child of ours that has not been reaped yet."""
+    """The identity of a child of this process that has not been reaped yet."""
     entry = read_entry(pid)
     return ProcessId(pid, 0) if entry is None else entry.id

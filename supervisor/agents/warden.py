@@ -114,7 +114,7 @@ class Warden:
             how = ""
             try:
                 begun = self._start()
-            except OSError as error:  # no process or no memory to be had: that may pass
+            except OSError as error:  # no process or no memory: that may pass
                 status, how = 1, f"cannot start: {error.strerror}"
             else:
                 if isinstance(begun, Bond):

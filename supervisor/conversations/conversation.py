@@ -217,7 +217,7 @@ class Conversation:
 
     def _run(self) -> None:
         if self.busy and self.record.execution_status is ExecutionStatus.PAUSED:
-            # The turn that a pause let go on is simply running again.
+            # The turn that a pause let finish is simply running again.
             self.record.execution_status = ExecutionStatus.RUNNING
             self.recorder.write([self.recorder.state("execution_status", ExecutionStatus.RUNNING)])
         self._runner.want()

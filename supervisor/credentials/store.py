@@ -137,7 +137,7 @@ class SecretStore:
         return dict(sorted(merged.items()))
 
     async def values(self) -> dict[str, str]:
-        """The values that count, by name, as an agent's environment wants them."""
+        """The values in use, by name, as for an agent's environment."""
         return {name: secret.value.reveal() for name, secret in (await self.found()).items()}
 
     async def set(self, name: str, value: str, description: str | None = None) -> None:
@@ -271,7 +271,7 @@ async def _find(path: Path, places: KeyPlaces) -> MasterKey:
         try:
             return _read_document(path)
         except SecretsCorrupt:
-            return None  # whoever uses the store is told
+            return None  # each use of the store raises it
 
     document = await trio.to_thread.run_sync(read)
     try:

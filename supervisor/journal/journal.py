@@ -28,8 +28,10 @@ from supervisor.journal.trouble import Trouble
 from supervisor.journal.writer import Writer
 
 CLOSE_TIMEOUT = 10.0
-"""Seconds (of real time: a disk does not know a test's clock) that closing waits for the last commit. What
-can be queued takes about 0.2 s; a disk that needs longer than this is broken, and shutdown must go on."""
+"""Seconds of real time that closing waits for the last commit.
+
+The full queue takes about 0.2 s; a disk that needs longer than this is broken, and shutdown must continue.
+"""
 
 READ_CLOSE_TIMEOUT = 2.0
 """Seconds that closing waits for interrupted reads to come back."""

@@ -28,7 +28,7 @@ MAX_VALUE_BYTES = 512 * 1024 * 1024
 half of it, and far more than anything that agents and clients may say."""
 
 COUNT_SECONDS = 10.0
-"""How long counting may go on that has to look at every event: some ten million events."""
+"""Seconds that counting may scan events: some ten million events."""
 
 
 class Log:

@@ -76,7 +76,7 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
     for leaf in leaves:
         if isinstance(leaf, LoginRefused):
             return "unknown", f"Authentication: {leaf}."
-    # A server that wants a login has answered 401 before this; what happened then counts.
+    # A server that requires a login has answered 401 before this; what happened then counts.
     for leaf in leaves:
         if type(leaf).__name__.startswith("OAuth"):
             return "unknown", f"Authentication: {str(leaf)[:WORDS]}."

@@ -57,7 +57,8 @@ NOT_PASSED_BACK: Final = frozenset(
     b"connection keep-alive proxy-authenticate te trailer transfer-encoding upgrade www-authenticate "
     b"set-cookie".split()
 )
-"""Of an answer: the same; and whoever is told where to log in would do so past us."""
+"""Headers of an answer that are dropped: the same, and those that would lead the agent to log in past the
+proxy."""
 
 GetToken = Callable[[str | None], Awaitable[str]]
 """Returns a valid token. Takes one that was refused. Raises NoToken."""
@@ -121,7 +122,7 @@ class Proxy:
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, h11.ProtocolError):
             pass
         except Exception:
-            # One connection's fault: the agent's other servers go on.
+            # One connection's fault: the agent's other servers continue.
             log.exception("cannot forward a request to an MCP server")
         finally:
             self._limit.release()

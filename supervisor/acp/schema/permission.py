@@ -13,7 +13,7 @@ from supervisor.acp.schema.update_reader import parse_tool_call_update
 from supervisor.acp.schema.updates import ToolCallUpdate
 
 OPTIONS_MAX: Final = 32
-"""Options of a request that are looked at. Agents offer two to six."""
+"""The most options of a request that are read. Agents offer two to six."""
 
 
 @attrs.frozen

@@ -23,7 +23,7 @@ class _Running:
         self.session = session
         self.script = script
         self.wake_at: float | None = 0.0
-        """When to go on; None while a question is open."""
+        """When to resume; None while a question is open."""
         self.question: int | None = None
 
 

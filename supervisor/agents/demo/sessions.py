@@ -100,7 +100,7 @@ class Sessions:
     def load(self, session_id: str) -> Session | None:
         """A remembered session, or None."""
         try:
-            name = str(uuid.UUID(session_id))  # anything else is not an id of ours, and could be a path
+            name = str(uuid.UUID(session_id))  # anything else is not an id of this agent, and could be a path
             stored = json.loads((self._directory / f"{name}.json").read_text(encoding="utf-8"))
             session = Session(name, stored["cwd"])
             session.mode, session.model = stored["mode"], stored["model"]

@@ -41,14 +41,14 @@ class TurnCancelled(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Pause:
-    """Go on after so many seconds."""
+    """Resume after so many seconds."""
 
     seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
-    """Go on with the client's answer to this permission request."""
+    """Resume with the client's answer to this permission request."""
 
     params: dict[str, Any]
 

@@ -291,7 +291,7 @@ class AgentLifecycle:
                 task_status.started(run)
                 await run.process.exited.wait()
                 with trio.move_on_after(LAST_WORDS_SECONDS):
-                    await run.connection.closed.wait()  # what waits for an answer is told why there is none
+                    await run.connection.closed.wait()  # pending requests fail with the reason
         except trio.Cancelled:
             ours = True  # the server, or the conversation, is at its end
             raise

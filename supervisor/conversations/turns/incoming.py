@@ -97,7 +97,7 @@ class Incoming:
         except JournalError:
             raise
         except Exception as error:
-            # A fault of ours over one update ends the turn truthfully, not the connection by surprise.
+            # An internal error over one update ends the turn with a failure, not the connection.
             self._logger.exception("update failed")
             if self._queue.turn is not None:
                 self._turns.break_down(error)

@@ -144,7 +144,7 @@ class Runner:
                 await settled.wait()
         going_on = self._queue.active and self._queue.settled is settled
         if going_on and self._record.execution_status is not ExecutionStatus.PAUSED:
-            # Not settled in time: control returns all the same, and the state tells what still goes on.
+            # Not settled in time: control returns all the same, and the state shows what still runs.
             self._record.agent_state["phase"] = AgentPhase.CANCELLING
             self.reports.interrupted()
             self.reports.publish()
@@ -205,7 +205,7 @@ class Runner:
                 self._logger.warning("conversation stopped: the journal failed")
                 self._queue.wanted = False
             else:
-                # A fault of ours stays in its conversation; its siblings go on.
+                # An internal error stays in its conversation; the others continue.
                 self._logger.exception("conversation failed")
                 self._turns.break_down(error)
         except BaseException:
