@@ -108,14 +108,14 @@ async def in_time(
     shield: bool = False,
     wasted: Callable[[T], object] = lambda result: None,
 ) -> T:
-    """Run ``work`` in a thread, and return its result.
+    """Run `work` in a thread, and return its result.
 
-    ``what``: the work in words for a message, as in "to read the login". ``wasted``: called with the result
+    `what`: the work in words for a message, as in "to read the login". `wasted`: called with the result
     of abandoned work.
 
-    Raises PathTimeout after ``seconds``, waiting for the limiter included.
+    Raises PathTimeout after `seconds`, waiting for the limiter included.
 
-    Cancellation abandons the thread as well. With ``shield`` it waits for the end of the work or of the time.
+    Cancellation abandons the thread as well. With `shield` it waits for the end of the work or of the time.
     """
     if _left_behind.number >= MOST_LEFT_BEHIND:
         raise PathTimeout(f"too many file operations hang; Ostler did not try {what}")
@@ -132,7 +132,7 @@ async def in_time(
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The first ``most`` bytes of a plain file. Blocks as long as the file system does, but for nobody's
+    """The first `most` bytes of a plain file. Blocks as long as the file system does, but for nobody's
     lease.
 
     Raises OSError: BlockingIOError when another process holds a lease on it, others when it is no plain file.

@@ -52,7 +52,7 @@ class StartProcess(Protocol):
     def __call__(
         self, argv: Sequence[str], *, cwd: int, env: Mapping[str, str], stdin: int, output: int
     ) -> Awaitable[Started]:
-        """Start a process. ``cwd`` is the descriptor of a directory.
+        """Start a process. `cwd` is the descriptor of a directory.
 
         The caller keeps its descriptors, and owns the process. Raises OSError and ValueError.
 

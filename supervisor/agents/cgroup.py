@@ -87,7 +87,7 @@ def members(group: Path) -> set[int]:
 def kill(group: Path, bounds: Bounds) -> None:
     """Send SIGKILL to all processes in the cgroup, and to what they fork meanwhile.
 
-    A process that may create cgroups can also move other processes into them. A process beyond ``bounds`` is
+    A process that may create cgroups can also move other processes into them. A process beyond `bounds` is
     moved out first, to the parent cgroup; if that fails, nothing is killed.
     """
     for pid in members(group):

@@ -31,15 +31,15 @@ async def prepare_data_dir(
     secrets: Mapping[str, str] | None = None,
     home: Path | None = None,
 ) -> None:
-    """Make ``directory`` (0700), and write the descriptor's files into it (0600) unless they exist.
+    """Make `directory` (0700), and write the descriptor's files into it (0600) unless they exist.
 
-    ``secrets``: those that the agent gets; they decide which default files apply. ``home``: the real home,
+    `secrets`: those that the agent gets; they decide which default files apply. `home`: the real home,
     from which a relocated one takes the git identity.
 
     Raises OSError.
 
     Cancellation waits for the (short) writing to end, at most PATH_SECONDS. The directory belongs to the
-    caller; ``SharedLogins`` puts credentials into it.
+    caller; `SharedLogins` puts credentials into it.
     """
     work = partial(_prepare, descriptor, directory, secrets or {}, home)
     limiter = SEEDING.of(str(directory))

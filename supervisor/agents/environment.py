@@ -80,12 +80,12 @@ def compose_environment(
 ) -> dict[str, str]:
     """The complete environment of an agent.
 
-    Later wins: what the server passes on, the descriptor's fixed variables, ``secrets`` (resolved values;
-    empty ones count as absent), the data directory, ``extra`` (the caller's own). Of the credentials only
-    those of ``choice`` are there; without it they are chosen as on a machine that holds no login. A base URL
-    is put where the agent looks for it. ``path`` are directories to search before the server's PATH (see
-    ``Launch.path``). ``catalog`` tells which credentials belong to other agents; the bundled one by default.
-    ``files`` are secrets that the caller hands over as files, besides the descriptor's.
+    Later wins: what the server passes on, the descriptor's fixed variables, `secrets` (resolved values;
+    empty ones count as absent), the data directory, `extra` (the caller's own). Of the credentials only
+    those of `choice` are there; without it they are chosen as on a machine that holds no login. A base URL
+    is put where the agent looks for it. `path` are directories to search before the server's PATH (see
+    `Launch.path`). `catalog` tells which credentials belong to other agents; the bundled one by default.
+    `files` are secrets that the caller hands over as files, besides the descriptor's.
     """
     given = {name: value for name, value in secrets.items() if value}
     if choice is None:

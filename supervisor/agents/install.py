@@ -77,9 +77,9 @@ NPM_SETTINGS = frozenset(
         "userconfig",
     )
 )
-"""The ``npm_config_*`` variables that say where packages come from.
+"""The `npm_config_*` variables that say where packages come from.
 
-Others, which ``npm run`` sets by the dozen, would make the installation depend on how the server was started.
+Others, which `npm run` sets by the dozen, would make the installation depend on how the server was started.
 """
 
 MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}
@@ -108,7 +108,7 @@ class Launch:
 
 
 def starts_pinned(descriptor: Descriptor, command: Sequence[str]) -> bool:
-    """Whether ``command`` means the agent that Ostler installs: the descriptor's command, npx options aside.
+    """Whether `command` means the agent that Ostler installs: the descriptor's command, npx options aside.
 
     A command with another version, or none, is the user's own and runs as it is.
     """
@@ -135,9 +135,9 @@ async def resolve_launch(
     seconds: float,
     server_env: Mapping[str, str] | None = None,
 ) -> Launch:
-    """Return how to start ``command`` (empty: the descriptor's default) with ``args``; may install.
+    """Return how to start `command` (empty: the descriptor's default) with `args`; may install.
 
-    Raises and waits like ``ensure_installed``.
+    Raises and waits like `ensure_installed`.
     """
     if not starts_pinned(descriptor, command):
         return Launch(argv=(*command, *args))
@@ -155,10 +155,10 @@ async def ensure_installed(
     seconds: float,
     server_env: Mapping[str, str] | None = None,
 ) -> Launch:
-    """Install the agent below ``prefix`` unless it is installed, and return how to start it.
+    """Install the agent below `prefix` unless it is installed, and return how to start it.
 
-    ``progress``: called with a sentence when a step takes long. ``seconds``: the limit of one run of npm.
-    ``server_env`` (default: this process's) gives PATH, proxies and npm's settings.
+    `progress`: called with a sentence when a step takes long. `seconds`: the limit of one run of npm.
+    `server_env` (default: this process's) gives PATH, proxies and npm's settings.
 
     One installer works on an agent at a time, in this process and among others; those that wait use its
     result.
@@ -230,7 +230,7 @@ def _digest(lock_files: Mapping[str, bytes]) -> str:
 
 
 def platform_name() -> str:
-    """The name of this platform in the ``native`` tables, e.g. ``linux-x64-musl``."""
+    """The name of this platform in the `native` tables, e.g. `linux-x64-musl`."""
     machine = platform.machine().lower()
     name = f"{sys.platform}-{MACHINES.get(machine, machine)}"
     if name == "linux-x64" and " avx2 " not in _cpu_flags():
@@ -278,9 +278,9 @@ def _program(package: NpmPackage, directory: Path) -> Path | None:
 async def _exclusive(
     directory: Path, descriptor: Descriptor, progress: Callable[[str], None], seconds: float
 ) -> AsyncIterator[None]:
-    """Be the only installer in ``directory``, here and among processes; the kernel frees a dead one's lock.
+    """Be the only installer in `directory`, here and among processes; the kernel frees a dead one's lock.
 
-    Waits for another one, which may take ``seconds``.
+    Waits for another one, which may take `seconds`.
     """
     await _in_thread(functools.partial(make_missing, directory))
     try:

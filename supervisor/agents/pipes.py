@@ -56,7 +56,7 @@ class AgentPipe(trio.abc.ReceiveStream):
             self._waiting.deadline = self._exited_at + self._patience
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return the next bytes, or ``b""`` at the end. Cancellation loses nothing.
+        """Return the next bytes, or `b""` at the end. Cancellation loses nothing.
 
         Raises trio.ClosedResourceError once closed, trio.BusyResourceError for a second reader.
         """

@@ -49,7 +49,7 @@ NAMESPACE_SIGNALLED = 128
 
 
 class AgentProcess:
-    """A running agent; made by ``spawn``, which owns it."""
+    """A running agent; made by `spawn`, which owns it."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class AgentProcess:
     ) -> Child:
         """Start a process for the agent, which ends with the agent at the latest, and wait until it runs.
 
-        ``cwd``: the descriptor of a directory. ``output``: a descriptor that becomes standard output and
+        `cwd`: the descriptor of a directory. `output`: a descriptor that becomes standard output and
         error. The caller keeps the descriptors and owns the child.
 
         Raises OSError and ValueError. Cancellation ends a start in progress.
@@ -113,7 +113,7 @@ class AgentProcess:
     async def usage(self, seen: Snapshot | None = None) -> TreeUsage:
         """Measure memory and CPU time of the tree; also remember its processes for the end.
 
-        ``seen``: a snapshot that others share. Without it, one is taken in a thread; cancellation waits for
+        `seen`: a snapshot that others share. Without it, one is taken in a thread; cancellation waits for
         that (milliseconds).
         """
         entries = (await self._look(seen)).values()
@@ -258,13 +258,13 @@ async def spawn(
     stop: StopPolicy | None = None,
     seconds: float = SPAWN_SECONDS,
 ) -> AsyncIterator[AgentProcess]:
-    """Run ``argv`` in ``cwd`` with exactly ``env`` (plus a marker variable) while the block runs.
+    """Run `argv` in `cwd` with exactly `env` (plus a marker variable) while the block runs.
 
-    ``seconds``: the limit of the start. The program runs when the block is entered.
+    `seconds`: the limit of the start. The program runs when the block is entered.
 
     Raises SpawnError. The block's own exception comes out unwrapped.
 
-    Owns the process: leaving the block, in any way, stops the whole tree (``AgentProcess.stop``), shielded
+    Owns the process: leaving the block, in any way, stops the whole tree (`AgentProcess.stop`), shielded
     and bounded.
     """
     with _marked(argv) as mark:

@@ -63,14 +63,14 @@ together.
 
 @attrs.frozen(kw_only=True)
 class Rotated:
-    """The newest value of a login; ``known`` tests whether a value is this one or an earlier one of it."""
+    """The newest value of a login; `known` tests whether a value is this one or an earlier one of it."""
 
     name: str
     value: str = attrs.field(repr=False)
     lineage: frozenset[str] = attrs.field(repr=False)
 
     def known(self, value: str) -> bool:
-        """Whether the newest value may replace ``value``."""
+        """Whether the newest value may replace `value`."""
         return _digest(value) in self.lineage
 
 
@@ -80,7 +80,7 @@ Keep = Callable[[Rotated], Awaitable[None]]
 
 @attrs.frozen(kw_only=True)
 class Lease:
-    """A credential file of an agent. ``handed`` is the digest of the value that it got."""
+    """A credential file of an agent. `handed` is the digest of the value that it got."""
 
     name: str
     user: str
@@ -93,7 +93,7 @@ class Lease:
 
 @attrs.define(eq=False)
 class SharedLogins:
-    """The credential files of one server, below ``root``. Owns no task and no open file.
+    """The credential files of one server, below `root`. Owns no task and no open file.
 
     Each secret's name has a lock: what is read and written under it belongs together. File operations run in
     threads; cancellation waits for them, at most PATH_SECONDS, and a begun change is finished. Methods raise
@@ -105,9 +105,9 @@ class SharedLogins:
     _locks: dict[str, trio.Lock] = attrs.field(factory=dict, init=False)
 
     async def checkout(self, name: str, value: str, *, user: str, target: Path) -> Lease:
-        """Put the login that ``value`` belongs to at ``target`` (0600) for an agent of ``user``.
+        """Put the login that `value` belongs to at `target` (0600) for an agent of `user`.
 
-        The file has the newest value of the login, which may be later than ``value``. It replaces a file of
+        The file has the newest value of the login, which may be later than `value`. It replaces a file of
         another login.
         """
         await _answers(target)
@@ -123,7 +123,7 @@ class SharedLogins:
             await self._offer(await _in_thread(lease.name, partial(_take_over, lease)))
 
     async def revoke(self, name: str, *, user: str, target: Path) -> None:
-        """Remove the file that ``user`` got for a credential that is no longer used."""
+        """Remove the file that `user` got for a credential that is no longer used."""
         await _answers(target)
         async with self._lock(name):
             await _in_thread(name, partial(self._revoke, name, user, target, None))
@@ -134,7 +134,7 @@ class SharedLogins:
             return await _in_thread(name, partial(self._same, name, {_digest(one), _digest(other)}))
 
     async def forget(self, user: str) -> None:
-        """Forget ``user``, who never starts an agent again.
+        """Forget `user`, who never starts an agent again.
 
         A login that nobody else uses is offered for storing a last time, then its file is removed.
         """

@@ -155,7 +155,7 @@ def children() -> list[int]:
 
 
 def descendants(roots: Iterable[int], table: Mapping[int, ProcessEntry]) -> set[int]:
-    """The PIDs below ``roots``, without ``roots``."""
+    """The PIDs below `roots`, without `roots`."""
     children: dict[int, list[int]] = {}
     for pid, entry in table.items():
         children.setdefault(entry.parent, []).append(pid)
@@ -170,7 +170,7 @@ def descendants(roots: Iterable[int], table: Mapping[int, ProcessEntry]) -> set[
 
 
 def marked(variable: str, value: str, table: Mapping[int, ProcessEntry]) -> set[int]:
-    """The PIDs whose environment, as of their exec, contains ``variable=value``."""
+    """The PIDs whose environment, as of their exec, contains `variable=value`."""
     wanted = f"{variable}={value}".encode()
     return {
         pid
@@ -200,14 +200,14 @@ def belonging(
 ) -> dict[int, ProcessEntry]:
     """The living processes of one agent in the table, by PID, including the leader.
 
-    ``leader``: the agent's own process. It must not have been reaped: a zombie keeps its PID, so that its
+    `leader`: the agent's own process. It must not have been reaped: a zombie keeps its PID, so that its
     session and group differ from those of strangers.
 
-    ``known``: processes seen earlier. They count while they live, and so do their descendants.
+    `known`: processes seen earlier. They count while they live, and so do their descendants.
 
-    ``marked``: the PIDs in the table that carry the agent's mark.
+    `marked`: the PIDs in the table that carry the agent's mark.
 
-    The result contains nothing beyond ``bounds``, and nothing reached through it.
+    The result contains nothing beyond `bounds`, and nothing reached through it.
     """
     own, others = _present({leader, *bounds.own}, table), _present(bounds.others, table)
     others -= own
@@ -271,10 +271,10 @@ def living(processes: Iterable[ProcessId]) -> set[ProcessId]:
 def kill_tree(
     leader: ProcessId, processes: Iterable[ProcessId], number: signal.Signals, bounds: Bounds
 ) -> None:
-    """Send the signal to the process group of ``leader`` (not reaped yet) and to each of ``processes``.
+    """Send the signal to the process group of `leader` (not reaped yet) and to each of `processes`.
 
     A process that may not be signalled, or is gone, is skipped: the next check shows what is left. A process
-    beyond ``bounds`` is never signalled; that it was among the processes is an error, and logged. Reads /proc
+    beyond `bounds` is never signalled; that it was among the processes is an error, and logged. Reads /proc
     a few times for each: callers on the event loop use a thread.
     """
     if not _group_is_foreign(leader, bounds):

@@ -27,9 +27,9 @@ class Cipher:
     """Encrypts and authenticates bytes under a key derived from a phrase of any length.
 
     The Fernet key is the SHA-256 of the phrase. That suits long random phrases; it does not
-    strengthen short ones. With :meth:`opening` it opens what other keys made, too.
+    strengthen short ones. With `opening` it opens what other keys made, too.
 
-    The first use imports ``cryptography`` (tens of milliseconds), which start-up does without.
+    The first use imports `cryptography` (tens of milliseconds), which start-up does without.
     """
 
     def __init__(self, phrase: str) -> None:
@@ -47,7 +47,7 @@ class Cipher:
         return Fernet(self._key)
 
     def encrypt(self, data: bytes) -> str:
-        """Encrypt: returns a token in URL-safe ASCII, starting with ``gAAAA``."""
+        """Encrypt: returns a token in URL-safe ASCII, starting with `gAAAA`."""
         return self._fernet.encrypt(data).decode("ascii")
 
     def decrypt(self, token: str) -> bytes:
@@ -72,7 +72,7 @@ class Cipher:
     def opening(self, others: Iterable[Cipher] = (), wrapped: Iterable[str] = ()) -> Cipher:
         """Return a cipher that makes the same tokens and also decrypts those of other keys.
 
-        These are the ciphers ``others`` and the keys ``wrapped``, which come from :meth:`wrap`.
+        These are the ciphers `others` and the keys `wrapped`, which come from `wrap`.
         """
         found = copy(self)
         found._others = tuple(others)
@@ -90,7 +90,7 @@ class Cipher:
         return hmac.compare_digest(signature, data[-SIGNATURE_BYTES:])
 
     def wrap(self, other: Cipher) -> tuple[str, ...]:
-        """Return every key that ``other`` decrypts with, each encrypted under this cipher's key, without that
+        """Return every key that `other` decrypts with, each encrypted under this cipher's key, without that
         key.
 
         Raises NotDecryptable if one of them is damaged: it must not be lost unnoticed.
@@ -99,7 +99,7 @@ class Cipher:
         return tuple(self.encrypt(key) for key in keys if key != self._key)
 
     def knows(self, other: Cipher) -> bool:
-        """Whether this cipher decrypts tokens of ``other``'s own key."""
+        """Whether this cipher decrypts tokens of `other`'s own key."""
         return other._key == self._key or other._key in self._other_keys(strict=False)
 
     def same_key(self, other: Cipher) -> bool:

@@ -10,7 +10,7 @@ class CredentialsFailure(Exception):
 
 
 class InvalidSecretName(CredentialsFailure):
-    """A secret name does not match ``SECRET_NAME``."""
+    """A secret name does not match `SECRET_NAME`."""
 
 
 class InvalidSecretValue(CredentialsFailure):

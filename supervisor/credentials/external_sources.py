@@ -30,8 +30,8 @@ SECRET_PREFIX: Final = "OSTLER_SECRET_"  # noqa: S105 - a prefix of names
 class FoundSecret:
     """A secret and its source.
 
-    ``source`` is the kind: ``store``, ``directory`` or ``variable``. ``where`` names it: the path of the
-    file, or the variable. ``hides`` are the places with a secret of the same name that are not used.
+    `source` is the kind: `store`, `directory` or `variable`. `where` names it: the path of the
+    file, or the variable. `hides` are the places with a secret of the same name that are not used.
     """
 
     name: str
@@ -99,7 +99,7 @@ def take_private(environ: MutableMapping[str, str]) -> dict[str, str]:
     """Remove the variables that hold secrets, or the key to them, from this process's environment.
 
     So no child inherits them; and where the system lets us, they are blanked in the block that
-    ``/proc/<pid>/environ`` shows. What the parent of this process has stays with it.
+    `/proc/<pid>/environ` shows. What the parent of this process has stays with it.
     """
     names = [name for name in environ if is_private(name)]
     if environ is os.environ:

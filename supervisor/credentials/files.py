@@ -15,7 +15,7 @@ PRIVATE_DIRECTORY: Final = 0o700
 
 
 def replace_private(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path``; after a crash the file has the old content or the new, never a part."""
+    """Write `data` to `path`; after a crash the file has the old content or the new, never a part."""
     temporary = _write_beside(path, data)
     try:
         temporary.replace(path)
@@ -26,7 +26,7 @@ def replace_private(path: Path, data: bytes) -> None:
 
 
 def create_private(path: Path, data: bytes) -> bool:
-    """Write ``data`` to ``path`` unless it exists. Returns whether it was created.
+    """Write `data` to `path` unless it exists. Returns whether it was created.
 
     A hard link is exclusive and never shows a half-written file, which O_EXCL alone would.
     """

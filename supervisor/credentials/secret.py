@@ -22,7 +22,7 @@ MAX_VALUE_BYTES: Final = 32 * 4096 - 64 - 2
 
 @attrs.frozen(repr=False)
 class Secret:
-    """A secret string. ``reveal()`` is the only way to its value; repr, str and format hide it."""
+    """A secret string. `reveal()` is the only way to its value; repr, str and format hide it."""
 
     _value: str
 
@@ -45,7 +45,7 @@ class SecretInfo:
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` or raise InvalidSecretName."""
+    """Return `name` or raise InvalidSecretName."""
     if not SECRET_NAME.fullmatch(name):
         raise InvalidSecretName(
             "a secret name starts with a letter and has at most 64 letters, digits and underscores"
@@ -54,7 +54,7 @@ def check_name(name: str) -> str:
 
 
 def check_value(value: str) -> str:
-    """Return ``value`` or raise InvalidSecretValue, which never quotes it."""
+    """Return `value` or raise InvalidSecretValue, which never quotes it."""
     if not value.strip():
         raise InvalidSecretValue("a secret value must not be blank")
     if value.strip() == REDACTED:
@@ -63,7 +63,7 @@ def check_value(value: str) -> str:
 
 
 def check_exportable(value: str) -> str:
-    """Return ``value``, or raise InvalidSecretValue if no environment variable can hold it.
+    """Return `value`, or raise InvalidSecretValue if no environment variable can hold it.
 
     Otherwise the agent's exec would fail later.
     """

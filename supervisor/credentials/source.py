@@ -60,12 +60,12 @@ class SecretSourceError(CredentialsFailure):
 def decode_secret_source(
     obj: object, *, loc: Location = ("body", "secrets"), own_origins: Collection[str] = ()
 ) -> SecretSource:
-    """A secret source from its JSON: a plain string, a ``StaticSecret`` or a ``LookupSecret``.
+    """A secret source from its JSON: a plain string, a `StaticSecret` or a `LookupSecret`.
 
-    Without ``kind`` a ``url`` makes it a lookup. A URL that is relative, or whose origin
-    (``http://host:port``) is one of ``own_origins``, must name a secret of this server's store and
+    Without `kind` a `url` makes it a lookup. A URL that is relative, or whose origin
+    (`http://host:port`) is one of `own_origins`, must name a secret of this server's store and
     becomes a StoreReference: no request to ourselves, and no session key to keep. Unknown keys are
-    ignored. Raises SecretSourceError; ``loc`` is where ``obj`` stands in the request.
+    ignored. Raises SecretSourceError; `loc` is where `obj` stands in the request.
     """
     if isinstance(obj, str):
         return StaticSecret(_present(obj, loc))
@@ -106,7 +106,7 @@ def _decode_lookup(
 
 
 def _store_name(url: str, own_origins: Collection[str]) -> str | None:
-    """The secret of our own store that ``url`` names; None when it leads elsewhere. Raises ValueError."""
+    """The secret of our own store that `url` names; None when it leads elsewhere. Raises ValueError."""
     parts = urlsplit(url)
     if parts.scheme or parts.netloc:
         if parts.scheme not in LOOKUP_SCHEMES or not parts.hostname:

@@ -53,10 +53,10 @@ class Rotation:
 
 
 class SecretStore:
-    """Global secrets: those in ``<state>/secrets.json``, and those that are given from outside.
+    """Global secrets: those in `<state>/secrets.json`, and those that are given from outside.
 
     The file is decrypted once and then kept in memory; what is given from outside is read each time. Open it
-    with :meth:`open`; there is nothing to close. One process owns the file: what others write into it
+    with `open`; there is nothing to close. One process owns the file: what others write into it
     meanwhile is not seen. Every method may raise SecretsCorrupt, WrongMasterKey or MasterKeyUnavailable; the
     file is then left alone, and one that is corrupt is asked again next time.
 
@@ -80,10 +80,10 @@ class SecretStore:
     async def open(
         cls, state: Path, environ: Mapping[str, str], *, keyring: OsKeyring | None = None
     ) -> SecretStore:
-        """Find or create the master key of ``state`` (``KeyPlaces.find``), and note what ``environ`` gives.
+        """Find or create the master key of `state` (`KeyPlaces.find`), and note what `environ` gives.
 
         A key that cannot be had does not stop a server from starting: every use of the store
-        then raises that error. ``keyring`` None: none is asked.
+        then raises that error. `keyring` None: none is asked.
         """
         path = state / SECRETS_FILE
         places = KeyPlaces(state, environ, keyring)
@@ -187,7 +187,7 @@ class SecretStore:
             return True
 
     async def rotate(self) -> Rotation:
-        """Encrypt every stored secret under another master key (see ``KeyPlaces.renew``).
+        """Encrypt every stored secret under another master key (see `KeyPlaces.renew`).
 
         What else was encrypted under this store's cipher stays as it is and can still be opened: the keys of
         before are kept in the secret file, encrypted under the new one.

@@ -38,8 +38,8 @@ LOOKING: Final = KeyedLimiters(RESOLVE_THREADS)
 class Forwarded:
     """The outcome. Reasons name properties and servers, never values, so they may be shown.
 
-    ``servers`` is what goes to the agent as ``mcpServers``; ``dropped`` are (name, reason) of those
-    that do not; ``notes`` are (name, reason) of servers that go, but without something.
+    `servers` is what goes to the agent as `mcpServers`; `dropped` are (name, reason) of those
+    that do not; `notes` are (name, reason) of servers that go, but without something.
     """
 
     servers: list[dict[str, Any]] = attrs.field(repr=False)
@@ -52,9 +52,9 @@ class _DroppedError(Exception):
 
 
 def resolver(workspace: Path, search_path: str | None = None) -> Resolve:
-    """Resolve as the agent's own shell would: names on ``search_path``, paths from ``workspace``.
+    """Resolve as the agent's own shell would: names on `search_path`, paths from `workspace`.
 
-    ``search_path`` is a PATH value, by default the server's own. The function blocks on the disk.
+    `search_path` is a PATH value, by default the server's own. The function blocks on the disk.
     """
 
     def resolve(command: str) -> str | None:
@@ -69,10 +69,10 @@ def resolver(workspace: Path, search_path: str | None = None) -> Resolve:
 def to_acp_servers(
     mcp_config: Mapping[str, Any], mcp_capabilities: Mapping[str, Any], *, resolve: Resolve | None = None
 ) -> Forwarded:
-    """The enabled servers of ``mcp_config`` that the agent supports, in order.
+    """The enabled servers of `mcp_config` that the agent supports, in order.
 
-    stdio always; ``http`` and ``sse`` only if the agent's ``mcpCapabilities`` say so. An invalid entry drops
-    only that server. The only I/O is ``resolve``, called for commands that are not absolute; by default they
+    stdio always; `http` and `sse` only if the agent's `mcpCapabilities` say so. An invalid entry drops
+    only that server. The only I/O is `resolve`, called for commands that are not absolute; by default they
     are looked up from the server's own directory and PATH.
     """
     resolve = resolve or resolver(Path.cwd())
@@ -104,7 +104,7 @@ async def forward_servers(
     workspace: Path,
     search_path: str | None = None,
 ) -> Forwarded:
-    """``to_acp_servers`` with the look-up of commands in a thread.
+    """`to_acp_servers` with the look-up of commands in a thread.
 
     If a directory does not answer within PATH_SECONDS, only servers with absolute commands are forwarded.
 
@@ -149,7 +149,7 @@ def _remote(
 
 
 def _auth_headers(auth: Mapping[str, Any], notes: list[str]) -> dict[str, str]:
-    """The headers of an ``auth`` object; a note if there are none."""
+    """The headers of an `auth` object; a note if there are none."""
     strategy = auth.get("strategy", "none")
     value = auth.get("value")
     if strategy == "bearer" and value:

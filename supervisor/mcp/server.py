@@ -24,8 +24,8 @@ MAX_ERRORS: Final = 100
 class MCPServer:
     """An entry, decoded. What may carry a credential is kept out of repr, the URL included.
 
-    Times are in seconds. ``auth`` is the entry's JSON: an object whose ``strategy`` is one of
-    ``AUTH_FIELDS``. Exactly one of ``command`` and ``url`` is set.
+    Times are in seconds. `auth` is the entry's JSON: an object whose `strategy` is one of
+    `AUTH_FIELDS`. Exactly one of `command` and `url` is set.
     """
 
     url: str | None = attrs.field(default=None, repr=False)
@@ -158,7 +158,7 @@ _FIELDS: Final[Mapping[str, _Check]] = {
 
 
 def server_errors(obj: object, loc: Location = ()) -> list[ErrorDetail]:
-    """What is wrong with an entry, by place; ``loc`` is where the entry itself stands."""
+    """What is wrong with an entry, by place; `loc` is where the entry itself stands."""
     if not isinstance(obj, Mapping):
         return _object(obj, loc)
     errors: list[ErrorDetail] = []

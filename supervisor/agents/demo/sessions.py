@@ -123,7 +123,7 @@ class Sessions:
             beside.replace(target)
 
     def listed(self, cwd: str | None) -> list[dict[str, Any]]:
-        """The remembered sessions, newest first, as ``session/list`` tells them."""
+        """The remembered sessions, newest first, as `session/list` tells them."""
         try:
             files = sorted(self._directory.glob("*.json"), key=lambda file: -file.stat().st_mtime)
         except OSError:

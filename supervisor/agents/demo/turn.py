@@ -1,7 +1,7 @@
 """The demo's turn as a script: a generator that yields what it waits for.
 
-It yields ``Pause`` (resumed with None) and ``Ask`` (resumed with the client's answer); ``TurnCancelled``
-thrown into it ends it. Everything else happens through ``update``, at once.
+It yields `Pause` (resumed with None) and `Ask` (resumed with the client's answer); `TurnCancelled`
+thrown into it ends it. Everything else happens through `update`, at once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PERMISSIONS = [
 
 
 class Turn:
-    """One prompt of a session. ``update(kind, fields)`` sends a ``session/update``."""
+    """One prompt of a session. `update(kind, fields)` sends a `session/update`."""
 
     def __init__(self, session: Session, text: str, update: Update) -> None:
         self._session = session
@@ -80,7 +80,7 @@ class Turn:
         """None when nobody asked for it."""
 
     def play(self) -> Script:
-        """The script; returns the prompt's result and leaves the turn in ``session.turns``."""
+        """The script; returns the prompt's result and leaves the turn in `session.turns`."""
         reason = "end_turn"
         try:
             yield from self._act()

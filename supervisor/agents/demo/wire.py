@@ -34,7 +34,7 @@ class Wire:
         self.ended = False
 
     def receive(self, timeout: float | None) -> list[dict[str, Any]]:
-        """The messages that arrive within ``timeout`` seconds (None: any time); sets ``ended`` at end of
+        """The messages that arrive within `timeout` seconds (None: any time); sets `ended` at end of
         input."""
         if not select.select([0], [], [], timeout)[0]:
             return []
