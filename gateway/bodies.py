@@ -1,23 +1,37 @@
-"""Request bodies as plain values: read from the request, decoded, validated."""
+"""Request bodies: read from the request, and what they are."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
 import orjson
-from quart import Request
+from quart import Request as HttpRequest
 
 from gateway.errors import ApiError
-from gateway.reading import Invalid, Reader
-from supervisor.events import ErrorDetail, EventValidationError, Message, Role, decode_message
+from gateway.reading import InvalidRequest, Request, read_body
+from supervisor.credentials import REDACTED
+from supervisor.credentials.secret import NAME_RULE, SECRET_NAME
+from supervisor.events import ImageContent, Message, Role, TextContent
+from supervisor.reading import (
+    ErrorDetail,
+    Form,
+    Items,
+    Like,
+    Limit,
+    Named,
+    Names,
+    Properties,
+    Size,
+    Variant,
+    described,
+)
 from supervisor.settings import MAX_DEPTH, too_deep
+from supervisor.settings.names import ProfileName
 
 JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
-
-ROLES: Final[tuple[str, ...]] = get_args(Role)
 
 MAX_TITLE_CHARACTERS = 200
 
@@ -29,216 +43,265 @@ MAX_REASON_CHARACTERS = 10_000
 MAX_ANALYZER_BYTES = 16 * 1024
 """Largest security analyzer: nobody here runs it, and it is a part of every look at its conversation."""
 
+MAX_TAG_CHARACTERS = 256
+"""The wire's limit of a tag's value, and ours of its name."""
 
-async def json_body(request: Request, *, required: bool = True) -> Any:
+MAX_TAGS = 100
+"""Tags of one conversation: they are part of every look at it."""
+
+NOT_BLANK: Final = "[^\\s\\u001c-\\u001f\\u0085]"
+"""A pattern: some character that `str.strip` keeps."""
+
+PLACEHOLDER: Final = f"^\\s*{re.escape(REDACTED)}\\s*$"
+"""A pattern: what clients are shown in place of a secret."""
+
+SOURCE: Final = "source of a secret"
+"""The name of the check of a secret's source: it needs the store, and the addresses of this server."""
+
+
+async def json_body(request: HttpRequest, *, required: bool = True) -> Any:
     """The JSON in the request's body; None when there is none and none is required.
 
     Only declared JSON is read: a page of another site can make a browser post anything else here without
-    asking first. Raises ApiError(415) for other types and Invalid for what is not JSON.
+    asking first. Raises ApiError(415) for other types and InvalidRequest for what is not JSON.
     """
     data = await request.get_data(cache=False, as_text=False, parse_form_data=False)
     if not data:
         if required:
-            raise Invalid(ErrorDetail(("body",), "Field required", "missing"))
+            raise InvalidRequest(ErrorDetail(("body",), "Field required", "missing"))
         return None
     if not JSON_TYPE.fullmatch(request.mimetype or ""):
         raise ApiError(415, "The body must be JSON, with the header Content-Type: application/json")
     try:
         body = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise Invalid(
+        raise InvalidRequest(
             ErrorDetail(("body", error.pos), f"JSON decode error: {error.msg}", "json_invalid")
         ) from None
     # What is read here may be written again, and cannot be from some depth on. Counting comes first: it is
     # cheap, and few bodies have as many brackets.
     if data.count(b"{") + data.count(b"[") > MAX_DEPTH and too_deep(body):
         msg = f"Value error, nested deeper than {MAX_DEPTH} levels"
-        raise Invalid(ErrorDetail(("body",), msg, "value_error"))
+        raise InvalidRequest(ErrorDetail(("body",), msg, "value_error"))
     return body
 
 
 def event_ids(body: Any, limit: int) -> list[str]:
-    """A JSON array of event ids, at most `limit` of them. Raises Invalid."""
-    if not isinstance(body, list):
-        raise Invalid(ErrorDetail(("body",), "Input should be a valid list", "list_type"))
-    if len(body) > limit:
-        msg = f"List should have at most {limit} items, not {len(body)}"
-        raise Invalid(ErrorDetail(("body",), msg, "too_long"))
-    problems = [
-        ErrorDetail(("body", index), "Input should be a valid string", "string_type")
-        for index, value in enumerate(body)
-        if not isinstance(value, str)
-    ]
-    if problems:
-        raise Invalid(*problems)
-    return body
+    """A JSON array of event ids, at most `limit` of them. Raises InvalidRequest."""
+    return list(read_body(Annotated[tuple[str, ...], Items(max_length=limit)], body))
 
 
-@attrs.frozen
-class SendMessage:
+def _user_alone(role: str) -> str:
+    if role != "user":
+        raise ValueError("only user messages are allowed to be sent to the agent")
+    return role
+
+
+def _not_blank(text: str) -> str:
+    found = text.strip()
+    if not found:
+        raise ValueError("a title must not be blank")
+    return found
+
+
+UserRole = Annotated[Role, Form(_user_alone, {"const": "user"})]
+
+Title = Annotated[
+    str, Limit(min_length=1, max_length=MAX_TITLE_CHARACTERS), Form(_not_blank, {"pattern": NOT_BLANK})
+]
+"""A title, without white space around it."""
+
+Tags = Annotated[
+    Mapping[str, Annotated[str, Limit(max_length=MAX_TAG_CHARACTERS)]],
+    Properties(max_length=MAX_TAGS),
+    Names(
+        re.compile(f"[a-z0-9]{{1,{MAX_TAG_CHARACTERS}}}"),
+        f"tag names hold at most {MAX_TAG_CHARACTERS} lower-case letters and digits",
+    ),
+]
+
+Secrets = Annotated[
+    Mapping[str, Annotated[Any, Named(SOURCE)]],
+    Names(SECRET_NAME, NAME_RULE),
+]
+
+
+@attrs.frozen(kw_only=True)
+class SendMessageRequest(Request):
     """A user's message and whether the agent is to be run on it."""
 
-    message: Message
-    run: bool
+    role: UserRole = "user"
+    content: tuple[TextContent | ImageContent, ...] = ()
+    run: bool = False
 
-    @classmethod
-    def read(cls, body: Any) -> SendMessage:
-        """Decode a SendMessageRequest."""
-        reader = Reader(body, ("body",))
-        run = reader.flag("run")
-        message = read_message(reader)
-        reader.finish()
-        assert message is not None
-        return cls(message, run)
+    @property
+    def message(self) -> Message:
+        """The message."""
+        return Message(role=self.role, content=self.content)
 
 
-def read_message(reader: Reader) -> Message | None:
-    """The user message of which `reader` reads the object; None when problems were noted."""
-    before = len(reader.problems)
-    role = reader.choice("role", ROLES, "user")
-    content = reader.array("content")
-    if role != "user" and len(reader.problems) == before:
-        reader.wrong(("role",), "Only user messages are allowed to be sent to the agent.", "value_error")
-    if len(reader.problems) > before:
-        return None
-    try:
-        return decode_message({"role": role, "content": content or []})
-    except EventValidationError as error:
-        for detail in error.errors:
-            reader.wrong(tuple(detail.loc), detail.msg, detail.type)
-        return None
+@attrs.frozen(kw_only=True)
+class SocketMessage(SendMessageRequest):
+    """The same on a socket, where it says whose message it is."""
+
+    role: UserRole
 
 
-@attrs.frozen
-class UpdateConversation:
+@attrs.frozen(kw_only=True)
+class UpdateConversationRequest(Request):
     """A new title, new tags, or both; None leaves as it is."""
 
-    title: str | None
-    tags: dict[str, str] | None
-
-    @classmethod
-    def read(cls, body: Any) -> UpdateConversation:
-        """Decode an UpdateConversationRequest."""
-        reader = Reader(body, ("body",))
-        title = read_title(reader)
-        tags = reader.tags("tags")
-        reader.finish()
-        return cls(title, tags)
+    title: Title | None = None
+    tags: Tags | None = None
 
 
-def read_title(reader: Reader) -> str | None:
-    """The property `title`, without white space around it; None when it is not given."""
-    title = reader.string("title", min_length=1, max_length=MAX_TITLE_CHARACTERS)
-    if title and not title.strip():
-        reader.wrong(("title",), "Value error, a title must not be blank", "value_error")
-    return None if title is None else title.strip()
+def _reason(text: str) -> str:
+    return text or DEFAULT_REASON
 
 
-@attrs.frozen
-class ConfirmationResponse:
-    """A person's answer to a pending request for permission."""
+@attrs.frozen(kw_only=True)
+class ConfirmationResponseRequest(Request):
+    """A person's answer to a pending request for permission. An empty reason is none."""
 
     accept: bool
-    reason: str
-
-    @classmethod
-    def read(cls, body: Any) -> ConfirmationResponse:
-        """Decode a ConfirmationResponseRequest."""
-        reader = Reader(body, ("body",))
-        accept = reader.flag("accept", required=True)
-        reason = reader.string("reason", DEFAULT_REASON, max_length=MAX_REASON_CHARACTERS) or DEFAULT_REASON
-        reader.finish()
-        return cls(accept, reason)
+    reason: Annotated[str, Limit(max_length=MAX_REASON_CHARACTERS)] = attrs.field(
+        default=DEFAULT_REASON, converter=_reason
+    )
 
 
-@attrs.frozen
-class SecretWrite:
+@attrs.frozen(kw_only=True)
+class SecretCreateRequest(Request):
     """A global secret to be stored. Name and value are checked by the store."""
 
-    name: str
-    value: str = attrs.field(repr=False)
+    name: str = attrs.field(metadata=described(pattern=f"^{SECRET_NAME.pattern}$"))
+    value: str = attrs.field(
+        repr=False,
+        metadata=described(
+            format="password",
+            writeOnly=True,
+            allOf=[
+                {"pattern": "^[^\\u0000]*$"},
+                {"pattern": NOT_BLANK},
+                {"not": {"pattern": PLACEHOLDER}},
+            ],
+        ),
+    )
     description: str | None = None
 
-    @classmethod
-    def read(cls, body: Any) -> SecretWrite:
-        """Decode a SecretCreateRequest."""
-        reader = Reader(body, ("body",))
-        name, value = reader.text("name"), reader.text("value")
-        description = reader.string("description")
-        reader.finish()
-        return cls(name, value, description)
+
+class ConfirmationPolicy(Variant):
+    """When a person is asked."""
+
+    __slots__ = ()
+    FORBID: ClassVar[bool] = False
+    NULL_IS_ABSENT: ClassVar[bool] = True
+    CHOICE_ERROR: ClassVar[str] = "enum"
+    variants: ClassVar[dict[str, type[Any]]] = {}
 
 
-POLICIES = ("NeverConfirm", "AlwaysConfirm", "ConfirmRisky")
-THRESHOLDS = ("LOW", "MEDIUM", "HIGH")
+@attrs.frozen(kw_only=True)
+class NeverConfirm(ConfirmationPolicy):
+    """Never."""
 
 
-def read_policy(reader: Reader) -> dict[str, Any]:
-    """A confirmation policy with its defaults filled in (NeverConfirm when problems were noted)."""
-    kind = reader.string("kind", required=True)
-    if kind is not None and kind not in POLICIES:
-        reader.wrong(("kind",), f"Input should be one of {', '.join(POLICIES)}", "union_tag_invalid")
-    if kind == "ConfirmRisky":
-        return {
-            "kind": kind,
-            "threshold": reader.choice("threshold", THRESHOLDS, "HIGH"),
-            "confirm_unknown": reader.flag("confirm_unknown", True),
-        }
-    return {"kind": kind or "NeverConfirm"}
+@attrs.frozen(kw_only=True)
+class AlwaysConfirm(ConfirmationPolicy):
+    """For every call that asks."""
 
 
-def policy_body(body: Any) -> dict[str, Any]:
-    """Decode a SetConfirmationPolicyRequest."""
-    reader = Reader(body, ("body",))
-    found = reader.mapping("policy", required=True)
-    policy = read_policy(reader.below("policy", found)) if found is not None else {}
-    reader.finish()
-    return policy
+@attrs.frozen(kw_only=True)
+class ConfirmRisky(ConfirmationPolicy):
+    """From a risk on."""
+
+    threshold: Literal["LOW", "MEDIUM", "HIGH"] = "HIGH"
+    confirm_unknown: bool = True
 
 
-def read_analyzer(reader: Reader) -> dict[str, Any] | None:
-    """The `security_analyzer` of the object that `reader` reads: any kind, kept as it is."""
-    found = reader.mapping("security_analyzer")
-    if found is not None:
-        reader.below("security_analyzer", found).text("kind")
-        if len(orjson.dumps(found)) > MAX_ANALYZER_BYTES:
-            msg = f"Object should have at most {MAX_ANALYZER_BYTES} bytes of JSON"
-            reader.wrong(("security_analyzer",), msg, "too_long")
-    return found
+@attrs.frozen(kw_only=True)
+class SecurityAnalyzer(Request):
+    """Who judges risks: any kind, kept for clients to read."""
+
+    SCHEMA: ClassVar[Mapping[str, Any]] = {"description": "Any kind; kept for clients to read"}
+
+    kind: str
 
 
-def analyzer_body(body: Any) -> dict[str, Any] | None:
-    """Decode a SetSecurityAnalyzerRequest."""
-    reader = Reader(body, ("body",))
-    if "security_analyzer" not in reader.obj:
-        reader.wrong(("security_analyzer",), "Field required", "missing")
-    analyzer = read_analyzer(reader)
-    reader.finish()
-    return analyzer
+KeptAnalyzer = Annotated[Mapping[str, Any], Like(SecurityAnalyzer), Size(MAX_ANALYZER_BYTES)]
 
 
-def secrets_body(body: Any) -> Mapping[str, Any]:
-    """The `secrets` of an UpdateSecretsRequest, still in their JSON form."""
-    reader = Reader(body, ("body",))
-    found = reader.mapping("secrets", required=True)
-    reader.finish()
-    assert found is not None
-    return found
+@attrs.frozen(kw_only=True)
+class SetConfirmationPolicyRequest(Request):
+    """Another policy for a conversation."""
+
+    policy: ConfirmationPolicy
 
 
-def restart_body(body: Any) -> bool:
-    """Decode a RestartAgentRequest: whether to use force."""
-    if body is None:
-        return False
-    reader = Reader(body, ("body",))
-    force = reader.flag("force")
-    reader.finish()
-    return force
+@attrs.frozen(kw_only=True)
+class SetSecurityAnalyzerRequest(Request):
+    """Another analyzer for a conversation; null is none, and has to be said."""
+
+    NULL_IS_ABSENT: ClassVar[bool] = False
+
+    security_analyzer: KeptAnalyzer | None
 
 
-def rename_body(body: Any) -> str:
+@attrs.frozen(kw_only=True)
+class UpdateSecretsRequest(Request):
+    """Further secrets for a conversation."""
+
+    secrets: Secrets = attrs.field(repr=False)
+
+
+@attrs.frozen(kw_only=True)
+class RestartAgentRequest(Request):
+    """Whether an agent is restarted in the middle of a turn."""
+
+    force: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class RenameProfileRequest(Request):
     """The new name that a profile is to have."""
-    reader = Reader(body, ("body",))
-    new_name = reader.text("new_name")
-    reader.finish()
-    return new_name
+
+    new_name: ProfileName
+
+
+@attrs.frozen(kw_only=True)
+class MCPToolCall(Request):
+    """A tool that is called when a server is tried."""
+
+    name: Annotated[str, Limit(min_length=1)]
+    arguments: Mapping[str, Any] | None = None
+
+
+MAX_SERVER_NAME: Final = 128
+
+DEFAULT_TEST_SECONDS: Final = 15.0
+MOST_TEST_SECONDS: Final = 120
+"""Of a test; the wire's."""
+
+TEST_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "stdio": ("command", "args", "env", "cwd"),
+    **dict.fromkeys(("http", "shttp", "streamable-http", "sse"), ("url", "headers", "auth")),
+}
+"""What is read of a server that is tried, by its type; the first must be there. MCPServer describes them."""
+
+TEST_SERVER: Final = "mcp_test_server"
+"""The name of the check of the server that is tried."""
+
+
+@attrs.frozen(kw_only=True)
+class MCPTestRequest(Request):
+    """A server to be tried. `timeout` is in seconds."""
+
+    name: Annotated[str, Limit(min_length=1, max_length=MAX_SERVER_NAME)] = "test-server"
+    server: Annotated[Mapping[str, Any], Named(TEST_SERVER)] = attrs.field(repr=False)
+    timeout: Annotated[float, Limit(gt=0, le=MOST_TEST_SECONDS)] = DEFAULT_TEST_SECONDS
+    tool_call: Annotated[Mapping[str, Any], Like(MCPToolCall)] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class MCPOAuthCallbackRequest(Request):
+    """Where the browser was sent to after a login: the address has a code."""
+
+    callback_url: Annotated[str, Limit(min_length=1)] = attrs.field(repr=False)

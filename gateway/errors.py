@@ -18,7 +18,7 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
 from gateway.malformed_requests import is_peers_fault, note_peers_fault
-from gateway.reading import Invalid, told
+from gateway.reading import InvalidRequest, told
 from gateway.responses import json_response
 from supervisor.acp.schema import cut
 from supervisor.conversations.state.errors import (
@@ -31,7 +31,6 @@ from supervisor.conversations.state.errors import (
     UnknownConversation,
 )
 from supervisor.credentials import CredentialsFailure, SecretsCorrupt, WrongMasterKey
-from supervisor.events import ErrorDetail
 from supervisor.journal import (
     JournalClosed,
     JournalFailed,
@@ -40,6 +39,7 @@ from supervisor.journal import (
     SearchTooLong,
     TooLarge,
 )
+from supervisor.reading import ErrorDetail
 from supervisor.settings import (
     EncryptionUnavailable,
     ProfileExists,
@@ -98,9 +98,7 @@ STATUS: dict[type[Exception], int] = {
 def problem_of(error: Exception) -> tuple[int, list[ErrorDetail] | str] | None:
     """Status and detail of a foreseen exception; None for any other."""
     match error:
-        case Invalid():
-            return 422, list(error.problems)
-        case SettingsError():
+        case InvalidRequest() | SettingsError():
             return 422, list(error.errors)
         case InvalidStart():
             return 422, [ErrorDetail(error.loc, f"Value error, {error}", "value_error")]

@@ -1,4 +1,4 @@
-"""The interface description: built from the routes, and from the event types' own schemas."""
+"""The interface description: built from the routes, and from what requests and events are read with."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from typing import Any, Final
 import orjson
 
 from gateway.address import KEY_HEADER
-from gateway.agent_schemas import agent_components
+from gateway.bodies import SOURCE, TEST_FIELDS, TEST_SERVER
 from gateway.routes.agents import METRICS
 from gateway.routing import UUID_PARAMETERS, Param, Route
-from gateway.schemas import COMPONENTS, STRING, UUID, Schema, ref
-from supervisor.events import json_schema
+from gateway.schemas import COMPONENTS, STRING, UUID, Schema, choice, nullable, obj, ref
+from gateway.start_request import AGENT, AGENT_SETTINGS
+from supervisor.agents import load_catalog
+from supervisor.credentials.source import LookupSource, StaticSource
+from supervisor.events import Event
+from supervisor.mcp import MCPServer
+from supervisor.reading import NO_NUL, Components, HTTPValidationError
+from supervisor.settings.agent import CUSTOM, MCP_SERVER, PROVIDER, ACPAgent, AgentSettings
 
 INTERFACE_VERSION: Final = "0.1.0"
 """The version of the interface specification that the description stands for."""
@@ -25,14 +31,24 @@ DESCRIPTION: Final = (
 
 
 SECURITY_SCHEMES: Final = {
-    "SessionKey": {"type": "apiKey", "in": "header", "name": KEY_HEADER},
-    "Bearer": {"type": "http", "scheme": "bearer"},
+    "SessionKey": {
+        "type": "apiKey",
+        "in": "header",
+        "name": KEY_HEADER,
+        "description": "A session key of the server. A server without session keys needs none.",
+    },
+    "Bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A session key, for what reads /metrics alone.",
+    },
 }
 """How a session key is presented; needed where the server has any. The second is for scrapers of figures."""
 
 
 def describe(routes: Iterable[Route]) -> bytes:
-    """An OpenAPI 3.1 document, as JSON."""
+    """An OpenAPI 3.1 document, as JSON. Reads the catalogue: its agents are the providers that there are."""
+    routes = tuple(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.template, {})[route.method.lower()] = _operation(route)
@@ -41,11 +57,50 @@ def describe(routes: Iterable[Route]) -> bytes:
         "info": {"title": "Ostler", "version": INTERFACE_VERSION, "description": DESCRIPTION},
         "paths": paths,
         "components": {
-            "schemas": {**json_schema(), **COMPONENTS, **agent_components()},
+            "schemas": _components(routes),
             "securitySchemes": SECURITY_SCHEMES,
         },
     }
     return orjson.dumps(document)
+
+
+def _components(routes: Iterable[Route]) -> dict[str, Any]:
+    providers = [*load_catalog(), CUSTOM]
+    components = Components(
+        {
+            PROVIDER: choice(providers, description="An agent of the catalogue, or custom"),
+            MCP_SERVER: ref("MCPServer"),
+            AGENT: ref(ACPAgent.NAME),
+            AGENT_SETTINGS: ref(AgentSettings.NAME),
+            SOURCE: ref("SecretSource"),
+            TEST_SERVER: ref("MCPTestServer"),
+        }
+    )
+    bodies = [route.body for route in routes if isinstance(route.body, type)]
+    found = components.add(
+        Event, HTTPValidationError, AgentSettings, ACPAgent, MCPServer, StaticSource, LookupSource, *bodies
+    )
+    found["SecretSource"] = {
+        "anyOf": [{**STRING, **NO_NUL.schema()}, ref(StaticSource.NAME), ref(LookupSource.NAME)]
+    }
+    found["MCPTestServer"] = _test_server(found["MCPServer"]["properties"])
+    return {**dict(sorted(found.items())), **COMPONENTS}
+
+
+def _test_server(properties: dict[str, Schema]) -> Schema:
+    """A server that is tried: by its type, what is read of it."""
+
+    def fields(kind: str) -> dict[str, Schema]:
+        needed = TEST_FIELDS[kind][0]
+        return {**{name: properties[name] for name in TEST_FIELDS[kind]}, needed: {**STRING, "minLength": 1}}
+
+    remote = [kind for kind in TEST_FIELDS if kind != "stdio"]
+    return {
+        "anyOf": [
+            obj({"type": nullable(choice(["stdio"])), **fields("stdio")}, TEST_FIELDS["stdio"][0]),
+            obj({"type": choice(remote), **fields(remote[0])}, "type", TEST_FIELDS[remote[0]][0]),
+        ]
+    }
 
 
 def _operation(route: Route) -> dict[str, Any]:
@@ -73,9 +128,15 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.body is not None:
         operation["requestBody"] = {
             "required": route.body_required,
-            "content": {"application/json": {"schema": dict(route.body)}},
+            "content": {"application/json": {"schema": _body(route)}},
         }
     return operation
+
+
+def _body(route: Route) -> Schema:
+    if isinstance(route.body, type):
+        return ref(route.body.NAME) if route.body_required else nullable(ref(route.body.NAME))
+    return dict(route.body or {})
 
 
 def _key_schemes(route: Route) -> tuple[str, ...]:

@@ -1,83 +1,61 @@
-"""Reading untrusted JSON objects and query strings field by field, collecting what is wrong with them.
+"""Requests as values: bodies, queries and paths, read as their descriptions say.
 
-A `Reader` never raises while fields are read; `finish` raises one `Invalid` with everything found, so
-that a client learns of all its mistakes at once. Error types and messages are those that clients of the
-wire know (pydantic's). Properties that nobody reads are ignored, as the wire has it for requests.
+Error types and messages are those that clients of the wire know (pydantic's). Properties that nobody knows
+are ignored, as the wire has it for requests.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Final, TypeVar, overload
 from uuid import UUID
 
+import attrs
 from werkzeug.datastructures import MultiDict
 
+from gateway.timestamps import parse_timestamp
 from supervisor.acp.schema import cut
-from supervisor.events import ErrorDetail
+from supervisor.reading import (
+    INTEGRAL,
+    Check,
+    ErrorDetail,
+    Errors,
+    Form,
+    Invalid,
+    Limit,
+    Model,
+    Named,
+    attempt,
+    check_of,
+)
+from supervisor.reading.errors import LOC_PARTS, NAME_CHARACTERS
+from supervisor.reading.shapes import Elsewhere, ListOf, Narrowed, Scalar, Shape, once_per_type, properties_of
 
-Loc = tuple[str | int, ...]
+M = TypeVar("M", bound=Model)
 
 UUID_FORM = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
+INTEGER_FORM = re.compile(r"[+-]?[0-9]{1,18}")
 
 NOT_A_UUID = "Input should be a valid UUID"
 
+NOT_AN_INTEGER = "Input should be a valid integer, unable to parse string as an integer"
+
+NOT_AN_OBJECT = "Input should be a valid dictionary or object to extract fields from"
+
 MAX_INTEGER = 2**53 - 1
 """The largest whole number that every client can read back: JavaScript's numbers are exact up to it."""
-
-MAX_TAG_CHARACTERS = 256
-"""The wire's limit of a tag's value, and ours of its name."""
-
-
-MAX_TAGS = 100
-"""Tags of one conversation: they are part of every look at it."""
-
-PROBLEMS_LISTED = 100
-"""Mistakes that one answer lists; the others are counted. A body can hold some ten million."""
-
-TOO_MANY = "too_many_errors"
-"""The type of what stands for the others."""
-
-LOC_PARTS = 20
-"""Parts of the place of a mistake that are told."""
-
-NAME_CHARACTERS = 200
-"""How much is repeated of a name that a client gave, characters."""
 
 MESSAGE_CHARACTERS = 1000
 """Longest message about a mistake: some quote what they are about."""
 
 
-class Problems(list[ErrorDetail]):
-    """The first of the mistakes in a request, and how many more there are."""
-
-    more = 0
-
-    def note(self, *problems: ErrorDetail) -> None:
-        """Add some."""
-        kept = problems[: max(0, PROBLEMS_LISTED - len(self))]
-        self.extend(kept)
-        self.more += len(problems) - len(kept)
-
-    def told(self) -> tuple[ErrorDetail, ...]:
-        """What a client is told of them."""
-        if not self.more:
-            return tuple(self)
-        return (*self, ErrorDetail((), f"There are {self.more} more mistakes", TOO_MANY))
-
-
 def told(problems: Iterable[ErrorDetail]) -> tuple[ErrorDetail, ...]:
-    """Mistakes in a form that no client can blow up: so many, and so much of each."""
-    listed = tuple(problems)
-    if len(listed) > PROBLEMS_LISTED and listed[PROBLEMS_LISTED].type != TOO_MANY:
-        first = Problems()
-        first.note(*listed)
-        listed = first.told()
+    """Mistakes in a form that no client can blow up: so much of each. How many there are, `Errors` bounds."""
     return tuple(
         ErrorDetail(tuple(map(_part, each.loc[:LOC_PARTS])), cut(each.msg, MESSAGE_CHARACTERS), each.type)
-        for each in listed
+        for each in problems
     )
 
 
@@ -85,245 +63,17 @@ def _part(part: str | int) -> str | int:
     return cut(part, NAME_CHARACTERS) if isinstance(part, str) else part
 
 
-class Invalid(Exception):
-    """A request that does not fit its schema; answered with 422. Has no more of the problems than is told."""
+class InvalidRequest(Invalid):
+    """A request that does not fit its description; answered with 422."""
 
     def __init__(self, *problems: ErrorDetail) -> None:
-        self.problems = told(problems)
-        super().__init__("; ".join(f"{'.'.join(map(str, p.loc))}: {p.msg}" for p in self.problems))
+        super().__init__(told(problems))
 
 
-class _Absent:
-    """The value of a property that is not there, which is not the same as null."""
-
-
-ABSENT = _Absent()
-
-
-class Reader:
-    """Reads the properties of one JSON object. `loc` is the object's own path."""
-
-    def __init__(self, obj: Any, loc: Loc, problems: Problems | None = None) -> None:
-        self.loc = loc
-        self.problems = Problems() if problems is None else problems
-        if isinstance(obj, Mapping):
-            self.obj: Mapping[str, Any] = obj
-        else:
-            self.obj = {}
-            self.wrong(
-                (),
-                "Input should be a valid dictionary or object to extract fields from",
-                "model_attributes_type",
-            )
-
-    def wrong(self, loc: Loc, msg: str, type: str) -> None:  # noqa: A002 - the wire's own word
-        """Note a problem at `loc` below this object."""
-        self.problems.note(ErrorDetail(self.loc + loc, msg, type))
-
-    def finish(self) -> None:
-        """Raise Invalid if anything was wrong."""
-        if self.problems:
-            raise Invalid(*self.problems.told())
-
-    def has(self, key: str) -> bool:
-        """Whether the property is there and not null."""
-        return self.obj.get(key) is not None
-
-    def string(
-        self,
-        key: str,
-        default: str | None = None,
-        *,
-        required: bool = False,
-        min_length: int = 0,
-        max_length: int | None = None,
-    ) -> str | None:
-        """A string property; lengths in characters."""
-        found = self._take(key, required)
-        if found is ABSENT:
-            return default
-        if not isinstance(found, str):
-            self.wrong((key,), "Input should be a valid string", "string_type")
-            return default
-        if len(found) < min_length:
-            self.wrong((key,), f"String should have at least {min_length} character", "string_too_short")
-        elif max_length is not None and len(found) > max_length:
-            self.wrong((key,), f"String should have at most {max_length} characters", "string_too_long")
-        return found
-
-    def text(self, key: str) -> str:
-        """A required string."""
-        return self.string(key, required=True) or ""
-
-    def flag(self, key: str, default: bool = False, *, required: bool = False) -> bool:
-        """A boolean property."""
-        found = self._take(key, required)
-        if found is ABSENT:
-            return default
-        if not isinstance(found, bool):
-            self.wrong((key,), "Input should be a valid boolean", "bool_type")
-            return default
-        return found
-
-    def integer(self, key: str, default: int, *, minimum: int | None = None) -> int:
-        """A whole-number property; JSON's 5.0 counts as 5."""
-        found = self._take(key, False)
-        if found is ABSENT:
-            return default
-        if isinstance(found, float) and found.is_integer():
-            found = int(found)
-        if not isinstance(found, int) or isinstance(found, bool):
-            self.wrong((key,), "Input should be a valid integer", "int_type")
-            return default
-        if minimum is not None and found < minimum:
-            self.wrong((key,), f"Input should be greater than or equal to {minimum}", "greater_than_equal")
-        elif abs(found) > MAX_INTEGER:
-            self.wrong((key,), f"Input should be less than or equal to {MAX_INTEGER}", "less_than_equal")
-        return found
-
-    def choice(self, key: str, allowed: Sequence[str], default: str) -> str:
-        """One of a few strings."""
-        found = self._take(key, False)
-        if found is ABSENT:
-            return default
-        if found not in allowed:
-            self.wrong((key,), _expected(allowed), "enum")
-            return default
-        return str(found)
-
-    def uuid(self, key: str) -> str | None:
-        """A UUID property in either form, as the dashed one."""
-        found = self.string(key)
-        if found is None:
-            return None
-        dashed = dashed_uuid(found)
-        if dashed is None:
-            self.wrong((key,), NOT_A_UUID, "uuid_parsing")
-        return dashed
-
-    def mapping(self, key: str, *, required: bool = False) -> dict[str, Any] | None:
-        """An object property, as it is."""
-        found = self._take(key, required)
-        if found is ABSENT:
-            return None
-        if not isinstance(found, dict):
-            self.wrong((key,), "Input should be a valid dictionary", "dict_type")
-            return None
-        return found
-
-    def array(self, key: str) -> list[Any] | None:
-        """An array property, as it is."""
-        found = self._take(key, False)
-        if found is ABSENT:
-            return None
-        if not isinstance(found, list):
-            self.wrong((key,), "Input should be a valid list", "list_type")
-            return None
-        return found
-
-    def strings(self, key: str) -> dict[str, str] | None:
-        """An object of strings."""
-        found = self.mapping(key)
-        if found is None:
-            return None
-        for name, value in found.items():
-            if not isinstance(value, str):
-                self.wrong((key, name), "Input should be a valid string", "string_type")
-        return found
-
-    def tags(self, key: str) -> dict[str, str] | None:
-        """Tags: at most 100, with lower-case alphanumeric names and values of at most 256 characters."""
-        before = len(self.problems)
-        found = self.strings(key)
-        if len(self.problems) > before:
-            return None
-        if found and len(found) > MAX_TAGS:
-            msg = f"Dictionary should have at most {MAX_TAGS} items, not {len(found)}"
-            self.wrong((key,), msg, "too_long")
-            return None
-        for name, value in (found or {}).items():
-            if len(name) > MAX_TAG_CHARACTERS:
-                msg = f"Tag names have at most {MAX_TAG_CHARACTERS} characters"
-                self.wrong((key, name), msg, "value_error")
-            elif not re.fullmatch(r"[a-z0-9]+", name):
-                self.wrong((key, name), "Tag names hold lower-case letters and digits only", "value_error")
-            elif len(value) > MAX_TAG_CHARACTERS:
-                self.wrong(
-                    (key, name),
-                    f"String should have at most {MAX_TAG_CHARACTERS} characters",
-                    "string_too_long",
-                )
-        return found
-
-    def below(self, key: str, obj: Any) -> Reader:
-        """A reader of a nested object that notes its problems here."""
-        return Reader(obj, (*self.loc, key), self.problems)
-
-    def _take(self, key: str, required: bool) -> Any:
-        found = self.obj.get(key, ABSENT)
-        if found is None:
-            found = ABSENT
-        if found is ABSENT and required:
-            self.wrong((key,), "Field required", "missing")
-        return found
-
-
-class Query:
-    """Reads a query string. A parameter given twice takes its last value, as the wire's servers do."""
-
-    def __init__(self, values: MultiDict[str, str]) -> None:
-        self.values = values
-        self.problems = Problems()
-
-    def wrong(self, key: str, msg: str, type: str) -> None:  # noqa: A002 - the wire's own word
-        """Note a problem with the parameter."""
-        self.problems.note(ErrorDetail(("query", key), msg, type))
-
-    def finish(self) -> None:
-        """Raise Invalid if anything was wrong."""
-        if self.problems:
-            raise Invalid(*self.problems.told())
-
-    def text(self, key: str) -> str | None:
-        """The last value, or None."""
-        found = self.values.getlist(key)
-        return found[-1] if found else None
-
-    def all(self, key: str) -> list[str]:
-        """Every value, in order."""
-        return self.values.getlist(key)
-
-    def integer(self, key: str, default: int, *, minimum: int, maximum: int) -> int:
-        """A whole number within bounds, both included."""
-        found = self.text(key)
-        if found is None:
-            return default
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", found):
-            self.wrong(
-                key, "Input should be a valid integer, unable to parse string as an integer", "int_parsing"
-            )
-            return default
-        value = int(found)
-        if value < minimum:
-            self.wrong(key, f"Input should be greater than or equal to {minimum}", "greater_than_equal")
-        elif value > maximum:
-            self.wrong(key, f"Input should be less than or equal to {maximum}", "less_than_equal")
-        return value
-
-    def uuid(self, key: str, text: str, index: int) -> str:
-        """One value of a repeated parameter, which must be a UUID, as the dashed form."""
-        dashed = dashed_uuid(text)
-        if dashed is None:
-            self.problems.note(ErrorDetail(("query", key, index), NOT_A_UUID, "uuid_parsing"))
-        return dashed or ""
-
-    def choice(self, key: str, allowed: Sequence[str]) -> str | None:
-        """One of a few strings, or None when the parameter is not given."""
-        found = self.text(key)
-        if found is not None and found not in allowed:
-            self.wrong(key, _expected(allowed), "enum")
-            return None
-        return found
+def refuse(errors: Errors) -> None:
+    """Raise InvalidRequest unless there is no error."""
+    if errors:
+        raise InvalidRequest(*errors.told())
 
 
 def dashed_uuid(text: str) -> str | None:
@@ -331,16 +81,137 @@ def dashed_uuid(text: str) -> str | None:
     return str(UUID(text)) if UUID_FORM.fullmatch(text) else None
 
 
-def path_uuid(text: str, name: str) -> str:
-    """A path parameter that must be a UUID in either form, as the dashed one. Raises Invalid."""
+def _dashed(text: str) -> str:
     found = dashed_uuid(text)
     if found is None:
-        raise Invalid(ErrorDetail(("path", name), NOT_A_UUID, "uuid_parsing"))
+        raise ValueError(NOT_A_UUID)
     return found
 
 
-def _expected(allowed: Sequence[str]) -> str:
-    quoted = [f"'{value}'" for value in allowed]
-    return "Input should be " + (
-        " or ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
-    )
+AnyUuid = Annotated[str, Form(_dashed, {"format": "uuid"}, "uuid_parsing")]
+"""A UUID in either form, as the dashed one."""
+
+
+def _moment(text: str) -> str:
+    try:
+        return parse_timestamp(text)
+    except ValueError:
+        raise ValueError("Input should be a valid datetime") from None
+
+
+Moment = Annotated[str, Form(_moment, {"format": "date-time"}, "datetime_parsing")]
+"""A date and time, in the form that the journal compares."""
+
+Whole = Annotated[int, INTEGRAL, Limit(le=MAX_INTEGER)]
+"""A whole number that every client can read back."""
+
+
+def path_uuid(text: str, name: str) -> str:
+    """A path parameter that must be a UUID in either form, as the dashed one. Raises InvalidRequest."""
+    errors = Errors()
+    found: str = attempt(AnyUuid, text, ("path", name), errors)
+    refuse(errors)
+    return found
+
+
+class Request(Model):
+    """A body of a request, or an object in one. A property that is null counts as one that is not there."""
+
+    __slots__ = ()
+    NULL_IS_ABSENT: ClassVar[bool] = True
+    CHOICE_ERROR: ClassVar[str] = "enum"
+
+
+@overload
+def read_body(model: type[M], body: Any, named: Mapping[str, Check] | None = None) -> M: ...
+
+
+@overload
+def read_body(model: Any, body: Any, named: Mapping[str, Check] | None = None) -> Any: ...
+
+
+def read_body(model: Any, body: Any, named: Mapping[str, Check] | None = None) -> Any:
+    """A body as a `model`; `named` are the checks that its description leaves open. Raises InvalidRequest."""
+    errors = Errors(named)
+    found = attempt_body(model, body, errors)
+    refuse(errors)
+    return found
+
+
+def attempt_body(model: Any, body: Any, errors: Errors) -> Any:
+    """The same with errors noted; the result is a `model` where there are none."""
+    if isinstance(model, type) and not isinstance(body, Mapping):
+        errors.add(("body",), "model_attributes_type", NOT_AN_OBJECT)
+        return None
+    return attempt(model, body, ("body",), errors)
+
+
+def read_query(model: type[M], values: MultiDict[str, str], named: Mapping[str, Check] | None = None) -> M:
+    """The parameters of a query string as a `model`. One given twice takes its last value, as the wire's
+    servers do, unless it is a list. Raises InvalidRequest."""
+    errors = Errors(named)
+    given: dict[str, Any] = {}
+    for name, form in _forms(model):
+        texts = values.getlist(name)
+        if not texts:
+            continue
+        if form is list:
+            given[name] = texts
+        elif form is not int:
+            given[name] = texts[-1]
+        elif INTEGER_FORM.fullmatch(texts[-1]):
+            given[name] = int(texts[-1])
+        else:
+            errors.add(("query", name), "int_parsing", NOT_AN_INTEGER)
+    found = attempt(model, given, ("query",), errors)
+    refuse(errors)
+    assert found is not None
+    return found
+
+
+@once_per_type
+def _forms(model: type[Model]) -> tuple[tuple[str, type], ...]:
+    """How each parameter is spelled."""
+    return tuple((each.name, _form(each.shape)) for each in properties_of(model))
+
+
+def _form(shape: Shape) -> type:
+    while isinstance(shape, Narrowed | Elsewhere):
+        shape = shape.shape
+    match shape:
+        case ListOf():
+            return list
+        case Scalar((only,)):
+            return only
+    return str
+
+
+class Query(Model):
+    """The parameters of a query string."""
+
+    __slots__ = ()
+    CHOICE_ERROR: ClassVar[str] = "enum"
+
+
+PAGE_LIMIT: Final = "page_limit"
+"""The name of the check of a page's size: how much is allowed is configured."""
+
+
+PageLimit = Annotated[int, Named(PAGE_LIMIT)]
+
+
+def page_limit(most: int) -> dict[str, Check]:
+    """The check of a page's size, at most `most`."""
+    return {PAGE_LIMIT: check_of(Annotated[int, Limit(ge=1, le=most)])}
+
+
+@attrs.frozen
+class Handshake:
+    """The query of a WebSocket's handshake. It is refused as a whole, without a word."""
+
+    values: MultiDict[str, str]
+
+    def text(self, key: str) -> str | None:
+        """The last value, or None."""
+        found = self.values.getlist(key)
+        return found[-1] if found else None

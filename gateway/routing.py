@@ -10,6 +10,10 @@ import attrs
 from quart import Response
 from quart_trio import QuartTrio
 
+from gateway.reading import Query
+from supervisor.reading import Components, Model
+from supervisor.reading.shapes import properties_of
+
 Handler = Callable[..., Awaitable[Response]]
 Schema = Mapping[str, Any]
 
@@ -27,9 +31,24 @@ class Param:
     description: str = ""
 
 
+def params_of(model: type[Query], named: Mapping[str, Schema] | None = None) -> tuple[Param, ...]:
+    """The parameters of a query. `named` are the schemas of what its description leaves open."""
+    components = Components(named or {})
+    params = []
+    for each in properties_of(model):
+        more = dict(each.metadata.get("schema", {}))
+        description = more.pop("description", "")
+        schema = {**components.value_of(each), **more}
+        if each.default is not attrs.NOTHING and each.default is not None:
+            schema.setdefault("default", each.default)
+        params.append(Param(each.name, schema, each.required, description))
+    return tuple(params)
+
+
 @attrs.frozen(kw_only=True)
 class Route:
-    """One operation. `path` is in the application's form (`<name>`); `body` and `result` are JSON schemas.
+    """One operation. `path` is in the application's form (`<name>`). `body` is the description of the body,
+    or its JSON schema where there is none; `result` is a JSON schema.
 
     `path_schemas` are those of path parameters that are more than strings, and no UUIDs.
     """
@@ -42,7 +61,7 @@ class Route:
     query: tuple[Param, ...] = ()
     headers: tuple[Param, ...] = ()
     path_schemas: Mapping[str, Schema] = attrs.field(factory=dict)
-    body: Schema | None = None
+    body: type[Model] | Schema | None = None
     body_required: bool = True
     result: Schema | None = None
     status: int = 200

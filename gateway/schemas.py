@@ -1,33 +1,20 @@
-"""JSON schemas of what the routes take and give, for the interface description. Events have their own."""
+"""JSON schemas of what the routes give, for the interface description.
+
+What they take is described where it is read, and so are events.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from gateway.bodies import MAX_TITLE_CHARACTERS, POLICIES, THRESHOLDS
-from gateway.reading import MAX_TAG_CHARACTERS
 from supervisor.conversations.agent.admission import FULL_POLICIES
-from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT
-from supervisor.credentials import REDACTED
-from supervisor.credentials.secret import SECRET_NAME
-from supervisor.events import Vocabulary
+from supervisor.reading import reference
 from supervisor.settings import names
-from supervisor.settings.document import DIFFS, POINTERS
 
 Schema = dict[str, Any]
 
-NOT_BLANK: Final = "[^\\s\\u0000-\\u001f\\u0085]"
-"""A pattern: some character that is neither white space nor, as Python has it, as good as that."""
-
-PLACEHOLDER: Final = f"^\\s*{re.escape(REDACTED)}\\s*$"
-"""A pattern: what clients are shown in place of a secret."""
-
-
-def ref(name: str) -> Schema:
-    """A reference to a component."""
-    return {"$ref": f"#/components/schemas/{name}"}
+ref = reference
 
 
 def array(items: Mapping[str, Any], **limits: Any) -> Schema:
@@ -57,64 +44,38 @@ def integer(minimum: int, maximum: int, default: int) -> Schema:
 
 
 def obj(properties: Mapping[str, Schema], *required: str, **more: Any) -> Schema:
-    """An object. Unknown properties of requests are ignored, so they are not forbidden here."""
+    """An object."""
     schema: Schema = {"type": "object", "properties": dict(properties)}
     if required:
         schema["required"] = list(required)
     return {**schema, **more}
 
 
-def given(properties: Mapping[str, Schema], *required: str, **more: Any) -> Schema:
-    """An object that a request brings: a property that is null counts as one that is not there."""
-    return obj(
-        {name: each if name in required else nullable(each) for name, each in properties.items()},
-        *required,
-        **more,
-    )
-
-
 STRING: Final[Schema] = {"type": "string"}
+TEXT_OR_NULL: Final[Schema] = nullable(STRING)
 BOOLEAN: Final[Schema] = {"type": "boolean"}
 NUMBER: Final[Schema] = {"type": "number"}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
-NO_NUL: Final[Schema] = {"type": "string", "pattern": "^[^\\u0000]*$"}
 MOMENT: Final[Schema] = {"type": "string", "format": "date-time"}
 FREE: Final[Schema] = {"type": "object", "additionalProperties": True}
-TAGS: Final[Schema] = {
-    "type": "object",
-    "additionalProperties": {"type": "string", "maxLength": MAX_TAG_CHARACTERS},
-    "propertyNames": {"pattern": "^[a-z0-9]+$"},
-}
-TITLE: Final[Schema] = {"type": "string", "pattern": NOT_BLANK, "maxLength": MAX_TITLE_CHARACTERS}
+STRINGS_BY_NAME: Final[Schema] = {"type": "object", "additionalProperties": STRING}
 PROFILE_NAME: Final[Schema] = {"type": "string", "pattern": f"^{names.PROFILE_NAME.pattern}$"}
 
 
 def page(item: Schema) -> Schema:
     """A page of items with the id of the first one of the next page."""
-    return obj({"items": array(item), "next_page_id": nullable(STRING)}, "items")
+    return obj({"items": array(item), "next_page_id": TEXT_OR_NULL}, "items")
 
 
-SECRETS: Final[Schema] = {
-    "type": "object",
-    "propertyNames": {"pattern": f"^{SECRET_NAME.pattern}$"},
-    "additionalProperties": ref("SecretSource"),
-}
-NEVER: Final[Schema] = {"not": {}}
-STATIC_SECRET: Final[dict[str, Any]] = {"value": nullable(NO_NUL), "description": nullable(STRING)}
-RISKY: Final = "ConfirmRisky"
+TOOL_RESULT: Final = nullable(ref("MCPToolCallResult"))
 
+ERROR_KIND: Final = nullable(choice(["timeout", "connection", "unknown"]))
+"""Why an MCP server could not be reached."""
 
 SHARE: Final = obj({"used": COUNT, "share": {**COUNT, "description": "At the most"}})
 
 COMPONENTS: Final[dict[str, Schema]] = {
-    "ValidationError": obj(
-        {"loc": array({"anyOf": [STRING, {"type": "integer"}]}), "msg": STRING, "type": STRING},
-        "loc",
-        "msg",
-        "type",
-    ),
-    "HTTPValidationError": obj({"detail": array(ref("ValidationError"))}, "detail"),
     "Error": obj(
         {
             "detail": STRING,
@@ -142,80 +103,13 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "version",
         additionalProperties=True,
     ),
-    "Workspace": obj(
-        {"working_dir": {**NO_NUL, "minLength": 1}, "kind": {"const": "LocalWorkspace"}}, "working_dir"
-    ),
-    "SecretSource": {
-        "anyOf": [
-            NO_NUL,
-            obj({"kind": {"const": "StaticSecret"}, **STATIC_SECRET}, "kind"),
-            obj({"kind": {"const": "StaticSecret"}, **STATIC_SECRET, "url": NEVER}),
-            obj(
-                {
-                    "kind": {"const": "LookupSecret"},
-                    "url": {**STRING, "description": "/api/settings/secrets/<name> of this server"},
-                    "headers": nullable({"type": "object", "additionalProperties": STRING}),
-                    "description": nullable(STRING),
-                },
-                "url",
-            ),
-        ]
-    },
-    "ConfirmationPolicy": {
-        "anyOf": [
-            obj({"kind": choice(kind for kind in POLICIES if kind != RISKY)}, "kind"),
-            given(
-                {
-                    "kind": {"const": RISKY},
-                    "threshold": choice(THRESHOLDS, default="HIGH"),
-                    "confirm_unknown": {"type": "boolean", "default": True},
-                },
-                "kind",
-            ),
-        ]
-    },
-    "SendMessageRequest": given(
-        {
-            "role": choice(["user"], default="user"),
-            "content": array({"anyOf": [ref("TextContent"), ref("ImageContent")]}),
-            "run": {"type": "boolean", "default": False},
-        }
-    ),
-    "StartConversationRequest": given(
-        {
-            "workspace": ref("Workspace"),
-            "conversation_id": UUID,
-            "agent": ref("ACPAgent"),
-            "agent_settings": ref("ACPAgentSettings"),
-            "agent_profile_id": UUID,
-            "event_vocabulary": choice(Vocabulary),
-            "initial_message": ref("SendMessageRequest"),
-            "confirmation_policy": ref("ConfirmationPolicy"),
-            "security_analyzer": ref("SecurityAnalyzer"),
-            "max_iterations": {"type": "integer", "minimum": 1, "default": MAX_ITERATIONS_DEFAULT},
-            "stuck_detection": {"type": "boolean", "default": True},
-            "tags": TAGS,
-            "secrets": SECRETS,
-            "title": TITLE,
-            "autotitle": {"type": "boolean", "default": True},
-            "parent_conversation_id": UUID,
-        },
-        "workspace",
-        additionalProperties=True,
-        anyOf=[
-            {"properties": {"agent_profile_id": {"type": "null"}}},
-            {"properties": {"agent": {"type": "null"}, "agent_settings": {"type": "null"}}},
-        ],
-        description="The agent is named by one of agent, agent_settings and agent_profile_id, "
-        "or left to the server's settings when none is given.",
-    ),
     "ConversationInfo": obj(
         {
             "id": UUID,
             "workspace": ref("Workspace"),
             "execution_status": STRING,
-            "title": nullable(STRING),
-            "tags": TAGS,
+            "title": TEXT_OR_NULL,
+            "tags": STRINGS_BY_NAME,
             "agent": FREE,
             "created_at": MOMENT,
             "updated_at": MOMENT,
@@ -226,22 +120,14 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "ConversationPage": page(ref("ConversationInfo")),
     "EventPage": page(ref("Event")),
-    "UpdateConversationRequest": given({"title": TITLE, "tags": TAGS}),
-    "ConfirmationResponseRequest": given({"accept": BOOLEAN, "reason": STRING}, "accept"),
-    "SetConfirmationPolicyRequest": obj({"policy": ref("ConfirmationPolicy")}, "policy"),
-    "SetSecurityAnalyzerRequest": obj(
-        {"security_analyzer": nullable(ref("SecurityAnalyzer"))}, "security_analyzer"
-    ),
-    "SecurityAnalyzer": obj({"kind": STRING}, "kind", description="Any kind; kept for clients to read"),
-    "UpdateSecretsRequest": obj({"secrets": SECRETS}, "secrets"),
     "AgentResponseResult": obj({"response": STRING}, "response"),
     "Agent": obj(
         {
             "conversation_id": UUID,
-            "title": nullable(STRING),
+            "title": TEXT_OR_NULL,
             "provider": {**STRING, "description": "Key of the agent in the catalog"},
             "name": nullable({**STRING, "description": "What the agent calls itself"}),
-            "version": nullable(STRING),
+            "version": TEXT_OR_NULL,
             "pid": nullable(COUNT),
             "state": choice(
                 [
@@ -264,7 +150,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "memory": nullable({**STRING, "description": "What the agent remembers of the conversation"}),
             "uptime": nullable({**NUMBER, "description": "Seconds"}),
             "restarts": COUNT,
-            "last_exit": nullable(STRING),
+            "last_exit": TEXT_OR_NULL,
             "idle": nullable({**NUMBER, "description": "Seconds since it was needed; null while it is"}),
             "rss_bytes": nullable({**COUNT, "description": "Of the process tree"}),
             "cpu_seconds": nullable({**NUMBER, "description": "Of the process tree"}),
@@ -281,7 +167,6 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "state",
     ),
     "AgentList": obj({"agents": array(ref("Agent"))}, "agents"),
-    "RestartAgentRequest": given({"force": {"type": "boolean", "default": False}}),
     "AgentStderr": obj({"lines": array(STRING)}, "lines"),
     "AgentTrace": obj(
         {
@@ -304,8 +189,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "journal": obj(
                 {
                     "writable": BOOLEAN,
-                    "reason": nullable(STRING),
-                    "since": nullable(STRING),
+                    "reason": TEXT_OR_NULL,
+                    "since": TEXT_OR_NULL,
                     "attempts": COUNT,
                     "waiting_bytes": COUNT,
                 }
@@ -316,7 +201,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "python_version": STRING,
             "state": {**STRING, "description": "The state directory"},
             "containment": STRING,
-            "secret_key": obj({"source": nullable(STRING), "problem": nullable(STRING)}),
+            "secret_key": obj({"source": TEXT_OR_NULL, "problem": TEXT_OR_NULL}),
             "session_key_wanted": BOOLEAN,
             "conversations": obj({"total": COUNT, "loaded": COUNT}),
             "agents": obj(
@@ -367,58 +252,63 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "agent_settings": FREE,
             "conversation_settings": FREE,
             "llm_api_key_is_set": BOOLEAN,
-            "active_profile": nullable(STRING),
-            "active_agent_profile_id": nullable(STRING),
-            "active_meta_profile": nullable(STRING),
+            "active_profile": TEXT_OR_NULL,
+            "active_agent_profile_id": TEXT_OR_NULL,
+            "active_meta_profile": TEXT_OR_NULL,
             "misc_settings": FREE,
         },
         "agent_settings",
         "conversation_settings",
         "llm_api_key_is_set",
     ),
-    "SettingsUpdateRequest": obj(
-        {
-            "agent_settings_diff": nullable(
-                {
-                    **FREE,
-                    "description": "Merge patch (RFC 7386) of agent_kind, acp_server, acp_model ...",
-                }
-            ),
-            "conversation_settings_diff": nullable(FREE),
-            "misc_settings_diff": nullable(FREE),
-            "active_profile": nullable(PROFILE_NAME),
-            "active_agent_profile_id": nullable(UUID),
-            "active_meta_profile": nullable(PROFILE_NAME),
-        },
-        anyOf=[
-            *({"properties": {name: {"type": "object"}}, "required": [name]} for name in DIFFS),
-            *({"required": [name]} for name in POINTERS),
-        ],
-    ),
     "SettingsSchema": obj({"model_name": STRING, "sections": array(FREE)}, "model_name", "sections"),
-    "SecretCreateRequest": obj(
-        {
-            "name": {"type": "string", "pattern": f"^{SECRET_NAME.pattern}$"},
-            "value": {
-                **NO_NUL,
-                "format": "password",
-                "writeOnly": True,
-                "allOf": [{"pattern": NOT_BLANK}, {"not": {"pattern": PLACEHOLDER}}],
-            },
-            "description": nullable(STRING),
-        },
-        "name",
-        "value",
-    ),
-    "SecretItem": obj({"name": STRING, "description": nullable(STRING)}, "name"),
+    "SecretItem": obj({"name": STRING, "description": TEXT_OR_NULL}, "name"),
     "SecretList": obj({"secrets": array(ref("SecretItem"))}, "secrets"),
-    "AgentProfileList": obj(
-        {"profiles": array(FREE), "active_agent_profile_id": nullable(STRING)}, "profiles"
-    ),
+    "AgentProfileList": obj({"profiles": array(FREE), "active_agent_profile_id": TEXT_OR_NULL}, "profiles"),
     "AgentProfileDetail": obj({"name": STRING, "profile": ref("AgentProfile")}, "name", "profile"),
     "AgentProfileMutation": obj({"name": STRING, "message": STRING}, "name", "message"),
     "AgentProfileActivation": obj(
         {"id": STRING, "message": STRING, "agent_settings_applied": BOOLEAN}, "id", "message"
+    ),
+    "MCPServerPatch": {**FREE, "description": "A merge patch of an MCPServer: null removes a property"},
+    "MCPToolCallResult": obj({"is_error": BOOLEAN, "text": STRING}, "is_error", "text"),
+    "MCPTestResponse": {
+        "anyOf": [
+            obj({"ok": {"const": True}, "tools": array(STRING), "tool_result": TOOL_RESULT}, "ok", "tools"),
+            obj(
+                {"ok": {"const": False}, "error": STRING, "error_kind": ERROR_KIND},
+                "ok",
+                "error",
+                "error_kind",
+            ),
+        ]
+    },
+    "MCPOAuthStartResponse": obj(
+        {
+            "ok": BOOLEAN,
+            "job_id": TEXT_OR_NULL,
+            "authorization_url": TEXT_OR_NULL,
+            "error": TEXT_OR_NULL,
+            "error_kind": ERROR_KIND,
+        },
+        "ok",
+    ),
+    "MCPOAuthStatusResponse": obj(
+        {
+            "ok": BOOLEAN,
+            "status": choice(["pending", "authorizing", "succeeded", "failed"]),
+            "job_id": STRING,
+            "authorization_url": TEXT_OR_NULL,
+            "callback_ready": BOOLEAN,
+            "tools": nullable(array(STRING)),
+            "tool_result": TOOL_RESULT,
+            "oauth_state": nullable(FREE),
+            "error": TEXT_OR_NULL,
+            "error_kind": ERROR_KIND,
+        },
+        "ok",
+        "status",
+        "job_id",
     ),
 }
 """Schemas by name, as far as they are not those of events."""

@@ -225,6 +225,8 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     Leaving the block, also by cancellation, stops every agent and closes the journal.
     """
     secrets = await open_secrets(config.state, environ, keyring=config.keyring)
+    if secrets.failure is not None:
+        log.error("stored secrets cannot be used", reason=str(secrets.failure))
     supervision, places = config.supervision, config.descriptors
     limits = attrs.evolve(supervision.limits, places=places.agents, terminals=places.terminals)
     private = [value for name, value in environ.items() if is_private(name)]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
-import orjson
 import trio
 
-from gateway.bodies import read_analyzer, read_message, read_policy, read_title
-from gateway.reading import Invalid, Reader
+from gateway.bodies import ConfirmationPolicy, KeptAnalyzer, Secrets, SendMessageRequest, Tags, Title
+from gateway.reading import AnyUuid, InvalidRequest, Request, Whole, attempt_body, refuse
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, StartRequest
 from supervisor.credentials import Cipher, NotDecryptable
-from supervisor.events import ErrorDetail, Vocabulary
+from supervisor.events import Vocabulary
+from supervisor.reading import NO_NUL, ErrorDetail, Errors, Limit, Named, Size, as_json, described
 from supervisor.settings import (
     AgentSettings,
+    SettingsDocument,
     SettingsError,
     confirmation_policy,
     decode_acp_agent,
@@ -39,38 +40,94 @@ the conversation."""
 MAX_PATH_CHARACTERS: Final = 4096
 """Longest path of a workspace: what the kernel takes."""
 
+Echoed = Annotated[Any, Size(MAX_ECHOED_BYTES)]
+
+AGENT: Final = "agent"
+AGENT_SETTINGS: Final = "agent_settings"
+"""The names of the checks of an agent: they need the catalogue, and are made by `_spelled_out`."""
+
+
+@attrs.frozen(kw_only=True)
+class Workspace(Request):
+    """Where an agent works: a directory of this machine."""
+
+    TAG: ClassVar[str | None] = "kind"
+    kind: ClassVar[str] = "LocalWorkspace"
+
+    working_dir: Annotated[str, Limit(min_length=1, max_length=MAX_PATH_CHARACTERS), NO_NUL]
+
+
+@attrs.frozen(kw_only=True)
+class StartConversationRequest(Request):
+    """A new conversation. What is not known is ignored."""
+
+    SCHEMA: ClassVar[Mapping[str, Any]] = {
+        "additionalProperties": True,
+        "anyOf": [
+            {"properties": {"agent_profile_id": {"type": "null"}}},
+            {"properties": {"agent": {"type": "null"}, "agent_settings": {"type": "null"}}},
+        ],
+        "description": "The agent is named by one of agent, agent_settings and agent_profile_id, "
+        "or left to the server's settings when none is given.",
+    }
+
+    workspace: Workspace
+    conversation_id: AnyUuid | None = None
+    agent: Annotated[Any, Named(AGENT)] = attrs.field(default=None, repr=False)
+    agent_settings: Annotated[Any, Named(AGENT_SETTINGS)] = attrs.field(default=None, repr=False)
+    agent_profile_id: AnyUuid | None = None
+    event_vocabulary: Literal["core", "extended"] | None = None
+    initial_message: SendMessageRequest | None = None
+    confirmation_policy: ConfirmationPolicy | None = None
+    security_analyzer: KeptAnalyzer | None = None
+    max_iterations: Annotated[Whole, Limit(ge=1)] | None = attrs.field(
+        default=None, metadata=described(default=MAX_ITERATIONS_DEFAULT)
+    )
+    stuck_detection: bool = True
+    tags: Tags = attrs.field(factory=dict)
+    secrets: Secrets = attrs.field(factory=dict, repr=False)
+    secrets_encrypted: bool = False
+    title: Title | None = None
+    autotitle: bool = True
+    parent_conversation_id: AnyUuid | None = None
+    agent_definitions: Echoed = None
+    client_tools: Echoed = None
+    hook_config: Echoed = None
+    plugins: Echoed = None
+    tool_module_qualnames: Echoed = None
+
 
 async def read_start_request(body: Any, services: Services, own_origins: Collection[str]) -> StartRequest:
     """The request, with the agent that it names, or none when it leaves the choice to the settings.
 
     `own_origins` are the addresses under which the client knows this server: secrets looked up there come
-    from our own store. Raises Invalid, and UnknownProfile for an unknown `agent_profile_id`. Properties
-    that are not known are ignored.
+    from our own store. Raises InvalidRequest, and UnknownProfile for an unknown `agent_profile_id`.
     """
     if isinstance(body, dict) and body.get("secrets_encrypted") is True:
         # In a thread: the first decryption loads a large library.
         body = await trio.to_thread.run_sync(_decrypted, body, services.secrets.cipher)
-    reader = Reader(body, ("body",))
-    named = [key for key in NAMING if reader.has(key)]
+    errors = Errors()
+    found: StartConversationRequest | None = attempt_body(StartConversationRequest, body, errors)
+    obj = body if isinstance(body, Mapping) else {}
+    named = [key for key in NAMING if obj.get(key) is not None]
     if "agent_profile_id" in named and len(named) > 1:
         msg = "Value error, agent_profile_id and another agent cannot both be given"
-        reader.wrong(("agent_profile_id",), msg, "value_error")
-    reader.flag("secrets_encrypted")
-    profile_id = reader.uuid("agent_profile_id")
-    agent = _spelled_out(reader, services)
+        errors.add(("body", "agent_profile_id"), "value_error", msg)
+    agent = _spelled_out(obj, services, errors)
+    # What is wrong elsewhere is no reason not to tell what is wrong with the secrets.
+    given = obj.get("secrets")
+    secrets: dict[str, str] = {}
+    if isinstance(given, Mapping):
+        secrets = await resolve_secrets(given, services.secrets, own_origins, errors)
+    refuse(errors)
+    assert found is not None
     settings = await services.settings.get()
     if agent is not None:
         # By name, the request's MCP servers go before those of the settings.
         servers = settings.agent_settings.get("mcp_config") or {}
         agent = attrs.evolve(agent, mcp_config={**servers, **agent.mcp_config})
-    defaults = {} if named else settings.conversation_settings
-    fields = _fields(reader, defaults)
-    secrets: dict[str, str] = {}
-    try:
-        secrets = await resolve_secrets(reader.mapping("secrets") or {}, services.secrets, own_origins)
-    except Invalid as error:
-        reader.problems.note(*error.problems)
-    reader.finish()
+    fields = _fields(found, settings, named)
+    profile_id = found.agent_profile_id
     if profile_id is not None:
         profile = await services.profiles.by_id(profile_id)
         agent = await services.profiles.launch_settings(profile_id)
@@ -85,53 +142,52 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     return StartRequest(agent=agent, spelled_out=bool(named), secrets=secrets, **fields)
 
 
-def _fields(reader: Reader, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What needs no looking up. `defaults` are the conversation settings where those count: clients that name
-    an agent have read them and say what they want of them."""
-    vocabulary = reader.choice("event_vocabulary", [each.value for each in Vocabulary], "")
-    message = reader.mapping("initial_message")
-    policy = reader.mapping("confirmation_policy")
-    fields = {
-        "conversation_id": reader.uuid("conversation_id"),
-        "working_dir": _working_dir(reader),
-        "event_vocabulary": Vocabulary(vocabulary) if vocabulary else None,
-        "initial_message": message and read_message(reader.below("initial_message", message)),
-        "security_analyzer": read_analyzer(reader),
-        "max_iterations": reader.integer(
-            "max_iterations", defaults.get("max_iterations", MAX_ITERATIONS_DEFAULT), minimum=1
-        ),
-        "stuck_detection": reader.flag("stuck_detection", True),
-        "tags": reader.tags("tags") or {},
-        "title": read_title(reader),
-        "autotitle": reader.flag("autotitle", True),
-        "parent_conversation_id": reader.uuid("parent_conversation_id"),
-        "extra": _echoed(reader),
+def _fields(
+    found: StartConversationRequest, settings: SettingsDocument, named: Collection[str]
+) -> dict[str, Any]:
+    """What needs no looking up. The conversation settings count where no agent is named: clients that name
+    one have read them and say what they want of them."""
+    defaults: Mapping[str, Any] = {} if named else settings.conversation_settings
+    message, vocabulary = found.initial_message, found.event_vocabulary
+    fields: dict[str, Any] = {
+        "conversation_id": found.conversation_id,
+        "working_dir": found.workspace.working_dir,
+        "event_vocabulary": None if vocabulary is None else Vocabulary(vocabulary),
+        "initial_message": None if message is None else message.message,
+        "security_analyzer": found.security_analyzer,
+        "max_iterations": found.max_iterations or defaults.get("max_iterations", MAX_ITERATIONS_DEFAULT),
+        "stuck_detection": found.stuck_detection,
+        "tags": dict(found.tags),
+        "title": found.title,
+        "autotitle": found.autotitle,
+        "parent_conversation_id": found.parent_conversation_id,
+        "extra": {key: value for key in ECHOED if (value := getattr(found, key)) is not None},
     }
-    if policy is not None:
-        fields["confirmation_policy"] = read_policy(reader.below("confirmation_policy", policy))
+    if found.confirmation_policy is not None:
+        fields["confirmation_policy"] = as_json(found.confirmation_policy)
     elif defaults:
         fields["confirmation_policy"] = confirmation_policy(defaults)
-        if not reader.has("security_analyzer"):
+        if found.security_analyzer is None:
             fields["security_analyzer"] = security_analyzer(defaults)
     return fields
 
 
-def _spelled_out(reader: Reader, services: Services) -> AgentSettings | None:
+def _spelled_out(obj: Mapping[str, Any], services: Services, errors: Errors) -> AgentSettings | None:
     """The agent that the request itself describes; `agent` goes before `agent_settings`."""
     rules = services.settings.rules
     try:
-        if reader.has("agent"):
-            return decode_acp_agent(reader.obj["agent"], rules.presets, check_server=rules.check_server)
-        if reader.has("agent_settings"):
-            settings = reader.obj["agent_settings"]
+        if obj.get(AGENT) is not None:
+            return decode_acp_agent(obj[AGENT], rules.presets, check_server=rules.check_server)
+        if obj.get(AGENT_SETTINGS) is not None:
+            settings = obj[AGENT_SETTINGS]
             return decode_agent_settings(settings, rules.presets, check_server=rules.check_server)
     except SettingsError as error:
-        reader.problems.note(*error.errors)
+        errors.note(error.errors)
     return None
 
 
 def _decrypted(body: Mapping[str, Any], cipher: Cipher) -> dict[str, Any]:
-    """The body with every secret in clear text that we had shown encrypted. Raises Invalid."""
+    """The body with every secret in clear text that we had shown encrypted. Raises InvalidRequest."""
     opened = dict(body)
     for key in ("agent", "agent_settings", "secrets"):
         found = body.get(key)
@@ -145,28 +201,5 @@ def _decrypted(body: Mapping[str, Any], cipher: Cipher) -> dict[str, Any]:
                 opened[key] = unseal(found, cipher)
         except NotDecryptable:
             msg = "Value error, a secret was not encrypted by this server"
-            raise Invalid(ErrorDetail(("body", key), msg, "value_error")) from None
+            raise InvalidRequest(ErrorDetail(("body", key), msg, "value_error")) from None
     return opened
-
-
-def _echoed(reader: Reader) -> dict[str, Any]:
-    """What is kept for clients to read back, as it is."""
-    found = {key: reader.obj[key] for key in ECHOED if reader.has(key)}
-    for key, value in found.items():
-        if len(orjson.dumps(value)) > MAX_ECHOED_BYTES:
-            reader.wrong((key,), f"Input should have at most {MAX_ECHOED_BYTES} bytes of JSON", "too_long")
-    return found
-
-
-def _working_dir(reader: Reader) -> str:
-    workspace = reader.mapping("workspace", required=True)
-    if workspace is None:
-        return ""
-    inner = reader.below("workspace", workspace)
-    inner.choice("kind", ("LocalWorkspace",), "LocalWorkspace")
-    working_dir = (
-        inner.string("working_dir", required=True, min_length=1, max_length=MAX_PATH_CHARACTERS) or ""
-    )
-    if "\0" in working_dir:
-        inner.wrong(("working_dir",), "Value error, a path holds no NUL character", "value_error")
-    return working_dir

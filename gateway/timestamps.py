@@ -21,7 +21,7 @@ def parse_timestamp(text: str) -> str:
         moment = datetime.fromisoformat(LOST_PLUS.sub(r"\1+\2", text.strip()))
         return _written(moment.astimezone(UTC))
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is no ISO 8601 date and time") from None
+        raise ValueError(f"{text!r} is not an ISO 8601 date and time") from None
 
 
 class Clock:

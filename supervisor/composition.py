@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import attrs
+import structlog
 import trio
 
 from supervisor.acp import MAX_FRAME_BYTES
@@ -45,6 +46,8 @@ from supervisor.settings import (
     StorageCipher,
 )
 from supervisor.state_directory import make_private
+
+log = structlog.get_logger(__name__)
 
 JOURNAL_FILE: Final = "journal.sqlite3"
 AGENTS_DIR: Final = "agents"
@@ -164,7 +167,10 @@ async def open_secrets(state: Path, environ: Mapping[str, str], *, keyring: bool
     Raises StateRefused, OSError.
     """
     await trio.to_thread.run_sync(make_private, state)
-    return await SecretStore.open(state, environ, keyring=OsKeyring(environ) if keyring else None)
+    store = await SecretStore.open(state, environ, keyring=OsKeyring(environ) if keyring else None)
+    if store.failure is not None:
+        log.error("stored secrets cannot be used", reason=str(store.failure))
+    return store
 
 
 @asynccontextmanager

@@ -135,7 +135,8 @@ def read_regular(path: Path, most: int) -> bytes:
     """The first `most` bytes of a plain file. Blocks as long as the file system does, but for nobody's
     lease.
 
-    Raises OSError: BlockingIOError when another process holds a lease on it, others when it is no plain file.
+    Raises OSError: BlockingIOError when another process holds a lease on it, others for what is not a
+    regular file.
     """
     # With O_NONBLOCK a lease is an error at once instead of a wait of most of a minute, a pipe is opened
     # without its other end; and no terminal may become the server's.

@@ -8,11 +8,12 @@ import attrs
 from quart import Response, request
 
 from gateway import schemas
-from gateway.bodies import json_body, rename_body
-from gateway.reading import path_uuid
+from gateway.bodies import RenameProfileRequest, json_body
+from gateway.reading import path_uuid, read_body
 from gateway.responses import json_response
 from gateway.routing import Route
 from gateway.services import Services
+from supervisor.settings import AgentProfile
 
 TAG: Final = "Agent profiles"
 
@@ -49,7 +50,9 @@ class AgentProfileRoutes:
 
     async def rename(self, name: str) -> Response:
         """Give a profile another name."""
-        profile = await self.services.profiles.rename(name, rename_body(await json_body(request)))
+        profile = await self.services.profiles.rename(
+            name, read_body(RenameProfileRequest, await json_body(request)).new_name
+        )
         return json_response({"name": profile.name, "message": f"Agent profile {name} renamed"})
 
     async def activate(self, profile_id: str) -> Response:
@@ -94,7 +97,7 @@ class AgentProfileRoutes:
                 summary="Save an agent profile",
                 tag=TAG,
                 path_schemas=named,
-                body=schemas.ref("AgentProfile"),
+                body=AgentProfile,
                 result=mutation,
                 status=201,
                 errors={409: "Too many profiles"},
@@ -114,7 +117,7 @@ class AgentProfileRoutes:
                 summary="Rename an agent profile",
                 tag=TAG,
                 path_schemas=named,
-                body=schemas.obj({"new_name": schemas.PROFILE_NAME}, "new_name"),
+                body=RenameProfileRequest,
                 result=mutation,
                 errors={**unknown, 409: "The name is taken"},
             ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import attrs
 import trio
@@ -10,42 +10,46 @@ from quart import Response, request
 
 from gateway import schemas
 from gateway.bodies import (
-    ConfirmationResponse,
-    UpdateConversation,
-    analyzer_body,
+    ConfirmationResponseRequest,
+    SetConfirmationPolicyRequest,
+    SetSecurityAnalyzerRequest,
+    UpdateConversationRequest,
+    UpdateSecretsRequest,
     json_body,
-    policy_body,
-    secrets_body,
 )
 from gateway.limits import admit
-from gateway.reading import Query, dashed_uuid, path_uuid
+from gateway.reading import (
+    PAGE_LIMIT,
+    AnyUuid,
+    PageLimit,
+    Query,
+    attempt_body,
+    dashed_uuid,
+    page_limit,
+    path_uuid,
+    read_body,
+    read_query,
+    refuse,
+)
 from gateway.responses import json_response, success
-from gateway.routing import Param, Route
+from gateway.routing import Route, params_of
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
-from gateway.start_request import read_start_request
+from gateway.start_request import StartConversationRequest, read_start_request
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal import LogDeleted
+from supervisor.reading import Errors, Items, as_json, described
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
 MAX_IDS: Final = 99
 """Conversations of one `?ids=` request; the wire's limit."""
 
-SORT_ORDERS: Final = ("CREATED_AT", "CREATED_AT_DESC", "UPDATED_AT", "UPDATED_AT_DESC")
-
-STATUSES: Final = (
-    "idle",
-    "running",
-    "paused",
-    "waiting_for_confirmation",
-    "finished",
-    "error",
-    "stuck",
-    "deleting",
-)
+Status = Literal[
+    "idle", "running", "paused", "waiting_for_confirmation", "finished", "error", "stuck", "deleting"
+]
 
 UNKNOWN: Final = {404: "No such conversation"}
 AT_CAPACITY: Final = "At capacity; Retry-After gives the seconds to wait"
@@ -60,6 +64,29 @@ def own_origins() -> frozenset[str]:
 async def find(services: Services, conversation_id: str) -> Conversation:
     """The conversation of a path. Raises Invalid (no UUID) or UnknownConversation."""
     return await services.supervisor.get(path_uuid(conversation_id, "conversation_id"))
+
+
+@attrs.frozen(kw_only=True)
+class ConversationBatchQuery(Query):
+    """Which conversations are meant, by id."""
+
+    ids: Annotated[tuple[AnyUuid, ...], Items(max_length=MAX_IDS)]
+
+
+@attrs.frozen(kw_only=True)
+class ConversationsQuery(Query):
+    """Which conversations are meant, by status."""
+
+    status: Status | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ConversationPageQuery(ConversationsQuery):
+    """A page of them."""
+
+    page_id: str | None = attrs.field(default=None, metadata=described("next_page_id of the page before"))
+    limit: PageLimit | None = None
+    sort_order: Literal["CREATED_AT", "CREATED_AT_DESC", "UPDATED_AT", "UPDATED_AT_DESC"] = "CREATED_AT_DESC"
 
 
 @attrs.frozen
@@ -82,14 +109,7 @@ class ConversationRoutes:
 
     async def batch(self) -> Response:
         """The conversations named by `ids`, in that order, null for unknown ones."""
-        query = Query(request.args)
-        ids = query.all("ids")
-        if not ids:
-            query.wrong("ids", "Field required", "missing")
-        elif len(ids) > MAX_IDS:
-            query.wrong("ids", f"List should have at most {MAX_IDS} items, not {len(ids)}", "too_long")
-        dashed = [query.uuid("ids", text, index) for index, text in enumerate(ids)]
-        query.finish()
+        dashed = read_query(ConversationBatchQuery, request.args).ids
         found: dict[str, dict[str, Any] | Exception | None] = {}
         async with trio.open_nursery() as nursery:
             for each in set(dashed):
@@ -114,34 +134,30 @@ class ConversationRoutes:
 
     async def search(self) -> Response:
         """A page of conversations. The cursor is inclusive; an unknown one starts from the beginning."""
-        query = Query(request.args)
         most = self.services.config.max_page
-        limit = query.integer("limit", most, minimum=1, maximum=most)
-        status = query.choice("status", STATUSES)
-        order = query.choice("sort_order", SORT_ORDERS) or "CREATED_AT_DESC"
-        page_id = query.text("page_id")
-        query.finish()
+        query = read_query(ConversationPageQuery, request.args, page_limit(most))
         page = await self.services.supervisor.search(
-            status=status, order=order.lower(), page=dashed_uuid(page_id or ""), limit=limit
+            status=query.status,
+            order=query.sort_order.lower(),
+            page=dashed_uuid(query.page_id or ""),
+            limit=query.limit or most,
         )
         next_page_id = page.next_page_id.replace("-", "") if page.next_page_id else None
         return json_response({"items": page.items, "next_page_id": next_page_id})
 
     async def count(self) -> Response:
         """How many conversations there are."""
-        query = Query(request.args)
-        status = query.choice("status", STATUSES)
-        query.finish()
+        status = read_query(ConversationsQuery, request.args).status
         return json_response(await self.services.supervisor.count(status=status))
 
     async def update(self, conversation_id: str) -> Response:
         """Change the title, replace the tags."""
         conversation = await find(self.services, conversation_id)
-        change = UpdateConversation.read(await json_body(request))
+        change = read_body(UpdateConversationRequest, await json_body(request))
         if change.title is not None:
             await conversation.set_title(change.title)
         if change.tags is not None:
-            await conversation.set_tags(change.tags)
+            await conversation.set_tags(dict(change.tags))
         return success()
 
     async def delete(self, conversation_id: str) -> Response:
@@ -167,27 +183,33 @@ class ConversationRoutes:
     async def respond(self, conversation_id: str) -> Response:
         """Accept or reject what waits for a confirmation."""
         conversation = await find(self.services, conversation_id)
-        response = ConfirmationResponse.read(await json_body(request))
+        response = read_body(ConfirmationResponseRequest, await json_body(request))
         await conversation.respond(response.accept, response.reason)
         return success()
 
     async def set_policy(self, conversation_id: str) -> Response:
         """Replace the confirmation policy."""
         conversation = await find(self.services, conversation_id)
-        await conversation.set_confirmation_policy(policy_body(await json_body(request)))
+        change = read_body(SetConfirmationPolicyRequest, await json_body(request))
+        await conversation.set_confirmation_policy(as_json(change.policy))
         return success()
 
     async def set_analyzer(self, conversation_id: str) -> Response:
         """Replace the security analyzer, which is kept for clients to read."""
         conversation = await find(self.services, conversation_id)
-        await conversation.set_security_analyzer(analyzer_body(await json_body(request)))
+        change = read_body(SetSecurityAnalyzerRequest, await json_body(request))
+        analyzer = change.security_analyzer
+        await conversation.set_security_analyzer(None if analyzer is None else dict(analyzer))
         return success()
 
     async def add_secrets(self, conversation_id: str) -> Response:
         """Give the conversation further secrets, for the agent's next start."""
         conversation = await find(self.services, conversation_id)
-        given = secrets_body(await json_body(request))
-        values = await resolve_secrets(given, self.services.secrets, own_origins())
+        errors = Errors()
+        found = attempt_body(UpdateSecretsRequest, await json_body(request), errors)
+        given = {} if found is None else found.secrets
+        values = await resolve_secrets(given, self.services.secrets, own_origins(), errors)
+        refuse(errors)
         await conversation.set_secrets(values)
         return success()
 
@@ -200,8 +222,8 @@ class ConversationRoutes:
         """All operations of this class."""
         base = "/api/conversations"
         one = f"{base}/<conversation_id>"
-        status = Param("status", schemas.choice(STATUSES))
         most = self.services.config.max_page
+        limit = {PAGE_LIMIT: schemas.integer(1, most, most)}
         info, done = schemas.ref("ConversationInfo"), schemas.ref("Success")
         return (
             Route(
@@ -210,7 +232,7 @@ class ConversationRoutes:
                 handler=self.create,
                 summary="Start a conversation, or find the one with the given id",
                 tag=TAG,
-                body=schemas.ref("StartConversationRequest"),
+                body=StartConversationRequest,
                 result=info,
                 status=201,
                 errors={
@@ -226,7 +248,7 @@ class ConversationRoutes:
                 handler=self.batch,
                 summary="Get conversations by id",
                 tag=TAG,
-                query=(Param("ids", schemas.array(schemas.UUID), required=True),),
+                query=params_of(ConversationBatchQuery),
                 result=schemas.array(schemas.nullable(info)),
             ),
             Route(
@@ -235,12 +257,7 @@ class ConversationRoutes:
                 handler=self.search,
                 summary="List conversations page by page",
                 tag=TAG,
-                query=(
-                    Param("page_id", schemas.STRING, description="next_page_id of the page before"),
-                    Param("limit", schemas.integer(1, most, most)),
-                    status,
-                    Param("sort_order", schemas.choice(SORT_ORDERS, default="CREATED_AT_DESC")),
-                ),
+                query=params_of(ConversationPageQuery, limit),
                 result=schemas.ref("ConversationPage"),
             ),
             Route(
@@ -249,7 +266,7 @@ class ConversationRoutes:
                 handler=self.count,
                 summary="Count conversations",
                 tag=TAG,
-                query=(status,),
+                query=params_of(ConversationsQuery),
                 result={"type": "integer"},
             ),
             Route(
@@ -267,7 +284,7 @@ class ConversationRoutes:
                 handler=self.update,
                 summary="Change title or tags",
                 tag=TAG,
-                body=schemas.ref("UpdateConversationRequest"),
+                body=UpdateConversationRequest,
                 result=done,
                 errors=UNKNOWN,
             ),
@@ -317,7 +334,7 @@ class ConversationRoutes:
                 handler=self.respond,
                 summary="Accept or reject the actions that wait for confirmation",
                 tag=TAG,
-                body=schemas.ref("ConfirmationResponseRequest"),
+                body=ConfirmationResponseRequest,
                 result=done,
                 errors={**UNKNOWN, 503: AT_CAPACITY},
             ),
@@ -327,7 +344,7 @@ class ConversationRoutes:
                 handler=self.set_policy,
                 summary="Replace the confirmation policy",
                 tag=TAG,
-                body=schemas.ref("SetConfirmationPolicyRequest"),
+                body=SetConfirmationPolicyRequest,
                 result=done,
                 errors=UNKNOWN,
             ),
@@ -337,7 +354,7 @@ class ConversationRoutes:
                 handler=self.set_analyzer,
                 summary="Replace the security analyzer",
                 tag=TAG,
-                body=schemas.ref("SetSecurityAnalyzerRequest"),
+                body=SetSecurityAnalyzerRequest,
                 result=done,
                 errors=UNKNOWN,
             ),
@@ -347,7 +364,7 @@ class ConversationRoutes:
                 handler=self.add_secrets,
                 summary="Add secrets for this conversation's agent",
                 tag=TAG,
-                body=schemas.ref("UpdateSecretsRequest"),
+                body=UpdateSecretsRequest,
                 result=done,
                 errors=UNKNOWN,
             ),

@@ -9,11 +9,12 @@ from quart import Response, request
 
 from gateway import schemas
 from gateway.errors import ApiError
-from gateway.reading import Query
+from gateway.reading import Query, read_query
 from gateway.responses import json_response
-from gateway.routing import Param, Route
+from gateway.routing import Route, params_of
 from gateway.services import Services
 from supervisor.agents import Choice, Credential, Kind, helpful_names
+from supervisor.reading import described
 
 TAG: Final = "Operators"
 NOT_FOUND: Final = "No such agent"
@@ -65,6 +66,13 @@ RESULT: Final = schemas.obj(
 )
 
 
+@attrs.frozen(kw_only=True)
+class AgentQuery(Query):
+    """Which agent is meant."""
+
+    agent: str | None = attrs.field(default=None, metadata=described("Its key; all without it"))
+
+
 @attrs.frozen
 class CredentialRoutes:
     """Handler of `/api/agents/credentials`."""
@@ -74,7 +82,7 @@ class CredentialRoutes:
     async def get(self) -> Response:
         """What each agent, or the one that is asked for, would use in a new conversation."""
         launcher = self.services.launcher
-        wanted = Query(request.args).text("agent")
+        wanted = read_query(AgentQuery, request.args).agent
         if wanted is not None and wanted not in launcher.catalog:
             raise ApiError(404, NOT_FOUND)
         keys = list(launcher.catalog) if wanted is None else [wanted]
@@ -103,7 +111,7 @@ class CredentialRoutes:
                 handler=self.get,
                 summary="Show which credential an agent would use, its source, and what is withheld and why",
                 tag=TAG,
-                query=(Param("agent", schemas.STRING, description="Its key; all without it"),),
+                query=params_of(AgentQuery),
                 result=RESULT,
                 errors={404: NOT_FOUND},
             ),

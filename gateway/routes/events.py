@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal
 
 import attrs
 import orjson
 from quart import Response, request
 
 from gateway import schemas
-from gateway.bodies import SendMessage, event_ids, json_body
+from gateway.bodies import SendMessageRequest, event_ids, json_body
 from gateway.errors import ApiError
-from gateway.reading import Query
+from gateway.reading import PAGE_LIMIT, Moment, PageLimit, Query, page_limit, read_body, read_query
 from gateway.responses import json_response, page_response, raw_json_response, success
 from gateway.routes.conversations import UNKNOWN, find
-from gateway.routing import Param, Route
+from gateway.routing import Route, params_of
 from gateway.services import Services
-from gateway.timestamps import parse_timestamp
 from supervisor.events import HookSource, Vocabulary, dumps, with_nulls
 from supervisor.journal import Stored
-
-SOURCES: Final[tuple[str, ...]] = get_args(HookSource)
-
-SORT_ORDERS: Final = ("TIMESTAMP", "TIMESTAMP_DESC")
+from supervisor.reading import described
 
 TAG: Final = "Events"
 
@@ -32,24 +28,37 @@ PAGE_ID: Final = (
 )
 
 
-def filters(query: Query) -> dict[str, str | None]:
-    """The journal's filters from the query parameters that search and count share."""
-    kind = query.text("kind")
-    found = {
-        # Clients may send the dotted path of their own class; its last part is the kind.
-        "kind": kind.rpartition(".")[2] if kind else None,
-        "source": query.choice("source", SOURCES),
-        "body": query.text("body") or None,
-    }
-    for name, parameter in (("since", "timestamp__gte"), ("before", "timestamp__lt")):
-        text = query.text(parameter)
-        found[name] = None
-        if text is not None:
-            try:
-                found[name] = parse_timestamp(text)
-            except ValueError:
-                query.wrong(parameter, "Input should be a valid datetime", "datetime_parsing")
-    return found
+@attrs.frozen(kw_only=True)
+class EventsQuery(Query):
+    """Which events are meant."""
+
+    kind: str | None = None
+    source: HookSource | None = None
+    body: str | None = attrs.field(default=None, metadata=described("Text that the event's JSON contains"))
+    timestamp__gte: Moment | None = attrs.field(
+        default=None, metadata=described("Naive times are the server's local time")
+    )
+    timestamp__lt: Moment | None = None
+
+    def filters(self) -> dict[str, str | None]:
+        """The journal's."""
+        return {
+            # Clients may send the dotted path of their own class; its last part is the kind.
+            "kind": self.kind.rpartition(".")[2] if self.kind else None,
+            "source": self.source,
+            "body": self.body or None,
+            "since": self.timestamp__gte,
+            "before": self.timestamp__lt,
+        }
+
+
+@attrs.frozen(kw_only=True)
+class EventPageQuery(EventsQuery):
+    """A page of them."""
+
+    page_id: str | None = attrs.field(default=None, metadata=described(PAGE_ID))
+    limit: PageLimit | None = None
+    sort_order: Literal["TIMESTAMP", "TIMESTAMP_DESC"] = "TIMESTAMP"
 
 
 def full_form(stored: Stored, vocabulary: Vocabulary) -> dict[str, Any]:
@@ -66,7 +75,7 @@ class EventRoutes:
     async def send(self, conversation_id: str) -> Response:
         """Append a user's message; durable when answered. `run` also runs the agent on it."""
         conversation = await find(self.services, conversation_id)
-        sent = SendMessage.read(await json_body(request))
+        sent = read_body(SendMessageRequest, await json_body(request))
         await conversation.send(sent.message, run=sent.run)
         return success()
 
@@ -90,25 +99,21 @@ class EventRoutes:
     async def search(self, conversation_id: str) -> Response:
         """A page of events as they are stored, nulls omitted."""
         conversation = await find(self.services, conversation_id)
-        query = Query(request.args)
         most = self.services.config.max_page
-        limit = query.integer("limit", most, minimum=1, maximum=most)
-        order = query.choice("sort_order", SORT_ORDERS) or "TIMESTAMP"
-        page_id = query.text("page_id") or None
-        chosen = filters(query)
-        query.finish()
+        query = read_query(EventPageQuery, request.args, page_limit(most))
         page = await conversation.log.search(
-            order="desc" if order.endswith("_DESC") else "asc", page=page_id, limit=limit, **chosen
+            order="desc" if query.sort_order.endswith("_DESC") else "asc",
+            page=query.page_id or None,
+            limit=query.limit or most,
+            **query.filters(),
         )
         return page_response((item.body for item in page.items), page.next_page_id)
 
     async def count(self, conversation_id: str) -> Response:
         """How many events there are."""
         conversation = await find(self.services, conversation_id)
-        query = Query(request.args)
-        chosen = filters(query)
-        query.finish()
-        return json_response(await conversation.log.count(**chosen))
+        query = read_query(EventsQuery, request.args)
+        return json_response(await conversation.log.count(**query.filters()))
 
     async def blob(self, conversation_id: str, blob_id: str) -> Response:
         """The uncut form of something large, as the agent gave it: never rendered, always downloaded."""
@@ -126,13 +131,7 @@ class EventRoutes:
         base = "/api/conversations/<conversation_id>/events"
         event = schemas.ref("Event")
         config = self.services.config
-        shared = (
-            Param("kind", schemas.STRING),
-            Param("source", schemas.choice(SOURCES)),
-            Param("body", schemas.STRING, description="Text that the event's JSON contains"),
-            Param("timestamp__gte", schemas.MOMENT, description="Naive times are the server's local time"),
-            Param("timestamp__lt", schemas.MOMENT),
-        )
+        limit = {PAGE_LIMIT: schemas.integer(1, config.max_page, config.max_page)}
         return (
             Route(
                 method="POST",
@@ -140,7 +139,7 @@ class EventRoutes:
                 handler=self.send,
                 summary="Send a message",
                 tag=TAG,
-                body=schemas.ref("SendMessageRequest"),
+                body=SendMessageRequest,
                 result=schemas.ref("Success"),
                 errors={**UNKNOWN, 503: "At capacity (the message is saved), or nothing can be stored now"},
             ),
@@ -160,12 +159,7 @@ class EventRoutes:
                 handler=self.search,
                 summary="List events page by page",
                 tag=TAG,
-                query=(
-                    Param("page_id", schemas.STRING, description=PAGE_ID),
-                    Param("limit", schemas.integer(1, config.max_page, config.max_page)),
-                    Param("sort_order", schemas.choice(SORT_ORDERS, default="TIMESTAMP")),
-                    *shared,
-                ),
+                query=params_of(EventPageQuery, limit),
                 result=schemas.ref("EventPage"),
                 errors=UNKNOWN,
             ),
@@ -175,7 +169,7 @@ class EventRoutes:
                 handler=self.count,
                 summary="Count events",
                 tag=TAG,
-                query=shared,
+                query=params_of(EventsQuery),
                 result={"type": "integer"},
                 errors={**UNKNOWN, 503: "Counting took too long"},
             ),

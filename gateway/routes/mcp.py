@@ -10,38 +10,30 @@ import trio
 from quart import Response, request
 
 from gateway import schemas
-from gateway.bodies import json_body
+from gateway.bodies import TEST_FIELDS, TEST_SERVER, MCPOAuthCallbackRequest, MCPTestRequest, json_body
 from gateway.errors import ApiError
 from gateway.mcp_jobs import FAILED, Job, McpJobs, TooManyJobs
-from gateway.reading import Invalid, Reader
+from gateway.reading import InvalidRequest, read_body
 from gateway.responses import json_response
 from gateway.routes.settings import EXPOSE, SettingsRoutes, expose_of
 from gateway.routing import Param, Route
 from gateway.services import Services
 from supervisor.credentials import NotDecryptable
-from supervisor.events import ErrorDetail
-from supervisor.mcp import server_errors
+from supervisor.mcp import MCPServer, server_errors
+from supervisor.reading import ErrorDetail, Errors, Location, among
+from supervisor.reading.decode import MISSING, NOT_AN_OBJECT
 from supervisor.settings import EXPOSE_HEADER, Expose, SettingsError, unseal
 from supervisor.settings.exposure import expose_secrets
 from supervisor.settings.merge import merge_patch
 
 TAG: Final = "MCP"
 
-TYPES: Final = ("stdio", "http", "shttp", "streamable-http", "sse")
-
-FIELDS: Final = {"command": ("command", "args", "env", "cwd"), "url": ("url", "headers", "auth")}
-"""What is read of a server, by the property that it must have."""
-
-DEFAULT_SECONDS: Final = 15.0
-MOST_SECONDS: Final = 120.0
-"""Of a test; the wire's."""
-
-MAX_NAME: Final = 128
-
 TESTS_AT_ONCE: Final = 4
 """Each is a process of some tens of megabytes, and what it starts."""
 
 CONFIG: Final = "mcp_config"
+
+_type: Final = among(TEST_FIELDS)
 
 _tests: Final = trio.CapacityLimiter(TESTS_AT_ONCE)
 
@@ -57,52 +49,28 @@ class Trial:
 
     @classmethod
     def read(cls, body: Any) -> Trial:
-        """Decode it. Raises Invalid."""
-        reader = Reader(body, ("body",))
-        name = reader.string("name", "test-server", min_length=1, max_length=MAX_NAME) or ""
-        seconds = _seconds(reader)
-        call = reader.mapping("tool_call")
-        if call is not None:
-            inner = reader.below("tool_call", call)
-            inner.string("name", required=True, min_length=1)
-            inner.mapping("arguments")
-        server = reader.mapping("server", required=True)
-        entry: dict[str, Any] = {}
-        if server is not None:
-            entry = _entry(reader.below("server", server), server)
-        reader.finish()
-        return cls(name, entry, seconds, call)
+        """Decode it. Raises InvalidRequest."""
+        asked = read_body(MCPTestRequest, body, {TEST_SERVER: _check_server})
+        return cls(asked.name, asked.server, float(asked.timeout), asked.tool_call)
 
 
-def _seconds(reader: Reader) -> float:
-    found = reader.obj.get("timeout")
-    if found is None:
-        return DEFAULT_SECONDS
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        reader.wrong(("timeout",), "Input should be a valid number", "float_type")
-    elif not found > 0:
-        reader.wrong(("timeout",), "Input should be greater than 0", "greater_than")
-    elif found > MOST_SECONDS:
-        reader.wrong(
-            ("timeout",), f"Input should be less than or equal to {MOST_SECONDS:g}", "less_than_equal"
-        )
-    else:
-        return float(found)
-    return DEFAULT_SECONDS
-
-
-def _entry(inner: Reader, server: Mapping[str, Any]) -> dict[str, Any]:
-    kind = inner.choice("type", TYPES, "stdio")
-    wanted = "command" if kind == "stdio" else "url"
-    if inner.string(wanted, required=True, min_length=1) is None:
+def _check_server(server: Any, loc: Location, errors: Errors) -> dict[str, Any]:
+    """The server in the settings' shape. Only what its type knows is read."""
+    if not isinstance(server, Mapping):
+        errors.add(loc, *NOT_AN_OBJECT)
         return {}
-    entry = {key: server[key] for key in FIELDS[wanted] if server.get(key) is not None}
-    problems = server_errors(entry)
-    for problem in problems:
-        inner.wrong(tuple(problem.loc), problem.msg, problem.type)
-    if problems:
-        return {}
-    return entry if kind == "stdio" else {**entry, "transport": "sse" if kind == "sse" else "http"}
+    before = len(errors)
+    given = server.get("type")
+    kind = "stdio" if given is None else _type(given, (*loc, "type"), errors)
+    fields = TEST_FIELDS.get(kind, ())
+    entry = {key: server[key] for key in fields if server.get(key) is not None}
+    if fields and fields[0] not in entry:
+        errors.add((*loc, fields[0]), *MISSING)
+    elif fields:
+        errors.note(server_errors(entry, loc))
+    if len(errors) > before or kind == "stdio":
+        return entry
+    return {**entry, "transport": "sse" if kind == "sse" else "http"}
 
 
 @attrs.frozen
@@ -134,7 +102,7 @@ class McpRoutes:
         jobs, trial = self._jobs(), Trial.read(await json_body(request))
         if trial.entry.get("url") is None:
             msg = "Value error, a command has no login; give the server a url"
-            raise Invalid(ErrorDetail(("body", "server", "type"), msg, "value_error"))
+            raise InvalidRequest(ErrorDetail(("body", "server", "type"), msg, "value_error"))
         entry = await self._opened(trial.entry)
         try:
             job = await jobs.start(
@@ -161,9 +129,7 @@ class McpRoutes:
     async def oauth_callback(self, job_id: str) -> Response:
         """Pass on the address that the browser was sent to."""
         expose = expose_of(request.headers.get(EXPOSE))
-        reader = Reader(await json_body(request), ("body",))
-        url = reader.string("callback_url", required=True, min_length=1) or ""
-        reader.finish()
+        url = read_body(MCPOAuthCallbackRequest, await json_body(request)).callback_url
         job = self._job(job_id)
         taken = await self._jobs().answer(job, url)
         return await self._status(job, expose, refused=not taken)
@@ -207,7 +173,7 @@ class McpRoutes:
         return response
 
     async def _opened(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """The entry with every value in the clear that we had shown encrypted. Raises Invalid."""
+        """The entry with every value in the clear that we had shown encrypted. Raises InvalidRequest."""
 
         def opened() -> dict[str, Any]:
             cipher = self.services.secrets.cipher
@@ -218,7 +184,7 @@ class McpRoutes:
             return await trio.to_thread.run_sync(opened)
         except NotDecryptable:
             msg = "Value error, a secret was not encrypted by this server"
-            raise Invalid(ErrorDetail(("body", "server"), msg, "value_error")) from None
+            raise InvalidRequest(ErrorDetail(("body", "server"), msg, "value_error")) from None
 
     # -- those of the settings ----------------------------------------------------------------------------
 
@@ -229,7 +195,7 @@ class McpRoutes:
     async def _server(self) -> Any:
         body = await json_body(request)
         if body is None:  # to the settings it would mean that the server is to go
-            raise Invalid(*server_errors(body, ("body",)))
+            raise InvalidRequest(*server_errors(body, ("body",)))
         return body
 
     async def patch(self, settings_key: str) -> Response:
@@ -249,7 +215,7 @@ class McpRoutes:
             if change is not None:
                 whole = change if new else merge_patch(servers[key], change)
                 if not isinstance(change, Mapping) or (problems := server_errors(whole, ("body",))):
-                    raise Invalid(
+                    raise InvalidRequest(
                         *(problems if isinstance(change, Mapping) else server_errors(change, ("body",)))
                     )
             return {"agent_settings_diff": {CONFIG: {key: change}}}
@@ -260,7 +226,7 @@ class McpRoutes:
             )
         except SettingsError as error:
             cut = ("body", "agent_settings_diff", CONFIG, key)
-            raise Invalid(
+            raise InvalidRequest(
                 *(
                     attrs.evolve(each, loc=("body", *each.loc[len(cut) :]))
                     if tuple(each.loc[: len(cut)]) == cut
@@ -277,7 +243,7 @@ class McpRoutes:
         expose = (Param(EXPOSE, schemas.choice_in_any_case(filter(None, EXPOSE_HEADER))),)
         settings = schemas.ref("SettingsResponse")
         one = "/api/settings/mcp/<settings_key>"
-        trial, job = schemas.ref("MCPTestRequest"), schemas.ref("MCPOAuthStatusResponse")
+        job = schemas.ref("MCPOAuthStatusResponse")
         untold = {
             400: "Unknown value of X-Expose-Secrets",
             404: "No such login",
@@ -294,7 +260,7 @@ class McpRoutes:
                 handler=self.test,
                 summary="Connect to an MCP server and list its tools",
                 tag=TAG,
-                body=trial,
+                body=MCPTestRequest,
                 result=schemas.ref("MCPTestResponse"),
                 errors=unusable,
             ),
@@ -304,7 +270,7 @@ class McpRoutes:
                 handler=self.oauth_start,
                 summary="Begin to log in to an MCP server",
                 tag=TAG,
-                body=trial,
+                body=MCPTestRequest,
                 result=schemas.ref("MCPOAuthStartResponse"),
                 errors=unusable,
             ),
@@ -325,7 +291,7 @@ class McpRoutes:
                 summary="Complete a login with the URL that the browser ended at",
                 tag=TAG,
                 headers=expose,
-                body=schemas.obj({"callback_url": {"type": "string", "minLength": 1}}, "callback_url"),
+                body=MCPOAuthCallbackRequest,
                 result=job,
                 errors=untold,
             ),
@@ -335,7 +301,7 @@ class McpRoutes:
                 handler=self.create,
                 summary="Add an MCP server to the settings",
                 tag="Settings",
-                body=schemas.ref("MCPServer"),
+                body=MCPServer,
                 result=settings,
                 status=201,
                 errors={409: "The name is taken, or the stored settings are unusable"},

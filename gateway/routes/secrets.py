@@ -8,14 +8,14 @@ import attrs
 from quart import Response, request
 
 from gateway import schemas
-from gateway.bodies import SecretWrite, json_body
+from gateway.bodies import SecretCreateRequest, json_body
 from gateway.errors import ApiError
-from gateway.reading import NOT_A_UUID, Invalid, Query, dashed_uuid
+from gateway.reading import AnyUuid, InvalidRequest, Query, read_body, read_query
 from gateway.responses import json_response
-from gateway.routing import Param, Route
+from gateway.routing import Route, params_of
 from gateway.services import Services
 from supervisor.credentials import CannotRotate, InvalidSecretName, InvalidSecretValue
-from supervisor.events import ErrorDetail
+from supervisor.reading import ErrorDetail
 
 TAG: Final = "Secrets"
 
@@ -44,6 +44,13 @@ KEY: Final = {**schemas.STRING, "description": "Where the master key is: a varia
 NOT_FOUND: Final = "Secret not found"
 
 
+@attrs.frozen(kw_only=True)
+class SecretsQuery(Query):
+    """Which secrets are listed: all, or those that the agent of a profile may use."""
+
+    agent_profile_id: AnyUuid | None = None
+
+
 @attrs.frozen
 class SecretRoutes:
     """Handlers of `/api/settings/secrets`."""
@@ -52,11 +59,7 @@ class SecretRoutes:
 
     async def list(self) -> Response:
         """Names and descriptions; values are never listed. A profile's are those that its agent may use."""
-        query = Query(request.args)
-        profile_id = query.text("agent_profile_id")
-        if profile_id is not None and dashed_uuid(profile_id) is None:
-            query.wrong("agent_profile_id", NOT_A_UUID, "uuid_parsing")
-        query.finish()
+        profile_id = read_query(SecretsQuery, request.args).agent_profile_id
         refs = None
         if profile_id is not None:
             refs = (await self.services.profiles.by_id(profile_id)).secret_refs
@@ -69,13 +72,17 @@ class SecretRoutes:
 
     async def put(self) -> Response:
         """Store a secret, or replace it."""
-        secret = SecretWrite.read(await json_body(request))
+        secret = read_body(SecretCreateRequest, await json_body(request))
         try:
             await self.services.secrets.set(secret.name, secret.value, secret.description)
         except InvalidSecretName as error:
-            raise Invalid(ErrorDetail(("body", "name"), f"Value error, {error}", "value_error")) from None
+            raise InvalidRequest(
+                ErrorDetail(("body", "name"), f"Value error, {error}", "value_error")
+            ) from None
         except InvalidSecretValue as error:
-            raise Invalid(ErrorDetail(("body", "value"), f"Value error, {error}", "value_error")) from None
+            raise InvalidRequest(
+                ErrorDetail(("body", "value"), f"Value error, {error}", "value_error")
+            ) from None
         return json_response({"name": secret.name, "description": secret.description})
 
     async def get(self, name: str) -> Response:
@@ -127,7 +134,7 @@ class SecretRoutes:
                 handler=self.list,
                 summary="List the names of secrets",
                 tag=TAG,
-                query=(Param("agent_profile_id", schemas.UUID),),
+                query=params_of(SecretsQuery),
                 errors={404: "No such profile"},
                 result=schemas.ref("SecretList"),
             ),
@@ -137,7 +144,7 @@ class SecretRoutes:
                 handler=self.put,
                 summary="Store a secret",
                 tag=TAG,
-                body=schemas.ref("SecretCreateRequest"),
+                body=SecretCreateRequest,
                 result=schemas.ref("SecretItem"),
             ),
             Route(
@@ -199,3 +206,7 @@ class SecretRoutes:
                 errors={**UNUSABLE, 409: "The key cannot be changed here, or does not fit what is stored"},
             ),
         )
+
+
+def _unfit(field: str, error: Exception) -> InvalidRequest:
+    return InvalidRequest(ErrorDetail(("body", field), f"Value error, {error}", "value_error"))

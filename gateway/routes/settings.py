@@ -19,6 +19,7 @@ from supervisor.settings import (
     EXPOSE_HEADER,
     Expose,
     SettingsDocument,
+    SettingsUpdateRequest,
     agent_schema,
     conversation_schema,
     public,
@@ -93,7 +94,7 @@ class SettingsRoutes:
                 handler=self.patch,
                 summary="Change the settings",
                 tag=TAG,
-                body=schemas.ref("SettingsUpdateRequest"),
+                body=SettingsUpdateRequest,
                 result=settings,
                 errors={
                     400: "Nothing to change",

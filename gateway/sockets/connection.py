@@ -14,7 +14,7 @@ from gateway.config import Config
 from gateway.connection import current
 from gateway.cors import Cors
 from gateway.hosts import Hosts
-from gateway.reading import Query
+from gateway.reading import Handshake
 
 POLICY_UNAUTHENTICATED: Final = 4001
 UNKNOWN_CONVERSATION: Final = 4004
@@ -50,7 +50,7 @@ def refusal() -> Response:
     return Response(b"", status=403)
 
 
-async def accept(config: Config, query: Query) -> trio.Event:
+async def accept(config: Config, query: Handshake) -> trio.Event:
     """Authenticate and accept the current WebSocket, whose handshake had this query.
 
     A key in the query or in the header is checked before the handshake is answered (Refused). Without

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from gateway.reading import Query
+from gateway.reading import Handshake
 from gateway.timestamps import parse_timestamp
 from supervisor.events import ServerErrorEvent, dump_event
 from supervisor.journal import Cursor, Stored, Transient
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
 RESEND_MODES = ("all", "since")
@@ -32,7 +32,7 @@ class EventsDialect:
     since: str | None
 
     @classmethod
-    def of(cls, query: Query) -> EventsDialect:
+    def of(cls, query: Handshake) -> EventsDialect:
         """Read the handshake's query. Raises ValueError."""
         mode = query.text("resend_mode")
         if mode is not None and mode not in RESEND_MODES:
@@ -79,4 +79,4 @@ def _flag(text: str | None) -> bool:
         return False
     if text.lower() in TRUE:
         return True
-    raise ValueError(f"{text!r} is no boolean")
+    raise ValueError(f"{text!r} is not a boolean")

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from gateway.bodies import read_message
+from gateway.bodies import SocketMessage
 from gateway.errors import DETAIL_CHARACTERS, problem_of
-from gateway.reading import Invalid, Reader
+from gateway.reading import InvalidRequest
 from gateway.sockets.connection import is_auth_frame
 from supervisor.acp.schema import cut
+from supervisor.reading import Invalid, decode
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
 class Rejected(Exception):
@@ -39,15 +40,10 @@ async def take(conversation: Conversation, frame: str | bytes | None) -> None:
         return
     if isinstance(obj, dict) and obj.get("role") not in (None, "user"):
         raise Rejected("AssertionError", "Only user messages are allowed to be sent to the agent.")
-    reader = Reader(obj, ())
-    if "role" not in reader.obj:
-        reader.wrong(("role",), "Field required", "missing")
-    message = read_message(reader)
     try:
-        reader.finish()
+        message = decode(SocketMessage, obj).message
     except Invalid as error:
-        raise Rejected("ValidationError", str(error)) from None
-    assert message is not None
+        raise Rejected("ValidationError", str(InvalidRequest(*error.errors))) from None
     try:
         await conversation.send(message, run=True)
     except Exception as error:

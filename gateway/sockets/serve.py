@@ -10,7 +10,7 @@ import trio
 from quart import Response, websocket
 
 from gateway.connection import current
-from gateway.reading import Invalid, Query, path_uuid
+from gateway.reading import Handshake, InvalidRequest, path_uuid
 from gateway.services import Services
 from gateway.sockets.connection import (
     GOING_AWAY,
@@ -31,7 +31,7 @@ from supervisor.fairness import share
 from supervisor.journal import Cursor, JournalClosed, JournalFailed, JournalUnavailable, LogDeleted
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,7 @@ class Dialect(Protocol):
 
 
 async def serve(
-    services: Services, conversation_id: str, dialect_of: Callable[[Query], Dialect]
+    services: Services, conversation_id: str, dialect_of: Callable[[Handshake], Dialect]
 ) -> Response | None:
     """Serve the current WebSocket until the client leaves, the server stops, or the conversation is gone.
 
@@ -67,10 +67,10 @@ async def serve(
     """
     try:
         conversation_id = path_uuid(conversation_id, "conversation_id")
-        query = Query(websocket.args)
+        query = Handshake(websocket.args)
         dialect = dialect_of(query)
         too_large = await accept(services.config, query)
-    except (Invalid, ValueError, Refused):
+    except (InvalidRequest, ValueError, Refused):
         return refusal()
     except Closed as error:
         await close(error.code, error.reason)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import attrs
 import orjson
 
-from gateway.reading import Query
+from gateway.reading import Handshake
 from supervisor.journal import Cursor, Stored, Transient
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
 SEQ = re.compile(r"-1|[0-9]{1,18}")
@@ -30,7 +30,7 @@ class SessionDialect:
     after_seq: int | None
 
     @classmethod
-    def of(cls, query: Query) -> SessionDialect:
+    def of(cls, query: Handshake) -> SessionDialect:
         """Read the handshake's query. Raises ValueError."""
         text = query.text("after_seq")
         if text is None:

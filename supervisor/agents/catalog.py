@@ -10,13 +10,14 @@ from __future__ import annotations
 import enum
 import functools
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
+from typing import Annotated, ClassVar
 
 import attrs
 
-from supervisor.agents.table import CatalogError, Table
+from supervisor.reading import ErrorDetail, Flaw, Form, Invalid, Model, Written, decode
 
 __all__ = [
     "CUSTOM",
@@ -46,8 +47,43 @@ def _frozen(mapping: Mapping[str, str]) -> Mapping[str, str]:
     return MappingProxyType(dict(mapping))
 
 
+def _inside(text: str) -> str:
+    path = PurePosixPath(text)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError("it is not a path inside the data directory")
+    return str(path)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    parts = text.split(".")
+    if not all(part.isdecimal() for part in parts):
+        raise ValueError("it is not a version like 22.19")
+    return tuple(int(part) for part in parts)
+
+
+Inside = Annotated[str, Form(_inside)]
+"""A path inside the data directory."""
+
+Lower = Annotated[str, Form(str.lower)]
+"""A text without regard to case."""
+
+Version = Annotated[tuple[int, ...], Written(str), Form(_version)]
+"""A version, written as numbers with dots between them."""
+
+
+class CatalogError(Exception):
+    """A descriptor is not usable; the message names the file, the property and what was expected."""
+
+
+class Described(Model):
+    """A part of a descriptor: unknown properties are refused."""
+
+    __slots__ = ()
+    FORBID: ClassVar[bool] = True
+
+
 @attrs.frozen(kw_only=True)
-class NpmPackage:
+class NpmPackage(Described):
     """What is installed from npm, and the file in it that is run.
 
     Exactly one of ``entry`` (a script for Node) and ``native`` (executables by platform, best first) is set;
@@ -58,37 +94,42 @@ class NpmPackage:
     version: str
     entry: str | None = None
     native: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
-    min_node: tuple[int, ...] | None = None
+    min_node: Version | None = None
     """Lowest Node version that runs the entry; None when it runs without Node."""
     bin_on_path: bool = False
     """Whether ``node_modules/.bin`` has to be on the agent's PATH."""
     size_mb: int | None = None
     """Disk space of the install in MB, to tell the person who waits for it."""
 
+    def judge(self) -> Iterable[Flaw]:
+        """A script or executables."""
+        if (self.entry is None) == (not self.native):
+            yield (), "value_error", "exactly one of entry and native is needed"
+
 
 @attrs.frozen(kw_only=True)
-class FileSecret:
+class FileSecret(Described):
     """A secret that the agent reads from a file in its data directory instead of from a variable."""
 
     name: str
-    path: str
+    path: Inside
     env: str | None = None
     """Variable that is set to the file's path; None when the agent finds the file by itself."""
 
 
 @attrs.frozen(kw_only=True)
-class DefaultFile:
+class DefaultFile(Described):
     """A file put into a fresh data directory, unless one of that name is there already."""
 
-    path: str
-    content: str
+    path: Inside
+    content: Annotated[str, Form(lambda text: text.lstrip("\n"))]
     when_env: tuple[str, ...] = ()
     """Only when one of these variables is set; of several files with one path the first that applies is
     written."""
 
 
 @attrs.frozen(kw_only=True)
-class BaseUrlConfig:
+class BaseUrlConfig(Described):
     """A base URL that counts only inside a JSON document carried by another variable."""
 
     variable: str
@@ -111,7 +152,7 @@ class Kind(enum.StrEnum):
 
 
 @attrs.frozen(kw_only=True)
-class CredentialSource:
+class CredentialSource(Described):
     """A place where an agent finds a credential. Exactly one of ``env``, ``secret`` and ``files`` is set."""
 
     kind: Kind
@@ -137,9 +178,14 @@ class CredentialSource:
         """The variable, the secret, or the file as the descriptor spells it (the usual place last)."""
         return self.env or self.secret or self.files[-1]
 
+    def judge(self) -> Iterable[Flaw]:
+        """One place."""
+        if sum(map(bool, (self.env, self.secret, self.files))) != 1:
+            yield (), "value_error", "exactly one of env, secret and files is needed"
+
 
 @attrs.frozen(kw_only=True)
-class Selected:
+class Selected(Described):
     """A choice in the agent's own settings: ``member`` of the JSON ``file`` is ``value``, or not filled."""
 
     file: str
@@ -148,7 +194,7 @@ class Selected:
 
 
 @attrs.frozen(kw_only=True)
-class Descriptor:
+class Descriptor(Described):
     """Everything Ostler knows about one agent before starting it."""
 
     key: str
@@ -160,7 +206,7 @@ class Descriptor:
     npm: NpmPackage | None = None
     module: str | None = None
     """A bundled agent: the Python module to run."""
-    name_patterns: tuple[str, ...] = ()
+    name_patterns: tuple[Lower, ...] = ()
     """What its command's words start with and what its ``agentInfo.name`` contains, in lower case."""
     binaries: tuple[str, ...] = ()
     """Names of its executable, matched as a whole."""
@@ -168,18 +214,12 @@ class Descriptor:
     base_url_alias: str | None = None
     """The variable that the agent itself reads its base URL from, when that is another one."""
     base_url_config: BaseUrlConfig | None = None
-    data_dir_env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
+    data_dir_env: Mapping[str, Inside] = attrs.field(factory=dict, converter=_frozen)
     """Variables that move its private data, each with the folder inside the data directory it gets."""
     env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
     """Fixed variables; secrets of the same name win over them."""
     sandbox_env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
     """Variables set only where the operator declared the machine a sandbox."""
-    default_model: str | None = None
-    default_mode: str | None = None
-    modes: tuple[str, ...] = ()
-    """Session modes that let it work unattended, the most able first."""
-    model_meta_key: str | None = None
-    """Key below ``_meta`` of session/new under which it takes a model."""
     credentials: tuple[CredentialSource, ...] = ()
     """Where it finds credentials. The first that is there is the one of a start, the others are withheld."""
     keeps_key: bool = False
@@ -198,6 +238,16 @@ class Descriptor:
     terminal: bool = False
     """Whether it is offered the client's terminal methods."""
 
+    def judge(self) -> Iterable[Flaw]:
+        """One way to be started, and no secret from a file that nobody describes."""
+        files = {spec.name for spec in self.file_secrets}
+        for index, credential in enumerate(self.credentials):
+            if credential.secret is not None and credential.secret not in files:
+                place = ("credentials", index, "secret")
+                yield place, "value_error", f"{credential.secret} is not among the file secrets"
+        if self.npm is not None and self.module is not None:
+            yield (), "value_error", "an agent is either an npm package or a bundled module, not both"
+
 
 def decode_descriptor(text: str, source: str) -> Descriptor:
     """The descriptor written in ``text`` (TOML); ``source`` names it in errors.
@@ -209,128 +259,17 @@ def decode_descriptor(text: str, source: str) -> Descriptor:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"{source}: {error}") from error
-    with Table(document, source) as table:
-        descriptor = Descriptor(
-            key=table.text("key"),
-            name=table.text("name"),
-            command=table.texts("command"),
-            args=table.texts("args", ()),
-            npm=_npm(table),
-            module=table.text_or_none("module"),
-            name_patterns=tuple(pattern.lower() for pattern in table.texts("name_patterns", ())),
-            binaries=table.texts("binaries", ()),
-            base_url_env=table.text_or_none("base_url_env"),
-            base_url_alias=table.text_or_none("base_url_alias"),
-            base_url_config=_base_url_config(table),
-            data_dir_env={
-                name: _inside(path, source) for name, path in table.variables("data_dir_env").items()
-            },
-            env=table.variables("env"),
-            sandbox_env=table.variables("sandbox_env"),
-            default_model=table.text_or_none("default_model"),
-            default_mode=table.text_or_none("default_mode"),
-            modes=table.texts("modes", ()),
-            model_meta_key=table.text_or_none("model_meta_key"),
-            credentials=tuple(_credential(item) for item in table.tables("credentials")),
-            keeps_key=table.flag("keeps_key"),
-            secret_env=table.texts("secret_env", ()),
-            all_secrets=table.flag("all_secrets"),
-            file_secrets=tuple(_file_secret(item) for item in table.tables("file_secrets")),
-            default_files=tuple(_default_file(item) for item in table.tables("default_files")),
-            sessions_by_minute=table.flag("sessions_by_minute"),
-            fs=table.flag("fs"),
-            terminal=table.flag("terminal"),
-        )
-    files = {spec.name for spec in descriptor.file_secrets}
-    for credential in descriptor.credentials:
-        if credential.secret is not None and credential.secret not in files:
-            raise CatalogError(f"{source}: {credential.secret} is not among the file secrets")
-    if descriptor.npm is not None and descriptor.module is not None:
-        raise CatalogError(f"{source}: an agent is either an npm package or a bundled module, not both")
-    return descriptor
+    try:
+        return decode(Descriptor, document)
+    except Invalid as error:
+        said = "; ".join(f"{_place(each)}{each.msg.removeprefix('Value error, ')}" for each in error.errors)
+        raise CatalogError(f"{source}: {said}") from None
 
 
-def _npm(table: Table) -> NpmPackage | None:
-    inner = table.table("npm")
-    if inner is None:
-        return None
-    with inner:
-        native = inner.table("native")
-        package = NpmPackage(
-            package=inner.text("package"),
-            version=inner.text("version"),
-            entry=inner.text_or_none("entry"),
-            native={} if native is None else native.all_texts(),
-            min_node=inner.version_or_none("min_node"),
-            bin_on_path=inner.flag("bin_on_path"),
-            size_mb=inner.number_or_none("size_mb"),
-        )
-    if (package.entry is None) == (not package.native):
-        raise CatalogError(f"{inner.where}: exactly one of entry and native is needed")
-    return package
-
-
-def _base_url_config(table: Table) -> BaseUrlConfig | None:
-    inner = table.table("base_url_config")
-    if inner is None:
-        return None
-    with inner:
-        return BaseUrlConfig(
-            variable=inner.text("variable"),
-            property=inner.text("property"),
-            unless_properties=inner.texts("unless_properties", ()),
-            unless_env=inner.texts("unless_env", ()),
-        )
-
-
-def _credential(table: Table) -> CredentialSource:
-    with table:
-        try:
-            kind = Kind(table.text("kind"))
-        except ValueError as error:
-            raise CatalogError(f"{table.where}: {error}") from error
-        source = CredentialSource(
-            kind=kind,
-            env=table.text_or_none("env"),
-            secret=table.text_or_none("secret"),
-            files=table.texts("files", ()),
-            holds=table.texts("holds", ()),
-            when=table.text_or_none("when"),
-            selected=_selected(table),
-            provider=table.text_or_none("provider") or "",
-            auth_methods=table.texts("auth_methods", ()),
-        )
-    if sum(map(bool, (source.env, source.secret, source.files))) != 1:
-        raise CatalogError(f"{table.where}: exactly one of env, secret and files is needed")
-    return source
-
-
-def _selected(table: Table) -> Selected | None:
-    inner = table.table("selected")
-    if inner is None:
-        return None
-    with inner:
-        return Selected(file=inner.text("file"), member=inner.text("member"), value=inner.text("value"))
-
-
-def _file_secret(table: Table) -> FileSecret:
-    with table:
-        path = _inside(table.text("path"), table.where)
-        return FileSecret(name=table.text("name"), path=path, env=table.text_or_none("env"))
-
-
-def _default_file(table: Table) -> DefaultFile:
-    with table:
-        path = _inside(table.text("path"), table.where)
-        content = table.text("content").lstrip("\n")
-        return DefaultFile(path=path, content=content, when_env=table.texts("when_env", ()))
-
-
-def _inside(path: str, source: str) -> str:
-    pure = PurePosixPath(path)
-    if pure.is_absolute() or ".." in pure.parts:
-        raise CatalogError(f"{source}: {path!r} is not a path inside the data directory")
-    return str(pure)
+def _place(error: ErrorDetail) -> str:
+    """Where an error is, as TOML spells it: ``npm.version: ``, ``credentials[0]: ``."""
+    parts = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.loc)
+    return f"{parts.removeprefix('.')}: " if parts else ""
 
 
 @functools.cache
@@ -343,7 +282,7 @@ def load_catalog() -> Mapping[str, Descriptor]:
     for path in sorted(CATALOG_DIR.glob("*.toml")):
         descriptor = decode_descriptor(path.read_text(encoding="utf-8"), path.name)
         if descriptor.key != path.stem:
-            raise CatalogError(f"{path.name}: the key is {descriptor.key!r}, it has to be the file's name")
+            raise CatalogError(f"{path.name}: the key is {descriptor.key!r}, it must be the file's name")
         found[descriptor.key] = descriptor
     if not found:
         raise CatalogError("no agent descriptors are installed beside supervisor.agents.catalog")

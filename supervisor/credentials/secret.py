@@ -12,6 +12,8 @@ from supervisor.credentials.errors import InvalidSecretName, InvalidSecretValue
 #: Names double as environment variable names of the agent, so they follow those.
 SECRET_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
+NAME_RULE: Final = "a secret name starts with a letter and has at most 64 letters, digits and underscores"
+
 #: What clients are shown instead of a value, and may send back by mistake.
 REDACTED: Final = "**********"
 
@@ -47,9 +49,7 @@ class SecretInfo:
 def check_name(name: str) -> str:
     """Return `name` or raise InvalidSecretName."""
     if not SECRET_NAME.fullmatch(name):
-        raise InvalidSecretName(
-            "a secret name starts with a letter and has at most 64 letters, digits and underscores"
-        )
+        raise InvalidSecretName(NAME_RULE)
     return name
 
 

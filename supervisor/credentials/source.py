@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
 from urllib.parse import unquote, urlsplit
 
 import attrs
 
 from supervisor.credentials.errors import CredentialsFailure, InvalidSecretValue
 from supervisor.credentials.secret import REDACTED, SECRET_NAME, Secret, check_exportable
-from supervisor.events import ErrorDetail
-
-Location = tuple[str | int, ...]
+from supervisor.reading import NO_NUL, ErrorDetail, Errors, Invalid, Location, Model, attempt, described
 
 #: The route under which this server hands out its own secrets.
 STORE_ROUTE: Final = "/api/settings/secrets/"
@@ -49,12 +47,40 @@ class StoreReference:
 SecretSource = StaticSecret | LookupSecret | StoreReference
 
 
-class SecretSourceError(CredentialsFailure):
+class SecretSourceError(CredentialsFailure, Invalid):
     """A secret source is not shaped as it must be. No message quotes a value."""
 
-    def __init__(self, errors: tuple[ErrorDetail, ...]) -> None:
-        super().__init__("; ".join(f"{'.'.join(map(str, error.loc))}: {error.msg}" for error in errors))
-        self.errors = errors
+
+@attrs.frozen(kw_only=True)
+class StaticSource(Model):
+    """A `StaticSecret` as clients spell it."""
+
+    TAG: ClassVar[str | None] = "kind"
+    kind: ClassVar[str] = "StaticSecret"
+    SCHEMA: ClassVar[Mapping[str, Any]] = {
+        "anyOf": [{"required": ["kind"]}, {"properties": {"url": {"not": {}}}}]
+    }
+
+    value: Annotated[str, NO_NUL] | None = attrs.field(default=None, repr=False)
+    description: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class LookupSource(Model):
+    """A `LookupSecret` as clients spell it."""
+
+    TAG: ClassVar[str | None] = "kind"
+    kind: ClassVar[str] = "LookupSecret"
+
+    url: str = attrs.field(repr=False, metadata=described("/api/settings/secrets/<name> of this server"))
+    headers: Mapping[str, str] | None = attrs.field(
+        default=None, repr=False, metadata=described("Not sent: the secret is read from the store")
+    )
+    description: str | None = None
+
+
+#: Without `kind` a `url` makes it a lookup.
+ObjectSource = StaticSource | LookupSource
 
 
 def decode_secret_source(
@@ -62,47 +88,28 @@ def decode_secret_source(
 ) -> SecretSource:
     """A secret source from its JSON: a plain string, a `StaticSecret` or a `LookupSecret`.
 
-    Without `kind` a `url` makes it a lookup. A URL that is relative, or whose origin
-    (`http://host:port`) is one of `own_origins`, must name a secret of this server's store and
-    becomes a StoreReference: no request to ourselves, and no session key to keep. Unknown keys are
-    ignored. Raises SecretSourceError; `loc` is where `obj` stands in the request.
+    A URL that is relative, or whose origin (`http://host:port`) is one of `own_origins`, must name a
+    secret of this server's store and becomes a StoreReference: no request to ourselves, and no session key to
+    keep. Unknown keys are ignored. Raises SecretSourceError; `loc` is where `obj` stands in the request.
     """
     if isinstance(obj, str):
         return StaticSecret(_present(obj, loc))
     if not isinstance(obj, Mapping):
         raise _error(loc, "Input should be a string or an object", "dict_type")
-    kind = obj.get("kind", "LookupSecret" if "url" in obj else "StaticSecret")
-    description = _optional_string(obj, "description", loc)
-    if kind == "StaticSecret":
-        value = _optional_string(obj, "value", loc)
-        return StaticSecret(None if value is None else _present(value, (*loc, "value")), description)
-    if kind == "LookupSecret":
-        return _decode_lookup(obj, description, loc, own_origins)
-    raise _error((*loc, "kind"), "Input should be 'StaticSecret' or 'LookupSecret'", "union_tag_invalid")
-
-
-def _decode_lookup(
-    obj: Mapping[str, Any], description: str | None, loc: Location, own_origins: Collection[str]
-) -> SecretSource:
-    url = obj.get("url")
-    if url is None:
-        raise _error((*loc, "url"), "Field required", "missing")
-    if not isinstance(url, str):
-        raise _error((*loc, "url"), "Input should be a valid string", "string_type")
-    headers = obj.get("headers")
-    headers = {} if headers is None else headers
-    if not isinstance(headers, Mapping):
-        raise _error((*loc, "headers"), "Input should be a valid dictionary", "dict_type")
-    for name, value in headers.items():
-        if not isinstance(value, str):
-            raise _error((*loc, "headers", name), "Input should be a valid string", "string_type")
+    errors = Errors()
+    found: StaticSource | LookupSource | None = attempt(ObjectSource, obj, loc, errors)
+    if found is None or errors:
+        raise SecretSourceError(errors.told())
+    if isinstance(found, StaticSource):
+        value = None if found.value is None else _present(found.value, (*loc, "value"))
+        return StaticSecret(value, found.description)
     try:
-        name = _store_name(url, own_origins)
+        name = _store_name(found.url, own_origins)
     except ValueError as error:
         raise _error((*loc, "url"), f"Value error, {error}", "value_error") from None
     if name is not None:
-        return StoreReference(name, description)
-    return LookupSecret(url, dict(headers), description)
+        return StoreReference(name, found.description)
+    return LookupSecret(found.url, dict(found.headers or {}), found.description)
 
 
 def _store_name(url: str, own_origins: Collection[str]) -> str | None:
@@ -126,13 +133,6 @@ def _present(value: str, loc: Location) -> Secret | None:
         return Secret(check_exportable(value))
     except InvalidSecretValue as error:
         raise _error(loc, f"Value error, {error}", "value_error") from None
-
-
-def _optional_string(obj: Mapping[str, Any], key: str, loc: Location) -> str | None:
-    value = obj.get(key)
-    if value is not None and not isinstance(value, str):
-        raise _error((*loc, key), "Input should be a valid string", "string_type")
-    return value
 
 
 def _error(loc: Location, msg: str, kind: str) -> SecretSourceError:

@@ -1,4 +1,4 @@
-"""The event vocabulary: attrs types by kind, and the strict codec. Knows nobody."""
+"""The event vocabulary: attrs types by kind, and how they are written. Knows the strict reader alone."""
 
 from __future__ import annotations
 
@@ -49,30 +49,16 @@ from supervisor.events.actions import (
     WorkflowAction,
     WriteFileAction,
 )
-from supervisor.events.decode import (
-    decode,
-    decode_event,
-    decode_message,
-)
+from supervisor.events.decode import decode_event, decode_message
 from supervisor.events.encode import (
     dump_event,
     dump_stamped,
     encode,
     with_nulls,
 )
-from supervisor.events.errors import (
-    ErrorDetail,
-    EventValidationError,
-    HTTPValidationError,
-    Location,
-)
 from supervisor.events.ids import (
     new_event_id,
     timestamp_now,
-)
-from supervisor.events.model import (
-    Model,
-    Vocabulary,
 )
 from supervisor.events.observations import (
     AskOracleObservation,
@@ -199,6 +185,7 @@ from supervisor.events.types import (
     TokenEvent,
     UserRejectObservation,
 )
+from supervisor.events.vocabulary import Vocabulary
 
 __all__ = [
     "ACPToolCallEvent",
@@ -260,9 +247,7 @@ __all__ = [
     "EditTool",
     "EditorCommand",
     "ErrorClassification",
-    "ErrorDetail",
     "Event",
-    "EventValidationError",
     "FailureKind",
     "FileEditorAction",
     "FileEditorObservation",
@@ -277,7 +262,6 @@ __all__ = [
     "GrepAction",
     "GrepObservation",
     "GrepTool",
-    "HTTPValidationError",
     "HookEventType",
     "HookExecutionEvent",
     "HookSource",
@@ -291,7 +275,6 @@ __all__ = [
     "ListDirectoryAction",
     "ListDirectoryObservation",
     "ListDirectoryTool",
-    "Location",
     "MCPIcon",
     "MCPTool",
     "MCPToolAction",
@@ -302,7 +285,6 @@ __all__ = [
     "Message",
     "MessageEvent",
     "MessageToolCall",
-    "Model",
     "Observation",
     "ObservationEvent",
     "Origin",
@@ -365,7 +347,6 @@ __all__ = [
     "WriteFileAction",
     "WriteFileObservation",
     "WriteFileTool",
-    "decode",
     "decode_event",
     "decode_message",
     "dump_event",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from supervisor.events.model import Limit, Model, Variant
+from supervisor.reading import Limit, Model, Variant
 
 Direction = Literal["up", "down"]
 EditorCommand = Literal["view", "create", "str_replace", "insert", "undo_edit"]

@@ -11,26 +11,28 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from supervisor.events.model import Model, Variant, Vocabulary
 from supervisor.events.payload import dumps
-from supervisor.events.shapes import (
+from supervisor.events.types import Event
+from supervisor.events.vocabulary import Vocabulary, has_property, is_within, members_of
+from supervisor.reading import Model, Variant
+from supervisor.reading.shapes import (
     Choice,
+    Elsewhere,
     Family,
     Fixed,
     Free,
+    Kept,
     ListOf,
     MapOf,
+    Narrowed,
     OneOf,
     Record,
     Scalar,
     Shape,
     constant_of,
-    is_within,
-    members_of,
     once_per_type,
     properties_of,
 )
-from supervisor.events.types import Event
 
 _Encode = Callable[[Any], Any]
 _EncodeRecord = Callable[[Any], dict[str, Any]]
@@ -87,7 +89,7 @@ def _record_encoder(model: type[Model], vocabulary: Vocabulary) -> _EncodeRecord
             each.nullable and not each.required,
         )
         for each in properties_of(model)
-        if each.within(vocabulary)
+        if has_property(each, vocabulary)
     ]
     constant = constant_of(model)
 
@@ -118,8 +120,10 @@ def _refuse(model: type[Model], vocabulary: Vocabulary) -> _EncodeRecord:
 def _encoder(shape: Shape, vocabulary: Vocabulary) -> _Encode | None:
     """What turns a value of this shape into JSON; None where it is JSON already."""
     match shape:
-        case Free() | Scalar() | Choice() | Fixed():
+        case Free() | Scalar() | Choice() | Fixed() | Kept() | Elsewhere():
             return None
+        case Narrowed(inner):
+            return _encoder(inner, vocabulary)
         case ListOf(item):
             return _over_list(_encoder(item, vocabulary))
         case MapOf(item):
@@ -143,7 +147,7 @@ def _record_filler(model: type[Model], vocabulary: Vocabulary) -> _EncodeRecord:
     plan = [
         (each.name, _filler(each.shape, vocabulary), each.nullable)
         for each in properties_of(model)
-        if each.within(vocabulary)
+        if has_property(each, vocabulary)
     ]
 
     def fill(obj: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,8 +169,10 @@ def _record_filler(model: type[Model], vocabulary: Vocabulary) -> _EncodeRecord:
 def _filler(shape: Shape, vocabulary: Vocabulary) -> _Encode | None:
     """What adds the nulls to a JSON value of this shape; None where there are none to add."""
     match shape:
-        case Free() | Scalar() | Choice() | Fixed():
+        case Free() | Scalar() | Choice() | Fixed() | Kept() | Elsewhere():
             return None
+        case Narrowed(inner):
+            return _filler(inner, vocabulary)
         case ListOf(item):
             return _over_list(_filler(item, vocabulary))
         case MapOf(item):

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from supervisor.events.actions import DelegateCommand, EditorCommand, Isolation, TaskItem, TrackerCommand
-from supervisor.events.model import Limit, Model, Variant
 from supervisor.events.parts import ImageContent, TextContent
+from supervisor.reading import Limit, Model, Variant
 
 WorkflowStatus = Literal["completed", "error"]
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from supervisor.events.model import EXTENDED, Limit, Model
+from supervisor.events.vocabulary import EXTENDED
+from supervisor.reading import Limit, Model
 
 Source = Literal["agent", "user", "environment"]
 HookSource = Literal["agent", "user", "environment", "hook"]

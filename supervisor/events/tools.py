@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from supervisor.events.model import Model, Variant, wire_name
+from supervisor.reading import Model, Variant, wire_name
 
 TaskSupport = Literal["forbidden", "optional", "required"]
 

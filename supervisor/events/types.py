@@ -8,7 +8,6 @@ import attrs
 
 from supervisor.events.actions import Action
 from supervisor.events.ids import new_event_id, timestamp_now
-from supervisor.events.model import EXTENDED, Limit, Variant
 from supervisor.events.observations import Observation
 from supervisor.events.parts import (
     CriticResult,
@@ -24,6 +23,8 @@ from supervisor.events.parts import (
     ThinkingBlock,
 )
 from supervisor.events.tools import ToolDefinition
+from supervisor.events.vocabulary import EXTENDED
+from supervisor.reading import Limit, Variant
 
 RejectionSource = Literal["user", "hook"]
 HookEventType = Literal["PreToolUse", "PostToolUse", "UserPromptSubmit", "SessionStart", "SessionEnd", "Stop"]

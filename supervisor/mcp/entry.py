@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from supervisor.events import ErrorDetail
 from supervisor.mcp.server import TRANSPORTS, MCPServerError, server_errors
+from supervisor.reading import ErrorDetail
 
 SPELLINGS: Final[Mapping[str, str]] = {
     "stdio": "stdio",

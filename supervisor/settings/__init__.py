@@ -6,13 +6,21 @@ from supervisor.settings.agent import (
     AgentSettings,
     FileSecret,
     Presets,
+    ServerCheck,
     agent_settings_from_dict,
     agent_settings_to_dict,
     decode_acp_agent,
     decode_agent_settings,
 )
 from supervisor.settings.conversation import confirmation_policy, security_analyzer
-from supervisor.settings.document import Rules, SettingsDocument, apply_change, first_document, public
+from supervisor.settings.document import (
+    Rules,
+    SettingsDocument,
+    SettingsUpdateRequest,
+    apply_change,
+    first_document,
+    public,
+)
 from supervisor.settings.errors import (
     EncryptionUnavailable,
     ProfileExists,
@@ -32,7 +40,6 @@ from supervisor.settings.exposure import (
     secrets_of,
     unseal,
 )
-from supervisor.settings.fields import ServerCheck
 from supervisor.settings.merge import MAX_DEPTH, too_deep
 from supervisor.settings.profile import AgentProfile
 from supervisor.settings.profiles import AgentProfileStore
@@ -59,6 +66,7 @@ __all__ = [
     "SettingsError",
     "SettingsFailure",
     "SettingsStore",
+    "SettingsUpdateRequest",
     "StorageCipher",
     "TooManyProfiles",
     "UnknownProfile",

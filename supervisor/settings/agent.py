@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
 
-from supervisor.settings import fields
-from supervisor.settings.errors import Location, SettingsError, problem
-from supervisor.settings.fields import Check, ServerCheck
+from supervisor.reading import (
+    ABOVE_ZERO,
+    FILLED,
+    NO_NUL,
+    WITHOUT_EFFECT,
+    Check,
+    ErrorDetail,
+    Errors,
+    Form,
+    Items,
+    Limit,
+    Location,
+    Named,
+    among,
+    as_json,
+    described,
+    from_json,
+)
+from supervisor.settings.errors import problem, read
+from supervisor.settings.names import Setting, Text
+
+#: How an MCP server entry is checked: that knowledge is the mcp room's, so it is handed in. Takes a value and
+#: its place, and gives what is wrong with it.
+ServerCheck = Callable[[object, Location], list[ErrorDetail]]
 
 #: Command by provider. Choosing a provider means its command, and its command means the provider.
 Presets = Mapping[str, tuple[str, ...]]
@@ -41,24 +62,45 @@ REFUSED_FIELDS: Final = ("llm", "enable_sub_agents", "enable_switch_llm_tool")
 NOT_AVAILABLE: Final = "Value error, the built-in agent is not available yet; choose an ACP agent"
 
 
+def _bare_name(text: str) -> str:
+    if text in (".", "..") or "/" in text:
+        raise ValueError("it must be a bare file name")
+    return text
+
+
+def _path_below(text: str) -> str:
+    path = PurePosixPath(text)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError("it must be a relative path below the directory")
+    return text
+
+
+#: Names of files are checked, so that no later join leaves the agent's private directory.
+BARE_NAME: Final = Form(_bare_name, {"not": {"anyOf": [{"pattern": "/"}, {"enum": [".", ".."]}]}})
+
+#: Patterns of paths that are absolute or go up, and of those without a name in them.
+LEADS_AWAY: Final = r"^/|(^|/)\.\.(/|$)"
+LEADS_NOWHERE: Final = r"^[./]*$"
+
+PATH_BELOW: Final = Form(
+    _path_below, {"not": {"anyOf": [{"pattern": LEADS_AWAY}, {"pattern": LEADS_NOWHERE}]}}
+)
+
+
 @attrs.frozen(kw_only=True)
-class FileSecret:
+class FileSecret(Setting):
     """A secret that an agent wants as a file: ``<private dir>/<subdir>/<filename>``.
 
     ``env_var`` is set to the file or to its directory, as ``env_points_to`` says. ``warn_if_unset``
     names variables that the agent needs besides.
     """
 
-    secret_name: str
-    filename: str
-    env_var: str
-    subdir: str
-    env_points_to: str = "file"
-    warn_if_unset: tuple[str, ...] = ()
-
-    def dump(self) -> dict[str, Any]:
-        """Its JSON."""
-        return {**attrs.asdict(self), "warn_if_unset": list(self.warn_if_unset)}
+    secret_name: Annotated[str, FILLED, NO_NUL]
+    filename: Annotated[str, FILLED, NO_NUL, BARE_NAME]
+    env_var: Annotated[str, FILLED, NO_NUL]
+    subdir: Annotated[str, FILLED, NO_NUL, PATH_BELOW]
+    env_points_to: Literal["dir", "file"] = "file"
+    warn_if_unset: tuple[Text, ...] = ()
 
 
 DEFAULT_FILE_SECRETS: Final = (
@@ -93,45 +135,76 @@ DEFAULT_FILE_SECRETS: Final = (
 )
 
 
+def _or_none(text: str | None) -> str | None:
+    """Clients send an empty text where they mean none."""
+    return text or None
+
+
+#: Names under which the descriptions leave a check to whoever knows the catalogue, and the mcp room.
+PROVIDER: Final = "provider"
+MCP_SERVER: Final = "mcp_server"
+
+Server = Annotated[Mapping[str, Any], Named(MCP_SERVER)]
+
+
 @attrs.frozen(kw_only=True)
-class AgentSettings:
-    """Settings of the ``acp`` kind, decoded. ``acp_command`` is never empty.
+class CommonAgentSettings(Setting):
+    """What both spellings of an ACP agent have: that of settings, and that of start requests.
 
     Timeouts are in seconds. ``mcp_config`` (server entry by name) and ``agent_context`` are kept as
     JSON; these and the arguments may hold credentials and stay out of repr.
     """
 
-    acp_server: str
-    acp_command: tuple[str, ...]
-    acp_args: tuple[str, ...] = attrs.field(default=(), repr=False)
-    acp_model: str | None = None
-    acp_session_mode: str | None = None
-    acp_prompt_timeout: float = attrs.field(default=DEFAULT_PROMPT_TIMEOUT, converter=float)
-    acp_startup_timeout: float = attrs.field(default=DEFAULT_STARTUP_TIMEOUT, converter=float)
-    mcp_config: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    acp_args: tuple[Text, ...] = attrs.field(default=(), repr=False)
+    acp_model: Text | None = attrs.field(default=None, converter=_or_none)
+    acp_session_mode: Text | None = attrs.field(default=None, converter=_or_none)
+    acp_prompt_timeout: Annotated[float, ABOVE_ZERO] = attrs.field(
+        default=DEFAULT_PROMPT_TIMEOUT,
+        converter=float,
+        metadata=described("Seconds of silence after which a prompt is given up"),
+    )
+    acp_startup_timeout: Annotated[float, ABOVE_ZERO] = attrs.field(
+        default=DEFAULT_STARTUP_TIMEOUT, converter=float, metadata=described("Seconds")
+    )
+    mcp_config: Mapping[str, Server] = attrs.field(factory=dict, repr=False)
     acp_isolate_data_dir: bool = False
-    acp_file_secrets: tuple[FileSecret, ...] = DEFAULT_FILE_SECRETS
-    agent_context: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
-    schema_version: int = SCHEMA_VERSION
+    acp_file_secrets: tuple[FileSecret, ...] = attrs.field(factory=lambda: DEFAULT_FILE_SECRETS)
+    agent_context: Mapping[str, Any] | None = attrs.field(default=None, repr=False, metadata=WITHOUT_EFFECT)
+
+
+@attrs.frozen(kw_only=True)
+class AgentSettings(CommonAgentSettings):
+    """Settings of the ``acp`` kind. Once decoded, server and command agree and are not empty."""
+
+    NAME: ClassVar[str] = "ACPAgentSettings"
+    TAG: ClassVar[str | None] = "agent_kind"
+    TAG_REQUIRED: ClassVar[bool] = True
+    agent_kind: ClassVar[str] = ACP
+    REFUSED: ClassVar[tuple[str, ...]] = REFUSED_FIELDS
+    SCHEMA: ClassVar[Mapping[str, Any]] = {
+        "description": ("Another kind than acp is refused. Without agent_kind any acp_... property means it.")
+    }
+
+    schema_version: Annotated[int, Limit(ge=1)] = SCHEMA_VERSION
+    acp_server: Annotated[str, Named(PROVIDER)] = ""
+    acp_command: tuple[Text, ...] = attrs.field(default=(), metadata=described("Empty: the provider's"))
+
+
+@attrs.frozen(kw_only=True)
+class ACPAgent(CommonAgentSettings):
+    """The ``agent`` of a start request. What only the built-in agent uses is ignored."""
+
+    TAG: ClassVar[str | None] = "kind"
+    TAG_REQUIRED: ClassVar[bool] = True
+    kind: ClassVar[str] = "ACPAgent"
+
+    acp_server: Text | None = None
+    acp_command: Annotated[tuple[Text, ...], Items(min_length=1)]
 
 
 def agent_settings_to_dict(settings: AgentSettings) -> dict[str, Any]:
     """Settings as JSON, every field present. The inverse of ``agent_settings_from_dict``."""
-    return {
-        "schema_version": settings.schema_version,
-        "agent_kind": ACP,
-        "acp_server": settings.acp_server,
-        "acp_command": list(settings.acp_command),
-        "acp_args": list(settings.acp_args),
-        "acp_model": settings.acp_model,
-        "acp_session_mode": settings.acp_session_mode,
-        "acp_prompt_timeout": settings.acp_prompt_timeout,
-        "acp_startup_timeout": settings.acp_startup_timeout,
-        "mcp_config": dict(settings.mcp_config),
-        "acp_isolate_data_dir": settings.acp_isolate_data_dir,
-        "acp_file_secrets": [secret.dump() for secret in settings.acp_file_secrets],
-        "agent_context": settings.agent_context,
-    }
+    return as_json(settings)
 
 
 def agent_settings_from_dict(obj: Mapping[str, Any]) -> AgentSettings:
@@ -140,8 +213,7 @@ def agent_settings_from_dict(obj: Mapping[str, Any]) -> AgentSettings:
     They are not judged again: a conversation keeps the agent it started with, whatever the presets
     are by now. Absent fields are defaulted, unknown ones dropped.
     """
-    known = {field.name for field in attrs.fields(AgentSettings)}
-    return _build({key: value for key, value in obj.items() if key in known})
+    return from_json(AgentSettings, obj)
 
 
 def read_kind(obj: Mapping[str, Any], loc: Location) -> str:
@@ -159,7 +231,7 @@ def decode_agent_settings(
     presets: Presets,
     *,
     loc: Location = ("body", "agent_settings"),
-    check_server: ServerCheck = fields.mapping,
+    check_server: ServerCheck | None = None,
 ) -> AgentSettings:
     """The settings of an ACP agent from their JSON, absent fields defaulted.
 
@@ -168,17 +240,11 @@ def decode_agent_settings(
     named, or else is ``custom``. Unknown keys are ignored. ``check_server`` checks the entries of
     ``mcp_config``. Raises SettingsError, for the built-in agent too.
     """
-    if not isinstance(obj, Mapping):
-        raise SettingsError(tuple(fields.mapping(obj, loc)))
-    if read_kind(obj, loc) != ACP:
-        raise problem((*loc, "agent_kind"), NOT_AVAILABLE, "value_error")
-    checks: dict[str, Check] = {
-        "schema_version": fields.at_least(1),
-        "acp_server": fields.one_of((*presets, CUSTOM)),
-        "acp_command": fields.strings,
-        **_common_checks(check_server),
-    }
-    return _settle(fields.read(obj, loc, checks, refused=REFUSED_FIELDS), presets, loc)
+    if isinstance(obj, Mapping):
+        if read_kind(obj, loc) != ACP:
+            raise problem((*loc, "agent_kind"), NOT_AVAILABLE, "value_error")
+        obj = {**obj, "agent_kind": ACP}
+    return _settle(read(AgentSettings, obj, loc, checks_of(presets, check_server)), presets, loc)
 
 
 def decode_acp_agent(
@@ -186,103 +252,47 @@ def decode_acp_agent(
     presets: Presets = NO_PRESETS,
     *,
     loc: Location = ("body", "agent"),
-    check_server: ServerCheck = fields.mapping,
+    check_server: ServerCheck | None = None,
 ) -> AgentSettings:
     """The ``agent`` of a start request as settings. What only the built-in agent uses is ignored.
 
     A provider that is unknown here counts as ``custom``: the command is always given, and it is
     what runs. Raises SettingsError, for any other kind than ``ACPAgent`` too.
     """
-    if not isinstance(obj, Mapping):
-        raise SettingsError(tuple(fields.mapping(obj, loc)))
-    if obj.get("kind") == "Agent":
-        raise problem((*loc, "kind"), NOT_AVAILABLE, "value_error")
-    if obj.get("kind") != "ACPAgent":
-        raise problem((*loc, "kind"), "Input should be 'ACPAgent'", "union_tag_invalid")
-    checks: dict[str, Check] = {
-        "acp_server": fields.nullable(fields.string),
-        "acp_command": _command,
-        **_common_checks(check_server),
-    }
-    given = fields.read(obj, loc, checks, required=("acp_command",))
-    if given.get("acp_server") not in presets:
-        given.pop("acp_server", None)
-    return _settle(given, presets, loc)
+    if isinstance(obj, Mapping):
+        if obj.get("kind") == "Agent":
+            raise problem((*loc, "kind"), NOT_AVAILABLE, "value_error")
+        if obj.get("kind") != ACPAgent.kind:
+            raise problem((*loc, "kind"), "Input should be 'ACPAgent'", "union_tag_invalid")
+    agent = read(ACPAgent, obj, loc, checks_of(presets, check_server))
+    common = {field.name: getattr(agent, field.name) for field in attrs.fields(CommonAgentSettings)}
+    known = agent.acp_server if agent.acp_server and agent.acp_server in presets else ""
+    return _settle(AgentSettings(**common, acp_server=known, acp_command=agent.acp_command), presets, loc)
 
 
-def _common_checks(check_server: ServerCheck) -> dict[str, Check]:
-    return {
-        "acp_args": fields.strings,
-        "acp_model": fields.nullable(fields.string),
-        "acp_session_mode": fields.nullable(fields.string),
-        "acp_prompt_timeout": fields.positive,
-        "acp_startup_timeout": fields.positive,
-        "mcp_config": fields.entries(check_server),
-        "acp_isolate_data_dir": fields.boolean,
-        "acp_file_secrets": fields.items(_file_secret),
-        "agent_context": fields.nullable(fields.mapping),
-    }
+def checks_of(presets: Presets, check_server: ServerCheck | None) -> dict[str, Check]:
+    """The checks that the descriptions leave to others."""
+    checks = {PROVIDER: among((*presets, CUSTOM))}
+    if check_server is not None:
+        checks[MCP_SERVER] = server_check(check_server)
+    return checks
 
 
-def _command(value: object, loc: Location) -> list[Any]:
-    if isinstance(value, list | tuple) and not value:
-        return fields.detail(loc, "List should have at least 1 item", "too_short")
-    return fields.strings(value, loc)
+def server_check(check_server: ServerCheck) -> Check:
+    """The check of the mcp room as one of the reader's."""
+
+    def read(value: Any, loc: Location, errors: Errors) -> Any:
+        errors.note(check_server(value, loc))
+        return value
+
+    return read
 
 
-_FILE_SECRET_CHECKS: Final[Mapping[str, Check]] = {
-    "secret_name": fields.filled,
-    "filename": fields.filled,
-    "env_var": fields.filled,
-    "subdir": fields.filled,
-    "env_points_to": fields.one_of(("dir", "file")),
-    "warn_if_unset": fields.strings,
-}
-
-
-def _file_secret(value: object, loc: Location) -> list[Any]:
-    """Names of files are checked here, so that no later join leaves the agent's private directory."""
-    try:
-        given = fields.read(
-            value, loc, _FILE_SECRET_CHECKS, required=("secret_name", "filename", "env_var", "subdir")
-        )
-    except SettingsError as error:
-        return list(error.errors)
-    errors = []
-    if given["filename"] in (".", "..") or "/" in given["filename"]:
-        errors += fields.detail((*loc, "filename"), "Value error, it must be a bare file name", "value_error")
-    subdir = PurePosixPath(given["subdir"])
-    if subdir.is_absolute() or ".." in subdir.parts or not subdir.parts:
-        errors += fields.detail(
-            (*loc, "subdir"), "Value error, it must be a relative path below the directory", "value_error"
-        )
-    return errors
-
-
-def _settle(given: dict[str, Any], presets: Presets, loc: Location) -> AgentSettings:
-    command: tuple[str, ...] = tuple(given.get("acp_command", ()))
-    server, command = match_preset(given.get("acp_server"), command, presets)
+def _settle(given: AgentSettings, presets: Presets, loc: Location) -> AgentSettings:
+    server, command = match_preset(given.acp_server or None, given.acp_command, presets)
     if not command or not command[0].strip():
         raise problem((*loc, "acp_command"), f"Value error, agent {server} needs a command", "value_error")
-    return _build({**given, "acp_server": server, "acp_command": command})
-
-
-def _build(given: Mapping[str, Any]) -> AgentSettings:
-    """From JSON values of the right types, only those given."""
-    built = dict(given)
-    for key in ("acp_command", "acp_args"):
-        if key in built:
-            built[key] = tuple(built[key])
-    for key in ("acp_model", "acp_session_mode"):
-        built[key] = built.get(key) or None
-    if "acp_file_secrets" in built:
-        built["acp_file_secrets"] = tuple(_decode_file_secret(item) for item in built["acp_file_secrets"])
-    return AgentSettings(**built)
-
-
-def _decode_file_secret(obj: Mapping[str, Any]) -> FileSecret:
-    given = {key: obj[key] for key in _FILE_SECRET_CHECKS if key in obj}
-    return FileSecret(**{**given, "warn_if_unset": tuple(given.get("warn_if_unset", ()))})
+    return attrs.evolve(given, acp_server=server, acp_command=command)
 
 
 def match_preset(

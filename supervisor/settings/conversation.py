@@ -3,49 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from supervisor.settings import fields
-from supervisor.settings.errors import Location
-from supervisor.settings.fields import Check
+import attrs
+
+from supervisor.reading import ABOVE_ZERO, Limit, Location, as_json
+from supervisor.settings.errors import read
+from supervisor.settings.names import Setting, Text
+
+
+@attrs.frozen(kw_only=True)
+class ConversationSettings(Setting):
+    """What a conversation is started with. Memory is written as containers' tools do ("2g")."""
+
+    schema_version: Annotated[int, Limit(ge=1)] = 1
+    max_iterations: Annotated[int, Limit(ge=1)] = 500
+    confirmation_mode: bool = False
+    security_analyzer: Literal["llm", "none"] | None = None
+    default_runtime: Literal["local", "worktree", "docker"] = "local"
+    worktree_base: Literal["default_branch", "head", "ref"] = "default_branch"
+    worktree_base_ref: Text | None = None
+    worktree_branch_prefix: Text = "openhands/"
+    container_memory: Text | None = None
+    container_cpus: Annotated[float, ABOVE_ZERO] | None = None
+    container_browser: bool = True
+
 
 #: Every field with its default.
-DEFAULTS: Final[Mapping[str, Any]] = {
-    "schema_version": 1,
-    "max_iterations": 500,
-    "confirmation_mode": False,
-    "security_analyzer": None,
-    "default_runtime": "local",
-    "worktree_base": "default_branch",
-    "worktree_base_ref": None,
-    "worktree_branch_prefix": "openhands/",
-    "container_memory": None,
-    "container_cpus": None,
-    "container_browser": True,
-}
-
-SECURITY_ANALYZERS: Final = ("llm", "none")
-RUNTIMES: Final = ("local", "worktree", "docker")
-WORKTREE_BASES: Final = ("default_branch", "head", "ref")
-
-_CHECKS: Final[Mapping[str, Check]] = {
-    "schema_version": fields.at_least(1),
-    "max_iterations": fields.at_least(1),
-    "confirmation_mode": fields.boolean,
-    "security_analyzer": fields.nullable(fields.one_of(SECURITY_ANALYZERS)),
-    "default_runtime": fields.one_of(RUNTIMES),
-    "worktree_base": fields.one_of(WORKTREE_BASES),
-    "worktree_base_ref": fields.nullable(fields.string),
-    "worktree_branch_prefix": fields.string,
-    "container_memory": fields.nullable(fields.string),
-    "container_cpus": fields.nullable(fields.positive),
-    "container_browser": fields.boolean,
-}
+DEFAULTS: Final[Mapping[str, Any]] = as_json(ConversationSettings())
 
 
 def decode_conversation_settings(obj: object, loc: Location) -> dict[str, Any]:
     """Their JSON with every field present. Unknown keys are dropped. Raises SettingsError."""
-    return {**DEFAULTS, **fields.read(obj, loc, _CHECKS)}
+    return as_json(read(ConversationSettings, obj, loc))
 
 
 def confirmation_policy(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import attrs
 
-from supervisor.events import ErrorDetail
-from supervisor.settings import fields
+from supervisor.reading import Errors, Limit, Location, as_json, described
 from supervisor.settings.agent import (
     ACP,
     CUSTOM,
     DEFAULT_SERVER,
+    MCP_SERVER,
     OPENHANDS,
     SCHEMA_VERSION,
     AgentSettings,
     Presets,
+    Server,
+    ServerCheck,
     agent_settings_to_dict,
     decode_agent_settings,
     read_kind,
+    server_check,
 )
 from supervisor.settings.conversation import DEFAULTS as CONVERSATION_DEFAULTS
 from supervisor.settings.conversation import decode_conversation_settings
-from supervisor.settings.errors import Location, SettingsEmpty, SettingsError, problem
+from supervisor.settings.errors import SettingsEmpty, SettingsError, problem, read, refuse
 from supervisor.settings.exposure import (
     Cipher,
     Expose,
@@ -33,9 +36,8 @@ from supervisor.settings.exposure import (
     seal,
     unseal,
 )
-from supervisor.settings.fields import Check, ServerCheck
 from supervisor.settings.merge import MAX_DEPTH, merge_fields, merge_patch, too_deep
-from supervisor.settings.names import profile_name, uuid_string
+from supervisor.settings.names import ProfileId, ProfileName, Setting
 
 #: The agent of a new server: it needs no key and no network, so the first conversation just works.
 FIRST_SERVER: Final = "demo"
@@ -97,13 +99,26 @@ def public(document: SettingsDocument, expose: Expose, cipher: Cipher | None = N
 DIFFS: Final = ("agent_settings_diff", "conversation_settings_diff", "misc_settings_diff")
 POINTERS: Final = ("active_profile", "active_agent_profile_id", "active_meta_profile")
 
-#: The keys of a change; null for a diff means none, null for a pointer unsets it. Others are ignored.
-_BODY_CHECKS: Final[Mapping[str, Check]] = {
-    **dict.fromkeys(DIFFS, fields.nullable(fields.mapping)),
-    "active_profile": fields.nullable(profile_name),
-    "active_agent_profile_id": fields.nullable(uuid_string),
-    "active_meta_profile": fields.nullable(profile_name),
-}
+
+@attrs.frozen(kw_only=True)
+class SettingsUpdateRequest(Setting):
+    """A change. Null for a diff means none, null for a pointer unsets it."""
+
+    SCHEMA: ClassVar[Mapping[str, Any]] = {
+        "anyOf": [
+            *({"properties": {name: {"type": "object"}}, "required": [name]} for name in DIFFS),
+            *({"required": [name]} for name in POINTERS),
+        ]
+    }
+
+    agent_settings_diff: Mapping[str, Any] | None = attrs.field(
+        default=None, metadata=described("Merge patch (RFC 7386) of agent_kind, acp_server, acp_model ...")
+    )
+    conversation_settings_diff: Mapping[str, Any] | None = None
+    misc_settings_diff: Mapping[str, Any] | None = None
+    active_profile: ProfileName | None = None
+    active_agent_profile_id: ProfileId | None = None
+    active_meta_profile: ProfileName | None = None
 
 
 def apply_change(document: SettingsDocument, body: object, rules: Rules) -> SettingsDocument:
@@ -114,11 +129,14 @@ def apply_change(document: SettingsDocument, body: object, rules: Rules) -> Sett
     """
     if too_deep(body):
         raise problem(("body",), f"Value error, nested deeper than {MAX_DEPTH} levels", "value_error")
-    given = fields.read(body, ("body",), _BODY_CHECKS)
-    given = {key: value for key, value in given.items() if key in POINTERS or value is not None}
+    change = as_json(read(SettingsUpdateRequest, body, ("body",)))
+    assert isinstance(body, Mapping)
+    given = {
+        key: change[key] for key in change if key in body and (key in POINTERS or change[key] is not None)
+    }
     if not given:
         raise SettingsEmpty(f"at least one of {', '.join((*DIFFS, *POINTERS))} must be given")
-    errors: list[ErrorDetail] = []
+    errors = Errors()
     changed: dict[str, Any] = {key: given[key] for key in POINTERS if key in given}
     if changed.get("active_agent_profile_id"):
         changed["active_agent_profile_id"] = changed["active_agent_profile_id"].lower()
@@ -130,7 +148,7 @@ def apply_change(document: SettingsDocument, body: object, rules: Rules) -> Sett
                 document.agent_settings, given["agent_settings_diff"], rules
             )
         except SettingsError as error:
-            errors += error.errors
+            errors.note(error.errors)
     if "conversation_settings_diff" in given:
         merged = merge_fields(document.conversation_settings, given["conversation_settings_diff"])
         try:
@@ -138,9 +156,8 @@ def apply_change(document: SettingsDocument, body: object, rules: Rules) -> Sett
                 merged, ("body", "conversation_settings_diff")
             )
         except SettingsError as error:
-            errors += error.errors
-    if errors:
-        raise SettingsError(tuple(errors))
+            errors.note(error.errors)
+    refuse(errors)
     return attrs.evolve(document, **changed)
 
 
@@ -164,15 +181,18 @@ def _change_agent(current: Mapping[str, Any], diff: Mapping[str, Any], rules: Ru
     return agent_settings_to_dict(settings)
 
 
+@attrs.frozen(kw_only=True)
+class OpenHandsSettings(Setting):
+    """Of the built-in agent's settings what this server itself reads; the rest is the client's."""
+
+    schema_version: Annotated[int, Limit(ge=1)] = SCHEMA_VERSION
+    llm: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    agent_context: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    mcp_config: Mapping[str, Server] = attrs.field(factory=dict, repr=False)
+
+
 def _check_openhands(merged: dict[str, Any], loc: Location, rules: Rules) -> dict[str, Any]:
-    """Only what this server itself reads is checked; the rest is the client's."""
-    checks: dict[str, Check] = {
-        "schema_version": fields.at_least(1),
-        "llm": fields.mapping,
-        "agent_context": fields.mapping,
-        "mcp_config": fields.entries(rules.check_server),
-    }
-    fields.read(merged, loc, checks)
+    read(OpenHandsSettings, merged, loc, {MCP_SERVER: server_check(rules.check_server)})
     return merged
 
 
@@ -199,10 +219,23 @@ def to_stored(
     }
 
 
+@attrs.frozen(kw_only=True)
+class StoredSettings(Setting):
+    """The document on the disk."""
+
+    version: Annotated[int, Limit(ge=1)]
+    agent_settings: Mapping[str, Any] = attrs.field(repr=False)
+    conversation_settings: Mapping[str, Any] = attrs.field(repr=False)
+    misc_settings: Mapping[str, Any] = attrs.field(repr=False)
+    active_profile: str | None
+    active_agent_profile_id: str | None
+    active_meta_profile: str | None
+
+
 def from_stored(obj: Any, presets: Presets, cipher: StorageCipher | None = None) -> SettingsDocument:
     """The document from the disk. Raises SettingsError or a ValueError naming what is wrong with it, and what
     the cipher raises."""
-    given = fields.read(obj, (), _STORED_CHECKS, required=_STORED_CHECKS)
+    given = as_json(read(StoredSettings, obj, ()))
     if given.pop("version") != FORMAT_VERSION:
         raise ValueError("it was written by another version of Ostler")
     agent = dict(given["agent_settings"])
@@ -211,12 +244,3 @@ def from_stored(obj: Any, presets: Presets, cipher: StorageCipher | None = None)
     if agent.get("agent_kind") == ACP and not agent.get("acp_command"):
         agent["acp_command"] = list(presets.get(str(agent.get("acp_server")), ()))
     return SettingsDocument(**{**given, "agent_settings": agent})
-
-
-_STORED_CHECKS: Final[Mapping[str, Check]] = {
-    "version": fields.at_least(1),
-    "agent_settings": fields.mapping,
-    "conversation_settings": fields.mapping,
-    "misc_settings": fields.mapping,
-    **dict.fromkeys(POINTERS, fields.nullable(fields.string)),
-}

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TypeVar, overload
 
-from supervisor.events import ErrorDetail
+from supervisor.reading import Check, ErrorDetail, Errors, Invalid, Location, Model, attempt
 
-Location = tuple[str | int, ...]
+M = TypeVar("M", bound=Model)
 
 
 class SettingsFailure(Exception):
     """Base of this room's errors. Its text is safe to show to a client and to log."""
 
 
-class SettingsError(SettingsFailure, ValueError):
+class SettingsError(SettingsFailure, Invalid):
     """Something is not shaped as it must be; ``errors`` say where and how (HTTP 422)."""
-
-    def __init__(self, errors: tuple[ErrorDetail, ...]) -> None:
-        super().__init__("; ".join(f"{'.'.join(map(str, error.loc))}: {error.msg}" for error in errors))
-        self.errors = errors
 
 
 class SettingsEmpty(SettingsFailure):
@@ -52,3 +50,26 @@ class EncryptionUnavailable(SettingsFailure):
 def problem(loc: Location, msg: str, kind: str) -> SettingsError:
     """A SettingsError of one error."""
     return SettingsError((ErrorDetail(loc=loc, msg=msg, type=kind),))
+
+
+def refuse(errors: Errors) -> None:
+    """Raise SettingsError unless there is no error."""
+    if errors:
+        raise SettingsError(errors.told())
+
+
+@overload
+def read(model: type[M], obj: object, loc: Location, checks: Mapping[str, Check] | None = None) -> M: ...
+
+
+@overload
+def read(model: Any, obj: object, loc: Location, checks: Mapping[str, Check] | None = None) -> Any: ...
+
+
+def read(model: Any, obj: object, loc: Location, checks: Mapping[str, Check] | None = None) -> Any:
+    """``obj`` as a ``model``; ``checks`` are those that its description leaves to others. Raises
+    SettingsError with every error."""
+    errors = Errors(checks)
+    found = attempt(model, obj, loc, errors)
+    refuse(errors)
+    return found

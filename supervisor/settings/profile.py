@@ -5,32 +5,50 @@ from __future__ import annotations
 import shlex
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import attrs
 
-from supervisor.events import ErrorDetail
-from supervisor.settings import fields
+from supervisor.reading import (
+    ABOVE_ZERO,
+    NO_NUL,
+    Form,
+    Limit,
+    Location,
+    Named,
+    among,
+    as_json,
+    described,
+)
 from supervisor.settings.agent import (
     ACP,
+    CUSTOM,
     DEFAULT_PROMPT_TIMEOUT,
     DEFAULT_SERVER,
     DEFAULT_STARTUP_TIMEOUT,
     NOT_AVAILABLE,
     OPENHANDS,
+    PROVIDER,
     AgentSettings,
     Presets,
     decode_agent_settings,
 )
-from supervisor.settings.errors import Location, SettingsError, problem
-from supervisor.settings.fields import Check
-from supervisor.settings.names import profile_name, uuid_string
+from supervisor.settings.errors import problem, read
+from supervisor.settings.names import ProfileId, ProfileName, Setting, Text
 
 PROFILE_SCHEMA_VERSION: Final = 4
 
 
+def _shell_words(text: str) -> str:
+    shlex.split(text)
+    return text
+
+
+SHELL_WORDS: Final = Form(_shell_words)
+
+
 @attrs.frozen(kw_only=True)
-class AgentProfile:
+class AgentProfile(Setting):
     """A profile of an ACP agent. Its command is one string, split as a shell would; None is the provider's.
 
     ``mcp_server_refs`` and ``secret_refs`` name what of the settings' servers and of the stored secrets
@@ -38,27 +56,38 @@ class AgentProfile:
     server's.
     """
 
-    name: str
-    id: str = attrs.field(factory=lambda: str(uuid.uuid4()))
-    revision: int = 0
-    mcp_server_refs: tuple[str, ...] | None = None
-    secret_refs: tuple[str, ...] | None = None
-    acp_server: str = DEFAULT_SERVER
-    acp_model: str | None = None
-    acp_session_mode: str | None = None
-    acp_prompt_timeout: float = attrs.field(default=DEFAULT_PROMPT_TIMEOUT, converter=float)
-    acp_startup_timeout: float = attrs.field(default=DEFAULT_STARTUP_TIMEOUT, converter=float)
-    acp_command: str | None = None
-    acp_args: tuple[str, ...] | None = None
-    schema_version: int = PROFILE_SCHEMA_VERSION
+    FORBID: ClassVar[bool] = True
+    TAG: ClassVar[str | None] = "agent_kind"
+    agent_kind: ClassVar[str] = ACP
+    SCHEMA: ClassVar[Mapping[str, Any]] = {
+        # What the server gives itself need not be given.
+        "required": [],
+        "description": "id and revision are the server's; the name is that of the path",
+    }
+
+    name: ProfileName
+    id: ProfileId = attrs.field(factory=lambda: str(uuid.uuid4()))
+    revision: Annotated[int, Limit(ge=0)] = 0
+    mcp_server_refs: tuple[Text, ...] | None = None
+    secret_refs: tuple[Text, ...] | None = None
+    acp_server: Annotated[Text, Named(PROVIDER)] = DEFAULT_SERVER
+    acp_model: Text | None = None
+    acp_session_mode: Text | None = None
+    acp_prompt_timeout: Annotated[float, ABOVE_ZERO] = attrs.field(
+        default=DEFAULT_PROMPT_TIMEOUT, converter=float
+    )
+    acp_startup_timeout: Annotated[float, ABOVE_ZERO] = attrs.field(
+        default=DEFAULT_STARTUP_TIMEOUT, converter=float
+    )
+    acp_command: Annotated[str, NO_NUL, SHELL_WORDS] | None = attrs.field(
+        default=None, metadata=described("Split as a shell would")
+    )
+    acp_args: tuple[Text, ...] | None = None
+    schema_version: Annotated[int, Limit(ge=1)] = PROFILE_SCHEMA_VERSION
 
     def dump(self) -> dict[str, Any]:
         """Its JSON, every field present."""
-        dumped = {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in attrs.asdict(self, recurse=False).items()
-        }
-        return {**dumped, "agent_kind": ACP}
+        return as_json(self)
 
     def summary(self) -> dict[str, Any]:
         """Its entry in a list of profiles."""
@@ -72,58 +101,26 @@ class AgentProfile:
         }
 
 
-def _shell_words(value: object, loc: Location) -> list[ErrorDetail]:
-    if not isinstance(value, str):
-        return fields.string(value, loc)
-    try:
-        shlex.split(value)
-    except ValueError as error:
-        return fields.detail(loc, f"Value error, {error}", "value_error")
-    return fields.string(value, loc)
-
-
-_CHECKS: Final[Mapping[str, Check]] = {
-    "schema_version": fields.at_least(1),
-    "agent_kind": fields.one_of((ACP,)),
-    "id": uuid_string,
-    "name": profile_name,
-    "revision": fields.at_least(0),
-    "mcp_server_refs": fields.nullable(fields.strings),
-    "secret_refs": fields.nullable(fields.strings),
-    "acp_server": fields.string,
-    "acp_model": fields.nullable(fields.string),
-    "acp_session_mode": fields.nullable(fields.string),
-    "acp_prompt_timeout": fields.positive,
-    "acp_startup_timeout": fields.positive,
-    "acp_command": fields.nullable(_shell_words),
-    "acp_args": fields.nullable(fields.strings),
-}
-
-
 def decode_profile(obj: object, name: str, presets: Presets, *, loc: Location = ("body",)) -> AgentProfile:
     """A new profile from its JSON, called ``name`` whatever that says; it has an id of its own, revision 0.
 
     Unknown keys are refused, so is a profile of the built-in agent. Raises SettingsError.
     """
-    if errors := profile_name(name, (*loc, "name")):
-        raise SettingsError(tuple(errors))
+    check_profile_name(name, (*loc, "name"))
     if isinstance(obj, Mapping):
         if obj.get("agent_kind", ACP) == OPENHANDS:
             raise problem((*loc, "agent_kind"), NOT_AVAILABLE, "value_error")
         obj = {"name": name, **obj}
-    profile = attrs.evolve(_read(obj, loc), name=name, id=str(uuid.uuid4()), revision=0)
+    checks = {PROVIDER: among((*presets, CUSTOM))}
+    profile = attrs.evolve(read(AgentProfile, obj, loc, checks), name=name, id=str(uuid.uuid4()), revision=0)
     # A profile that could not be launched is better refused now, with its place.
     profile_to_settings(profile, presets, loc=loc)
     return profile
 
 
-def _read(obj: object, loc: Location) -> AgentProfile:
-    given = fields.read(obj, loc, _CHECKS, required=("name",), refused=None)
-    given.pop("agent_kind", None)
-    for key in ("mcp_server_refs", "secret_refs", "acp_args"):
-        if given.get(key) is not None:
-            given[key] = tuple(given[key])
-    return AgentProfile(**given)
+def check_profile_name(name: str, loc: Location) -> None:
+    """Raises SettingsError for what cannot be the name of a profile."""
+    read(ProfileName, name, loc)
 
 
 #: Of the server's agent settings, what holds for profiles too: they have no words of their own for it.
@@ -196,7 +193,7 @@ def profiles_from_stored(obj: Any) -> dict[str, AgentProfile]:
     """
     if obj["version"] != FORMAT_VERSION:
         raise ValueError("it was written by another version of Ostler")
-    profiles = [_read(item, ("profiles", index)) for index, item in enumerate(obj["profiles"])]
+    profiles = [read(AgentProfile, item, ("profiles", index)) for index, item in enumerate(obj["profiles"])]
     return {profile.name: profile for profile in profiles}
 
 

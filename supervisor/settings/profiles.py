@@ -9,9 +9,9 @@ import trio
 
 from supervisor.settings.agent import AgentSettings
 from supervisor.settings.errors import ProfileExists, SettingsError, TooManyProfiles, UnknownProfile
-from supervisor.settings.names import profile_name
 from supervisor.settings.profile import (
     AgentProfile,
+    check_profile_name,
     decode_profile,
     profile_to_settings,
     profiles_from_stored,
@@ -107,8 +107,7 @@ class AgentProfileStore:
 
         Raises UnknownProfile, ProfileExists and SettingsError.
         """
-        if errors := profile_name(new_name, ("body", "new_name")):
-            raise SettingsError(tuple(errors))
+        check_profile_name(new_name, ("body", "new_name"))
         async with self._lock:
             profiles = dict(await self._load())
             profile = attrs.evolve(_named(profiles, name), name=new_name)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from supervisor.settings.agent import Presets
+from supervisor.settings.agent import Presets, ServerCheck
 from supervisor.settings.document import (
     Rules,
     SettingsDocument,
@@ -21,7 +21,6 @@ from supervisor.settings.document import (
 )
 from supervisor.settings.errors import UnknownProfile
 from supervisor.settings.exposure import StorageCipher
-from supervisor.settings.fields import ServerCheck
 from supervisor.settings.files import JsonFile
 from supervisor.settings.profile import profile_ids
 

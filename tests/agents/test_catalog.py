@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from pathlib import Path
 
+import attrs
 import pytest
 
+from supervisor.agents import catalog
 from supervisor.agents.catalog import (
     CATALOG_DIR,
     CatalogError,
@@ -31,23 +35,23 @@ def test_keys_are_those_that_clients_know():
 
 
 @pytest.mark.parametrize(
-    ("key", "package", "version", "key_env", "base_url_env", "mode", "data_dir_env"),
+    ("key", "package", "version", "key_env", "base_url_env", "data_dir_env"),
     [
         ("claude-code", "@agentclientprotocol/claude-agent-acp", "0.100.0", "ANTHROPIC_API_KEY",
-         "ANTHROPIC_BASE_URL", "bypassPermissions", {"CLAUDE_CONFIG_DIR"}),
+         "ANTHROPIC_BASE_URL", {"CLAUDE_CONFIG_DIR"}),
         ("codex", "@agentclientprotocol/codex-acp", "2.6.0", "OPENAI_API_KEY",
-         "OPENAI_BASE_URL", "agent-full-access", {"CODEX_HOME"}),
+         "OPENAI_BASE_URL", {"CODEX_HOME"}),
         ("gemini-cli", "@google/gemini-cli", "0.61.0", "GEMINI_API_KEY",
-         "GEMINI_BASE_URL", "default", {"HOME"}),
-        ("opencode", "opencode-ai", "1.18.33", "OPENCODE_API_KEY", None, "build",
+         "GEMINI_BASE_URL", {"HOME"}),
+        ("opencode", "opencode-ai", "1.18.33", "OPENCODE_API_KEY", None,
          {"XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"}),
-        ("kimi-code", "@moonshot-ai/kimi-code", "0.38.0", None, "KIMI_BASE_URL", "yolo", {"KIMI_CODE_HOME"}),
-        ("pi", "pi-acp", "0.0.34", "ANTHROPIC_API_KEY", None, None, {"HOME"}),
-        ("demo", None, None, None, None, "ask", {"OSTLER_DEMO_HOME"}),
-        ("custom", None, None, None, None, None, set()),
+        ("kimi-code", "@moonshot-ai/kimi-code", "0.38.0", None, "KIMI_BASE_URL", {"KIMI_CODE_HOME"}),
+        ("pi", "pi-acp", "0.0.34", "ANTHROPIC_API_KEY", None, {"HOME"}),
+        ("demo", None, None, None, None, {"OSTLER_DEMO_HOME"}),
+        ("custom", None, None, None, None, set()),
     ],
 )  # fmt: skip
-def test_facts(key, package, version, key_env, base_url_env, mode, data_dir_env):
+def test_facts(key, package, version, key_env, base_url_env, data_dir_env):
     descriptor = CATALOG[key]
     assert (descriptor.npm and (descriptor.npm.package, descriptor.npm.version)) == (
         package and (package, version)
@@ -55,9 +59,7 @@ def test_facts(key, package, version, key_env, base_url_env, mode, data_dir_env)
     keys = [source.env for source in descriptor.credentials if source.kind is Kind.API_KEY]
     assert key_env is None or key_env in keys
     assert descriptor.base_url_env == base_url_env
-    assert descriptor.default_mode == mode
     assert set(descriptor.data_dir_env) == data_dir_env
-    assert mode is None or mode in descriptor.modes
 
 
 @pytest.mark.parametrize("key", WITH_NPM)
@@ -165,27 +167,48 @@ def test_minimal_descriptor():
     ("text", "message"),
     [
         ("key = ", "x.toml: "),
-        ('key = "x"\nname = "X"', "command is missing"),
-        (MINIMAL + "colour = 1", "unknown properties colour"),
-        (MINIMAL + 'fs = "yes"', "fs has to be true or false"),
-        (MINIMAL + 'args = "--acp"', "args has to be a list of strings"),
-        (MINIMAL + "modes = [1]", "modes has to be a list of strings"),
-        (MINIMAL + "[env]\nA = 1", "env has to be a table of strings"),
-        (MINIMAL + 'npm = "x"', "npm has to be a table"),
+        ('key = "x"\nname = "X"', "command: Field required"),
+        (MINIMAL + "colour = 1", "colour: Extra inputs are not permitted"),
+        (MINIMAL + 'fs = "yes"', "fs: Input should be a valid boolean"),
+        (MINIMAL + 'args = "--acp"', "args: Input should be a valid list"),
+        (MINIMAL + "binaries = [1]", r"binaries\[0\]: Input should be a valid string"),
+        (MINIMAL + "[env]\nA = 1", "env.A: Input should be a valid string"),
+        (MINIMAL + 'npm = "x"', "npm: Input should be a valid dictionary"),
         (MINIMAL + '[npm]\npackage = "p"\nversion = "1"', "npm: exactly one of entry and native"),
-        (MINIMAL + '[npm]\npackage = "p"\nversion = "1"\nentry = "e"\nsize_mb = true', "a whole number"),
-        (MINIMAL + '[npm]\npackage = "p"\nversion = "1"\nentry = "e"\nmin_node = "new"', "min_node"),
-        (MINIMAL + '[[file_secrets]]\nname = "n"\npath = "../x"', "not a path inside"),
-        (MINIMAL + '[[default_files]]\npath = "/etc/x"\ncontent = ""', "not a path inside"),
-        (MINIMAL + '[data_dir_env]\nA = ".."', "not a path inside"),
+        (
+            MINIMAL + '[npm]\npackage = "p"\nversion = "1"\nentry = "e"\nsize_mb = true',
+            "npm.size_mb: Input should be a valid integer",
+        ),
+        (
+            MINIMAL + '[npm]\npackage = "p"\nversion = "1"\nentry = "e"\nmin_node = "new"',
+            "npm.min_node: .*not a version like 22.19",
+        ),
+        (
+            MINIMAL + '[[file_secrets]]\nname = "n"\npath = "../x"',
+            r"file_secrets\[0\].path: .*not a path inside",
+        ),
+        (
+            MINIMAL + '[[default_files]]\npath = "/etc/x"\ncontent = ""',
+            r"default_files\[0\].path: .*not a path inside",
+        ),
+        (MINIMAL + '[data_dir_env]\nA = ".."', "data_dir_env.A: .*not a path inside"),
         (
             MINIMAL + '[[credentials]]\nkind = "login"\nenv = "A"\nurl = "b"',
-            r"credentials\[0\]: unknown properties url",
+            r"credentials\[0\].url: Extra inputs are not permitted",
         ),
-        (MINIMAL + '[[credentials]]\nkind = "key"\nenv = "A"', "'key' is not a valid Kind"),
-        (MINIMAL + '[[credentials]]\nkind = "login"\nenv = "A"\nfiles = ["b"]', "exactly one of env, secret"),
-        (MINIMAL + '[[credentials]]\nkind = "login"', "exactly one of env, secret"),
-        (MINIMAL + '[[credentials]]\nkind = "file"\nsecret = "A"', "A is not among the file secrets"),
+        (
+            MINIMAL + '[[credentials]]\nkind = "key"\nenv = "A"',
+            r"credentials\[0\].kind: Input should be 'login', ",
+        ),
+        (
+            MINIMAL + '[[credentials]]\nkind = "login"\nenv = "A"\nfiles = ["b"]',
+            r"credentials\[0\]: exactly one of env, secret",
+        ),
+        (MINIMAL + '[[credentials]]\nkind = "login"', r"credentials\[0\]: exactly one of env, secret"),
+        (
+            MINIMAL + '[[credentials]]\nkind = "file"\nsecret = "A"',
+            r"credentials\[0\].secret: A is not among the file secrets",
+        ),
         (
             MINIMAL + 'module = "m"\n[npm]\npackage = "p"\nversion = "1"\nentry = "e"',
             "either an npm package or a bundled module",
@@ -196,6 +219,37 @@ def test_descriptor_is_read_strictly(text, message):
     with pytest.raises(CatalogError, match=message) as caught:
         decode_descriptor(text, "x.toml")
     assert str(caught.value).startswith("x.toml")
+
+
+def test_every_mistake_in_a_descriptor_is_told():
+    with pytest.raises(CatalogError) as caught:
+        decode_descriptor(MINIMAL + 'fs = 1\ncolour = "x"\n[npm]\nversion = 2', "x.toml")
+    assert str(caught.value) == (
+        "x.toml: npm.package: Field required; npm.version: Input should be a valid string; "
+        "fs: Input should be a valid boolean; colour: Extra inputs are not permitted"
+    )
+
+
+ROOT = Path(catalog.__file__).parents[2]
+
+
+def test_every_property_of_a_descriptor_has_an_effect():
+    """Each is read somewhere outside of the classes that describe them."""
+    files = [path for room in ("supervisor", "gateway") for path in (ROOT / room).rglob("*.py")]
+    read = {
+        node.attr
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    described = {
+        field.name
+        for kind in vars(catalog).values()
+        if isinstance(kind, type) and issubclass(kind, catalog.Described) and attrs.has(kind)
+        for field in attrs.fields(kind)
+    }
+    assert {"sessions_by_minute", "unless_env", "size_mb"} < described
+    assert described <= read
 
 
 def test_every_bundled_file_is_loaded():

@@ -21,18 +21,12 @@ from supervisor.acp.weight import MAX_DEPTH, MAX_NODES, is_large, too_heavy
 from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
 from supervisor.conversations.recording.tool_calls import Recorded
 from supervisor.conversations.recording.translate import Close, Translator
-from supervisor.events import (
-    EventValidationError,
-    Vocabulary,
-    decode_event,
-    decode_message,
-    dump_event,
-    with_nulls,
-)
+from supervisor.events import Vocabulary, decode_event, decode_message, dump_event, with_nulls
 from supervisor.mcp import MCPServerError, server_errors
 from supervisor.mcp import file as mcp
 from supervisor.mcp.configured import configured, resolve
 from supervisor.mcp.entry import is_enabled, settings_entry
+from supervisor.reading import Invalid
 from supervisor.settings import Expose, Rules, SettingsError, apply_change, first_document, public
 from supervisor.settings.document import from_stored, to_stored
 from supervisor.settings.errors import SettingsEmpty
@@ -245,11 +239,11 @@ async def events(random: Random) -> None:
         given = orjson.loads(Mutator(random).text(seeds.EVENTS))
     except orjson.JSONDecodeError:
         return
-    with contextlib.suppress(EventValidationError):
+    with contextlib.suppress(Invalid):
         decode_message(given)
     try:
         event = decode_event(given)
-    except EventValidationError as refused:
+    except Invalid as refused:
         told = [[*each.loc, each.msg, each.type] for each in refused.errors]
         if not orjson.loads(orjson.dumps(told)):
             raise

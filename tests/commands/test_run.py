@@ -286,7 +286,7 @@ def test_an_agent_that_will_not(served):
         (["run"], 2, "give a prompt"),
         (["run", "  "], 2, "give a prompt"),
         (["run", "--url", "http://127.0.0.1:1", "hi"], 3, "no server at http://127.0.0.1:1"),
-        (["run", "--url", "nonsense", "hi"], 2, "no address"),
+        (["run", "--url", "nonsense", "hi"], 2, "not the address"),
     ],
 )
 def test_what_is_wrong_is_one_line(served, arguments, status, reason):

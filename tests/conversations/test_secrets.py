@@ -12,19 +12,20 @@ import trio
 from supervisor.conversations.conversation import Conversation
 from supervisor.credentials.masking import HIDDEN
 from supervisor.journal import Frame, Stored
-from tests.conversations.harness import answer, open_harness, turn
+from tests.conversations.harness import answer, open_harness, turn, until
 
 WORD = "tulip"
 SECRET = f'sk-demo-"{WORD}"-value/1'
 HALVES = (SECRET[:9], SECRET[9:])
 
 
-async def follow(conversation: Conversation, into: list[str]) -> None:
-    """Note every frame that clients are sent, streamed ones too, but what the user said."""
+async def follow(conversation: Conversation, into: list[str], reached: list[int]) -> None:
+    """Note every frame that clients are sent, but what the user said, and how far it is."""
     cursor = conversation.log.subscribe(-1)
     while True:
         for item in await cursor.next():
             if isinstance(item, Stored):
+                reached.append(item.seq)
                 if item.source != "user":
                     into.append(item.body.decode())
             elif isinstance(item, Frame):
@@ -51,9 +52,11 @@ async def test_no_event_and_no_frame_holds_it(tmp_path: Path, prompt: str) -> No
         conversation = await harness.start()
         await turn(conversation, "hello")  # its words are the title
         seen: list[str] = []
+        reached = [-1]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow, conversation, seen)
+            nursery.start_soon(follow, conversation, seen, reached)
             await turn(conversation, prompt)
+            await until(lambda: reached[-1] == conversation.log.last_seq, "the last event")
             nursery.cancel_scope.cancel()
         shown = "\n".join([*seen, str(conversation.info()), conversation.full_state().decode()])
         assert WORD not in shown
@@ -163,8 +166,10 @@ async def test_a_sessions_id_is_cut_short(tmp_path: Path) -> None:
         assert session_id is not None
         seen: list[str] = []
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow, conversation, seen)
+            reached = [-1]
+            nursery.start_soon(follow, conversation, seen, reached)
             await turn(conversation, f"!text go on with --resume {session_id}\n!error -32603 no {session_id}")
+            await until(lambda: reached[-1] == conversation.log.last_seq, "the last event")
             nursery.cancel_scope.cancel()
         shown = "\n".join([*seen, str(conversation.info()), conversation.full_state().decode()])
         assert session_id not in shown

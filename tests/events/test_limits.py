@@ -8,7 +8,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from supervisor.events import EventValidationError, decode_event, json_schema
+from supervisor.events import decode_event, json_schema
+from supervisor.reading import Invalid
 
 TEXT: dict[str, Any] = {"type": "text", "text": "hi"}
 CALL: dict[str, Any] = {"id": "c1", "name": "x", "arguments": "{}", "origin": "completion"}
@@ -42,7 +43,7 @@ def seeing(observation: dict[str, Any]) -> dict[str, Any]:
 
 
 def errors_of(document: Any) -> list[tuple[tuple[str | int, ...], str]]:
-    with pytest.raises(EventValidationError) as caught:
+    with pytest.raises(Invalid) as caught:
         decode_event(document)
     return [(each.loc, each.type) for each in caught.value.errors]
 

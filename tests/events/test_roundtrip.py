@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from supervisor.events import (
     Event,
-    HTTPValidationError,
     Message,
     Vocabulary,
-    decode,
     decode_event,
     dump_event,
     dumps,
@@ -25,8 +23,9 @@ from supervisor.events import (
     json_schema,
     with_nulls,
 )
-from supervisor.events.model import Limit, Model
-from supervisor.events.shapes import (
+from supervisor.events.vocabulary import has_property, members_of
+from supervisor.reading import HTTPValidationError, Limit, Model, decode
+from supervisor.reading.shapes import (
     Choice,
     Family,
     Fixed,
@@ -38,7 +37,6 @@ from supervisor.events.shapes import (
     Record,
     Scalar,
     Shape,
-    members_of,
     properties_of,
 )
 
@@ -105,7 +103,7 @@ def instances_of(model: type[Model], *, core: bool = False) -> st.SearchStrategy
     arguments = {
         each.attribute: property_values(each, core=core)
         for each in properties_of(model)
-        if each.within(vocabulary)
+        if has_property(each, vocabulary)
     }
     return st.deferred(lambda: st.builds(model, **arguments))
 

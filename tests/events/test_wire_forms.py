@@ -45,8 +45,9 @@ from supervisor.events import (
     timestamp_now,
     with_nulls,
 )
-from supervisor.events.model import Model
-from supervisor.events.shapes import members_of, properties_of
+from supervisor.events.vocabulary import members_of
+from supervisor.reading import Model
+from supervisor.reading.shapes import properties_of
 
 CALL = MessageToolCall(id="c1", name="x", arguments="{}", origin="completion", responses_item_id="ri")
 

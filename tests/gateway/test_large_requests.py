@@ -6,7 +6,8 @@ import httpx2
 import orjson
 import pytest
 
-from gateway.reading import MAX_TAGS, PROBLEMS_LISTED
+from gateway.bodies import MAX_TAGS
+from supervisor.reading import MAX_ERRORS as PROBLEMS_LISTED
 
 BASE = "/api/conversations"
 WORKSPACE = {"kind": "LocalWorkspace", "working_dir": "/w"}

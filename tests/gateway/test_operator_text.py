@@ -184,7 +184,7 @@ def test_status():
         "state": "/var/lib/ostler",
         "containment": "warden",
         "secret key": "OSTLER_MASTER_KEY",
-        "session keys": "wanted",
+        "session keys": "required",
         "conversations": "40, 7 of them loaded",
         "agents": "3 live, 1 starting, 2 queued, 4 hibernated, 1 parked; at most 8",
         "memory": "2.0G of 8.0G",

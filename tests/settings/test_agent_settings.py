@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor.mcp import server_errors
+from supervisor.reading import MAX_ERRORS, TOO_MANY
 from supervisor.settings import (
     AgentSettings,
     SettingsError,
@@ -203,13 +204,14 @@ def test_all_errors_at_once_but_not_millions() -> None:
     with pytest.raises(SettingsError) as caught:
         decode({"acp_model": 1, "acp_args": [1, 2]})
     assert [error.loc[2:] for error in caught.value.errors] == [
-        ("acp_model",),
         ("acp_args", 0),
         ("acp_args", 1),
+        ("acp_model",),
     ]
     with pytest.raises(SettingsError) as caught:
         decode({"acp_args": [1] * 100_000})
-    assert len(caught.value.errors) <= 100
+    assert len(caught.value.errors) == MAX_ERRORS + 1
+    assert caught.value.errors[-1].type == TOO_MANY
 
 
 def test_agent_of_a_start_request() -> None:

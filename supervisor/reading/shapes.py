@@ -7,11 +7,12 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, ParamSpec, TypeVar, Union, cast
+from typing import Annotated, Any, Final, Literal, ParamSpec, TypeVar, Union, cast
 
 import attrs
 
-from supervisor.events.model import Limit, Model, Variant, Vocabulary
+from supervisor.reading.model import Integral, Like, Model, Named, Variant, Written
+from supervisor.reading.rules import Limit, Rule
 
 
 @attrs.frozen
@@ -21,17 +22,21 @@ class Free:
 
 @attrs.frozen
 class Scalar:
-    """One of the JSON types behind these Python types (several only where a document may hold either)."""
+    """One of the JSON types behind these Python types (several only where a document may hold either).
+    `integral`: a whole number may be spelled as 5.0."""
 
     types: tuple[type, ...]
+    integral: bool = False
 
 
 @attrs.frozen
 class Choice:
-    """One of these strings; `enum` is the class they are read into, if there is one."""
+    """One of these strings; `enum` is the class they are read into, if there is one, and `error` the type of
+    the error for any other."""
 
     values: tuple[str, ...]
     enum: type[enum.StrEnum] | None = None
+    error: str = "literal_error"
 
 
 @attrs.frozen
@@ -76,7 +81,32 @@ class Family:
     base: type[Variant]
 
 
-Shape = Free | Scalar | Choice | ListOf | Fixed | MapOf | Record | OneOf | Family
+@attrs.frozen
+class Narrowed:
+    """A shape whose values keep to rules besides, in their order."""
+
+    shape: Shape
+    rules: tuple[Rule, ...]
+
+
+@attrs.frozen
+class Kept:
+    """Checked as this shape, and kept as it came."""
+
+    shape: Shape
+
+
+@attrs.frozen
+class Elsewhere:
+    """Checked by what the decoder's caller has for this name, or else as this shape."""
+
+    name: str
+    shape: Shape
+
+
+Shape = (
+    Free | Scalar | Choice | ListOf | Fixed | MapOf | Record | OneOf | Family | Narrowed | Kept | Elsewhere
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -94,28 +124,27 @@ _SCALARS: Final[frozenset[Any]] = frozenset({str, int, float, bool})
 
 @attrs.frozen(kw_only=True)
 class Property:
-    """One property: `name` on the wire, `attribute` in Python."""
+    """One property: `name` in the input, `attribute` in Python."""
 
     name: str
     attribute: str
     shape: Shape
     nullable: bool
     required: bool
-    extended: bool
     limit: Limit | None
     default: Any
     """The default as the constructor has it, or attrs.NOTHING where it is required or made anew each time."""
-
-    def within(self, vocabulary: Vocabulary) -> bool:
-        """Whether the vocabulary has this property."""
-        return not (self.extended and vocabulary is Vocabulary.CORE)
+    null_is_absent: bool
+    metadata: Mapping[Any, Any]
 
 
 @once_per_type
 def properties_of(model: type[Model]) -> tuple[Property, ...]:
     """The properties of a type in the order in which they are written, but for its constant."""
-    hints = typing.get_type_hints(model)
-    return tuple(_property(attribute, hints[attribute.name]) for attribute in attrs.fields(cast(Any, model)))
+    hints = typing.get_type_hints(model, include_extras=True)
+    return tuple(
+        _property(model, attribute, hints[attribute.name]) for attribute in attrs.fields(cast(Any, model))
+    )
 
 
 def constant_of(model: type[Model]) -> tuple[str, str] | None:
@@ -123,40 +152,30 @@ def constant_of(model: type[Model]) -> tuple[str, str] | None:
     return None if model.TAG is None else (model.TAG, getattr(model, model.TAG))
 
 
-def members_of(base: type[Variant], vocabulary: Vocabulary = Vocabulary.EXTENDED) -> dict[str, type[Variant]]:
-    """The kinds of a family within a vocabulary, by name."""
-    return {name: kind for name, kind in base.variants.items() if is_within(kind, vocabulary)}
+def members_of(base: type[Variant]) -> dict[str, type[Variant]]:
+    """The kinds of a family, by name."""
+    return dict(base.variants)
 
 
-def is_within(model: type[Model], vocabulary: Vocabulary) -> bool:
-    """Whether the vocabulary has this type."""
-    return model.CORE or vocabulary is Vocabulary.EXTENDED
+def shape_of(cls: Any) -> Shape:
+    """The shape of a type, a family, an enum or an annotation."""
+    return _shape(cls, "literal_error")
 
 
-def shape_of(cls: type[Any]) -> Shape:
-    """The shape of a type, a family or an enum."""
-    if issubclass(cls, enum.StrEnum):
-        return Choice(tuple(member.value for member in cls), cls)
-    if issubclass(cls, Variant) and "variants" in cls.__dict__:
-        return Family(cls)
-    if issubclass(cls, Model):
-        return Record(cls)
-    raise TypeError(f"no shape for {cls!r}")
-
-
-def _property(attribute: attrs.Attribute[Any], hint: Any) -> Property:
+def _property(model: type[Model], attribute: attrs.Attribute[Any], hint: Any) -> Property:
     hint, nullable = _without_none(hint)
     validator = attribute.validator
     default = attribute.default
     return Property(
         name=attribute.metadata.get("wire_name", attribute.name),
         attribute=attribute.name,
-        shape=_shape(hint),
+        shape=_shape(hint, model.CHOICE_ERROR),
         nullable=nullable,
         required=default is attrs.NOTHING,
-        extended=attribute.metadata.get("extended", False),
         limit=validator if isinstance(validator, Limit) else None,
         default=attrs.NOTHING if isinstance(default, _FACTORY) else default,
+        null_is_absent=model.NULL_IS_ABSENT and not attribute.metadata.get("never_null"),
+        metadata=attribute.metadata,
     )
 
 
@@ -171,7 +190,7 @@ def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (Union, types.UnionType)
 
 
-def _shape(hint: Any) -> Shape:
+def _shape(hint: Any, choice_error: str) -> Shape:
     if hint is Any:
         return Free()
     if hint in _SCALARS:
@@ -180,12 +199,36 @@ def _shape(hint: Any) -> Shape:
     if _is_union(hint):
         return Scalar(arguments) if _SCALARS.issuperset(arguments) else OneOf(arguments)
     origin = typing.get_origin(hint)
+    if origin is Annotated:
+        return _annotated(arguments[0], arguments[1:], choice_error)
     if origin is Literal:
-        return Choice(arguments)
+        return Choice(arguments, None, choice_error)
     if origin is tuple:
         if arguments[-1] is Ellipsis:
-            return ListOf(_shape(arguments[0]))
-        return Fixed(tuple(map(_shape, arguments)))
+            return ListOf(_shape(arguments[0], choice_error))
+        return Fixed(tuple(_shape(each, choice_error) for each in arguments))
     if origin in (dict, Mapping):
-        return MapOf(_shape(arguments[1]))
-    return shape_of(hint)
+        return MapOf(_shape(arguments[1], choice_error))
+    if issubclass(hint, enum.StrEnum):
+        return Choice(tuple(member.value for member in hint), hint, "enum")
+    if issubclass(hint, Variant) and "variants" in hint.__dict__:
+        return Family(hint)
+    if issubclass(hint, Model):
+        return Record(hint)
+    raise TypeError(f"no shape for {hint!r}")
+
+
+def _annotated(hint: Any, notes: tuple[Any, ...], choice_error: str) -> Shape:
+    shape: Shape | None = None
+    for note in notes:
+        if isinstance(note, Like):
+            shape = Kept(_shape(note.hint, choice_error))
+        elif isinstance(note, Integral):
+            shape = Scalar((int,), integral=True)
+        elif isinstance(note, Written):
+            shape = _shape(note.hint, choice_error)
+        elif isinstance(note, Named):
+            shape = Elsewhere(note.name, _shape(hint, choice_error))
+    rules = tuple(note for note in notes if isinstance(note, Rule))
+    found = _shape(hint, choice_error) if shape is None else shape
+    return Narrowed(found, rules) if rules else found

@@ -1,0 +1,42 @@
+"""Which clients an event is written for, and what of the types they know."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, Final
+
+from supervisor.reading import Model, Variant
+from supervisor.reading.shapes import Property
+from supervisor.reading.shapes import members_of as all_members_of
+
+
+class Vocabulary(enum.StrEnum):
+    """Which clients an event is written for.
+
+    CORE has the kinds and the properties of the interface specification and no others; EXTENDED has what
+    the clients of the OpenHands agent server know as well. A type says `CORE: ClassVar[bool] = False` where
+    the core vocabulary does not have it.
+    """
+
+    CORE = "core"
+    EXTENDED = "extended"
+
+
+EXTENDED: Final[Mapping[str, Any]] = {"extended": True}
+"""Metadata of a property that the core vocabulary does not have."""
+
+
+def is_within(model: type[Model], vocabulary: Vocabulary) -> bool:
+    """Whether the vocabulary has this type."""
+    return vocabulary is Vocabulary.EXTENDED or getattr(model, "CORE", True)
+
+
+def has_property(each: Property, vocabulary: Vocabulary) -> bool:
+    """Whether the vocabulary has this property."""
+    return vocabulary is Vocabulary.EXTENDED or not each.metadata.get("extended", False)
+
+
+def members_of(base: type[Variant], vocabulary: Vocabulary = Vocabulary.EXTENDED) -> dict[str, type[Variant]]:
+    """The kinds of a family within a vocabulary, by name."""
+    return {name: kind for name, kind in all_members_of(base).items() if is_within(kind, vocabulary)}

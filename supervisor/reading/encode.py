@@ -1,0 +1,72 @@
+"""From the types to JSON as it is stored and shown, and back again without judging it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from supervisor.reading.model import Model
+from supervisor.reading.shapes import (
+    Family,
+    ListOf,
+    Narrowed,
+    OneOf,
+    Record,
+    Shape,
+    constant_of,
+    members_of,
+    properties_of,
+)
+
+M = TypeVar("M", bound=Model)
+
+
+def as_json(obj: Model) -> dict[str, Any]:
+    """The JSON object of `obj`, every property present. What nobody types is shared with it, not copied."""
+    constant = constant_of(type(obj))
+    out: dict[str, Any] = {} if constant is None else {constant[0]: constant[1]}
+    for each in properties_of(type(obj)):
+        out[each.name] = _plain(getattr(obj, each.attribute))
+    return out
+
+
+def from_json(model: type[M], obj: Mapping[str, Any]) -> M:
+    """What `as_json` made the JSON of, perhaps in an earlier release: absent properties have their defaults,
+    unknown ones are dropped. Nothing is checked: a rule of today is none for what was accepted before."""
+    return model(
+        **{
+            each.attribute: _typed(obj[each.name], each.shape)
+            for each in properties_of(model)
+            if each.name in obj
+        }
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Model):
+        return as_json(value)
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _typed(value: Any, shape: Shape) -> Any:
+    if value is None:
+        return None
+    match shape:
+        case Narrowed(inner):
+            return _typed(value, inner)
+        case ListOf(item):
+            return tuple(_typed(each, item) for each in value)
+        case Record(model):
+            return from_json(model, value)
+        case OneOf(models):
+            return from_json(next(each for each in models if _is(each, value)), value)
+        case Family(base):
+            return from_json(members_of(base)[value["kind"]], value)
+    return value
+
+
+def _is(model: type[Model], value: Mapping[str, Any]) -> bool:
+    constant = constant_of(model)
+    return constant is not None and value.get(constant[0]) == constant[1]

@@ -1,0 +1,110 @@
+"""What is wrong with a document, in the shape in which clients are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Final
+
+import attrs
+
+from supervisor.reading.model import Location, Model
+
+MAX_ERRORS: Final = 100
+"""Errors listed of one document; the others are counted. Megabytes of hostile input can have millions."""
+
+LOC_PARTS: Final = 20
+"""Parts of the place of an error that are told."""
+
+NAME_CHARACTERS: Final = 200
+"""How much is repeated of a name that an input has, characters."""
+
+TOO_MANY: Final = "too_many_errors"
+"""The type of what stands for the others."""
+
+
+@attrs.frozen
+class ErrorDetail(Model):
+    """One thing that is wrong: where (`loc`, property names and indexes from the root), what, and its type.
+
+    The message never repeats the offending value, which may be a secret.
+    """
+
+    NAME: ClassVar[str] = "ValidationError"
+
+    loc: tuple[str | int, ...]
+    msg: str
+    type: str
+
+
+@attrs.frozen(kw_only=True)
+class HTTPValidationError(Model):
+    """The body of a 422 answer."""
+
+    detail: tuple[ErrorDetail, ...]
+
+
+class Invalid(ValueError):
+    """A document is not what it should be; `errors` says where and how, and is as short as `Errors.told`.
+
+    Its text is made when it is asked for, and has a bound: names in a document may have megabytes.
+    """
+
+    def __init__(self, errors: Iterable[ErrorDetail]) -> None:
+        self.errors: tuple[ErrorDetail, ...] = tuple(errors)
+        super().__init__(self.errors)
+
+    def __str__(self) -> str:
+        return "; ".join(f"{_place(each.loc)}: {each.msg}" for each in self.errors)
+
+
+def _place(loc: Location) -> str:
+    """A place in one line, its long names cut."""
+    return ".".join(
+        part if len(part) <= NAME_CHARACTERS else f"{part[:NAME_CHARACTERS]}..."
+        for part in map(str, loc[:LOC_PARTS])
+    )
+
+
+Check = Callable[[Any, Location, "Errors"], Any]
+"""Reads a value found at a place. On an error it notes it and returns anything."""
+
+
+class Errors:
+    """The first of the errors of one document while it is read, and how many more there are.
+
+    `named` are the checks that its descriptions leave to who reads it (`Named`). What none is given for is
+    kept as it is.
+    """
+
+    __slots__ = ("_found", "more", "named")
+
+    def __init__(self, named: Mapping[str, Check] | None = None) -> None:
+        self._found: list[ErrorDetail] = []
+        self.more = 0
+        self.named: Mapping[str, Check] = named or {}
+
+    def __len__(self) -> int:
+        return len(self._found) + self.more
+
+    def add(self, loc: Location, kind: str, message: str) -> None:
+        """Note an error."""
+        if len(self._found) < MAX_ERRORS:
+            self._found.append(ErrorDetail(loc, message, kind))
+        else:
+            self.more += 1
+
+    def note(self, errors: Iterable[ErrorDetail]) -> None:
+        """Add errors that were found elsewhere."""
+        for each in errors:
+            self.add(tuple(each.loc), each.type, each.msg)
+
+    def told(self) -> tuple[ErrorDetail, ...]:
+        """What a client is told of them."""
+        if not self.more:
+            return tuple(self._found)
+        return (*self._found, ErrorDetail((), f"There are {self.more} more mistakes", TOO_MANY))
+
+    def raise_if_any(self) -> None:
+        """Raise Invalid unless none was noted."""
+        if self._found:
+            raise Invalid(self.told())

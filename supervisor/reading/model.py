@@ -1,0 +1,127 @@
+"""How untrusted input is described: base classes, and what is said of a property beyond its type.
+
+An object is written down once, as an attrs class. Decoder, errors, JSON Schema and tests are derived from it:
+
+* an annotation says what a property holds, `X | None` that it may be null;
+* a rule narrows it (rules.py): `validator=Limit(...)`, or `Annotated[X, rule, ...]`, also of items;
+* `Annotated[X, Like(Y)]` is checked as a `Y` and kept as it came, `Annotated[X, Named("...")]` is checked by
+  a function that the caller of the decoder brings;
+* `metadata=wire_name("...")` gives the name in the input where it is not the attribute's;
+* the class variables of `Model` say what becomes of null and of properties that nobody knows;
+* `judge` says what is wrong with the properties together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final
+
+import attrs
+
+Location = tuple[str | int, ...]
+"""A place in a document: property names and indexes, from the root."""
+
+Flaw = tuple[Location, str, str]
+"""What is wrong: where, the type of the error, the message."""
+
+
+def wire_name(name: str) -> Mapping[str, Any]:
+    """Metadata of a property whose name in the input is not the attribute's."""
+    return {"wire_name": name}
+
+
+def described(text: str = "", **keywords: Any) -> Mapping[str, Any]:
+    """Metadata of a property that the schema says more of: what it is for, and keywords for what is judged
+    elsewhere."""
+    return {"schema": {**({"description": text} if text else {}), **keywords}}
+
+
+WITHOUT_EFFECT: Final = described("Kept for clients to read; without effect here")
+"""Metadata of a property that clients of the wire send and read, and that nothing here uses."""
+
+NEVER_NULL: Final[Mapping[str, Any]] = {"never_null": True}
+"""Metadata of a property for which null does not mean its absence, though it does for the others."""
+
+
+@attrs.frozen
+class Like:
+    """Checked as `hint`, but kept as it came, with what `hint` does not know."""
+
+    hint: Any
+
+
+@attrs.frozen
+class Integral:
+    """A whole number that JSON may also spell as 5.0."""
+
+
+INTEGRAL: Final = Integral()
+
+
+@attrs.frozen
+class Written:
+    """Written as `hint`, and made what the annotation says by a `Form` behind it."""
+
+    hint: Any
+
+
+@attrs.frozen
+class Named:
+    """Checked by the function that the decoder's caller has for this name, and described by the schema that
+    the schema's caller has: both depend on what is installed, or are another room's. Where there is none, the
+    annotation counts."""
+
+    name: str
+
+
+class Model:
+    """An object that is read.
+
+    * `TAG` names the constant property that tells what it is, if it has one; the class attribute of that name
+      holds the constant. `TAG_REQUIRED` says that it has to be there.
+    * `FORBID` says that unknown properties are refused (else they are ignored), `REFUSED` names some that are
+      refused all the same.
+    * `NULL_IS_ABSENT` says that a property that is null counts as one that is not there.
+    * `CHOICE_ERROR` is the type of the error for what is not among a few words.
+    * `NAME` is what the schema calls it, `SCHEMA` has more keywords for it: what the types cannot say.
+    """
+
+    __slots__ = ()
+    TAG: ClassVar[str | None] = None
+    TAG_REQUIRED: ClassVar[bool] = False
+    FORBID: ClassVar[bool] = False
+    REFUSED: ClassVar[tuple[str, ...]] = ()
+    NULL_IS_ABSENT: ClassVar[bool] = False
+    CHOICE_ERROR: ClassVar[str] = "literal_error"
+    NAME: ClassVar[str]
+    SCHEMA: ClassVar[Mapping[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "NAME" not in cls.__dict__:
+            cls.NAME = cls.__name__
+
+    def judge(self) -> Iterable[Flaw]:
+        """What is wrong with the properties together, each of which is right by itself."""
+        return ()
+
+
+class Variant(Model):
+    """One member of a family, told apart by the constant `kind`, which is the name of the class.
+
+    A family is a direct subclass that declares `variants`; every class below it enters itself there.
+    """
+
+    __slots__ = ()
+    TAG: ClassVar[str | None] = "kind"
+    TAG_REQUIRED: ClassVar[bool] = True
+    FORBID: ClassVar[bool] = True
+    kind: ClassVar[str]
+    variants: ClassVar[dict[str, type[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "variants" not in cls.__dict__:
+            cls.kind = cls.__name__
+            # attrs makes each slotted class twice under one name; the second, final one stays.
+            cls.variants[cls.__name__] = cls
