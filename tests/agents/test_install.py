@@ -342,7 +342,7 @@ async def test_resolve_launch(prefix, npm):
     launch = await resolve("gemini-cli", GEMINI.command, ("--x",))
     assert launch.argv[2:] == ("--acp", "--skip-trust", "--x")
     assert (await resolve("custom", ("my-agent",), ())).argv == ("my-agent",)
-    with pytest.raises(InstallError, match="give the command"):
+    with pytest.raises(InstallError, match="set acp_command"):
         await resolve("custom", (), ())
 
 

@@ -182,7 +182,7 @@ async def test_a_server_over_sse_gets_a_header_and_a_note(tmp_path: Path) -> Non
         found = await turn(conversation, "hello")
         assert given(harness)["headers"][0]["value"].startswith("Bearer access-")
         (note,) = states(found, "mcp_servers")[0]["notes"]
-        assert "not renewed" in note["reason"]
+        assert "cannot renew" in note["reason"]
 
 
 async def test_two_at_once_renew_a_login_once(tmp_path: Path) -> None:

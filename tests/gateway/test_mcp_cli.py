@@ -186,8 +186,8 @@ def test_json_for_programs(mcp: Machine) -> None:
         (["add", "a", "--transport", "stdio", "https://x"], ["TARGET", "stdio", "http or sse"]),
         (["add", "a", "--transport", "http", "http://x", "--env", "A=b"], ["--env", "stdio", "--header"]),
         (["add", "a", "--transport", "sse", "http://x", "--env", "A=b"], ["--env", "stdio"]),
-        (["add", "a", "--transport", "stdio", "c", "--header", "A: b"], ["--header", "http or sse", "--env"]),
-        (["add", "a", "--transport", "stdio", "c", "--auth", "oauth"], ["--auth", "http or sse"]),
+        (["add", "a", "--transport", "stdio", "c", "--header", "A: b"], ["--header", "http and sse", "--env"]),
+        (["add", "a", "--transport", "stdio", "c", "--auth", "oauth"], ["--auth", "http and sse"]),
         (["add", "a", "--transport", "http", "http://x", "--", "y"], ["--", "stdio"]),
         (["add", "a", "--transport", "http", "http://x", "--auth", "magic"], ["--auth", "magic", "oauth"]),
         (
@@ -317,7 +317,7 @@ def test_where_each_comes_from(mcp: Machine) -> None:
         ["both", "hidden", "stdio", "file"],
         ["mine", "enabled", "stdio", "file"],
     ]
-    assert "both of mcp.json does not count" in done.err
+    assert "both of mcp.json is not used" in done.err
     assert "gAAAA" not in mcp("list", "--show-secrets", "--json").out
     assert mcp("get", "both", "--json").json["source"] == "settings"
     refused = mcp("disable", "theirs")

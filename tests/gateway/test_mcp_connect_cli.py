@@ -329,7 +329,7 @@ def test_a_login_that_cannot_be_renewed_has_ended(mcp: Machine, tmp_path: Path) 
         expires_in(mcp, server, -1, refresh_token="refresh-of-another-day")
         done = mcp("test", "calc")
         assert done.status == 1
-        assert "the login has expired; `ostler mcp login calc`" in done.err
+        assert "the login has expired; run `ostler mcp login calc`" in done.err
         assert "refresh-of" not in done.err
 
 
