@@ -186,7 +186,7 @@ def test_json_for_programs(mcp: Machine) -> None:
         (["add", "a", "--transport", "stdio", "https://x"], ["TARGET", "stdio", "http or sse"]),
         (["add", "a", "--transport", "http", "http://x", "--env", "A=b"], ["--env", "stdio", "--header"]),
         (["add", "a", "--transport", "sse", "http://x", "--env", "A=b"], ["--env", "stdio"]),
-        (["add", "a", "--transport", "stdio", "c", "--header", "A: b"], ["--header", "http and sse", "--env"]),
+        (["add", "a", "--transport", "stdio", "c", "--header", "A: b"], ["http and sse", "--env"]),
         (["add", "a", "--transport", "stdio", "c", "--auth", "oauth"], ["--auth", "http and sse"]),
         (["add", "a", "--transport", "http", "http://x", "--", "y"], ["--", "stdio"]),
         (["add", "a", "--transport", "http", "http://x", "--auth", "magic"], ["--auth", "magic", "oauth"]),
