@@ -1,4 +1,4 @@
-"""The commands besides `serve`: adding their arguments to the parser, and running one of them."""
+"""The commands besides `serve`: adds their arguments to the parser, and runs one of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The frames of a session socket, as what happens in a conversation. Pure: frames in, items out.
+"""The state of a conversation, followed by its session frames. Pure: frames in, items out.
 
-What streams is given out once: the durable event that a stream becomes gives only what the stream did not
-have, however often the connection was lost in between.
+A streamed text is reported once: the durable event that it becomes adds only what the stream lacked, however
+often the connection was lost in between.
 """
 
 from __future__ import annotations

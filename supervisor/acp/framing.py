@@ -36,7 +36,7 @@ class Oversize:
 
     `size` is its length in bytes without the line feed. `id` and `method` are what a shallow scan of its
     first bytes found (None: not found). `answers` says that it carried a result or an error, that is,
-    that it was the answer to a request of ours. `reason` is why a frame within the cap was refused.
+    that it was the answer to a request of Ostler. `reason` is why a frame within the cap was refused.
     """
 
     size: int

@@ -126,7 +126,7 @@ class KeyPlaces:
             if not current.cipher.same_key(Cipher(phrase)):
                 return await _renewed(current, MasterKey(Cipher(phrase), name))
             raise CannotRotate(
-                f"the master key is the one in {name}: start Ostler with a new one there and this one in "
+                f"the master key comes from {name}; start Ostler with a new key there and the present one in "
                 f"{PREVIOUS_VARIABLES[0]}, then rotate"
             )
         phrase = _fresh_phrase()
@@ -165,7 +165,7 @@ class KeyPlaces:
             try:
                 await self._keyring.delete(key.entry)
             except KeyringUnavailable as error:
-                log.warning("an old key stays in the keyring", entry=key.entry, reason=str(error))
+                log.warning("cannot remove an old key from the keyring", entry=key.entry, reason=str(error))
 
     async def _fitting(
         self, secrets: Path, document: Document, keys: list[MasterKey], problem: CredentialsFailure | None
@@ -184,7 +184,7 @@ class KeyPlaces:
         wanted = next(iter(self._phrases), fitting.source)
         if wanted != fitting.source:
             log.warning(
-                "secrets are still encrypted under another key; `ostler secrets rotate` changes that",
+                "secrets are still encrypted with another key; run `ostler secrets rotate`",
                 in_use=fitting.source,
                 wanted=wanted,
             )
@@ -197,13 +197,13 @@ class KeyPlaces:
         try:
             await trio.to_thread.run_sync(self._promote)
         except OSError as error:
-            log.warning("the new key file could not be renamed", reason=error.strerror)
+            log.warning("cannot rename the new key file", reason=error.strerror)
             return key
         return attrs.evolve(key, source=str(self._state / KEY_FILE), place=Place.FILE)
 
     async def _from_keyring(self, secrets: Path, entry: str) -> MasterKey:
         if self._keyring is None:
-            raise MasterKeyUnavailable(secrets, "its use is turned off")
+            raise MasterKeyUnavailable(secrets, "its use is turned off (OSTLER_KEYRING)")
         try:
             phrase = await self._keyring.get(entry)
         except KeyringUnavailable as error:
@@ -226,7 +226,7 @@ class KeyPlaces:
         # Read back even after creating: when two servers start at once, the file decides.
         phrase = await trio.to_thread.run_sync(_read_phrase, path)
         if created:
-            log.info("made a master key for secrets", file=str(path))
+            log.info("created a master key for secrets", file=str(path))
         return MasterKey(Cipher(phrase), str(path), created, Place.FILE)
 
     async def _into_keyring(self, phrase: str) -> MasterKey | None:
@@ -238,7 +238,7 @@ class KeyPlaces:
             return None
         entry = f"master-key-{os.urandom(ENTRY_BYTES).hex()}"
         await self._keyring.set(entry, phrase)
-        log.info("made a master key for secrets", keyring=self._keyring.name, entry=entry)
+        log.info("created a master key for secrets", keyring=self._keyring.name, entry=entry)
         return MasterKey(Cipher(phrase), self._keyring.name, True, Place.KEYRING, entry)
 
     def _at_hand(self) -> tuple[list[MasterKey], CredentialsFailure | None]:
@@ -268,7 +268,7 @@ class KeyPlaces:
                 if path.exists() and current.cipher.knows(Cipher(_read_phrase(path))):
                     path.unlink()
             except (OSError, SecretsCorrupt) as error:
-                log.warning("the key file of before stays", reason=str(error))
+                log.warning("cannot remove the earlier key file", reason=str(error))
 
 
 def _cannot_move(reason: str) -> CannotRotate:
@@ -282,7 +282,7 @@ def _cannot_move(reason: str) -> CannotRotate:
 def _note_unused(error: KeyringUnavailable) -> None:
     """Say that a key goes to a file, which a keyring that is there would have kept more safely."""
     if isinstance(error, NoKeyring):
-        log.info("the OS keyring is not used", reason=str(error))
+        log.info("OS keyring not used", reason=str(error))
     else:
         log.warning(
             "the OS keyring cannot be used, and the new master key goes to a file. Unlock the keyring, start "

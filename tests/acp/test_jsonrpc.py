@@ -39,7 +39,7 @@ from supervisor.acp.weight import MAX_DEPTH, MAX_NODES
         (b'{"jsonrpc":"2.0","id":1,"result":null}', Response(1, None, None)),
         (b'{"id":1,"result":{"a":2},"error":null}', Response(1, {"a": 2}, None)),
         (b'{"jsonrpc":"2.0","id":4}', Response(4, None, None)),
-        (b'[{"id":1,"method":"m"}]', Invalid(None, "batches are not part of the protocol")),
+        (b'[{"id":1,"method":"m"}]', Invalid(None, "ACP has no batches")),
         (b'{"id":[1],"method":"m"}', Invalid(None, "the id is neither a string nor a number")),
         (b'{"id":true,"method":"m"}', Invalid(None, "the id is neither a string nor a number")),
         (b'{"id":5,"method":7}', Invalid(5, "the method is not a string")),
@@ -114,7 +114,7 @@ def test_what_costs_too_much_is_not_parsed() -> None:
     values = b'{"method":"m","params":[' + b"[]," * MAX_NODES + b"1]}"
     assert parse(values) == Refused(f"more than {MAX_NODES} values")
     unmended = b'{"method":"m","params":"' + b"\\ud800" * (MAX_REPAIR_BYTES // 6) + b'"}'
-    assert parse(unmended) == Refused("no valid JSON")
+    assert parse(unmended) == Refused("not valid JSON")
     # What is no object is no message, however much of it there is.
     assert isinstance(parse(b"[" * MAX_NODES), Noise)
 

@@ -142,12 +142,12 @@ PNG = "data:image/png;base64," + base64.b64encode(b"png").decode()
         (
             (ImageContent(image_urls=(PNG,)),),
             False,
-            [{"type": "text", "text": "[a picture (image/png) that this agent cannot take]"}],
+            [{"type": "text", "text": "[an image (image/png) that this agent does not support]"}],
         ),
         (
             (ImageContent(image_urls=("data:image/png;base64,%%%",)),),
             True,
-            [{"type": "text", "text": "[a picture that could not be read]"}],
+            [{"type": "text", "text": "[an image that could not be read]"}],
         ),
         (
             (ImageContent(image_urls=("https://example.org/a.png",)),),

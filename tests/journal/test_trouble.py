@@ -252,7 +252,7 @@ async def test_trouble_is_logged_once_a_minute(quick, make_log, make_row, failin
         await log.flushed()
         await until(lambda: quick.trouble is None)
     said = [call.args[0] for call in logger.calls]
-    assert said == ["the journal cannot be written; it is tried again", "the journal is written again"]
+    assert said == ["journal is not writable; trying again", "journal is writable again"]
 
 
 async def test_a_create_under_way_is_told_that_nothing_was_stored(quick, make_log, failing):
@@ -477,7 +477,7 @@ async def test_a_delete_while_nothing_can_be_written_leaves_everything(
         other.append([make_row()])
         await until(lambda: quick.trouble is not None)
         log.append([make_row()])
-        with trio.fail_after(PATIENCE_S), pytest.raises(JournalUnavailable, match="still there"):
+        with trio.fail_after(PATIENCE_S), pytest.raises(JournalUnavailable, match="still exists"):
             await quick.delete("c-1")
     with trio.fail_after(PATIENCE_S):
         await log.flushed()

@@ -1,4 +1,4 @@
-"""`initialize`: who the agent is and what it can do, who we are and what we can do."""
+"""`initialize`: the agent's name and capabilities, and ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KNOWN_MEMBERS: Final = ("protocolVersion", "agentCapabilities", "authMethods", "
 """The members of the answer that are interpreted: nothing else in it can crowd them out."""
 
 METHODS_MAX: Final = 50
-"""Ways to log in that are looked at. Agents offer one to five."""
+"""The most login methods that are read. Agents offer one to five."""
 
 PROTOCOL_VERSION: Final = 1
 """The only stable version. An agent asked for 2 may answer with an unfinished draft of it."""

@@ -1,4 +1,4 @@
-"""What a session can be set to: configuration options, and the older modes and models."""
+"""The options of a session: configuration options, and the older modes and models."""
 
 from __future__ import annotations
 

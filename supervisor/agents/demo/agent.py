@@ -23,7 +23,7 @@ class _Running:
         self.session = session
         self.script = script
         self.wake_at: float | None = 0.0
-        """When to go on; None while a question is open."""
+        """When to resume; None while a question is open."""
         self.question: int | None = None
 
 
@@ -141,7 +141,7 @@ class DemoAgent:
     def _prompt(self, request_id: Any, params: dict[str, Any]) -> None:
         session = self._session(params)
         if session.id in self._turns:
-            raise RpcError(INVALID_REQUEST, "a turn of this session is running")
+            raise RpcError(INVALID_REQUEST, "a turn of this session is still running")
         blocks = params.get("prompt")
         text = "\n".join(
             block["text"]
@@ -202,7 +202,7 @@ def _unknown(params: dict[str, Any]) -> dict[str, Any]:
 def _text(params: dict[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str):
-        raise RpcError(INVALID_PARAMS, f"{name} has to be a string")
+        raise RpcError(INVALID_PARAMS, f"{name} must be a string")
     return value
 
 

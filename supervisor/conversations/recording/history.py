@@ -1,4 +1,4 @@
-"""Reading journalled events back: what was said, and what was left open. Pure; events are stored dicts."""
+"""Reads stored events back: the messages, and the open tool calls. Pure; events are stored dicts."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from supervisor.conversations.recording.prompt import MCP_COMMAND
 from supervisor.conversations.recording.translate import BY_OSTLER
 from supervisor.events import ACPToolCallEvent, AgentErrorEvent, Event, new_event_id
 
-INTERRUPTED: Final = (
-    "Interrupted: the server stopped before this tool call ended; what it has done is not known."
-)
+INTERRUPTED: Final = "Interrupted: the server stopped before this tool call ended; its effects are unknown."
 
 REPEATED_BYTES: Final = 16 * 1024
-"""Up to what size the first event of a call is repeated in the one that closes it, bytes: of thousands of
-calls that a dead server leaves open the rest need not be in memory."""
+"""Bytes up to which the first event of a call is repeated in the closing one.
+
+A dead server may leave thousands of calls open, and the rest need not be in memory.
+"""
 
 _CARD_NAMES: Final = ("tool_call_id", "title", "tool_kind")
 
 NOT_FOR_AGENTS: Final = frozenset({MCP_COMMAND})
-"""Messages that Ostler answers: no agent has heard of them."""
+"""Messages that Ostler answers: no agent has got them."""
 
 OUTPUT_CHARS: Final = 500
-"""How much of a tool's output a transcript shows: enough to know what it was."""
+"""Characters of a tool's output in a transcript: enough to know what it was."""
 
 
 class OpenCalls:
-    """The tool calls that a turn leaves open: its events are taken in one by one, oldest first. Only what the
-    closing events need is kept, and no large payload."""
+    """The tool calls that a turn leaves open.
+
+    Feed it the turn's events one by one, oldest first. It keeps only what the closing events need, and no
+    large payload.
+    """
 
     KINDS: Final = frozenset(
         {
@@ -60,7 +63,7 @@ class OpenCalls:
             self._actions.pop(call, None)
 
     def closing(self) -> list[Event]:
-        """The events that close them."""
+        """Return the events that close the open calls."""
         return _closing(self._calls, self._actions)
 
 
@@ -92,7 +95,7 @@ def _closing(calls: Mapping[str, Mapping[str, Any]], actions: Mapping[str, Mappi
 
 
 def speech(event: Mapping[str, Any]) -> tuple[str, str] | None:
-    """An event as a line of a transcript: who, and what. None for what is no part of the talk."""
+    """An event as a line of a transcript: speaker and text. None if it is no part of the talk."""
     kind = event.get("kind")
     if kind == "MessageEvent":
         words = _text(event["llm_message"].get("content"))

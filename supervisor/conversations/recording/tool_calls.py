@@ -1,4 +1,4 @@
-"""A tool call of an agent, gathered from its updates, and the events it becomes. Pure.
+"""A tool call, gathered from its updates, and the events that it becomes. Pure.
 
 Every call gives exactly two events: one when it starts, one when it ends. They have the same ids and
 places in both vocabularies; only their form differs:
@@ -45,18 +45,20 @@ from supervisor.events import (
 )
 
 TITLE_CHARS: Final = 2_000
-"""Longest title of a call; agents put whole commands there."""
+"""Longest title of a call, in characters; agents put whole commands there."""
 
 
 OUTPUT_BYTES: Final = PAYLOAD_BYTES
 """Most of a shell's output in an event, bytes."""
 
 BLOCKS_MAX: Final = 1_000
-"""Blocks of content that an event has: a person reads no more of one call."""
+"""Blocks of content in an event: a person reads no more of one call."""
 
 FOLDED_BYTES: Final = 2 * 1024
-"""What is kept in memory of each payload of a call that has to make room, bytes. Two thousand such calls take
-some sixteen megabytes."""
+"""Bytes kept in memory of each payload of a call that has to make room.
+
+Two thousand such calls take some sixteen megabytes.
+"""
 
 
 class Form(enum.Enum):
@@ -67,7 +69,7 @@ class Form(enum.Enum):
 
 
 class Ending(enum.Enum):
-    """How a call ended. `INTERRUPTED`: its turn ended first, and nobody knows how far it came."""
+    """How a call ended. `INTERRUPTED`: its turn ended first, and its effects are unknown."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -76,7 +78,7 @@ class Ending(enum.Enum):
 
 
 PAYLOADS: Final = (("rawInput", "raw_input"), ("rawOutput", "raw_output"), ("content", "content"))
-"""What of an update may be large, and where a call has it."""
+"""The members of an update that may be large, and the attribute of the call for each."""
 
 
 @attrs.define(eq=False)
@@ -118,15 +120,15 @@ class ToolCallState:
 
     @property
     def uid(self) -> str:
-        """Names what is set aside of it while it is open, which is nothing but for large ones."""
+        """Identifies its attachments while it is open; large calls only."""
         if self._uid is None:
             self._uid = self.mint()
         return self._uid
 
     def merge(self, update: Mapping[str, Any], *, asking: bool = False) -> list[Attachment]:
-        """Take over what a `tool_call` or `tool_call_update` says; null and absent mean unchanged.
+        """Merge a `tool_call` or `tool_call_update`; null and absent members mean unchanged.
 
-        Of a request for permission (`asking`) the status is none. Returns what is to be set aside now.
+        The status of a permission request (`asking`) does not count. Returns the attachments to write now.
         """
         title = update.get("title")
         if isinstance(title, str) and title:
@@ -170,7 +172,7 @@ class ToolCallState:
         return attachments + self.output.add(self._stream.feed(data))
 
     def close_output(self) -> Clipped:
-        """The shell's output, whole or cut, once nothing follows."""
+        """The shell's output, whole or cut, at the end."""
         if self.output is None or self._stream is None:
             shown = unpacked(self.shown)
             if not isinstance(shown, str):
@@ -193,11 +195,11 @@ class ToolCallState:
 
     @property
     def weight(self) -> int:
-        """Bytes that its payloads take, but for those of the update that came last."""
+        """Bytes of its payloads, without those of the last update."""
         return sum(self._sizes.values()) + (0 if self.output is None else self.output.held)
 
     def pack(self) -> None:
-        """Measure what came last; what is large is kept as bytes."""
+        """Measure the last payloads; large ones are kept as bytes."""
         for field in self._unmeasured:
             body = dump(getattr(self, field))
             self._sizes[field] = len(body)
@@ -236,7 +238,7 @@ class ToolCallState:
 
     @property
     def ended(self) -> bool:
-        """Whether the agent says that the call is over."""
+        """Whether the agent reports the call as ended."""
         return self.status in {"completed", "failed"}
 
     def arguments(self) -> dict[str, Any]:
@@ -248,7 +250,7 @@ class ToolCallState:
 
     @property
     def has_output(self) -> bool:
-        """Whether it has given anything back yet."""
+        """Whether it has any output yet."""
         return bool(self.content or self.output or self.shown)
 
 
@@ -311,8 +313,11 @@ def action_event(call: ToolCallState, event_id: str, response_id: str) -> Record
 
 
 def end_events(call: ToolCallState, ending: Ending, ids: Iterable[str]) -> list[Recorded]:
-    """What closes a call, once: one event, or two for a call that was first shown as an ACP call and then
-    asked a person about, since then both its first events want their answer."""
+    """The events that close a call, once.
+
+    That is one event, or two for a call that was first shown as an ACP call and then asked a person: both
+    first events need a closing one.
+    """
     call.closed = True
     call.content = unpacked(call.content)
     names = iter(ids)
@@ -412,15 +417,15 @@ def _end_of_action(
 
 def _words_for(call: ToolCallState, ending: Ending) -> str | None:
     if ending is Ending.INTERRUPTED:
-        return "Interrupted: the turn ended before this tool call did; what it has done so far is not known."
+        return "Interrupted: the turn ended before this tool call did; its effects are unknown."
     if ending is Ending.REJECTED:
         return call.rejection or "User rejected the action"
     return None
 
 
 def output_text(call: ToolCallState) -> str | None:
-    """What a call gave back, as text: its text contents, else its raw output; None where its shell's output
-    is what it gave back."""
+    """The output of a call as text: its text contents, else its raw output; None if its shell output is
+    all."""
     blocks, left_out = call.blocks()
     texts = [text for block in blocks or [] if (text := _text_of(block))]
     if texts:
