@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from supervisor.acp import parse_update
-from supervisor.conversations.recording.tool_calls import Recorded
+from supervisor.conversations.recording.tool_calls import INTERRUPTED, Recorded
 from supervisor.conversations.recording.translate import Close, Delta, Opened, Title, Translator, Usage
 from supervisor.events import (
     ACPToolCallEvent,
@@ -308,6 +308,16 @@ def test_a_call_shown_before_it_asked_gets_both_its_answers() -> None:
     assert action.tool_call_id == shown.tool_call_id
 
 
+def test_shell_output_in_meta_is_output_for_core_clients() -> None:
+    t = translator(core=True)
+    feed(t, "tool_call", toolCallId="c", title="echo", status="in_progress")
+    for part in ("MARK", "ER\n"):
+        feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output_delta": {"data": part}})
+    (end,) = events(feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput={"exit": 0}))
+    assert isinstance(end, ObservationEvent)
+    assert [part.text for part in end.observation.content] == ["MARKER\n"]  # type: ignore[union-attr]
+
+
 def test_shell_output_in_meta_is_output() -> None:
     t = translator()
     feed(t, "tool_call", toolCallId="c", title="echo", status="in_progress")
@@ -395,3 +405,19 @@ def test_usage_and_title_are_no_events() -> None:
     ]
     assert feed(t, "session_info_update", title="T") == [Title("T")]
     assert feed(t, "user_message_chunk", content={"type": "text", "text": "echo"}) == []
+
+
+@pytest.mark.parametrize("core", [False, True])
+def test_an_interrupted_call_keeps_what_its_shell_gave_back(core: bool) -> None:
+    t = translator(core=core)
+    feed(t, "tool_call", toolCallId="c", title="make", kind="execute", status="in_progress")
+    feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output_delta": {"data": "half of it"}})
+    (end,) = events(t.end_turn(Close.MESSAGE))
+    if core:
+        assert isinstance(end, AgentErrorEvent)
+        assert end.error == f"{INTERRUPTED} half of it"
+    else:
+        assert isinstance(end, ACPToolCallEvent)
+        assert end.is_error
+        assert end.content is not None
+        assert [block["content"]["text"] for block in end.content] == ["half of it", INTERRUPTED]

@@ -13,7 +13,7 @@ can refer to it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -53,6 +53,10 @@ OUTPUT_BYTES: Final = PAYLOAD_BYTES
 
 BLOCKS_MAX: Final = 1_000
 """Blocks of content that an event has: a person reads no more of one call."""
+
+INTERRUPTED: Final = "Interrupted: this tool call did not end. What it has done so far is unknown."
+"""What is said of a call that nobody closed: neither the agent before its turn ended, nor anybody before the
+server died. The end of the turn has the reason."""
 
 FOLDED_BYTES: Final = 2 * 1024
 """What is kept in memory of each payload of a call that has to make room, bytes. Two thousand such calls take
@@ -310,32 +314,105 @@ def action_event(call: ToolCallState, event_id: str, response_id: str) -> Record
     )
 
 
-def end_events(call: ToolCallState, ending: Ending, ids: Iterable[str]) -> list[Recorded]:
+def end_events(call: ToolCallState, ending: Ending, ids: Iterator[str]) -> list[Recorded]:
     """What closes a call, once: one event, or two for a call that was first shown as an ACP call and then
     asked a person about, since then both its first events want their answer."""
     call.closed = True
     call.content = unpacked(call.content)
-    names = iter(ids)
     closing: list[Recorded] = []
     output = call.close_output()
+    if ending is Ending.INTERRUPTED:
+        return _interrupted(call, ids, output)
     if call.action_id is not None:
-        closing.append(_end_of_action(call, call.action_id, ending, next(names), output))
+        closing.append(_end_of_action(call, call.action_id, ending, next(ids), output))
     if call.form is Form.ACP:
-        closing.append(_end_of_acp(call, ending, next(names), output))
+        closing.append(_end_of_acp(call, ending, next(ids), output))
     return closing
 
 
-def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clipped) -> Recorded:
+def _interrupted(call: ToolCallState, ids: Iterator[str], output: Clipped) -> list[Recorded]:
+    """What closes a call that did not end, with what it gave back until then."""
+    closing: list[Recorded] = []
+    if call.action_id is not None:
+        event_id = next(ids)
+        given = _given_back(call, event_id, output)
+        event = interrupted_action(event_id, call.tool_name, call.call_id, given.value)
+        closing.append(Recorded(event, given.attachments))
+    if call.form is Form.ACP:
+        event_id = next(ids)
+        raw_input, raw_output, content, attachments = _acp_payloads(call, event_id, output)
+        closing.append(
+            Recorded(
+                interrupted_acp(
+                    event_id,
+                    call.call_id,
+                    title=call.title or call.kind or "tool",
+                    tool_kind=call.kind,
+                    raw_input=raw_input,
+                    raw_output=raw_output,
+                    content=content,
+                ),
+                attachments,
+            )
+        )
+    return closing
+
+
+def interrupted_action(event_id: str, tool_name: str, call_id: str, output: str = "") -> AgentErrorEvent:
+    """The end of a call that did not end, where its first event is an ActionEvent."""
+    return AgentErrorEvent(
+        id=event_id, tool_name=tool_name, tool_call_id=call_id, error=f"{INTERRUPTED} {output}".strip()
+    )
+
+
+def interrupted_acp(
+    event_id: str,
+    call_id: str,
+    *,
+    title: str,
+    tool_kind: str | None,
+    raw_input: Any,
+    raw_output: Any = None,
+    content: Sequence[Any] | None,
+) -> ACPToolCallEvent:
+    """The end of a call that did not end, where its first event is an ACPToolCallEvent. `content` is what it
+    gave back until then, as clients read it."""
+    return ACPToolCallEvent(
+        id=event_id,
+        tool_call_id=call_id,
+        title=title,
+        status="failed",
+        tool_kind=tool_kind,
+        raw_input=raw_input,
+        raw_output=raw_output,
+        content=(*(content or ()), text_block(INTERRUPTED)),
+        is_error=True,
+    )
+
+
+def _acp_payloads(
+    call: ToolCallState, event_id: str, output: Clipped
+) -> tuple[Any, Any, tuple[Any, ...] | None, tuple[Attachment, ...]]:
+    """Input, output and content of an ACP call that is over, and what was cut out of them. `output` is its
+    shell's, which is content where the agent gave no other text."""
     given = clip_payload(call.raw_input, f"{event_id}-input", PAYLOAD_BYTES, call.originals)
     raw = clip_payload(call.raw_output, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
-    said = _words_for(call, ending)
     more: list[str] = []
     attachments: tuple[Attachment, ...] = ()
-    if said is not None:
-        more = [said]
-    elif output.value and not _has_text(call.blocks()[0]):
+    if output.value and not _has_text(call.blocks()[0]):
         more, attachments = [output.value], output.attachments
     content = _content(call, more, event_id)
+    attachments = (*given.attachments, *raw.attachments, *attachments, *content.attachments)
+    blocks = None if content.value is None else tuple(content.value)
+    return given.value, raw.value, blocks, attachments
+
+
+def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clipped) -> Recorded:
+    if ending is Ending.REJECTED:
+        output = Clipped("")
+    raw_input, raw_output, content, attachments = _acp_payloads(call, event_id, output)
+    if ending is Ending.REJECTED:
+        content = (*(content or ()), text_block(_rejection(call)))
     failed = ending is not Ending.COMPLETED
     return Recorded(
         ACPToolCallEvent(
@@ -344,12 +421,12 @@ def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clip
             title=call.title or call.kind or "tool",
             status="failed" if failed else "completed",
             tool_kind=call.kind,
-            raw_input=given.value,
-            raw_output=raw.value,
-            content=content.value,
+            raw_input=raw_input,
+            raw_output=raw_output,
+            content=content,
             is_error=failed,
         ),
-        (*given.attachments, *raw.attachments, *attachments, *content.attachments),
+        attachments,
     )
 
 
@@ -379,11 +456,10 @@ def _end_of_action(
                 tool_name=call.tool_name,
                 tool_call_id=call.call_id,
                 action_id=action_id,
-                rejection_reason=call.rejection or "User rejected the action",
+                rejection_reason=_rejection(call),
             )
         )
-    said = output_text(call)
-    text = output if said is None else clip_payload(said, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
+    text = _given_back(call, event_id, output)
     if ending is Ending.COMPLETED:
         return Recorded(
             ObservationEvent(
@@ -398,39 +474,34 @@ def _end_of_action(
             ),
             text.attachments,
         )
-    why = _words_for(call, ending)
     return Recorded(
         AgentErrorEvent(
             id=event_id,
             tool_name=call.tool_name,
             tool_call_id=call.call_id,
-            error=f"{why} {text.value}".strip() if why else (text.value or "The tool call failed."),
+            error=text.value or "The tool call failed.",
         ),
         text.attachments,
     )
 
 
-def _words_for(call: ToolCallState, ending: Ending) -> str | None:
-    if ending is Ending.INTERRUPTED:
-        return "Interrupted: the turn ended before this tool call did; what it has done so far is not known."
-    if ending is Ending.REJECTED:
-        return call.rejection or "User rejected the action"
-    return None
+def _rejection(call: ToolCallState) -> str:
+    return call.rejection or "User rejected the action"
 
 
-def output_text(call: ToolCallState) -> str | None:
-    """What a call gave back, as text: its text contents, else its raw output; None where its shell's output
-    is what it gave back."""
+def _given_back(call: ToolCallState, event_id: str, output: Clipped) -> Clipped:
+    """What a call gave back, as text within its bounds: its text contents, else its shell's `output`, else
+    its raw output."""
     blocks, left_out = call.blocks()
     texts = [text for block in blocks or [] if (text := _text_of(block))]
     if texts:
-        return "\n".join([*texts, f"[{left_out} blocks cut]"] if left_out else texts)
-    raw = unpacked(call.raw_output)
-    if call.output or call.shown:
-        return None
-    if raw is None:
-        return ""
-    return raw if isinstance(raw, str) else dump(raw).decode()
+        said: Any = "\n".join([*texts, f"[{left_out} blocks cut]"] if left_out else texts)
+    elif output.value:
+        return output
+    else:
+        said = unpacked(call.raw_output)
+    text = said if isinstance(said, str) else "" if said is None else dump(said).decode()
+    return clip_payload(text, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
 
 
 def _text_of(block: Any) -> str:
