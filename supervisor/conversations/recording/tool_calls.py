@@ -392,7 +392,7 @@ def interrupted_acp(
 
 def _acp_payloads(
     call: ToolCallState, event_id: str, output: Clipped
-) -> tuple[Any, Any, tuple[Any, ...] | None, tuple[Attachment, ...]]:
+) -> tuple[Any, Any, Any, tuple[Attachment, ...]]:
     """Input, output and content of an ACP call that is over, and what was cut out of them. `output` is its
     shell's, which is content where the agent gave no other text."""
     given = clip_payload(call.raw_input, f"{event_id}-input", PAYLOAD_BYTES, call.originals)
@@ -403,8 +403,7 @@ def _acp_payloads(
         more, attachments = [output.value], output.attachments
     content = _content(call, more, event_id)
     attachments = (*given.attachments, *raw.attachments, *attachments, *content.attachments)
-    blocks = None if content.value is None else tuple(content.value)
-    return given.value, raw.value, blocks, attachments
+    return given.value, raw.value, content.value, attachments
 
 
 def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clipped) -> Recorded:
