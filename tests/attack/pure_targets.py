@@ -211,7 +211,8 @@ async def updates(random: Random) -> None:
         if random.random() < 0.1:
             with contextlib.suppress(RpcError):
                 request = schema.parse_permission(_read(mutator.text([seeds.PERMISSION])))
-                outs += translator.ask(request.tool_call.raw)[1]
+                key, _, told = translator.requested(request.tool_call.raw)
+                outs += told + translator.ask(key)
     outs += translator.end_turn(random.choice(list(Close)), random.choice((None, "a note")))
     for out in outs:
         if isinstance(out, Recorded):

@@ -23,7 +23,7 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.turn import Turn, outcome_of
 from supervisor.conversations.turns import permissions
-from supervisor.events import Event, ImageContent, Message, TextContent, Vocabulary
+from supervisor.events import Event, ImageContent, Message, SecurityRisk, TextContent, Vocabulary
 from supervisor.settings import AgentSettings
 
 
@@ -105,7 +105,7 @@ def test_a_standing_permission_is_never_given_without_a_person() -> None:
     ],
 )
 def test_who_is_asked(policy: dict[str, Any], risk: str, asks: bool) -> None:
-    assert permissions.asks_a_person(policy, risk) is asks
+    assert permissions.asks_a_person(policy, SecurityRisk(risk)) is asks
 
 
 def test_cost_is_cumulative_and_a_decrease_is_a_new_count() -> None:

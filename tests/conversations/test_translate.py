@@ -43,6 +43,11 @@ def think(t: Translator, text: str) -> list[Any]:
     return feed(t, "agent_thought_chunk", content={"type": "text", "text": text})
 
 
+def ask(t: Translator, tool_call: dict[str, Any]) -> tuple[str, list[Any]]:
+    key, _, outs = t.requested(tool_call)
+    return key, outs + t.ask(key)
+
+
 def events(outs: list[Any]) -> list[Event]:
     return [out.event for out in outs if isinstance(out, Recorded)]
 
@@ -264,7 +269,7 @@ def test_a_call_that_asks_is_an_action_in_either_vocabulary(core: bool) -> None:
     assert (
         feed(t, "tool_call_update", toolCallId="c", status="in_progress", rawInput={"command": "rm x"}) == []
     )
-    key, outs = t.ask({"toolCallId": "c", "title": "rm x", "status": "pending"})
+    key, outs = ask(t, {"toolCallId": "c", "title": "rm x", "status": "pending"})
     (action,) = events(outs)
     assert isinstance(action, ActionEvent)
     assert action.action == MCPToolAction(data={"command": "rm x"})
@@ -277,7 +282,7 @@ def test_a_call_that_asks_is_an_action_in_either_vocabulary(core: bool) -> None:
 def test_a_permission_without_a_call_before_it_opens_the_call() -> None:
     t = translator(confirming=True)
     say(t, "May I?")
-    _, outs = t.ask({"toolCallId": "w", "title": "write", "kind": "edit", "rawInput": {"p": "x"}})
+    _, outs = ask(t, {"toolCallId": "w", "title": "write", "kind": "edit", "rawInput": {"p": "x"}})
     message, action = events(outs)
     assert text_of(message) == "May I?"
     assert isinstance(action, ActionEvent)
@@ -285,7 +290,7 @@ def test_a_permission_without_a_call_before_it_opens_the_call() -> None:
 
 def test_a_rejected_call_is_closed_at_once_and_only_once() -> None:
     t = translator(confirming=True)
-    key, outs = t.ask({"toolCallId": "c", "title": "rm", "rawInput": {}})
+    key, outs = ask(t, {"toolCallId": "c", "title": "rm", "rawInput": {}})
     (action,) = events(outs)
     (reject,) = events(t.reject(key, "not that"))
     assert isinstance(reject, UserRejectObservation)
@@ -300,7 +305,7 @@ def test_a_call_shown_before_it_asked_gets_both_its_answers() -> None:
     feed(t, "tool_call", toolCallId="c", title="x", status="in_progress")
     (shown,) = events(t.release())
     assert isinstance(shown, ACPToolCallEvent)
-    _, outs = t.ask({"toolCallId": "c"})
+    _, outs = ask(t, {"toolCallId": "c"})
     (action,) = events(outs)
     closing = events(feed(t, "tool_call_update", toolCallId="c", status="completed"))
     assert [event.kind for event in closing] == ["ObservationEvent", "ACPToolCallEvent"]

@@ -21,6 +21,7 @@ import attrs
 from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.recording.attachments import JSON, Attachment, Original, Originals
 from supervisor.conversations.recording.gather import Gathered
+from supervisor.conversations.recording.risk import leads_out, risk_of
 from supervisor.conversations.recording.truncation import (
     PAYLOAD_BYTES,
     Clipped,
@@ -39,6 +40,7 @@ from supervisor.events import (
     MCPToolObservation,
     MessageToolCall,
     ObservationEvent,
+    SecurityRisk,
     TextContent,
     UserRejectObservation,
     new_event_id,
@@ -88,7 +90,10 @@ class ToolCallState:
     """One tool call: the latest of every field that its updates carried.
 
     `call_id` is unique within the conversation (agents reuse theirs across sessions), `agent_call_id` the
-    agent's own. `started_id` is the id of its first event once that has been recorded.
+    agent's own. `started_id` is the id of its first event once that has been recorded, `action_id` that of
+    its ActionEvent, if it has one, and `told_risk` the risk in there.
+
+    `workspace` is the directory of the conversation; `outside` tells that the call is about a file beyond it.
 
     `shown` is a shell's output as the agent repeats it whole, `output` what it adds to it piece by piece.
     Payloads are looked at again only when another call has its turn (`pack`): an agent that sends the whole
@@ -100,6 +105,8 @@ class ToolCallState:
     mint: Callable[[], str] = new_event_id
     mask: Masker = NOTHING
     originals: Originals = attrs.field(factory=Originals)
+    workspace: str = "/"
+    outside: bool = False
     title: str = ""
     name: str | None = None
     kind: str | None = None
@@ -112,6 +119,7 @@ class ToolCallState:
     form: Form | None = None
     started_id: str | None = None
     action_id: str | None = None
+    told_risk: SecurityRisk = SecurityRisk.UNKNOWN
     rejection: str | None = None
     closed: bool = False
     _stream: StreamMask | None = None
@@ -139,6 +147,7 @@ class ToolCallState:
             value = update.get(field)
             if isinstance(value, str) and value and not (asking and field == "status"):
                 setattr(self, field, cut(value, NAME_CHARS))
+        self.outside = self.outside or leads_out(update, self.workspace)
         for key, field in PAYLOADS:
             value = update.get(key)
             if value is not None and (field != "content" or isinstance(value, list)):
@@ -239,6 +248,11 @@ class ToolCallState:
         return self.name or self.kind or "tool"
 
     @property
+    def risk(self) -> SecurityRisk:
+        """How risky it is, as far as the agent has described it by now."""
+        return risk_of(self.kind, outside=self.outside)
+
+    @property
     def ended(self) -> bool:
         """Whether the agent says that the call is over."""
         return self.status in {"completed", "failed"}
@@ -294,6 +308,7 @@ def action_event(call: ToolCallState, event_id: str, response_id: str) -> Record
         call.form = Form.ACTION
         call.started_id = event_id
     call.action_id = event_id
+    call.told_risk = call.risk
     return Recorded(
         ActionEvent(
             id=event_id,
@@ -308,6 +323,7 @@ def action_event(call: ToolCallState, event_id: str, response_id: str) -> Record
                 origin="completion",
             ),
             llm_response_id=response_id,
+            security_risk=call.risk,
             summary=call.title[:200] or None,
         ),
         given.attachments,

@@ -50,6 +50,7 @@ from supervisor.events import (
     MessageEvent,
     MessageToolCall,
     ObservationEvent,
+    SecurityRisk,
     TextContent,
     new_event_id,
 )
@@ -145,7 +146,8 @@ class Translator:
     `core` chooses the vocabulary of tool calls, `confirming` whether calls may wait for a person, and
     `session` counts the agent sessions of the conversation, so that call ids stay unique across them. `mask`
     keeps secrets out of streamed text, also where they are split: the end of a piece that may be the
-    beginning of one waits for the next piece. `originals` says how much may be set aside of what is too large
+    beginning of one waits for the next piece. `workspace` is the directory that calls are judged by
+    (`risk.py`). `originals` says how much may be set aside of what is too large
     for an event.
 
     What it holds in memory is bounded, whatever the agent sends: see the constants here and in `calls`,
@@ -158,6 +160,7 @@ class Translator:
     mint: Callable[[], str] = new_event_id
     mask: Masker = NOTHING
     originals: Originals = attrs.field(factory=Originals)
+    workspace: str = "/"
     _segment: _Segment | None = None
     _calls: dict[str, ToolCallState] = attrs.field(factory=dict)
     _held: list[ToolCallState] = attrs.field(factory=list)
@@ -345,6 +348,7 @@ class Translator:
             mint=self.mint,
             mask=self.mask,
             originals=self.originals,
+            workspace=self.workspace,
         )
         self._calls[agent_id] = call
         self._held.append(call)
@@ -422,18 +426,28 @@ class Translator:
 
     # -- permissions --------------------------------------------------------------------------------
 
-    def ask(self, tool_call: Mapping[str, Any]) -> tuple[str, list[Out]]:
-        """A call waits for a person: it is an ActionEvent now. Returns the key by which `reject` finds it."""
+    def requested(self, tool_call: Mapping[str, Any]) -> tuple[str, SecurityRisk, list[Out]]:
+        """A permission is asked for: what the request says of its call is kept. Returns the key by which
+        `ask`, `allowed` and `reject` find the call, and the risk to judge it by."""
         call = self._note_request(tool_call)
+        if self.confirming and call.action_id is not None and call.told_risk is not call.risk:
+            # Its event is written, and it is described otherwise now: what it is judged by is told apart.
+            self._state("action_risk", {"action_id": call.action_id, "security_risk": call.risk}, always=True)
+            call.told_risk = call.risk
+        return call.agent_call_id, call.risk, self._drain()
+
+    def ask(self, key: str) -> list[Out]:
+        """A call waits for a person: it is an ActionEvent now, with its risk."""
+        call = self._calls[key]
         if call in self._held:
             self._held.remove(call)
         if call.action_id is None:
             self._outs.append(action_event(call, self.mint(), self._response()))
-        return call.agent_call_id, self._drain()
+        return self._drain()
 
-    def allowed(self, tool_call: Mapping[str, Any]) -> list[Out]:
-        """A call was allowed without a person: what the request says of it is kept."""
-        call = self._note_request(tool_call)
+    def allowed(self, key: str) -> list[Out]:
+        """A call was allowed without a person."""
+        call = self._calls[key]
         if call in self._held:
             self._start(call)
         return self._drain()

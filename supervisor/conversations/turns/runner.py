@@ -29,7 +29,7 @@ from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
 from supervisor.conversations.turns.cancelling import CancelLadder
 from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.conversations.turns.incoming import Incoming
-from supervisor.conversations.turns.permissions import Permissions, asks_a_person
+from supervisor.conversations.turns.permissions import Permissions, may_ask
 from supervisor.conversations.turns.prompting import Prompting
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.turns import Turns
@@ -308,7 +308,8 @@ def _translator(recorder: Recorder, allowance: Allowance) -> Translator:
     record = recorder.record
     return Translator(
         core=not recorder.extended,
-        confirming=asks_a_person(record.confirmation_policy),
+        confirming=may_ask(record.confirmation_policy),
         session=max(0, record.sessions - 1),
         originals=Originals(allowance, kept=record.blob_bytes),
+        workspace=record.working_dir,
     )
