@@ -211,6 +211,7 @@ class Runner:
             self._queue.wanted = False  # cancelled: nothing is taken up any more
             raise
         finally:
+            self._turns.leave()
             self._nursery = self._scope = self._done = None
             self._begun = trio.Event()
             self.agent.leave()
