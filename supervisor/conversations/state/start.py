@@ -10,7 +10,7 @@ from supervisor.events import Message, Vocabulary
 from supervisor.settings import AgentSettings
 
 MAX_ITERATIONS_DEFAULT = 500
-"""Turns after which clients expect a conversation to give up; the value that they send themselves."""
+"""Turns that one run takes up; the value that clients send themselves."""
 
 
 def never_confirm() -> dict[str, Any]:
@@ -24,7 +24,8 @@ class StartRequest:
 
     `agent` is None when the request leaves the choice to the server's settings; `spelled_out` tells that
     the request named the agent itself (as `agent`, `agent_settings` or `agent_profile_id`), which decides
-    the vocabulary where neither the request nor the server forces one. `extra` holds what is only echoed
+    the vocabulary where neither the request nor the server forces one. `max_iterations` bounds the messages
+    that one run takes up; `stuck_detection` is only echoed: no external agent is looked at for loops. `extra` holds what is only echoed
     (hook_config, client_tools, tool_module_qualnames ...). `secrets` maps names to plain values or to
     references that the caller has already resolved to values.
     """

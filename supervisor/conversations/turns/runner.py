@@ -59,6 +59,7 @@ class Runner:
         self._begun = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._reviving = 0
+        self._turns_before = 0
         self._start_scope: trio.CancelScope | None = None
         # What it works with; each knows those above it that it needs:
         translator = _translator(recorder, context.allowance)
@@ -92,8 +93,10 @@ class Runner:
         return self._permissions.waiting
 
     def want(self) -> None:
-        """Take up the queue. Idempotent; starts the task when there is none."""
+        """Take up the queue, `max_iterations` messages of it from now on. Idempotent; starts the task when there
+        is none."""
         self._queue.wanted = True
+        self._turns_before = self._queue.turns
         if self._queue.waiting and self._queue.turn is None:
             self.reports.status(
                 ExecutionStatus.RUNNING
@@ -252,6 +255,9 @@ class Runner:
         if is_command(item.message, prompt.MCP_COMMAND):
             await self._show_mcp(item)
             return
+        if self._queue.turns - self._turns_before >= self._record.max_iterations:
+            self.reports.run_failed(_too_many_turns(self._record.max_iterations))
+            return
         with trio.CancelScope() as starting:
             self._start_scope = starting
             try:
@@ -303,6 +309,17 @@ class Runner:
             running = None if run is None or not run.usable else (run.plan.mounting, run.mounted)
             text = mounting.overview(running, now)
         self._turns.answered(item, text)
+
+
+def _too_many_turns(most: int) -> AgentFailure:
+    return AgentFailure(
+        "MaxIterationsReached",
+        f"The run took up {most} messages, as many as its max_iterations allows; more wait. "
+        "Run the conversation again to go on with them.",
+        retryable=True,
+        user_action="retry",
+        kind="config",
+    )
 
 
 def _translator(recorder: Recorder, allowance: Allowance) -> Translator:
