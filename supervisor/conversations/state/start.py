@@ -25,8 +25,8 @@ class StartRequest:
     `agent` is None when the request leaves the choice to the server's settings; `spelled_out` tells that
     the request named the agent itself (as `agent`, `agent_settings` or `agent_profile_id`), which decides
     the vocabulary where neither the request nor the server forces one. `max_iterations` bounds the messages
-    that one run takes up; `stuck_detection` is only echoed: no external agent is looked at for loops. `extra` holds what is only echoed
-    (hook_config, client_tools, tool_module_qualnames ...). `secrets` maps names to plain values or to
+    that one run takes up. `stuck_detection` is only echoed: no external agent is looked at for loops; so is
+    `extra` (hook_config, client_tools, tool_module_qualnames ...). `secrets` maps names to plain values or to
     references that the caller has already resolved to values.
     """
 

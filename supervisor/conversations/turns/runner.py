@@ -93,8 +93,8 @@ class Runner:
         return self._permissions.waiting
 
     def want(self) -> None:
-        """Take up the queue, `max_iterations` messages of it from now on. Idempotent; starts the task when there
-        is none."""
+        """Take up the queue, from now on `max_iterations` messages of it. Idempotent; starts the task when
+        there is none."""
         self._queue.wanted = True
         self._turns_before = self._queue.turns
         if self._queue.waiting and self._queue.turn is None:
