@@ -25,7 +25,7 @@ ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to l
 def read_host(text: str) -> str:
     """A host name or address. Raises ValueError."""
     if not text or any(character.isspace() for character in text):
-        raise ValueError(f"{text!r} is no host name or address")
+        raise ValueError(f"{text!r} is not a host name or an address")
     return text
 
 
@@ -34,9 +34,9 @@ def read_port(text: str) -> int:
     try:
         port = int(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no port number") from None
+        raise ValueError(f"{text!r} is not a port number; give one from 0 to 65535") from None
     if not 0 <= port <= 65535:
-        raise ValueError(f"{port} is not between 0 and 65535")
+        raise ValueError(f"{text!r} is not a port number; give one from 0 to 65535")
     return port
 
 
@@ -99,7 +99,7 @@ def session_keys(env: Mapping[str, str]) -> tuple[str, ...]:
         except ValueError:
             values = None
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise ValueError("OH_SESSION_API_KEYS is no JSON array of strings")
+            raise ValueError("OH_SESSION_API_KEYS is not a JSON array of strings")
         keys += values
     keys += [value for name, value in env.items() if re.fullmatch(r"OH_SESSION_API_KEYS_\d+", name)]
     keys += [env.get("OSTLER_SESSION_API_KEY", ""), env.get("SESSION_API_KEY", "")]

@@ -7,7 +7,7 @@ from functools import cache
 from quart import Request, Response, request
 from quart_trio import QuartTrio
 
-from gateway import errors
+from gateway import docs, errors
 from gateway.address import KEY_HEADER
 from gateway.auth import from_authorization, from_header, is_known
 from gateway.connection import current
@@ -67,6 +67,7 @@ def create_app(services: Services) -> QuartTrio:
         *McpRoutes(services).routes(),
     )
     register(app, routes)
+    docs.install(app)
 
     async def events_socket(conversation_id: str) -> Response | None:
         return await serve(services, conversation_id, EventsDialect.of)
@@ -92,9 +93,9 @@ def _guard(app: QuartTrio, services: Services) -> None:
         # By the route, not by the path: other spellings of a path may lead to the same route.
         rule = API if request.url_rule is None else request.url_rule.rule
         if rule not in PROBES and not hosts.allows(request.headers.get("Host")):
-            raise ApiError(421, "This server is not known by that name; OSTLER_ALLOWED_HOSTS may add it")
+            raise ApiError(421, "Host not allowed. Add it to OSTLER_ALLOWED_HOSTS.")
         if not keys and request.method not in SAFE and not cors.may_act(request.headers):
-            raise ApiError(403, "Pages of that origin may change nothing; OSTLER_CORS_ORIGINS may add it")
+            raise ApiError(403, "Origin not allowed. Add it to OSTLER_CORS_ORIGINS.")
         if rule.startswith(API):
             services.activity.touch()
         elif rule != METRICS:

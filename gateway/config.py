@@ -22,12 +22,25 @@ from gateway.address import (
     read_port,
     session_keys,
 )
-from gateway.parsing import ConfigError, directory, flag, pick, positive_float, positive_int
+from gateway.parsing import (
+    ConfigError,
+    directory,
+    keyring_allowed,
+    pick,
+    positive_float,
+    positive_int,
+    switch,
+    whole_number,
+)
 from gateway.supervision import load_supervision
 from supervisor.agents.descriptors import Shares, shares
 from supervisor.agents.descriptors import limit as descriptor_limit
+from supervisor.agents.environment import SANDBOX_DECLARATION
 from supervisor.agents.levels import Level
 from supervisor.agents.levels import parse as parse_level
+from supervisor.agents.lifeline import NO_WARDEN_VARIABLE
+from supervisor.agents.prctl import ATTACHABLE_VARIABLE
+from supervisor.agents.warden import BUDGET, BUDGET_VARIABLE
 from supervisor.composition import Supervision
 from supervisor.events.model import Vocabulary
 from supervisor.journal.store import BUSY_TIMEOUT
@@ -84,10 +97,6 @@ HOST_PATTERN: Final = re.compile(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.
 def max_connections() -> int:
     """The share of connections in the files that this process may open."""
     return shares(descriptor_limit()).connections
-
-
-KEYRING_CHOICES = {"auto": True, "off": False}
-"""Whether the OS keyring is used where there is one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -151,9 +160,12 @@ def load_config(
         try:
             re.compile(regex)
         except re.error as error:
-            raise ConfigError(f"OSTLER_CORS_ORIGIN_REGEX is no regular expression: {error}") from None
+            raise ConfigError(f"OSTLER_CORS_ORIGIN_REGEX is not a regular expression: {error}") from None
     address = pick(env, "OSTLER_HOST", read_host, DEFAULT_HOST, argument=host, option="--host")
-    allow_open = pick(env, "OSTLER_ALLOW_OPEN", flag, False)
+    allow_open = switch(env, "OSTLER_ALLOW_OPEN")
+    for variable in (ATTACHABLE_VARIABLE, NO_WARDEN_VARIABLE, SANDBOX_DECLARATION):
+        switch(env, variable)  # they are looked at elsewhere; what is not a boolean is an error here
+    pick(env, BUDGET_VARIABLE, whole_number, BUDGET)  # the warden's
     if not keys and not allow_open and not _for_this_machine(address):
         raise ConfigError(f"{'OSTLER_HOST' if host is None else '--host'}: {open_refusal(address)}")
     wanted: int | None = None
@@ -173,7 +185,7 @@ def load_config(
         session_api_keys=keys,
         allow_open=allow_open,
         allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", _hosts, ()),
-        keyring=pick(env, "OSTLER_KEYRING", _keyring, True),
+        keyring=keyring_allowed(env),
         event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
         containment=pick(
             env, "OSTLER_CONTAINMENT", parse_level, None, argument=containment, option="--containment"
@@ -226,9 +238,3 @@ def _for_this_machine(host: str) -> bool:
     except (OSError, UnicodeError):
         return True
     return all(is_loopback(str(entry[4][0])) for entry in found)
-
-
-def _keyring(text: str) -> bool:
-    if text not in KEYRING_CHOICES:
-        raise ValueError(f"{text!r} is neither {' nor '.join(KEYRING_CHOICES)}")
-    return KEYRING_CHOICES[text]

@@ -1,69 +1,120 @@
-"""The interface description as one page of HTML that needs nothing from anywhere else."""
+"""The interface description for people: Swagger UI, shipped with Ostler (scripts/vendor-docs).
+
+The page and what it loads need no key, since they are the same for everybody; what is tried out there does.
+All of it comes from here, and its Content-Security-Policy lets the browser ask nobody else.
+"""
 
 from __future__ import annotations
 
-from html import escape
-from typing import Any
+import hashlib
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
 
-import orjson
+import attrs
+import trio
+from quart import Request, Response, request
+from quart_trio import QuartTrio
 
-STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem}
-body{color:#222;background:#fff}
-code,pre{font:13px/1.45 ui-monospace,monospace}pre{background:#f5f5f2;padding:.7rem;overflow:auto}
-h2{margin-top:2.2rem}details{border:1px solid #ddd;border-radius:4px;margin:.4rem 0;padding:.35rem .7rem}
-summary{cursor:pointer}summary b{display:inline-block;min-width:4.2rem}table{border-collapse:collapse}
-td{padding:.15rem .9rem .15rem 0;vertical-align:top}a{color:#06c}
-@media(prefers-color-scheme:dark){body{color:#ddd;background:#1b1b1b}pre{background:#262626}
-details{border-color:#444}a{color:#7ab8ff}}
-"""
+ASSETS: Final = Path(__file__).parent / "assets"
 
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""No inline scripts or styles, no other server, no frames."""
 
-def docs_page(description: bytes) -> str:
-    """Render an OpenAPI document."""
-    document = orjson.loads(description)
-    info = document["info"]
-    sections: dict[str, list[str]] = {}
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            tag = operation["tags"][0]
-            sections.setdefault(tag, []).append(_operation(method, path, operation))
-    schemas = "".join(
-        f'<details id="{escape(name)}"><summary><code>{escape(name)}</code></summary>'
-        f"{_json(schema)}</details>"
-        for name, schema in sorted(document["components"]["schemas"].items())
-    )
-    body = "".join(f"<h2>{escape(tag)}</h2>{''.join(parts)}" for tag, parts in sections.items())
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(info["title"])}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>'
-        f"<h1>{escape(info['title'])}</h1><p>Interface version {escape(info['version'])} &middot; "
-        f'<a href="/openapi.json">openapi.json</a></p><p>{escape(info["description"])}</p>{body}'
-        f"<h2>Schemas</h2>{schemas}</body></html>"
-    )
+PIECE_BYTES: Final = 16 * 1024
+"""Sent at once. A client that reads slowly holds this much, not the whole file."""
+
+READING: Final = trio.CapacityLimiter(1)
+"""For reading what is shipped: each file once."""
 
 
-def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
-    rows = "".join(
-        f"<tr><td><code>{escape(parameter['name'])}</code></td><td>{parameter['in']}</td>"
-        f"<td>{_json(parameter['schema'])}</td><td>{escape(parameter.get('description', ''))}</td></tr>"
-        for parameter in operation.get("parameters", ())
-    )
-    parts = [f"<table>{rows}</table>"] if rows else []
-    if "requestBody" in operation:
-        parts.append("<p>Body</p>" + _content(operation["requestBody"]))
-    for status, response in operation["responses"].items():
-        parts.append(f"<p>{escape(status)} {escape(response['description'])}</p>{_content(response)}")
-    return (
-        f"<details><summary><b>{escape(method.upper())}</b> <code>{escape(path)}</code> &nbsp; "
-        f"{escape(operation['summary'])}</summary>{''.join(parts)}</details>"
-    )
+@attrs.frozen
+class Asset:
+    """A file that is shipped: its place below ASSETS, and as what it is sent. `.gz` is sent as gzip."""
+
+    file: str
+    media_type: str
 
 
-def _content(holder: dict[str, Any]) -> str:
-    return "".join(_json(media.get("schema", {})) for media in holder.get("content", {}).values())
+PAGE: Final = Asset("docs.html", "text/html; charset=utf-8")
+
+LOADED: Final[Mapping[str, Asset]] = {
+    "start.js": Asset("start.js", "text/javascript; charset=utf-8"),
+    "swagger-ui-bundle.js": Asset("swagger-ui/swagger-ui-bundle.js.gz", "text/javascript; charset=utf-8"),
+    "swagger-ui.css": Asset("swagger-ui/swagger-ui.css.gz", "text/css; charset=utf-8"),
+}
+"""What the page loads from /docs/."""
 
 
-def _json(schema: dict[str, Any]) -> str:
-    text = escape(orjson.dumps(schema, option=orjson.OPT_INDENT_2).decode())
-    return f"<pre>{text}</pre>"
+@attrs.frozen
+class Content:
+    """What a file holds, and the tag by which a browser's copy of it is known."""
+
+    data: bytes
+    tag: str
+
+
+@cache
+def content(file: str) -> Content:
+    """A file below ASSETS. Blocks the first time; kept, so that all who load it share it."""
+    data = (ASSETS / file).read_bytes()
+    return Content(data, hashlib.sha256(data).hexdigest()[:32])
+
+
+def install(app: QuartTrio) -> None:
+    """Serve what the page loads."""
+    for name, asset in LOADED.items():
+        path = f"/docs/{name}"
+
+        async def serve(asset: Asset = asset) -> Response:
+            return await respond(request, asset)
+
+        app.add_url_rule(path, endpoint=f"GET {path}", view_func=serve, provide_automatic_options=False)
+
+
+async def respond(asked: Request, asset: Asset) -> Response:
+    """A file that is shipped, or 304 where the browser has it.
+
+    A browser asks about its copy each time, so that an upgrade of Ostler counts at once.
+    """
+    found = await trio.to_thread.run_sync(content, asset.file, limiter=READING)
+    packed = asset.file.endswith(".gz")
+    unpack = packed and asked.accept_encodings.quality("gzip") <= 0
+    tag = f"{found.tag}-plain" if unpack else found.tag
+    headers = {
+        "Content-Security-Policy": POLICY,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+        "ETag": f'"{tag}"',
+    }
+    if packed:
+        headers["Vary"] = "Accept-Encoding"
+    if asked.if_none_match.contains_weak(tag):
+        response = Response(b"", status=304, headers=headers)
+        del response.headers["Content-Type"]
+        return response
+    if unpack:
+        return Response(_unpacked(found.data), content_type=asset.media_type, headers=headers)
+    if packed:
+        headers["Content-Encoding"] = "gzip"
+    headers["Content-Length"] = str(len(found.data))
+    return Response(_pieces(found.data), content_type=asset.media_type, headers=headers)
+
+
+async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), PIECE_BYTES):
+        yield data[start : start + PIECE_BYTES]
+
+
+async def _unpacked(data: bytes) -> AsyncIterator[bytes]:
+    """For the few clients that do not take gzip."""
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    while data:
+        yield unpacker.decompress(data, PIECE_BYTES)
+        data = unpacker.unconsumed_tail

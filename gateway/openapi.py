@@ -25,8 +25,17 @@ DESCRIPTION: Final = (
 
 
 SECURITY_SCHEMES: Final = {
-    "SessionKey": {"type": "apiKey", "in": "header", "name": KEY_HEADER},
-    "Bearer": {"type": "http", "scheme": "bearer"},
+    "SessionKey": {
+        "type": "apiKey",
+        "in": "header",
+        "name": KEY_HEADER,
+        "description": "A session key of the server. A server without session keys needs none.",
+    },
+    "Bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A session key, for what reads /metrics alone.",
+    },
 }
 """How a session key is presented; needed where the server has any. The second is for scrapers of figures."""
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from supervisor.switches import boolean, switched_on
+
 T = TypeVar("T")
 
 
@@ -46,8 +48,15 @@ def positive_int(text: str) -> int:
     """A whole number above zero. Raises ValueError."""
     value = int(text) if text.isascii() and text.isdigit() else 0
     if value <= 0:
-        raise ValueError(f"{text!r} is no positive whole number")
+        raise ValueError(f"{text!r} is not a positive whole number")
     return value
+
+
+def whole_number(text: str) -> int:
+    """A whole number, 0 included. Raises ValueError."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
 
 
 def positive_float(text: str) -> float:
@@ -57,18 +66,18 @@ def positive_float(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0.0 < value < float("inf"):
-        raise ValueError(f"{text!r} is no positive number of seconds")
+        raise ValueError(f"{text!r} is not a positive number of seconds")
     return value
 
 
-TRUE = frozenset({"1", "true", "yes", "on"})
-FALSE = frozenset({"0", "false", "no", "off"})
+def switch(env: Mapping[str, str], variable: str) -> bool:
+    """Whether the variable is on (supervisor/switches.py). Raises ConfigError, naming it."""
+    try:
+        return switched_on(env, variable)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
-def flag(text: str) -> bool:
-    """Yes or no. Raises ValueError."""
-    if text.lower() in TRUE:
-        return True
-    if text.lower() in FALSE:
-        return False
-    raise ValueError(f"{text!r} is neither 1 nor 0")
+def keyring_allowed(env: Mapping[str, str]) -> bool:
+    """Whether the OS keyring may be used: `auto`, nothing or a word for yes. Raises ConfigError."""
+    return pick(env, "OSTLER_KEYRING", lambda text: text.lower() == "auto" or boolean(text), True)

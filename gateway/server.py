@@ -215,6 +215,8 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     one of them from being opened (FORESEEN).
     """
     secrets = await open_secrets(config.state, environ, keyring=config.keyring)
+    if secrets.failure is not None:
+        log.error("stored secrets cannot be used", reason=str(secrets.failure))
     supervision, places = config.supervision, config.descriptors
     limits = attrs.evolve(supervision.limits, places=places.agents, terminals=places.terminals)
     private = [value for name, value in environ.items() if is_private(name)]

@@ -15,9 +15,9 @@ from gateway.config import Config
 from gateway.connection_limits import ConnectionLimits
 
 if TYPE_CHECKING:
+    from gateway.contract import Supervisor
     from gateway.mcp_jobs import McpJobs
     from supervisor.conversations.agent.launch import Launcher
-    from supervisor.conversations.supervisor import Supervisor
     from supervisor.credentials import SecretStore
     from supervisor.settings import AgentProfileStore, SettingsStore
 

@@ -23,7 +23,7 @@ from supervisor.conversations.recording.attachments import CONVERSATION_BYTES, T
 from supervisor.conversations.state.deadlines import Deadlines
 
 OFF: Final = "off"
-"""Turns a limit off."""
+"""Turns a limit off, in upper or lower case."""
 
 
 def load_supervision(env: Mapping[str, str]) -> Supervision:
@@ -67,11 +67,11 @@ def _deadlines(env: Mapping[str, str]) -> Deadlines:
 
 
 def _or_off_int(text: str) -> int | None:
-    return None if text == OFF else positive_int(text)
+    return None if text.lower() == OFF else positive_int(text)
 
 
 def _or_off_float(text: str) -> float | None:
-    return None if text == OFF else positive_float(text)
+    return None if text.lower() == OFF else positive_float(text)
 
 
 def _full(text: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import attrs
+import structlog
 import trio
 
 from supervisor.acp import MAX_FRAME_BYTES
@@ -45,6 +46,8 @@ from supervisor.settings import (
     StorageCipher,
 )
 from supervisor.state_directory import make_private
+
+log = structlog.get_logger(__name__)
 
 JOURNAL_FILE: Final = "journal.sqlite3"
 AGENTS_DIR: Final = "agents"
@@ -152,7 +155,10 @@ class Ostler:
 async def open_secrets(state: Path, environ: Mapping[str, str], *, keyring: bool) -> SecretStore:
     """The secret store of a state directory, which is made if need be. Raises StateRefused, OSError."""
     await trio.to_thread.run_sync(make_private, state)
-    return await SecretStore.open(state, environ, keyring=OsKeyring(environ) if keyring else None)
+    store = await SecretStore.open(state, environ, keyring=OsKeyring(environ) if keyring else None)
+    if store.failure is not None:
+        log.error("stored secrets cannot be used", reason=str(store.failure))
+    return store
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ A module may replace a fixture by one of its own of the same name.
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import structlog
 
@@ -16,6 +17,16 @@ pytest_plugins = [
     "tests.journal.harness",
 ]
 
+_configure = structlog.configure
+
+
+def configure(**settings: Any) -> None:
+    """Configure without a cache: a logger that has been used could not be captured any more."""
+    _configure(**(settings | {"cache_logger_on_first_use": False}))
+
+
+structlog.configure = configure  # what a server in this process calls, too
+
 # Tracebacks are plain: with local variables they would take seconds to draw.
 structlog.configure(
     processors=[
@@ -24,5 +35,6 @@ structlog.configure(
     ]
 )
 
-# Who runs tests in the background has Ctrl-C ignored, in all that is started from there, too.
+# Who runs tests in the background has Ctrl-C ignored, with nohup SIGHUP too: in all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)

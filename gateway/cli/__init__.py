@@ -42,8 +42,12 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
     variables = keys.take_variables(os.environ) if ours else {}
     lifeline: Lifeline | None = None
     try:
+        warden = ours and _needs_warden(arguments)
+    except ValueError as error:
+        return _fail(error, BAD_INPUT)
+    try:
         place = keys.find(arguments.keys_fd, arguments.keys_file, os.environ)
-        if ours and _wants_warden(arguments):
+        if warden:
             lifeline = _become_warden()
         # Not before: what the warden never had in its memory, nobody reads there.
         given = {**variables, **(place.read() if place is not None else {})}
@@ -98,10 +102,12 @@ def _hide_from_peers() -> None:
         hide_from_peers()
 
 
-def _wants_warden(arguments: argparse.Namespace) -> bool:
+def _needs_warden(arguments: argparse.Namespace) -> bool:
+    """Raises ValueError where the variable is not a boolean."""
     from supervisor.agents.lifeline import NO_WARDEN_VARIABLE, warden_possible
+    from supervisor.switches import switched_on
 
-    if arguments.no_warden or os.environ.get(NO_WARDEN_VARIABLE):
+    if switched_on(os.environ, NO_WARDEN_VARIABLE) or arguments.no_warden:
         return False
     containment = arguments.containment or os.environ.get("OSTLER_CONTAINMENT")
     return containment != "tree" and warden_possible()

@@ -21,7 +21,7 @@ from gateway.cli.findings import FAIL, OK, WARN, Finding, Findings, Machine
 from gateway.cli.text import one_line, size
 from gateway.config import load_config
 from gateway.keys import KeysError, find
-from gateway.parsing import ConfigError
+from gateway.parsing import ConfigError, keyring_allowed
 from supervisor.agents import NodeMissing, load_catalog
 from supervisor.agents.descriptors import UNLIMITED, shares
 from supervisor.agents.levels import Level, obstacle
@@ -29,6 +29,7 @@ from supervisor.agents.lifeline import NO_WARDEN_VARIABLE, warden_possible
 from supervisor.agents.node import HOW_TO_INSTALL, find_node, find_npm
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
 from supervisor.credentials.os_keyring import find_backend, plausible
+from supervisor.switches import switched_on
 
 GIGABYTE: Final = 1_000_000_000
 ROOM: Final = GIGABYTE
@@ -59,7 +60,7 @@ def configuration(machine: Machine) -> Findings:
             "configuration",
             FAIL,
             str(error),
-            "Change or unset the variable: docs/operations.md has them all.",
+            "Change or unset the variable: docs/configuration.md has them all.",
         )
         return
     yield Finding("configuration", OK, "the server's variables can be used")
@@ -117,13 +118,20 @@ def node(machine: Machine) -> Findings:
         yield Finding("npm", OK, npm[-1])
 
 
+def _keyring_allowed(machine: Machine) -> bool:
+    try:
+        return keyring_allowed(machine.env)
+    except ConfigError:  # the configuration has said so
+        return False
+
+
 def keyring(machine: Machine) -> Findings:
     """Where the key of the secrets is, or will be."""
     given = machine.given
     named = next((name for name in MASTER_KEYS if given.get(name)), None)
     if named is not None:
         yield Finding("keyring", OK, f"not needed: the key of the secrets is in {named}")
-    elif machine.env.get("OSTLER_KEYRING") == "off":
+    elif not _keyring_allowed(machine):
         yield Finding("keyring", OK, "not used (OSTLER_KEYRING=off): the key of the secrets is a file")
     elif not plausible(machine.env):
         yield Finding("keyring", OK, "there is none: the key of the secrets is the file master.key (0600)")
@@ -150,7 +158,7 @@ def secrets(machine: Machine) -> Findings:
         return
 
     async def read() -> int:
-        use = None if machine.env.get("OSTLER_KEYRING") == "off" else OsKeyring(machine.env)
+        use = OsKeyring(machine.env) if _keyring_allowed(machine) else None
         store = await SecretStore.open(machine.state, machine.given, keyring=use)
         return len(await store.list())
 
@@ -170,7 +178,10 @@ def secrets(machine: Machine) -> Findings:
 
 def containment(machine: Machine) -> Findings:
     """How strongly agents can be kept together."""
-    warden = warden_possible() and not machine.env.get(NO_WARDEN_VARIABLE)
+    try:
+        warden = warden_possible() and not switched_on(machine.env, NO_WARDEN_VARIABLE)
+    except ValueError:
+        return  # the configuration has said so
     reasons = {level: obstacle(level, warden=warden) for level in Level}
     possible = [level.value for level, reason in reasons.items() if reason is None]
     demanded = machine.env.get("OSTLER_CONTAINMENT") or "auto"
@@ -178,7 +189,7 @@ def containment(machine: Machine) -> Findings:
         yield Finding(
             "containment",
             FAIL,
-            f"{demanded} is demanded and cannot be had: {reason}",
+            f"{demanded!r} is demanded and unavailable: {reason}",
             "Unset OSTLER_CONTAINMENT.",
         )
     elif reasons[Level.WARDEN] is not None:
@@ -192,7 +203,7 @@ def containment(machine: Machine) -> Findings:
         yield Finding("containment", OK, ", ".join(possible))
     for level in (Level.CGROUP, Level.PIDNS):
         if reasons[level] is not None:
-            yield Finding(f"containment {level}", OK, f"cannot be had, and need not: {reasons[level]}")
+            yield Finding(f"containment {level}", OK, f"unavailable, and not required: {reasons[level]}")
 
 
 def state(machine: Machine) -> Findings:

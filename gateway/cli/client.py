@@ -75,7 +75,7 @@ class Server:
         except ValueError:
             port = -1
         if self.parts.scheme not in ("http", "https") or not self.parts.hostname or port == -1:
-            raise BadInput(f"{url!r} is no address of a server, such as http://127.0.0.1:8000")
+            raise BadInput(f"{url!r} is not the address of a server, such as http://127.0.0.1:8000")
         self.secure = self.parts.scheme == "https"
         self.host: str = self.parts.hostname
         self.port = port or (443 if self.secure else 80)
@@ -193,7 +193,7 @@ class Server:
         if status == 401:
             if self.key:
                 return f"the server at {self.url} does not know this key"
-            return f"the server at {self.url} wants a key; set OSTLER_API_KEY"
+            return f"the server at {self.url} requires a key; set OSTLER_API_KEY"
         detail = answer.get("detail") if isinstance(answer, dict) else None
         if isinstance(detail, list):
             detail = "; ".join(_told(problem) for problem in detail if isinstance(problem, dict))

@@ -35,7 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command that was parsed; the exit status."""
     # Imported here, so that parsing stays quick.
     from gateway.cli.client import Server
-    from gateway.cli.failures import Failure
+    from gateway.cli.failures import BadInput, Failure
+    from gateway.parsing import ConfigError
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -51,6 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     except Failure as error:
         print(f"ostler: {' '.join(str(error).split())}", file=sys.stderr)
         return error.status
+    except ConfigError as error:
+        print(f"ostler: {error}", file=sys.stderr)
+        return BadInput.status
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

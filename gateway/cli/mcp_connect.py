@@ -20,6 +20,7 @@ from gateway.cli.mcp import IN_SETTINGS, Server, found, missing, state_of, tell
 from gateway.cli.places import with_server_keys
 from gateway.cli.present import print_json
 from gateway.cli.text import clean, one_line, table, terminal_width
+from gateway.parsing import keyring_allowed
 from supervisor.conversations.mcp.helper import HelperFailed
 from supervisor.conversations.mcp.logins import CannotRenew, McpLogins, NotLoggedIn
 from supervisor.conversations.mcp.probe import CannotTry, Login, McpProbe
@@ -74,7 +75,7 @@ async def _desk(arguments: Namespace) -> tuple[Server, _Desk]:
     secrets: Mapping[str, str] = {}
     store: SecretStore | None = None
     if server.source == IN_SETTINGS or uses_oauth(entry) or "${" in str(entry):
-        keyring = None if environ.get("OSTLER_KEYRING") == "off" else OsKeyring(environ)
+        keyring = OsKeyring(environ) if keyring_allowed(environ) else None
         store = await SecretStore.open(state, with_server_keys(environ), keyring=keyring)
         secrets = await store.values()
         if server.source == IN_SETTINGS:

@@ -13,6 +13,7 @@ import structlog
 
 from gateway.cli.failures import Failure
 from gateway.cli.places import agents_directory, with_server_keys
+from gateway.parsing import keyring_allowed
 from supervisor.agents import load_catalog
 from supervisor.composition import LateCipher
 from supervisor.conversations.agent.launch import Launcher
@@ -34,7 +35,7 @@ async def offline_launcher(state: Path, env: Mapping[str, str] = os.environ) -> 
     with tempfile.TemporaryDirectory(prefix="ostler-agents-") as temporary:
         try:
             if (state / SECRETS_FILE).exists():
-                keyring = None if env.get("OSTLER_KEYRING") == "off" else OsKeyring(env)
+                keyring = OsKeyring(env) if keyring_allowed(env) else None
                 secrets = await SecretStore.open(state, given, keyring=keyring)
             else:  # a new store would make a key, which is a server's business
                 private = Path(temporary) / "state"

@@ -111,5 +111,5 @@ def _events(sock: socket.socket, ws: WSConnection) -> Iterator[Event]:
 
 def _rejected(status: int) -> Failure:
     if status == REFUSED:
-        return Failure("the server refused the connection: it wants another key (OSTLER_API_KEY)")
+        return Failure("the server refused the key; set OSTLER_API_KEY to one of its session keys")
     return Failure(f"the server refused the connection (status {status})")

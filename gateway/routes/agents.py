@@ -11,8 +11,9 @@ import attrs
 import trio
 from quart import Response, request
 
-from gateway import metrics, schemas
+from gateway import schemas
 from gateway.bodies import json_body, restart_body
+from gateway.metrics import Readings
 from gateway.reading import path_uuid
 from gateway.responses import json_response, success
 from gateway.routes.conversations import UNKNOWN
@@ -162,37 +163,24 @@ class AgentRoutes:
             return {"source": None, "problem": str(error)}
 
     async def metrics(self) -> Response:
-        """The figures for Prometheus."""
+        """The figures for Prometheus, in the format that it asks for."""
         services = self.services
-        process = await trio.to_thread.run_sync(metrics.of_process, limiter=READING)
-        info = {"version": __version__, "containment": containment_level().value}
-        body = metrics.render(
-            [
-                metrics.Metric("ostler_info", "gauge", "What runs here.", ((info, 1),)),
-                metrics.gauge("ostler_uptime_seconds", "Since the start.", services.activity.uptime()),
-                metrics.gauge("ostler_sockets", "WebSockets that are open.", services.subscribers.total),
-                metrics.gauge(
-                    "ostler_connections", "Connections, open ones.", services.connection_limits.descriptors
-                ),
-                metrics.gauge(
-                    "ostler_limit_connections", "The most there may be.", services.connection_limits.limit
-                ),
-                metrics.gauge("ostler_conversations", "Conversations.", await services.supervisor.count()),
-                metrics.gauge(
-                    "ostler_journal_degraded",
-                    "1 while events cannot be stored.",
-                    int(services.supervisor.journal.trouble is not None),
-                ),
-                metrics.gauge(
-                    "ostler_journal_waiting_bytes",
-                    "Events that are not on the disk yet.",
-                    services.supervisor.journal.waiting_bytes,
-                ),
-                *metrics.of_agents(services.supervisor.figures()),
-                *process,
-            ]
+        conversations = await services.supervisor.count()
+        readings = Readings(
+            version=__version__,
+            containment=containment_level().value,
+            uptime=services.activity.uptime(),
+            sockets=services.subscribers.total,
+            connections=services.connection_limits.descriptors,
+            limit_connections=services.connection_limits.limit,
+            conversations=conversations,
+            journal_degraded=services.supervisor.journal.trouble is not None,
+            journal_waiting_bytes=services.supervisor.journal.waiting_bytes,
+            agents=services.supervisor.figures(),
         )
-        return Response(body, content_type=metrics.CONTENT_TYPE)
+        accept = ",".join(request.headers.getlist("Accept"))
+        body, content_type = await trio.to_thread.run_sync(render, readings, accept, limiter=READING)
+        return Response(body, content_type=content_type, headers={"Vary": "Accept"})
 
     def routes(self) -> tuple[Route, ...]:
         """All operations of this class."""
@@ -266,3 +254,11 @@ class AgentRoutes:
 
 def _id(text: str) -> str:
     return path_uuid(text, "conversation_id")
+
+
+def render(readings: Readings, accept: str) -> tuple[bytes, str]:
+    """The exposition and its content type, in a format that an Accept header wants. Blocks; for a thread."""
+    # Imported here: most servers are never scraped, and the library brings an HTTP server along.
+    from gateway import exposition
+
+    return exposition.render(readings, accept)

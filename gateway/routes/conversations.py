@@ -28,7 +28,7 @@ from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal import LogDeleted
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
 MAX_IDS: Final = 99

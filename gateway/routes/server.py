@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import attrs
-from quart import Response
+from quart import Response, request
 
 from gateway import schemas
-from gateway.docs import docs_page
+from gateway.docs import PAGE, respond
 from gateway.responses import json_response, raw_json_response
 from gateway.routing import Route
 from gateway.services import Services
@@ -57,8 +57,8 @@ class ServerRoutes:
         return raw_json_response(self.description())
 
     async def docs(self) -> Response:
-        """The interface description for people."""
-        return Response(docs_page(self.description()), content_type="text/html; charset=utf-8")
+        """The interface description for people, with which requests can be tried."""
+        return await respond(request, PAGE)
 
     def _info(self) -> dict[str, Any]:
         # Read in this order, so that it was never idle for longer than it was up.

@@ -16,7 +16,7 @@ from supervisor.events import ServerErrorEvent, dump_event
 from supervisor.journal import Cursor, Stored, Transient
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
 RESEND_MODES = ("all", "since")

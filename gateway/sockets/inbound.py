@@ -13,7 +13,7 @@ from gateway.sockets.connection import is_auth_frame
 from supervisor.acp.schema import cut
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
 class Rejected(Exception):

@@ -31,7 +31,7 @@ from supervisor.fairness import share
 from supervisor.journal import Cursor, JournalClosed, JournalFailed, JournalUnavailable, LogDeleted
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
 log = structlog.get_logger(__name__)

@@ -18,7 +18,7 @@ from gateway.reading import Query
 from supervisor.journal import Cursor, Stored, Transient
 
 if TYPE_CHECKING:
-    from supervisor.conversations.conversation import Conversation
+    from gateway.contract import Conversation
 
 
 SEQ = re.compile(r"-1|[0-9]{1,18}")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from supervisor.agents.catalog import Descriptor, Kind, load_catalog
 from supervisor.agents.credential import Choice, choose_credential, file_secret_names, in_file_secrets
+from supervisor.switches import switched_on
 
 __all__ = ["MARKER", "base_environment", "compose_environment", "concerning", "needs_data_dir"]
 
@@ -83,6 +84,8 @@ def compose_environment(
     is put where the agent looks for it. ``path`` are directories to search before the server's PATH (see
     ``Launch.path``). ``catalog`` tells which credentials belong to other agents; the bundled one by default.
     ``files`` are secrets that the caller hands over as files, besides the descriptor's.
+
+    Raises ValueError where OSTLER_SANDBOX is not a boolean.
     """
     given = {name: value for name, value in secrets.items() if value}
     if choice is None:
@@ -93,7 +96,7 @@ def compose_environment(
         homes = (name for name in descriptor.data_dir_env if server_env.get(name))
         env.update({name: server_env[name] for name in homes if not _is_reserved(name)})
     env.update(descriptor.env)
-    if server_env.get(SANDBOX_DECLARATION) == "1":
+    if switched_on(server_env, SANDBOX_DECLARATION):
         env.update(descriptor.sandbox_env)
     withheld = {*_withheld(descriptor, load_catalog() if catalog is None else catalog), *files}
     withheld |= choice.withheld_names

@@ -39,7 +39,7 @@ PROBE_SECONDS: Final = 10.0
 
 
 class LevelUnavailable(Exception):
-    """The level that was demanded cannot be had. The message is one line for the terminal."""
+    """The level that was demanded is unavailable. The message is one line for the terminal."""
 
 
 def parse(text: str | None) -> Level | None:
@@ -61,12 +61,12 @@ def choose(demanded: Level | None, *, warden: bool) -> Level:
         return Level.WARDEN if warden else Level.TREE
     reason = obstacle(demanded, warden=warden)
     if reason is not None:
-        raise LevelUnavailable(f"containment {demanded} cannot be had: {reason}")
+        raise LevelUnavailable(f"containment {demanded.value!r} is unavailable: {reason}")
     return demanded
 
 
 def obstacle(level: Level, *, warden: bool) -> str | None:
-    """Why a level cannot be had; None when it can. The upper two are tried out, in a few milliseconds."""
+    """Why a level is unavailable; None when it is not. The upper two are tried out, in a few milliseconds."""
     match level:
         case Level.TREE:
             return None
@@ -75,7 +75,7 @@ def obstacle(level: Level, *, warden: bool) -> str | None:
         case Level.CGROUP:
             group = cgroup.own_group()
             if group is None:
-                return "this process is in no control group of version 2"
+                return "this process is not in a cgroup v2 group"
             return cgroup.probe(group)
         case Level.PIDNS:
             return _try_namespace()

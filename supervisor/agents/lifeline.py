@@ -15,7 +15,7 @@ from supervisor.agents import warden
 __all__ = ["NO_WARDEN_VARIABLE", "Lifeline", "WardenGone", "become_warden", "warden_possible"]
 
 NO_WARDEN_VARIABLE: Final = "OSTLER_NO_WARDEN"
-"""Set to anything: the server runs without a warden."""
+"""A switch (supervisor/switches.py). On: the server runs without a warden."""
 
 WARDEN_NAME: Final = "ostler-warden"
 SERVER_NAME: Final = "ostler"

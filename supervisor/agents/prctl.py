@@ -10,6 +10,8 @@ import os
 import sys
 from typing import Final
 
+from supervisor.switches import switched_on
+
 __all__ = [
     "attachable", "be_subreaper", "hide_from_peers", "is_subreaper", "name_process",
     "signal_at_parents_death",
@@ -23,12 +25,19 @@ PR_GET_CHILD_SUBREAPER: Final = 37
 
 
 ATTACHABLE_VARIABLE: Final = "OSTLER_ATTACHABLE"
-"""Set to 1: other processes of the user, agents too, can read memory and environment of warden and server."""
+"""A switch. On: other processes of the user, agents too, can read the memory and the environment of warden
+and server."""
 
 
 def attachable() -> bool:
-    """Whether the operator wants debuggers to have the warden and the server."""
-    return os.environ.get(ATTACHABLE_VARIABLE) == "1"
+    """Whether the operator lets debuggers attach to the warden and the server.
+
+    A value that is not a boolean counts as no; a server does not start with it (gateway/config.py).
+    """
+    try:
+        return switched_on(os.environ, ATTACHABLE_VARIABLE)
+    except ValueError:
+        return False
 
 
 def be_subreaper(wanted: bool = True) -> bool:

@@ -24,7 +24,7 @@ from supervisor.credentials.errors import (
     WrongMasterKey,
 )
 from supervisor.credentials.files import create_private, replace_private
-from supervisor.credentials.os_keyring import KeyringUnavailable, OsKeyring
+from supervisor.credentials.os_keyring import KeyringUnavailable, NoKeyring, OsKeyring
 
 log = structlog.get_logger(__name__)
 
@@ -130,11 +130,17 @@ class KeyPlaces:
                 f"{PREVIOUS_VARIABLES[0]}, then rotate"
             )
         phrase = _fresh_phrase()
-        stored = await self._into_keyring(phrase)
+        try:
+            stored = await self._into_keyring(phrase)
+        except KeyringUnavailable as error:
+            if current.place is Place.KEYRING:
+                raise _cannot_move(str(error)) from error
+            _note_unused(error)
+            stored = None
         if stored is not None:
             return await _renewed(current, stored)
         if current.place is Place.KEYRING:
-            raise CannotRotate("the keyring that holds the master key cannot be written; nothing was changed")
+            raise _cannot_move("it cannot be reached")
         if current.place is Place.NEW_FILE:
             await trio.to_thread.run_sync(self._promote)  # it is the only copy of the key in use
         path = self._state / NEW_KEY_FILE
@@ -208,7 +214,11 @@ class KeyPlaces:
 
     async def _create(self) -> MasterKey:
         phrase = _fresh_phrase()
-        stored = await self._into_keyring(phrase)
+        try:
+            stored = await self._into_keyring(phrase)
+        except KeyringUnavailable as error:
+            _note_unused(error)
+            stored = None
         if stored is not None:
             return stored
         path = self._state / KEY_FILE
@@ -220,15 +230,14 @@ class KeyPlaces:
         return MasterKey(Cipher(phrase), str(path), created, Place.FILE)
 
     async def _into_keyring(self, phrase: str) -> MasterKey | None:
-        """The key, stored in a new entry of the keyring; None where there is no keyring."""
+        """The key, stored in a new entry of the keyring; None where there can be no keyring.
+
+        Raises KeyringUnavailable.
+        """
         if self._keyring is None or not await self._keyring.plausible():
             return None
         entry = f"master-key-{os.urandom(ENTRY_BYTES).hex()}"
-        try:
-            await self._keyring.set(entry, phrase)
-        except KeyringUnavailable as error:
-            log.info("the OS keyring is not used", reason=str(error))
-            return None
+        await self._keyring.set(entry, phrase)
         log.info("made a master key for secrets", keyring=self._keyring.name, entry=entry)
         return MasterKey(Cipher(phrase), self._keyring.name, True, Place.KEYRING, entry)
 
@@ -260,6 +269,26 @@ class KeyPlaces:
                     path.unlink()
             except (OSError, SecretsCorrupt) as error:
                 log.warning("the key file of before stays", reason=str(error))
+
+
+def _cannot_move(reason: str) -> CannotRotate:
+    """A key does not leave the keyring for a file by itself."""
+    return CannotRotate(
+        f"the OS keyring holds the master key and takes no new one: {reason}. Nothing was changed. "
+        "Unlock the keyring, start Ostler again, then rotate"
+    )
+
+
+def _note_unused(error: KeyringUnavailable) -> None:
+    """Say that a key goes to a file, which a keyring that is there would have kept more safely."""
+    if isinstance(error, NoKeyring):
+        log.info("the OS keyring is not used", reason=str(error))
+    else:
+        log.warning(
+            "the OS keyring cannot be used, and the new master key goes to a file. Unlock the keyring, start "
+            "Ostler again and run `ostler secrets rotate` to move it, or set OSTLER_KEYRING=off",
+            reason=str(error),
+        )
 
 
 async def _renewed(current: MasterKey, key: MasterKey) -> MasterKey:

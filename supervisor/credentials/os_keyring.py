@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -13,6 +15,9 @@ import trio
 from supervisor.credentials.errors import CredentialsFailure
 
 T = TypeVar("T")
+
+#: Imported before the deadline begins: on a busy machine that takes seconds, in which nothing has been asked.
+LIBRARIES: Final = ("keyring.core", "keyring.backends.SecretService")
 
 #: Of every entry.
 SERVICE: Final = "ostler"
@@ -50,14 +55,26 @@ class Backend(Protocol):
         """Remove an entry."""
 
 
+#: What the exceptions of ``keyring`` mean for people, by their class: their own text is never shown.
+MEANING: Final[Mapping[str, str]] = {
+    "KeyringLocked": "the keyring is locked",
+    "InitError": "the keyring cannot be opened; it is locked, or was never set up",
+    "SecretServiceNotAvailableException": "the keyring's service does not run",
+}
+
+
 class KeyringUnavailable(CredentialsFailure):
     """The keyring cannot be used. The message says why and quotes no entry."""
+
+
+class NoKeyring(KeyringUnavailable):
+    """There is none, or another one is configured: nothing that a person would have to mend."""
 
 
 def find_backend() -> Backend:
     """The best backend that is allowed, or the one that ``keyring`` is configured to use. Blocks.
 
-    Raises KeyringUnavailable when there is none, or when another one is configured: so ``keyring --disable``
+    Raises NoKeyring when there is none, or when another one is configured: so ``keyring --disable``
     and ``PYTHON_KEYRING_BACKEND`` are obeyed.
     """
     # Imported here: most machines that run agents have no keyring, and pay nothing for it.
@@ -66,12 +83,19 @@ def find_backend() -> Backend:
     configured = core.load_env() or core.load_config()
     if configured is not None:
         if class_name(configured) not in ALLOWED:
-            raise KeyringUnavailable(f"keyring is configured to use {class_name(configured)}")
+            raise NoKeyring(f"keyring is configured to use {class_name(configured)}")
         return configured
     usable = [found for found in backend.get_all_keyring() if class_name(found) in ALLOWED]
     if not usable:
-        raise KeyringUnavailable("there is no keyring that Ostler trusts")
+        raise NoKeyring("there is no keyring that Ostler trusts")
     return max(usable, key=backend.by_priority)
+
+
+def _load() -> None:
+    for name in LIBRARIES:
+        # What fails here fails again, and is told, when the backend is looked for.
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
 
 
 def class_name(backend: object) -> str:
@@ -140,6 +164,8 @@ class OsKeyring:
     async def _ask(self, question: Callable[[Backend], T]) -> T:
         if self._given_up is not None:
             raise self._given_up
+        if self._backend is None and self._find is find_backend:
+            await trio.to_thread.run_sync(_load)
 
         def ask() -> T:
             try:
@@ -150,7 +176,9 @@ class OsKeyring:
                 raise
             except Exception as error:  # noqa: BLE001 - backends raise what their libraries do
                 # By its type alone: nobody can know what the text of a foreign exception quotes.
-                raise KeyringUnavailable(f"the keyring failed ({type(error).__name__})") from None
+                kind = type(error).__name__
+                meaning = MEANING.get(kind, "the keyring failed")
+                raise KeyringUnavailable(f"{meaning} ({kind})") from None
 
         with trio.move_on_after(self._seconds):
             # A limiter of its own, so that a thread that hangs takes no place from others.

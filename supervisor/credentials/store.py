@@ -103,6 +103,11 @@ class SecretStore:
         return self._key
 
     @property
+    def failure(self) -> CredentialsFailure | None:
+        """What kept the key from being had, and what every use of the store raises therefore."""
+        return self._key if isinstance(self._key, CredentialsFailure) else None
+
+    @property
     def key_source(self) -> str:
         """The variable, file or keyring that the master key came from."""
         return self.master.source

@@ -112,8 +112,11 @@ class SchemaRun:
     output: str
 
 
-async def run(directory: Path, *, seed: int, examples: int) -> SchemaRun:
-    """Start a server below `directory`, fill it, send it what Schemathesis makes up, look at it again."""
+async def run(directory: Path, *, seed: int, examples: int, phases: str | None = None) -> SchemaRun:
+    """Start a server below `directory`, fill it, send it what Schemathesis makes up, look at it again.
+
+    `examples` are per operation and phase. The phase `coverage` tries every rule of a schema instead.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     async with running_server(directory, SERVER) as server:
         seen = await _fill(server, directory)
@@ -124,6 +127,7 @@ async def run(directory: Path, *, seed: int, examples: int) -> SchemaRun:
             *("--config-file", str(directory / "schemathesis.toml")),
             *("run", f"{server.url}/openapi.json", "--no-color", "--seed", str(seed)),
             *("--max-examples", str(examples)),
+            *(() if phases is None else ("--phases", phases)),
             *("--report", "json", "--report-json-path", str(report)),
         ]
         environment = {

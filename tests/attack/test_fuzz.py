@@ -12,9 +12,10 @@ from supervisor.conversations.recording.usage import with_report, with_tokens
 from tests.attack.fuzz_run import SHARES, fuzz, plan
 from tests.attack.pure_targets import TARGETS as PURE
 from tests.attack.served_targets import TARGETS as SERVED
+from tests.support.thorough import everyday
 
 SEED = 20261121
-INPUTS = 12_000
+INPUTS = everyday(3_000, 12_000)
 
 
 def test_every_target_has_its_share():

@@ -53,7 +53,7 @@ def test_where_it_is_and_its_key_are_private(place):
         assert (place.state / "temporary-server.json").stat().st_mode & 0o777 == 0o600
         refused = place.run("ps", "--url", there["url"])
         assert refused.returncode == 1
-        assert "wants a key" in refused.stderr
+        assert "requires a key" in refused.stderr
         # Who has the state directory has the key, too.
         assert place.run("ps").returncode == 0
         process.send_signal(signal.SIGINT)
@@ -184,7 +184,7 @@ def test_a_server_that_wants_a_key(serve):
     del other.env["OSTLER_URL"], other.env["OSTLER_API_KEY"]
     done = other.run("run", "hi")
     assert done.returncode == 1
-    assert "wants a key" in done.stderr
+    assert "requires a key" in done.stderr
     keys = other.directory / "keys"
     keys.write_text("OSTLER_SESSION_API_KEY=k\n")
     keys.chmod(0o600)

@@ -167,8 +167,9 @@ async def speaking(conversation: Conversation) -> None:
 
 
 async def calling(conversation: Conversation) -> None:
-    """A tool call of the agent's is open."""
-    await until(lambda: conversation._runner._turns._translator._calls, "a tool call")
+    """A tool call of the agent's is open and recorded; it is held for a moment first."""
+    translator = conversation._runner._turns._translator
+    await until(lambda: any(call.started_id for call in translator._calls.values()), "a tool call")
 
 
 async def settled(conversation: Conversation) -> str:

@@ -48,8 +48,8 @@ async def test_a_turn_that_was_cut_off_is_told_and_what_was_queued_is_prompted_o
         await conversation.log.flushed()
         root = killed_now(tmp_path)
     before = len(harness.log.prompts())
-    async with open_harness(root) as next_house:
-        conversation = await next_house.supervisor.get(conversation.id)
+    async with open_harness(root) as next_harness:
+        conversation = await next_harness.supervisor.get(conversation.id)
         assert await settled(conversation) == "finished"
         found = await events(conversation)
         assert one(found, "ConversationErrorEvent")["code"] == "ServerRestarted"
@@ -71,11 +71,11 @@ async def test_a_message_whose_agent_had_not_started_is_no_turn_that_was_cut_off
         await until(lambda: second.agent.phase == "queued")
         await second.log.flushed()
         root = killed_now(tmp_path)
-    async with open_harness(root, limits=Limits(agents=1)) as next_house:
-        second = await next_house.supervisor.get(second.id)
+    async with open_harness(root, limits=Limits(agents=1)) as next_harness:
+        second = await next_harness.supervisor.get(second.id)
         assert await settled(second) == "finished"
         assert "ConversationErrorEvent" not in kinds(await events(second))
-        first = await next_house.supervisor.get(first.id)
+        first = await next_harness.supervisor.get(first.id)
         assert first.record.execution_status == "error"
     assert harness.log.prompts() == ["!hang", "hello"]
 
@@ -102,15 +102,15 @@ async def test_a_turn_that_a_pause_let_go_on_is_told_too_and_the_queue_stays_pau
         await conversation.send(say("queued"), run=False)
         await conversation.pause()
         root = killed_now(tmp_path)
-    async with open_harness(root) as next_house:
-        conversation = await next_house.supervisor.get(conversation.id)
+    async with open_harness(root) as next_harness:
+        conversation = await next_harness.supervisor.get(conversation.id)
         await trio.testing.wait_all_tasks_blocked(0.05)
         found = await events(conversation)
         assert one(found, "ConversationErrorEvent")["code"] == "ServerRestarted"
         assert conversation.record.execution_status == "error"
         assert conversation.queued == [say("queued")]
-    async with open_harness(root) as next_house:
-        again = await next_house.supervisor.get(conversation.id)
+    async with open_harness(root) as next_harness:
+        again = await next_harness.supervisor.get(conversation.id)
         assert kinds(await events(again)) == kinds(found)  # told once
 
 

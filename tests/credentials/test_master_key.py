@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import structlog.testing
 import trio
 import trio.testing
 
@@ -18,7 +19,7 @@ from supervisor.credentials import (
     SecretStore,
     WrongMasterKey,
 )
-from supervisor.credentials.os_keyring import KEYRING_SECONDS
+from supervisor.credentials.os_keyring import KEYRING_SECONDS, KeyringUnavailable, NoKeyring
 from tests.credentials.keyrings import FakeBackend, Locked, ring
 
 
@@ -202,3 +203,25 @@ async def test_two_servers_that_start_at_once_agree_on_a_key(tmp_path: Path) -> 
 async def test_the_layout_stays_that_of_before_without_need(tmp_path: Path) -> None:
     await (await SecretStore.open(tmp_path, {})).set("A", "a")
     assert json.loads((tmp_path / "secrets.json").read_text())["version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [(KeyringUnavailable("it is locked"), "warning"), (NoKeyring("there is none"), "info")],
+)
+async def test_why_a_key_goes_to_a_file_is_said(
+    tmp_path: Path, error: KeyringUnavailable, level: str
+) -> None:
+    """Loudly only where a person can mend it: most machines have no keyring."""
+
+    class Refusing(FakeBackend):
+        def set_password(self, service: str, username: str, password: str) -> None:
+            raise error
+
+    with structlog.testing.capture_logs() as lines:
+        store = await SecretStore.open(tmp_path, {}, keyring=ring(Refusing()))
+    assert store.failure is None
+    assert store.key_source == str(tmp_path / "master.key")
+    (line,) = [line for line in lines if "OS keyring" in line["event"]]
+    assert (line["log_level"], line["reason"]) == (level, str(error))
+    assert ("ostler secrets rotate" in line["event"]) == (level == "warning")

@@ -118,6 +118,34 @@ async def test_what_a_backend_raises_is_told_without_its_text(error: Exception) 
     assert "sk-value" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (keyring.errors.KeyringLocked("sk-value"), "the keyring is locked (KeyringLocked)"),
+        (keyring.errors.InitError("sk-value"), "it is locked, or was never set up (InitError)"),
+        (RuntimeError("sk-value"), "the keyring failed (RuntimeError)"),
+    ],
+)
+async def test_what_people_can_mend_is_told_in_words(error: Exception, said: str) -> None:
+    class Broken(FakeBackend):
+        def get_password(self, service: str, username: str) -> str | None:
+            raise error
+
+    with pytest.raises(KeyringUnavailable) as caught:
+        await OsKeyring({}, find=Broken).get("a")
+    assert said in str(caught.value)
+
+
+async def test_what_is_imported_takes_nothing_of_the_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the libraries alone take longer than a keyring may."""
+    backend = FakeBackend()
+
+    monkeypatch.setattr(os_keyring, "_load", lambda: time.sleep(0.5))
+    monkeypatch.setattr(os_keyring, "find_backend", lambda: backend)
+    ring = OsKeyring({}, find=os_keyring.find_backend, seconds=0.2)
+    assert await ring.get("a") is None
+
+
 async def test_a_backend_that_forgets_is_not_used() -> None:
     class Forgetful(FakeBackend):
         def set_password(self, service: str, username: str, password: str) -> None:

@@ -28,6 +28,7 @@ from supervisor.composition import LateCipher
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
+from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.state.errors import (
     AlreadyRunning,
     AtCapacity,
@@ -36,6 +37,7 @@ from supervisor.conversations.state.errors import (
 )
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
+from supervisor.conversations.supervisor import Page
 from supervisor.conversations.views import AgentView, Figures
 from supervisor.credentials import SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
@@ -131,6 +133,9 @@ class FakeConversation:
     async def respond(self, accept: bool, reason: str) -> None:
         self.calls.append(("respond", accept, reason))
 
+    async def final_response(self) -> str:
+        return await final_response(self.log)
+
     async def set_title(self, title: str) -> None:
         self.title = title
 
@@ -199,13 +204,9 @@ FIGURES = Figures(
 )
 
 
-@attrs.frozen
-class FakePage:
-    items: list[dict[str, Any]]
-    next_page_id: str | None
-
-
 class FakeSupervisor:
+    """Keeps the gateway's contract (gateway/contract.py): mypy checks this module."""
+
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.conversations: dict[str, FakeConversation] = {}
@@ -247,6 +248,9 @@ class FakeSupervisor:
     def figures(self) -> Figures:
         return FIGURES
 
+    def hurry(self, *, kill: bool = False) -> None:
+        self.calls.append(("hurry", kill))
+
     async def create(self, request: StartRequest) -> tuple[FakeConversation, bool]:
         if self.failure is not None:
             raise self.failure
@@ -269,13 +273,13 @@ class FakeSupervisor:
         except KeyError:
             raise UnknownConversation(f"Conversation not found: {conversation_id}") from None
 
-    async def search(self, *, status: str | None, order: str, page: str | None, limit: int) -> FakePage:
+    async def search(self, *, status: str | None, order: str, page: str | None, limit: int) -> Page:
         found = [c.info() for c in self.conversations.values() if status in (None, c.status)]
         found.sort(key=lambda info: info["created_at"], reverse=order.endswith("_desc"))
         ids = [info["id"] for info in found]
         at = ids.index(page) if page in ids else 0
         after = ids[at + limit : at + limit + 1]
-        return FakePage(found[at : at + limit], after[0] if after else None)
+        return Page(items=found[at : at + limit], next_page_id=after[0] if after else None)
 
     async def count(self, *, status: str | None = None) -> int:
         return len([c for c in self.conversations.values() if status in (None, c.status)])
@@ -297,9 +301,10 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
         environment = {"PATH": os.environ["PATH"], "HOME": str(state)}
         logins = McpLogins(LoginStore(state, LateCipher(secrets)), environment, state)
         jobs = await jobs_of.enter_async_context(open_jobs(McpProbe(environment, state, logins)))
+        supervisor = FakeSupervisor(journal)
         services = Services(
             config=config,
-            supervisor=FakeSupervisor(journal),  # type: ignore[arg-type]
+            supervisor=supervisor,
             launcher=Launcher(
                 catalog=load_catalog(),
                 prefix=state / "agents",
@@ -313,18 +318,15 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
             secrets=secrets,
             mcp=jobs,
         )
-        yield Gateway(services, create_app(services))
+        yield Gateway(services, create_app(services), supervisor)
 
 
 @attrs.define
 class Gateway:
     services: Services
     app: QuartTrio
+    supervisor: FakeSupervisor
     url: str = ""
-
-    @property
-    def supervisor(self) -> FakeSupervisor:
-        return self.services.supervisor  # type: ignore[return-value]
 
     async def conversation(self, **fields: Any) -> FakeConversation:
         conversation, _ = await self.supervisor.create(StartRequest(working_dir="/w", **fields))

@@ -40,7 +40,7 @@ async def test_an_operator_needs_no_address(tmp_path):
         assert f"unix:{path}" in shown
         assert "descriptors:" in shown
         # An agent can reach the file, too: it is no way around the key.
-        assert "wants a key" in await ostler(server, "ps", status=1)
+        assert "requires a key" in await ostler(server, "ps", status=1)
         assert "does not know this key" in await ostler(server, "ps", status=1, OSTLER_API_KEY="wrong")
     assert not path.exists()
 

@@ -24,7 +24,7 @@ import trio
 
 from supervisor.credentials import SecretStore
 from supervisor.mcp.logins import LoginStore
-from tests.support.mcp_servers import PROGRAM, STDIO, TOOLS, RealServer, real_server
+from tests.support.mcp_servers import STDIO, TOOLS, RealServer, real_server
 from tests.support.processes import mentioning
 
 OSTLER = Path(sysconfig.get_path("scripts")) / "ostler"
@@ -78,8 +78,8 @@ def mcp(tmp_path: Path) -> Machine:
     return Machine(tmp_path / "state")
 
 
-def test_a_server_that_is_started(mcp: Machine) -> None:
-    mcp.write({"calc": {**STDIO, "env": {"GIVEN": "x"}}})
+def test_a_server_that_is_started(mcp: Machine, tmp_path: Path) -> None:
+    mcp.write({"calc": {**STDIO, "env": {"GIVEN": str(tmp_path)}}})
     done = mcp("test", "calc")
     assert (done.status, done.err) == (0, "")
     assert "calc works and has 2 tools" in done.out
@@ -87,7 +87,7 @@ def test_a_server_that_is_started(mcp: Machine) -> None:
     found = json.loads(mcp("test", "calc", "--json").out)
     assert found["ok"] is True
     assert [tool["name"] for tool in found["tools"]] == TOOLS
-    assert not mentioning(PROGRAM)
+    assert not mentioning(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["http", "sse"])

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 import trio
 
-from tests.support.mcp_servers import PROGRAM, STDIO, TOOLS, real_server
+from tests.support.mcp_servers import STDIO, TOOLS, real_server
 from tests.support.processes import mentioning
 
 VALUE = "value-of-a-secret-header"
@@ -69,9 +69,9 @@ async def test_what_is_no_server(gateway: Any, method: str, body: Any, loc: list
     assert await servers(gateway) == before
 
 
-async def test_trying_a_command(gateway: Any) -> None:
+async def test_trying_a_command(gateway: Any, tmp_path: Path) -> None:
     await gateway.services.secrets.set("TRACKER", VALUE)
-    server = {"type": "stdio", **STDIO, "env": {"KEY": "${TRACKER}"}}
+    server = {"type": "stdio", **STDIO, "env": {"KEY": "${TRACKER}", "PLACE": str(tmp_path)}}
     call = {"name": "secret_sum", "arguments": {"a": 1, "b": 2}}
     status, found = await gateway.call("POST", "/api/mcp/test", {"server": server, "tool_call": call})
     assert (status, found["ok"]) == (200, True), found
@@ -82,7 +82,7 @@ async def test_trying_a_command(gateway: Any) -> None:
     names = found["tool_result"]["text"].split()
     assert "KEY" in names
     assert not [name for name in names if name.startswith(("PYTEST", "COVERAGE", "OH_"))]
-    assert not mentioning(PROGRAM)
+    assert not mentioning(tmp_path)
 
 
 async def test_trying_what_does_not_work(gateway: Any) -> None:

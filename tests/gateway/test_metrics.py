@@ -1,65 +1,196 @@
-"""Figures for Prometheus: the text format, the values, and who may read them."""
+"""Figures for Prometheus: the formats, the values, and who may read them."""
 
 from __future__ import annotations
 
 import os
-import re
+import subprocess
+import sys
+import threading
 
 import pytest
+import trio
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families as text_families
 
-from gateway import metrics
-from gateway.metrics import Metric, counter, gauge, render
+from gateway.exposition import render
+from gateway.metrics import Readings
+from gateway.routes import agents
+from supervisor.conversations.views import Figures
 
-SAMPLE = re.compile(r'([a-z_]+)((?:\{[a-z_]+="[^"]*"(?:,[a-z_]+="[^"]*")*\})?) (\S+)')
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,"
+    "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+"""What Prometheus 3 says that it accepts."""
+
+PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+
+READINGS = Readings(
+    version="1",
+    containment="tree",
+    uptime=0.25,
+    sockets=0,
+    connections=3,
+    limit_connections=12,
+    conversations=1,
+    journal_degraded=True,
+    journal_waiting_bytes=123_456_789,
+    agents=Figures(
+        live_agents=3,
+        starting=1,
+        queued=2,
+        hibernated=4,
+        parked=1,
+        turns_running=2,
+        conversations_loaded=7,
+        starts_total=20,
+        restarts_total=5,
+        crashes_total=6,
+        turns_total={"end_turn": 30, 'say "hi"\\\n': 2},
+        rss_bytes=900,
+        limit_agents=None,
+        limit_memory_bytes=4096,
+    ),
+)
+
+KINDS = {
+    "ostler_info": "gauge",
+    "ostler_uptime_seconds": "gauge",
+    "ostler_sockets": "gauge",
+    "ostler_connections": "gauge",
+    "ostler_limit_connections": "gauge",
+    "ostler_conversations": "gauge",
+    "ostler_journal_degraded": "gauge",
+    "ostler_journal_waiting_bytes": "gauge",
+    "ostler_agents": "gauge",
+    "ostler_agents_resident_memory_bytes": "gauge",
+    "ostler_turns_running": "gauge",
+    "ostler_conversations_loaded": "gauge",
+    "ostler_agent_starts_total": "counter",
+    "ostler_agent_restarts_total": "counter",
+    "ostler_agent_crashes_total": "counter",
+    "ostler_turns_total": "counter",
+    "ostler_limit_memory_bytes": "gauge",
+    "process_cpu_seconds_total": "counter",
+    "process_resident_memory_bytes": "gauge",
+    "process_open_fds": "gauge",
+    "process_max_fds": "gauge",
+}
+"""What dashboards and alerts are built on."""
 
 
-def read(text):
-    """Samples by name and labels; fails on anything that is not the format."""
-    found, described = {}, {}
-    for line in text.splitlines():
-        if line.startswith("# HELP "):
-            described[line.split()[2]] = None
-        elif line.startswith("# TYPE "):
-            _, _, name, kind = line.split()
-            assert name in described
-            assert kind in ("gauge", "counter")
-            assert (kind == "counter") == name.endswith("_total")
-            described[name] = kind
-        else:
-            match = SAMPLE.fullmatch(line)
-            assert match, line
-            assert described[match[1]]
-            found[match[1] + match[2]] = float(match[3])
+def samples(families):
+    """Values by name and labels, as the text format writes them."""
+    found = {}
+    for family in families:
+        for sample in family.samples:
+            pairs = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+            found[sample.name + (f"{{{pairs}}}" if pairs else "")] = sample.value
     return found
 
 
-def test_the_format():
-    metrics_given = [
-        gauge("a_bytes", "About\na \\.", 12.0),
-        counter("b_total", "B.", 0.25),
-        Metric("c", "gauge", "C.", (({"x": 'say "hi"\\\n', "y": "ü"}, 1), ({"x": "", "y": ""}, 1e300))),
-        Metric("d", "gauge", "None of it.", ()),
-    ]
-    assert render(metrics_given).decode() == (
-        "# HELP a_bytes About\\na \\\\.\n# TYPE a_bytes gauge\na_bytes 12\n"
-        "# HELP b_total B.\n# TYPE b_total counter\nb_total 0.25\n"
-        '# HELP c C.\n# TYPE c gauge\nc{x="say \\"hi\\"\\\\\\n",y="ü"} 1\n'
-        f'c{{x="",y=""}} {int(1e300)}\n'
-        "# HELP d None of it.\n# TYPE d gauge\n"
-    )
+def read(text):
+    """Samples of the text format; fails on anything that is not the format."""
+    return samples(text_families(text))
+
+
+def test_names_and_kinds_are_those_of_before():
+    body, content_type = render(READINGS, "")
+    assert content_type == PLAIN
+    typed = dict(line.split()[2:] for line in body.decode().splitlines() if line.startswith("# TYPE "))
+    assert typed.items() >= KINDS.items()
+    assert "ostler_limit_agents" not in typed
+    found = read(body.decode())
+    assert found['ostler_info{containment="tree",version="1"}'] == 1
+    assert found["ostler_journal_degraded"] == 1
+    assert found["ostler_journal_waiting_bytes"] == 123_456_789
+    assert found["ostler_uptime_seconds"] == 0.25
+    assert found["ostler_limit_memory_bytes"] == 4096
+    assert found['ostler_turns_total{stop_reason="say "hi"\\\n"}'] == 2
+
+
+def test_both_formats_say_the_same():
+    plain, _ = render(READINGS, "")
+    body, content_type = render(READINGS, PROMETHEUS)
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert body.endswith(b"# EOF\n")
+    theirs = samples(openmetrics_families(body.decode()))
+    ours = read(plain.decode())
+    assert theirs.keys() == ours.keys()
+    still = {name: value for name, value in ours.items() if not name.startswith("process_")}
+    assert len(still) > 20
+    assert still.items() <= theirs.items()
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("*/*", PLAIN),
+        ("text/html", PLAIN),
+        ("text/plain;version=1.0.0", "text/plain; version=1.0.0"),
+        ("application/openmetrics-text", "application/openmetrics-text; version=1.0.0"),
+        ("application/openmetrics-text; version=0.0.1", PLAIN),
+        # Not ours to speak, whatever the library says.
+        ("application/openmetrics-text; version=9.0.0", PLAIN),
+        ("application/openmetrics-text; version=x", PLAIN),
+        ("text/plain; version=x.y", PLAIN),
+        ("text/plain; version=1.0.0; version=x", PLAIN),
+        ("text/plain; version=" + "9" * 5000, PLAIN),
+        (",;=,;;version=,version", PLAIN),
+        ("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited", PLAIN),
+    ],
+)
+async def test_an_unknown_format_gets_the_plain_one(gateway, accept, kind):
+    response, text = await scrape(gateway, {"Accept": accept})
+    assert response.status_code == 200
+    assert response.content_type.startswith(kind)
+    assert "Accept" in ",".join(response.headers.getlist("Vary"))
+    assert "ostler_conversations 0.0" in text
 
 
 def test_the_server_itself():
-    found = read(render(metrics.of_process()).decode())
+    found = read(render(READINGS, "")[0].decode())
     assert 5e6 < found["process_resident_memory_bytes"] < 5e9
     assert 3 <= found["process_open_fds"] <= found["process_max_fds"]
     assert found["process_cpu_seconds_total"] > 0
     before = found["process_open_fds"]
     descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(7)]
-    after = read(render(metrics.of_process()).decode())["process_open_fds"]
+    after = read(render(READINGS, "")[0].decode())["process_open_fds"]
     for descriptor in descriptors:
         os.close(descriptor)
     assert after - before == 7
+
+
+def test_a_server_without_proc_tells_its_processor_time(monkeypatch):
+    monkeypatch.setattr("prometheus_client.PROCESS_COLLECTOR._btime", 0)
+    found = read(render(READINGS, "")[0].decode())
+    assert found["process_cpu_seconds_total"] > 0
+    assert "process_open_fds" not in found
+
+
+def test_the_library_is_imported_when_somebody_scrapes():
+    code = "import sys, gateway.app; sys.exit('prometheus_client' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+async def test_rendering_holds_up_nobody(gateway, monkeypatch):
+    """A rendering that takes for ever, while another client asks."""
+    begun, go_on = trio.Event(), threading.Event()
+
+    def slow(readings, accept):
+        trio.from_thread.run_sync(begun.set)
+        assert go_on.wait(30)
+        return render(readings, accept)
+
+    monkeypatch.setattr(agents, "render", slow)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scrape, gateway)
+            await begun.wait()
+            status, _ = await gateway.call("GET", "/alive")
+            go_on.set()
+    assert status == 200
 
 
 async def scrape(gateway, headers=None):
@@ -93,7 +224,7 @@ async def test_what_is_told(gateway):
     }
     assert expected.items() <= found.items()
     assert "ostler_limit_memory_bytes" not in found
-    assert any(name.startswith("ostler_info{version=") for name in found)
+    assert any(name.startswith("ostler_info{") and "version=" in name for name in found)
 
 
 async def test_sockets_are_counted(gateway):

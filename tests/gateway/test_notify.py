@@ -54,7 +54,7 @@ async def test_ready_and_stopping(tmp_path, manager):
     assert manager.heard() == ["READY=1\nSTATUS=Listening", "STOPPING=1\nSTATUS=Stopping"]
 
 
-@pytest.mark.parametrize("pid", [None, os.getpid(), os.getppid()])
+@pytest.mark.parametrize("pid", [None, os.getpid(), os.getppid()], ids=["nobody", "us", "our parent"])
 async def test_signs_of_life_twice_as_often_as_wanted(tmp_path, manager, autojump_clock, pid):
     watched = {} if pid is None else {"WATCHDOG_PID": str(pid)}
     notifier = Notifier.take(environment(tmp_path, WATCHDOG_USEC="30000000", **watched))

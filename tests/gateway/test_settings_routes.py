@@ -203,7 +203,7 @@ async def test_profiles(gateway):
         ("POST", "/default/rename", {}, 422),
         ("POST", "/default/rename", {"new_name": "a b"}, 422),
         ("POST", "/default/activate", None, 422),
-        ("POST", f"/{uuid.uuid4()}/activate", None, 404),
+        ("POST", f"/{uuid.UUID(int=4)}/activate", None, 404),
     ],
 )
 async def test_bad_profile_requests(gateway, method, path, body, status):

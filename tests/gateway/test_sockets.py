@@ -613,12 +613,12 @@ async def test_a_message_without_end_fills_no_memory(server_with):
 
             async def send():
                 nonlocal sent
-                opcode = 1
+                more = fragment(b"x" * 70_000, 0)
                 with suppress(trio.BrokenResourceError):
+                    await stream.send_all(fragment(b"x" * 70_000, 1))
                     while True:
-                        await stream.send_all(fragment(b"x" * 70_000, opcode))
-                        sent, opcode = sent + 70_000, 0
-                        await trio.sleep(0.001)
+                        await stream.send_all(more)
+                        sent += 70_000
 
             async def read():
                 with suppress(trio.BrokenResourceError):

@@ -18,9 +18,10 @@ import trio
 from tests.support.client import Rest
 from tests.support.scripted import ScriptedLog, scripted_command
 from tests.support.server import ServerProcess, running_server
+from tests.support.thorough import everyday
 
 AGENTS = 20
-PROBE_SECONDS = 2.0
+PROBE_SECONDS = everyday(0.8, 2.0)
 KINDS = {
     "told": ("noise", "text", "tools", "progress", "stderr"),
     "asked": ("broken", "unknown", "reads", "permissions"),

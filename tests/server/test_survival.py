@@ -236,10 +236,14 @@ def serve(tmp_path, *arguments, **variables):
         (
             ["--containment", "warden", "--no-warden"],
             {},
-            "containment warden cannot be had: the server runs ",
+            "containment 'warden' is unavailable: the server runs ",
         ),
-        (["--containment", "warden"], {"OSTLER_NO_WARDEN": "1"}, "containment warden cannot be had: "),
-        (["--containment", "pidns"], {"PATH": "/nowhere"}, "containment pidns cannot be had: the program "),
+        (["--containment", "warden"], {"OSTLER_NO_WARDEN": "1"}, "containment 'warden' is unavailable: "),
+        (
+            ["--containment", "pidns"],
+            {"PATH": "/nowhere"},
+            "containment 'pidns' is unavailable: the ",
+        ),
     ],
 )
 def test_a_wrong_call_is_one_line_and_not_repeated(tmp_path, arguments, variables, complaint):
