@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections import OrderedDict
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
 import orjson
 
-from supervisor.acp.errors import INTERNAL_ERROR, RpcError
+from supervisor.acp.errors import INTERNAL_ERROR, NOT_JSON, RpcError
 from supervisor.acp.weight import too_heavy
 
 Id = int | float | str | None
@@ -26,10 +25,6 @@ CANCEL_REQUEST: Final = "$/cancel_request"
 MAX_REPAIR_BYTES: Final = 1024 * 1024
 """Longest frame that is read although it is no JSON, bytes: what mends it keeps the interpreter locked for
 some 40 ms for each megabyte. A longer one is refused."""
-
-MAX_TOMBSTONES: Final = 1000
-"""How many abandoned requests are remembered, so that late answers are known as such. Far more than one
-agent can owe; a bound all the same."""
 
 
 @attrs.frozen
@@ -99,7 +94,7 @@ def parse(frame: bytes) -> Message:
         obj = orjson.loads(frame)
     except orjson.JSONDecodeError:
         if len(frame) > MAX_REPAIR_BYTES and frame.lstrip().startswith(b"{"):
-            return Refused("no valid JSON")
+            return Refused(NOT_JSON)
         obj = _repaired(frame)
     if type(obj) is not dict:
         if type(obj) is list:
@@ -208,19 +203,16 @@ T = TypeVar("T")
 
 
 class RequestTable(Generic[T]):
-    """Our requests that wait for answers, by id, and the tombstones of those that no longer do.
+    """Our requests that wait for answers, by id.
 
     Ids are integers that are never used twice. An answer belongs to at most one request: duplicates,
-    unknown ids and answers that come too late are counted and otherwise ignored.
+    unknown ids and answers that come too late are ignored.
     """
 
     def __init__(self) -> None:
         self.next_id = 1
         """The id that the next request will get."""
         self._waiting: dict[int, T] = {}
-        self._tombstones: OrderedDict[int, str] = OrderedDict()
-        self.late = 0
-        self.unmatched = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -233,25 +225,12 @@ class RequestTable(Generic[T]):
         return request_id
 
     def take(self, request_id: Id) -> T | None:
-        """An answer has come: whose is it? None for nobody's, which is counted."""
-        if isinstance(request_id, int):
-            waiter = self._waiting.pop(request_id, None)
-            if waiter is not None:
-                return waiter
-            if self._tombstones.pop(request_id, None) is not None:
-                self.late += 1
-                return None
-        self.unmatched += 1
-        return None
+        """An answer has come: whose is it? None for nobody's."""
+        return self._waiting.pop(request_id, None) if isinstance(request_id, int) else None
 
-    def abandon(self, request_id: int, method: str) -> bool:
+    def abandon(self, request_id: int) -> bool:
         """Nobody waits for this request any more. False if it had been answered already."""
-        if self._waiting.pop(request_id, None) is None:
-            return False
-        self._tombstones[request_id] = method
-        while len(self._tombstones) > MAX_TOMBSTONES:
-            self._tombstones.popitem(last=False)
-        return True
+        return self._waiting.pop(request_id, None) is not None
 
     def take_all(self) -> list[T]:
         """Every request still waiting; afterwards none is."""

@@ -181,15 +181,6 @@ class Log:
         await self._writer.room()
         self._check()
 
-    async def put_blob(self, blob_id: str, data: bytes, media_type: str = "application/octet-stream") -> None:
-        """Store bytes beside the events, replacing a blob of this id; durable on return.
-
-        Cancelled, it is stored all the same. Raises as `flushed` does. To store a blob together with the
-        event that refers to it, pass it to `append`.
-        """
-        self.append((), blobs=(Blob(blob_id, media_type, data),))
-        await self.flushed()
-
     # Reading: only what is durable. All of these can be cancelled and raise LogDeleted or JournalError.
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]:
