@@ -8,7 +8,7 @@ model: whoever does not trust the program confirms everything (`AlwaysConfirm`).
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from supervisor.events import SecurityRisk
@@ -46,28 +46,32 @@ def risk_of(kind: str | None, *, outside: bool) -> SecurityRisk:
 def leads_out(update: Mapping[str, Any], workspace: str) -> bool:
     """Whether what an update says of a call names a file outside of the workspace, in its locations or its
     diffs. By name alone: no link is followed. What cannot be read as a path counts as outside."""
-    for number, place in enumerate(_places(update), 1):
-        if number > PLACES_MAX or not isinstance(place, str) or not _within(place, workspace):
-            return True
-    return False
-
-
-def _places(update: Mapping[str, Any]) -> Iterator[Any]:
-    locations = update.get("locations")
-    if isinstance(locations, list):
-        for location in locations:
-            yield location.get("path") if isinstance(location, Mapping) else None
-    elif locations is not None:
-        yield None
-    content = update.get("content")
-    for block in content if isinstance(content, list) else ():
-        if isinstance(block, Mapping) and block.get("type") == "diff":
-            yield block.get("path")
-
-
-def _within(path: str, workspace: str) -> bool:
-    if path.startswith("~") or "://" in path:
+    locations, content = update.get("locations"), update.get("content")
+    if not locations and not content:
         return False
+    places = _places(locations, content)
+    return len(places) > PLACES_MAX or not all(_within(place, workspace) for place in places)
+
+
+def _places(locations: Any, content: Any) -> list[Any]:
+    """The first files that are named, None for what is no name; one more than are looked at."""
+    if not isinstance(locations, list):
+        places: list[Any] = [None] if locations else []
+    else:
+        most = locations[: PLACES_MAX + 1]
+        places = [each.get("path") if isinstance(each, dict) else None for each in most]
+    if isinstance(content, list):
+        places += [
+            each.get("path") for each in content if isinstance(each, dict) and each.get("type") == "diff"
+        ]
+    return places
+
+
+def _within(path: Any, workspace: str) -> bool:
+    if not isinstance(path, str) or path.startswith("~") or "://" in path:
+        return False
+    if ".." not in path and path.startswith(workspace) and path[len(workspace) :].startswith("/"):
+        return True  # the usual case
     root = posixpath.normpath(workspace)
     named = posixpath.normpath(posixpath.join(root, path))
     return named == root or named.startswith(root.rstrip("/") + "/")
