@@ -133,6 +133,9 @@ class Track:
         match frame:
             case {"type": "delta", "item_id": str(item), "kind": ("text" | "reasoning") as kind}:
                 yield from self._delta(item, kind, str(frame.get("content", "")), frame.get("order"))
+            case {"type": "item_aborted", "item_id": str(item)}:
+                if self._streams.pop(item, None) is not None:
+                    yield Said("text", "", ends=True)
             case {"type": "durable", "seq": int(seq), "event": dict(event)}:
                 if self.seq is not None and seq <= self.seq:
                     return

@@ -26,6 +26,7 @@ from supervisor.acp.errors import (
     FrameTooLarge,
     RequestTimeout,
     RpcError,
+    refusal,
 )
 from supervisor.acp.framing import HEAD_BYTES, MAX_FRAME_BYTES, FrameSplitter, Oversize, salvage
 from supervisor.acp.handler import Handler, Mask, Result
@@ -149,21 +150,6 @@ class Connection:
         """Why the connection ended; None while it is open."""
         return self._reason
 
-    @property
-    def late_answers(self) -> int:
-        """The number of answers that came after their request had been given up."""
-        return self._calls.late
-
-    @property
-    def unmatched_answers(self) -> int:
-        """The number of answers without a request: duplicates and unknown ids."""
-        return self._calls.unmatched
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes that are queued and that the agent has not read yet."""
-        return self._queued
-
     async def request(
         self,
         method: str,
@@ -192,7 +178,7 @@ class Connection:
             with trio.move_on_after(timeout):
                 await call.done.wait()
         finally:
-            if self._calls.abandon(request_id, method):
+            if self._calls.abandon(request_id):
                 self.notify(CANCEL_REQUEST, {"requestId": request_id})
         if call.result is None:
             if self._reason is not None:
@@ -425,7 +411,8 @@ class Connection:
             return
         if frame.id is not None and frame.method is not None:
             data = {"size": frame.size, "maxFrameBytes": limit}
-            self._refuse(frame.id, RpcError(INVALID_REQUEST, f"Message refused: {reason}", data))
+            words = f"Message refused: {refusal(frame.size, limit, frame.reason)}"
+            self._refuse(frame.id, RpcError(INVALID_REQUEST, words, data))
         if not self._counted(self._oversize, frame.size):
             self.trace.record("<", self._now, f"(discarded: {reason})".encode(), frame.size)
             self._handler.oversize(frame)

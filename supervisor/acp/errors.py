@@ -18,6 +18,9 @@ REQUEST_CANCELLED: Final = -32800
 AUTH_REQUIRED: Final = -32000
 RESOURCE_NOT_FOUND: Final = -32002
 
+NOT_JSON: Final = "not valid JSON"
+"""Why a large message was refused that could not be read."""
+
 ERROR_TEXT_CHARS: Final = 500
 """Longest `error_text`, in characters: enough for any message for people; some agents append whole
 responses."""
@@ -60,17 +63,30 @@ class RpcError(AcpError):
         return cls(INVALID_PARAMS, message, data)
 
 
-class FrameTooLarge(RpcError):
-    """The answer, of `size` bytes, exceeded the limit of a frame (`limit`, bytes) and was dropped.
+def refusal(size: int, limit: int, reason: str | None) -> str:
+    """Why a message of the agent, of `size` bytes, was not taken, and what to do about it.
 
-    `reason` replaces that reason, if given.
+    `limit` is the frame cap, bytes; `reason` that of `Oversize`.
     """
+    if reason is None:
+        return (
+            f"it has {size} bytes, and Ostler takes at most {limit} in one message. "
+            "Raise OSTLER_MAX_FRAME_BYTES, or have the agent send less at once."
+        )
+    if reason == NOT_JSON:
+        return "it is not valid JSON. This is a fault of the agent: update it, or tell its makers."
+    has = "is" if reason.startswith("nested") else "has"
+    return f"it {has} {reason}, Ostler's fixed limit for one message. Have the agent send less at once."
+
+
+class FrameTooLarge(RpcError):
+    """The answer, of `size` bytes, was longer than the frame cap (`limit`, bytes) and has been discarded; or
+    it was for another `reason` (see `refusal`)."""
 
     def __init__(self, size: int, limit: int, reason: str | None = None) -> None:
-        reason = reason or f"{size} bytes exceed the limit of {limit} bytes for one message"
         super().__init__(
             INTERNAL_ERROR,
-            f"The answer was discarded: {reason}",
+            f"The agent's answer was discarded: {refusal(size, limit, reason)}",
             {"size": size, "maxFrameBytes": limit},
         )
         self.size = size

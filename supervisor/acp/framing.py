@@ -59,11 +59,6 @@ class FrameSplitter:
         self._partial = bytearray()
         self._discarded = 0  # bytes of the oversize frame under way; 0 = none is
 
-    @property
-    def buffered(self) -> int:
-        """How many bytes of the unfinished frame are kept."""
-        return len(self._partial)
-
     def feed(self, data: bytes) -> list[bytes | Oversize]:
         """Take the next piece of the stream; give the frames that it completed, in order."""
         return [frame for frame in self.frames(data) if frame]

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections import OrderedDict
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
 import orjson
 
-from supervisor.acp.errors import INTERNAL_ERROR, RpcError
+from supervisor.acp.errors import INTERNAL_ERROR, NOT_JSON, RpcError
 from supervisor.acp.weight import too_heavy
 
 Id = int | float | str | None
@@ -26,12 +25,6 @@ CANCEL_REQUEST: Final = "$/cancel_request"
 MAX_REPAIR_BYTES: Final = 1024 * 1024
 """Bytes of the longest frame that is read although it is not JSON: the repair holds the GIL for some 40 ms
 per megabyte."""
-
-MAX_TOMBSTONES: Final = 1000
-"""The number of abandoned requests that are kept, so that late answers are recognized.
-
-Far more than one agent can owe.
-"""
 
 
 @attrs.frozen
@@ -101,7 +94,7 @@ def parse(frame: bytes) -> Message:
         obj = orjson.loads(frame)
     except orjson.JSONDecodeError:
         if len(frame) > MAX_REPAIR_BYTES and frame.lstrip().startswith(b"{"):
-            return Refused("not valid JSON")
+            return Refused(NOT_JSON)
         obj = _repaired(frame)
     if type(obj) is not dict:
         if type(obj) is list:
@@ -211,19 +204,16 @@ T = TypeVar("T")
 
 
 class RequestTable(Generic[T]):
-    """Ostler's pending requests by id, and the tombstones of abandoned ones.
+    """Our requests that wait for answers, by id.
 
-    Ids are integers that are never used twice. An answer belongs to at most one request: duplicates, unknown
-    ids and late answers are counted and otherwise ignored.
+    Ids are integers that are never used twice. An answer belongs to at most one request: duplicates,
+    unknown ids and answers that come too late are ignored.
     """
 
     def __init__(self) -> None:
         self.next_id = 1
         """The id that the next request will get."""
         self._waiting: dict[int, T] = {}
-        self._tombstones: OrderedDict[int, str] = OrderedDict()
-        self.late = 0
-        self.unmatched = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -236,25 +226,12 @@ class RequestTable(Generic[T]):
         return request_id
 
     def take(self, request_id: Id) -> T | None:
-        """Return the request of an answer; None, and counted, if there is none."""
-        if isinstance(request_id, int):
-            waiter = self._waiting.pop(request_id, None)
-            if waiter is not None:
-                return waiter
-            if self._tombstones.pop(request_id, None) is not None:
-                self.late += 1
-                return None
-        self.unmatched += 1
-        return None
+        """An answer has come: whose is it? None for nobody's."""
+        return self._waiting.pop(request_id, None) if isinstance(request_id, int) else None
 
-    def abandon(self, request_id: int, method: str) -> bool:
-        """Abandon a request. Returns False if it had been answered already."""
-        if self._waiting.pop(request_id, None) is None:
-            return False
-        self._tombstones[request_id] = method
-        while len(self._tombstones) > MAX_TOMBSTONES:
-            self._tombstones.popitem(last=False)
-        return True
+    def abandon(self, request_id: int) -> bool:
+        """Nobody waits for this request any more. False if it had been answered already."""
+        return self._waiting.pop(request_id, None) is not None
 
     def take_all(self) -> list[T]:
         """Return and remove all pending requests."""

@@ -335,7 +335,7 @@ class Conversation:
         await self._durable()
 
     async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
-        """Replace the analyzer. External agents are not analysed; it is kept for clients to read."""
+        """Replace the analyzer. It is kept for clients to read: none is run (see `recording/risk.py`)."""
         self.log.accept()
         self.record.security_analyzer = analyzer
         self.recorder.write([self.recorder.state("security_analyzer", analyzer)])

@@ -189,17 +189,6 @@ class Log:
         await self._writer.room()
         self._check()
 
-    async def put_blob(self, blob_id: str, data: bytes, media_type: str = "application/octet-stream") -> None:
-        """Store bytes beside the events, replacing a blob of this id; durable on return.
-
-        To store a blob together with the event that refers to it, pass it to `append`. Raises as `flushed`
-        does.
-
-        Cancellation does not keep it from being stored.
-        """
-        self.append((), blobs=(Blob(blob_id, media_type, data),))
-        await self.flushed()
-
     # Reading: only what is durable. All of these can be cancelled and raise LogDeleted or JournalError.
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]:

@@ -38,10 +38,6 @@ class ConfigOption:
     choices: tuple[Choice, ...]
     raw: Json = attrs.field(repr=False)
 
-    def offers(self, value: str) -> bool:
-        """Whether `value` is one of the choices."""
-        return any(choice.value == value for choice in self.choices)
-
 
 @attrs.frozen
 class Mode:

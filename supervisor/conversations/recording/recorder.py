@@ -63,7 +63,9 @@ class Recorder:
     unsaved: bool = False
     """Whether the record has usage figures that are not written yet."""
     mask: Masker = NOTHING
-    """Masks the agent's secrets in every event except a person's."""
+    """Keeps the agent's secrets out of every event but what a person says."""
+    _open_item: str | None = None
+    """The id of what is being streamed, until its event is written."""
 
     @property
     def extended(self) -> bool:
@@ -91,6 +93,11 @@ class Recorder:
             log.warning("event is too large to store", conversation_id=self.record.id, error=str(error))
             value = {"kind": "too_large", "detail": str(error)}
             self.log.append([self._row(self.state("acp_dropped", value))])
+            if self._open_item in {row.id for row in rows}:
+                self.abort_item("too_large")
+        else:
+            if self._open_item is not None and self._open_item in {row.id for row in rows}:
+                self._open_item = None
 
     def _rows(self, events: Iterable[Event | Recorded]) -> tuple[list[Row], list[Blob]]:
         rows: list[Row] = []
@@ -184,6 +191,7 @@ class Recorder:
     def stream(self, item: Delta | Opened) -> None:
         """Publish a piece of a segment to the present subscribers."""
         if isinstance(item, Opened):
+            self._open_item = item.item_id
             frame = {
                 "type": "item_started",
                 "item_id": item.item_id,
@@ -209,6 +217,17 @@ class Recorder:
             "content": content,
         }
         self.log.publish(Frame(legacy=dump_event(delta, Vocabulary.EXTENDED), session=orjson.dumps(frame)))
+
+    def abort_item(self, reason: str) -> None:
+        """Tell whoever listens that what is being streamed, if anything is, never becomes an event.
+
+        `reason` is `too_large` (the journal does not take its event) or `failed` (a fault of ours). Otherwise
+        every item becomes an event, however its turn ends.
+        """
+        if self._open_item is not None:
+            frame = {"type": "item_aborted", "item_id": self._open_item, "attempt": 0, "reason": reason}
+            self._open_item = None
+            self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
 
     def publish(self, event: bytes) -> None:
         """Publish an event that is not journalled, such as a snapshot of the state."""

@@ -50,6 +50,7 @@ from supervisor.events import (
     MessageEvent,
     MessageToolCall,
     ObservationEvent,
+    SecurityRisk,
     TextContent,
     new_event_id,
 )
@@ -159,6 +160,8 @@ class Translator:
     `mask` keeps secrets out of streamed text, also where they are split: the end of a piece that may be the
     beginning of one waits for the next piece.
 
+    `workspace`: the directory that the risk of a call is judged by (`risk.py`).
+
     `originals`: the limits of attachments.
 
     Its memory is bounded, whatever the agent sends: see the constants here and in `calls`, `gather` and
@@ -171,6 +174,7 @@ class Translator:
     mint: Callable[[], str] = new_event_id
     mask: Masker = NOTHING
     originals: Originals = attrs.field(factory=Originals)
+    workspace: str = "/"
     _segment: _Segment | None = None
     _calls: dict[str, ToolCallState] = attrs.field(factory=dict)
     _held: list[ToolCallState] = attrs.field(factory=list)
@@ -358,6 +362,7 @@ class Translator:
             mint=self.mint,
             mask=self.mask,
             originals=self.originals,
+            workspace=self.workspace,
         )
         self._calls[agent_id] = call
         self._held.append(call)
@@ -435,19 +440,28 @@ class Translator:
 
     # -- permissions --------------------------------------------------------------------------------
 
-    def ask(self, tool_call: Mapping[str, Any]) -> tuple[str, list[Out]]:
-        """Record that a call waits for a person, as an ActionEvent. Returns the key by which `reject` finds
-        it."""
+    def requested(self, tool_call: Mapping[str, Any]) -> tuple[str, SecurityRisk, list[Out]]:
+        """A permission is asked for: what the request says of its call is kept. Returns the key by which
+        `ask`, `allowed` and `reject` find the call, and the risk to judge it by."""
         call = self._note_request(tool_call)
+        if self.confirming and call.action_id is not None and call.told_risk is not call.risk:
+            # Its event is written, and it is described otherwise now: what it is judged by is told apart.
+            self._state("action_risk", {"action_id": call.action_id, "security_risk": call.risk}, always=True)
+            call.told_risk = call.risk
+        return call.agent_call_id, call.risk, self._drain()
+
+    def ask(self, key: str) -> list[Out]:
+        """A call waits for a person: it is an ActionEvent now, with its risk."""
+        call = self._calls[key]
         if call in self._held:
             self._held.remove(call)
         if call.action_id is None:
             self._outs.append(action_event(call, self.mint(), self._response()))
-        return call.agent_call_id, self._drain()
+        return self._drain()
 
-    def allowed(self, tool_call: Mapping[str, Any]) -> list[Out]:
-        """Record that a call was allowed without a person; the request's fields are kept."""
-        call = self._note_request(tool_call)
+    def allowed(self, key: str) -> list[Out]:
+        """A call was allowed without a person."""
+        call = self._calls[key]
         if call in self._held:
             self._start(call)
         return self._drain()

@@ -10,7 +10,7 @@ from supervisor.events import Message, Vocabulary
 from supervisor.settings import AgentSettings
 
 MAX_ITERATIONS_DEFAULT = 500
-"""Turns after which clients expect a conversation to give up; the value that they send themselves."""
+"""Turns that one run takes up; the value that clients send themselves."""
 
 
 def never_confirm() -> dict[str, Any]:
@@ -26,6 +26,10 @@ class StartRequest:
 
     `spelled_out`: the request named the agent itself (as `agent`, `agent_settings` or `agent_profile_id`).
     That decides the vocabulary if neither the request nor the server forces one.
+
+    `max_iterations`: the most messages that one run takes up.
+
+    `stuck_detection`: only echoed; Ostler does not look for loops of external agents.
 
     `extra`: fields that are only echoed (hook_config, client_tools, tool_module_qualnames ...).
 

@@ -20,6 +20,7 @@ from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import ExecutionStatus
+from supervisor.events import SecurityRisk
 
 TOO_MANY: Final = -32603
 """The JSON-RPC code of an internal error: ACP has none for a limit."""
@@ -34,23 +35,26 @@ _ALLOW: Final = ("allow_once",)
 _REJECT: Final = ("reject_once", "reject_always")
 
 
-def asks_a_person(policy: Mapping[str, Any], risk: str = "UNKNOWN") -> bool:
-    """Whether `policy` (an object with `kind`, as clients send it) requires a person's confirmation of a
-    call.
+def asks_a_person(policy: Mapping[str, Any], risk: SecurityRisk) -> bool:
+    """Whether `policy` (an object with `kind`, as clients send it) requires a person's confirmation of a call
+    of that risk (see `recording/risk.py`).
 
-    `risk`: the call's SecurityRisk name. Agents report none over ACP, so it is UNKNOWN unless an analyzer
-    says otherwise, and `ConfirmRisky` then follows its `confirm_unknown`.
+    `ConfirmRisky` asks from its `threshold` on (HIGH where it names none), and about an UNKNOWN risk unless
+    its `confirm_unknown` is false.
     """
     kind = policy.get("kind")
     if kind == "AlwaysConfirm":
         return True
     if kind == "ConfirmRisky":
-        if risk == "UNKNOWN":
+        if risk is SecurityRisk.UNKNOWN:
             return bool(policy.get("confirm_unknown", True))
-        order = ("LOW", "MEDIUM", "HIGH")
-        threshold = policy.get("threshold", "HIGH")
-        return order.index(risk) >= (order.index(threshold) if threshold in order else len(order) - 1)
+        return risk >= SecurityRisk(policy.get("threshold") or SecurityRisk.HIGH)
     return False
+
+
+def may_ask(policy: Mapping[str, Any]) -> bool:
+    """Whether there is any call that `policy` wants a person to confirm."""
+    return any(asks_a_person(policy, risk) for risk in SecurityRisk)
 
 
 def _selected(option: PermissionOption) -> dict[str, Any]:
@@ -144,21 +148,22 @@ class Permissions:
         turn = self._queue.turn
         if turn is None or turn.cancelling:
             return _at_once(CANCELLED)
-        if not asks_a_person(self._record.confirmation_policy):
-            self._recorder.emit(self._translator.allowed(request.tool_call.raw))
+        key, risk, outs = self._translator.requested(request.tool_call.raw)
+        self._recorder.emit(outs)
+        if not asks_a_person(self._record.confirmation_policy, risk):
             allowed = allow(request.options)
             if allowed is not None:
+                self._recorder.emit(self._translator.allowed(key))
                 return _at_once(allowed)
-            key, outs = self._translator.ask(request.tool_call.raw)
-            self._recorder.emit(
-                [*outs, *self._translator.reject(key, "The agent offered no way to allow this call once.")]
-            )
+            self._recorder.emit(self._translator.ask(key))
+            reason = "The agent offered no way to allow this call once."
+            self._recorder.emit(self._translator.reject(key, reason))
             return _at_once(reject(request.options))
         if len(self._pending) >= WAITING_MAX:
             raise RpcError(
                 TOO_MANY, f"{WAITING_MAX} permission requests are waiting already; wait for an answer"
             )
-        key, outs = self._translator.ask(request.tool_call.raw)
+        outs = self._translator.ask(key)
         pending = Pending(key, request.options)
         self._pending.append(pending)
         self._recorder.emit(outs)
@@ -213,7 +218,7 @@ class Permissions:
 
     def policy_changed(self) -> None:
         """Apply the changed policy of the record from the next request on."""
-        self._translator.confirming = asks_a_person(self._record.confirmation_policy)
+        self._translator.confirming = may_ask(self._record.confirmation_policy)
 
 
 async def _at_once(answer: Mapping[str, Any]) -> Mapping[str, Any]:

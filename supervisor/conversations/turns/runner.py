@@ -29,7 +29,7 @@ from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
 from supervisor.conversations.turns.cancelling import CancelLadder
 from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.conversations.turns.incoming import Incoming
-from supervisor.conversations.turns.permissions import Permissions, asks_a_person
+from supervisor.conversations.turns.permissions import Permissions, may_ask
 from supervisor.conversations.turns.prompting import Prompting
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.turns import Turns
@@ -59,6 +59,7 @@ class Runner:
         self._begun = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._reviving = 0
+        self._turns_before = 0
         self._start_scope: trio.CancelScope | None = None
         # What it works with; each knows those above it that it needs:
         translator = _translator(recorder, context.allowance)
@@ -92,8 +93,10 @@ class Runner:
         return self._permissions.waiting
 
     def want(self) -> None:
-        """Take up the queue. Idempotent; starts the task if there is none."""
+        """Take up the queue, from now on `max_iterations` messages of it. Idempotent; starts the task when
+        there is none."""
         self._queue.wanted = True
+        self._turns_before = self._queue.turns
         if self._queue.waiting and self._queue.turn is None:
             self.reports.status(
                 ExecutionStatus.RUNNING
@@ -212,6 +215,7 @@ class Runner:
             self._queue.wanted = False  # cancelled: nothing is taken up any more
             raise
         finally:
+            self._turns.leave()
             self._nursery = self._scope = self._done = None
             self._begun = trio.Event()
             self.agent.leave()
@@ -251,6 +255,9 @@ class Runner:
     async def _one_turn(self, item: Queued) -> None:
         if is_command(item.message, prompt.MCP_COMMAND):
             await self._show_mcp(item)
+            return
+        if self._queue.turns - self._turns_before >= self._record.max_iterations:
+            self.reports.run_failed(_too_many_turns(self._record.max_iterations))
             return
         with trio.CancelScope() as starting:
             self._start_scope = starting
@@ -305,11 +312,23 @@ class Runner:
         self._turns.answered(item, text)
 
 
+def _too_many_turns(most: int) -> AgentFailure:
+    return AgentFailure(
+        "MaxIterationsReached",
+        f"The run took up {most} messages, as many as its max_iterations allows; more wait. "
+        "Run the conversation again to go on with them.",
+        retryable=True,
+        user_action="retry",
+        kind="config",
+    )
+
+
 def _translator(recorder: Recorder, allowance: Allowance) -> Translator:
     record = recorder.record
     return Translator(
         core=not recorder.extended,
-        confirming=asks_a_person(record.confirmation_policy),
+        confirming=may_ask(record.confirmation_policy),
         session=max(0, record.sessions - 1),
         originals=Originals(allowance, kept=record.blob_bytes),
+        workspace=record.working_dir,
     )

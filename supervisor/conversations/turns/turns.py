@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -21,6 +22,7 @@ from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
+from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -156,6 +158,17 @@ class Turns:
         except Exception:
             # A fault over a fault stays in its conversation, too: the task above it is the whole server's.
             self._logger.exception("cannot record the failure")
+            with suppress(JournalError):
+                self._recorder.abort_item("failed")
+
+    def leave(self) -> None:
+        """The conversation's task ends: what was said and not written yet is written. Raises nothing."""
+        try:
+            self._recorder.emit(self._translator.release() + self._translator.close_text())
+        except JournalError:
+            pass  # it is deleted, or nothing can be stored any more
+        except Exception:
+            self._logger.exception("cannot record the last text")
 
     def _clear(self) -> None:
         self._queue.turn = None
