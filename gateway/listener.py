@@ -28,8 +28,6 @@ from gateway.connection_limits import ConnectionLimits, Spares, accept
 from gateway.malformed_requests import is_peers_fault, note_peers_fault
 from supervisor.agents.descriptors import OPERATORS, SPARES
 
-__all__ = ["BindError", "bind", "current", "hypercorn_config", "serve_connections", "url_of"]
-
 log = structlog.get_logger(__name__)
 
 BACKLOG: Final = 256

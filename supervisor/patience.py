@@ -17,8 +17,6 @@ from weakref import WeakValueDictionary
 
 import trio
 
-__all__ = ["PATH_SECONDS", "KeyedLimiters", "PathTimeout", "in_time", "read_regular"]
-
 T = TypeVar("T")
 
 PATH_SECONDS: Final = 5.0

@@ -16,8 +16,6 @@ import structlog
 from supervisor.agents import tree
 from supervisor.agents.tree import Bounds
 
-__all__ = ["KILL_FILE", "create", "kill", "leftovers", "members", "own_group", "probe", "remove"]
-
 log = structlog.get_logger(__name__)
 
 PROC: Final = Path("/proc")

@@ -27,8 +27,6 @@ from supervisor.agents.process_tag import Tag
 from supervisor.agents.spawner_link import Spawner
 from supervisor.agents.tree import ProcessEntry
 
-__all__ = ["PID_FILE", "Containment", "containment_level", "kill_agents", "new_mark", "open_containment"]
-
 log = structlog.get_logger(__name__)
 
 PID_FILE: Final = "server.pid"

@@ -12,8 +12,6 @@ from pathlib import Path
 from supervisor.agents.catalog import Descriptor
 from supervisor.patience import KeyedLimiters, in_time
 
-__all__ = ["DIRECTORY_MODE", "make_directory", "make_missing", "prepare_data_dir", "write_private"]
-
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 

@@ -12,8 +12,6 @@ from typing import Final
 
 import attrs
 
-__all__ = ["Shares", "give_back", "limit", "raise_limit", "shares", "used"]
-
 FIXED: Final = 40
 """Descriptors that the server always has open.
 

@@ -8,8 +8,6 @@ from contextlib import suppress
 
 import attrs
 
-__all__ = ["ExitStatus", "StopPolicy", "StopReport", "StopStep", "TreeUsage"]
-
 STDIN_GRACE_SECONDS = 1.0
 """Seconds from end of input to the first signal.
 

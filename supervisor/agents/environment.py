@@ -15,8 +15,6 @@ from supervisor.agents.catalog import Descriptor, Kind, load_catalog
 from supervisor.agents.credential import Choice, choose_credential, file_secret_names, in_file_secrets
 from supervisor.switches import switched_on
 
-__all__ = ["MARKER", "base_environment", "compose_environment", "concerning", "needs_data_dir"]
-
 MARKER = "OSTLER_AGENT"
 """Variable that marks every process of one agent incarnation, so that strays can be found by it."""
 

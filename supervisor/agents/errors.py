@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["InstallError", "NodeMissing", "SpawnError"]
-
 
 class InstallError(Exception):
     """The agent could not be installed. The message says why."""

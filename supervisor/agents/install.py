@@ -26,15 +26,14 @@ import trio
 
 from supervisor.agents.catalog import CATALOG_DIR, Descriptor, NpmPackage
 from supervisor.agents.datadir import make_missing
+from supervisor.agents.endings import StopPolicy
 from supervisor.agents.environment import base_environment
 from supervisor.agents.errors import InstallError, SpawnError
 from supervisor.agents.node import find_node, find_npm
 from supervisor.agents.pipes import LineTail
-from supervisor.agents.process import StopPolicy, spawn
+from supervisor.agents.process import spawn
 from supervisor.patience import PathTimeout, in_time
 from supervisor.version import __version__
-
-__all__ = ["Launch", "ensure_installed", "resolve_launch", "starts_pinned"]
 
 T = TypeVar("T")
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from supervisor.agents import cgroup
 
-__all__ = ["Level", "LevelUnavailable", "choose", "in_cgroup", "in_namespace", "obstacle", "parse"]
-
 
 class Level(enum.StrEnum):
     """What contains the processes of agents, from the weakest to the strongest."""

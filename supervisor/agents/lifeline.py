@@ -12,8 +12,6 @@ from typing import Final
 
 from supervisor.agents import warden
 
-__all__ = ["NO_WARDEN_VARIABLE", "Lifeline", "WardenGone", "become_warden", "warden_possible"]
-
 NO_WARDEN_VARIABLE: Final = "OSTLER_NO_WARDEN"
 """A switch (supervisor/switches.py). On: the server runs without a warden."""
 

@@ -15,8 +15,6 @@ from supervisor.agents.catalog import Descriptor, Selected
 from supervisor.agents.credential import Found, held_in, member_of, members, tokens_in
 from supervisor.patience import KeyedLimiters, PathTimeout, in_time, read_regular
 
-__all__ = ["Logins", "find_logins"]
-
 MAX_FILE_BYTES: Final = 1 << 20
 """Of a file that is looked into: logins take a few kilobytes."""
 

@@ -18,8 +18,6 @@ from supervisor.agents.process_tag import Tag
 from supervisor.agents.spawner_link import Spawner
 from supervisor.agents.tree import Bounds, ProcessEntry, ProcessId
 
-__all__ = ["SCANNING", "Mark", "Snapshot", "live_marks", "take_snapshot"]
-
 SCANNING: Final = trio.CapacityLimiter(2)
 """Threads that read /proc at a time."""
 

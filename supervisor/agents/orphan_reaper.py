@@ -15,8 +15,6 @@ from supervisor.agents import cgroup, process_tag, tree
 from supervisor.agents.environment import MARKER
 from supervisor.agents.tree import Bounds, ProcessEntry
 
-__all__ = ["marker_prefix", "members", "reap_orphans"]
-
 REAP_SECONDS: Final = 5.0
 """How long killing is repeated. Only what hangs in the kernel or is not ours to kill is left by then."""
 

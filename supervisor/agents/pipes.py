@@ -8,8 +8,6 @@ from collections import deque
 
 import trio
 
-__all__ = ["DRAIN_AFTER_EXIT_SECONDS", "AgentPipe", "LineTail"]
-
 DRAIN_AFTER_EXIT_SECONDS = 0.25
 """Seconds that a reader waits in all after the agent's exit.
 

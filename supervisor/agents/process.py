@@ -29,17 +29,6 @@ from supervisor.agents.spawning import SPAWN_SECONDS, Child, Request, StartTimeo
 from supervisor.agents.tree import ProcessEntry, ProcessId, belonging, kill_tree, living, reap
 from supervisor.fairness import share
 
-__all__ = [
-    "AgentProcess",
-    "ExitStatus",
-    "SpawnError",
-    "StopPolicy",
-    "StopReport",
-    "StopStep",
-    "TreeUsage",
-    "spawn",
-]
-
 POLL_SECONDS = 0.02
 """Seconds between two checks of processes that are being ended: only the leader is a child of this
 process."""

@@ -21,8 +21,6 @@ from supervisor.agents.tree import read_file
 if sys.platform != "win32":
     import resource
 
-__all__ = ["Tag", "instance_id", "tag_of", "tag_of_spawner", "tagged", "usable"]
-
 RLIMIT_LOCKS: Final = 10
 """The number of the limit on every Linux; the standard library has no name for it."""
 

@@ -13,8 +13,6 @@ from typing import Final
 
 import attrs
 
-__all__ = ["BUDGET_CRASHES", "BUDGET_SECONDS", "Parked", "RestartBudget", "RestartPolicy", "Retry"]
-
 BUDGET_CRASHES: Final = 5
 """Crashes within BUDGET_SECONDS that are made good; one more parks the agent."""
 

@@ -31,8 +31,6 @@ from supervisor.agents.credential import held_in, tokens_in
 from supervisor.agents.datadir import make_directory, write_private
 from supervisor.patience import KeyedLimiters, in_time, read_regular
 
-__all__ = ["Keep", "Lease", "Rotated", "SharedLogins"]
-
 T = TypeVar("T")
 
 VALUE: Final = "value"

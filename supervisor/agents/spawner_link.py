@@ -18,8 +18,6 @@ from supervisor.agents import descriptors, spawner
 from supervisor.agents.prctl import attachable
 from supervisor.patience import KeyedLimiters, in_time
 
-__all__ = ["Spawner", "SpawnerGone", "receive"]
-
 log = structlog.get_logger(__name__)
 
 HELLO_SECONDS: Final = 10.0

@@ -27,8 +27,6 @@ from supervisor.agents.mark import Mark
 from supervisor.agents.spawner_link import Spawner, SpawnerGone, receive
 from supervisor.agents.tree import ProcessId
 
-__all__ = ["SPAWN_SECONDS", "Child", "Request", "StartTimeout", "start_child"]
-
 log = structlog.get_logger(__name__)
 
 SPAWN_SECONDS: Final = 10.0

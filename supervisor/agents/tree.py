@@ -23,26 +23,6 @@ from pathlib import Path
 import attrs
 import structlog
 
-__all__ = [
-    "Bounds",
-    "ProcessEntry",
-    "ProcessId",
-    "ancestors",
-    "belonging",
-    "children",
-    "descendants",
-    "identify",
-    "kill",
-    "kill_tree",
-    "living",
-    "marked",
-    "process_table",
-    "read_entry",
-    "read_file",
-    "reap",
-    "trespass",
-]
-
 log = structlog.get_logger(__name__)
 
 PROC = Path("/proc")

@@ -59,9 +59,9 @@ class Place(enum.Enum):
 
 @attrs.frozen
 class MasterKey:
-    """A key at hand. ``source`` names the variable, the file or the keyring; ``created``: made just now.
+    """A key at hand. `source` names the variable, the file or the keyring; `created`: made just now.
 
-    ``cipher`` also opens what the other keys at hand made. ``entry`` is the keyring's name for the key.
+    `cipher` also opens what the other keys at hand made. `entry` is the keyring's name for the key.
     """
 
     cipher: Cipher
@@ -74,7 +74,7 @@ class MasterKey:
 class KeyPlaces:
     """The places in which the master key of one state directory may be.
 
-    ``environ`` holds KEY_VARIABLES and PREVIOUS_VARIABLES; ``keyring`` None: there is none to be used.
+    `environ` holds KEY_VARIABLES and PREVIOUS_VARIABLES; `keyring` None: there is none to be used.
     """
 
     def __init__(self, state: Path, environ: Mapping[str, str], keyring: OsKeyring | None) -> None:
@@ -93,12 +93,12 @@ class KeyPlaces:
     async def find(self, secrets: Path, document: Document | None) -> MasterKey:
         """The key that the secret file was written with; where there is no such file, the key to begin with.
 
-        ``document`` is the content of the file ``secrets``, None where there is none or it is not readable.
+        `document` is the content of the file `secrets`, None where there is none or it is not readable.
         Whatever fits it is taken, wherever it is. To begin with: KEY_VARIABLES, a key file that is there
         already, the keyring, a new key file.
 
         Raises WrongMasterKey when no key fits, MasterKeyUnavailable when it is in a keyring that cannot be
-        read, SecretsCorrupt for a key file that cannot be used. No key is made while ``secrets`` exists:
+        read, SecretsCorrupt for a key file that cannot be used. No key is made while `secrets` exists:
         under a fresh one nothing could be read.
         """
         keys, problem = await trio.to_thread.run_sync(self._at_hand)
@@ -117,7 +117,7 @@ class KeyPlaces:
         """A key to go over to, kept at its place but in use by nobody yet.
 
         That of a variable, if it is another one than the one in use; else a new key, in the keyring if
-        there is one, else in NEW_KEY_FILE. Its cipher opens all that ``current`` opens. Raises CannotRotate
+        there is one, else in NEW_KEY_FILE. Its cipher opens all that `current` opens. Raises CannotRotate
         when the variable holds the current key, or where a key would move out of the keyring;
         NotDecryptable when a key of before is damaged; OSError. Cancelling leaves at most a key behind
         that nobody uses.
@@ -148,10 +148,10 @@ class KeyPlaces:
         return await _renewed(current, MasterKey(Cipher(phrase), str(path), place=Place.NEW_FILE))
 
     async def settle(self, current: MasterKey, before: MasterKey) -> MasterKey:
-        """Tidy up once the secret file is encrypted under ``current``: the key of before leaves its place.
+        """Tidy up once the secret file is encrypted under `current`: the key of before leaves its place.
 
         It is kept, encrypted, in the secret file. What cannot be tidied up is logged and stays. The result is
-        ``current`` at its lasting place.
+        `current` at its lasting place.
         """
         if current.place is not Place.NEW_FILE:
             await trio.to_thread.run_sync(self._remove_files, current)
@@ -262,7 +262,7 @@ class KeyPlaces:
             (self._state / NEW_KEY_FILE).replace(self._state / KEY_FILE)
 
     def _remove_files(self, current: MasterKey) -> None:
-        """Remove key files, if all that they open is opened by ``current``, too."""
+        """Remove key files, if all that they open is opened by `current`, too."""
         for path in (self._state / KEY_FILE, self._state / NEW_KEY_FILE):
             try:
                 if path.exists() and current.cipher.knows(Cipher(_read_phrase(path))):
@@ -292,7 +292,7 @@ def _note_unused(error: KeyringUnavailable) -> None:
 
 
 async def _renewed(current: MasterKey, key: MasterKey) -> MasterKey:
-    """The key with a cipher that opens all that ``current`` opens."""
+    """The key with a cipher that opens all that `current` opens."""
     wrapped = await trio.to_thread.run_sync(key.cipher.wrap, current.cipher)
     return attrs.evolve(key, created=True, cipher=key.cipher.opening(wrapped=wrapped))
 

@@ -18,7 +18,7 @@ NAME_RULE: Final = "a secret name starts with a letter and has at most 64 letter
 REDACTED: Final = "**********"
 
 
-#: Linux takes no string longer than 32 pages of 4 KiB in an environment, ``NAME=`` and a NUL included.
+#: Linux takes no string longer than 32 pages of 4 KiB in an environment, `NAME=` and a NUL included.
 MAX_VALUE_BYTES: Final = 32 * 4096 - 64 - 2
 
 

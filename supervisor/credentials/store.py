@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 #: In the state directory.
 SECRETS_FILE: Final = "secrets.json"
 
-#: Named here, since the store's own ``list`` hides the type inside the class.
+#: Named here, since the store's own `list` hides the type inside the class.
 SecretInfos = list[SecretInfo]
 FoundSecrets = list[FoundSecret]
 

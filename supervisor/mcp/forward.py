@@ -17,7 +17,7 @@ from supervisor.patience import KeyedLimiters, PathTimeout, in_time
 #: Turns a command into the absolute path of its program, or None when there is none.
 Resolve = Callable[[str], str | None]
 
-#: Where an ``api_key`` goes that names no header of its own.
+#: Where an `api_key` goes that names no header of its own.
 API_KEY_HEADER: Final = "X-API-Key"
 
 #: ACP names of remote transports by ours. Each is also the capability that an agent must have.

@@ -10,8 +10,6 @@ from supervisor.agents.demo.turn import Ask, Script, Turn, TurnCancelled
 from supervisor.agents.demo.wire import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, Wire
 from supervisor.version import __version__
 
-__all__ = ["DemoAgent"]
-
 PROTOCOL_VERSION = 1
 
 

@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DEFAULT_MODE", "DEFAULT_MODEL", "HOME_VARIABLE", "MODELS", "MODES", "Session", "Sessions"]
-
 HOME_VARIABLE = "OSTLER_DEMO_HOME"
 DEFAULT_HOME = ".ostler-demo"
 

@@ -16,8 +16,6 @@ from typing import Any
 
 from supervisor.agents.demo.sessions import Session
 
-__all__ = ["FILE_NAME", "Ask", "Pause", "Script", "Turn", "TurnCancelled"]
-
 FILE_NAME = "hello-from-ostler.txt"
 
 CHUNK_SECONDS = 0.005

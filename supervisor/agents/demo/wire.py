@@ -7,8 +7,6 @@ import os
 import select
 from typing import Any
 
-__all__ = ["INVALID_PARAMS", "INVALID_REQUEST", "METHOD_NOT_FOUND", "RpcError", "Wire"]
-
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
