@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from gateway.cli import commands, suggest
-from gateway.cli.arguments import help_end
+from gateway.cli.arguments import SECRETS, help_end
 from supervisor.version import __version__
 
 SERVE: Final = "serve"
@@ -67,7 +67,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = build_parser()
     arguments, more = parser.parse_known_args(argv)
     if more:
-        hidden = arguments.command == commands.SECRETS
+        hidden = arguments.command == SECRETS
         parser.error(
             "values are not given as arguments"
             if hidden
