@@ -69,7 +69,7 @@ async def test_servers_of_the_file_reach_the_agent(tmp_path: Path) -> None:
         reasons = {each["name"]: each["reason"] for each in told["dropped"]}
         assert set(reasons) == {"old", "none", "bad"}
         assert "does not offer MCP over sse" in reasons["old"]
-        assert "not found" in reasons["none"]
+        assert "not on PATH" in reasons["none"]
         assert "mcp.json" in reasons["bad"]
 
 

@@ -60,7 +60,7 @@ async def test_ready_and_status_tell_it(gateway, trouble):
     assert "NOT WRITABLE since 20" in line
     assert FULL in line
     metrics = await gateway.app.test_client().get("/metrics")
-    assert "\nostler_journal_degraded 1\n" in await metrics.get_data(as_text=True)
+    assert "\nostler_journal_degraded 1.0\n" in await metrics.get_data(as_text=True)
     trouble(None)
     assert (await gateway.call("GET", "/ready"))[0] == 200
 
