@@ -17,7 +17,7 @@ from supervisor.acp import METHODS, RpcError, Services, Side, jsonrpc, schema
 from supervisor.acp.schema import update_reader
 from supervisor.conversations.recording.attachments import BLOB_BYTES
 from supervisor.conversations.recording.fit import EVENT_BYTES
-from supervisor.conversations.recording.translate import OPEN_CARDS_BYTES
+from supervisor.conversations.recording.translate import OPEN_CALLS_BYTES
 from supervisor.events import decode_event
 from tests.conversations import agent_messages as messages
 from tests.conversations.world import World, deep_size
@@ -34,7 +34,7 @@ FRAME_BYTES: Final = 4 * 1024 * 1024
 """What clients of the wire take as one frame."""
 RESOURCE_BYTES: Final = 512 * 1024
 """A conversation in a page of a hundred."""
-OPEN_BYTES: Final = OPEN_CARDS_BYTES + 2 * len(STRING)
+OPEN_BYTES: Final = OPEN_CALLS_BYTES + 2 * len(STRING)
 """Kept while a turn goes on: what open calls may have, and the update that came last."""
 SETTLED_BYTES: Final = 2 * 1024 * 1024
 """Kept when a turn is over: the answers of a start, and what is remembered."""

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from supervisor.acp import parse_update
-from supervisor.conversations.recording.tool_calls import INTERRUPTED, Recorded
+from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.tool_calls import INTERRUPTED
 from supervisor.conversations.recording.translate import Close, Delta, Opened, Title, Translator, Usage
 from supervisor.events import (
     ACPToolCallEvent,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from supervisor.conversations.recording.prompt import MCP_COMMAND
-from supervisor.conversations.recording.tool_calls import interrupted_acp, interrupted_action
+from supervisor.conversations.recording.tool_call_events import interrupted_acp, interrupted_action
 from supervisor.conversations.recording.translate import BY_OSTLER
 from supervisor.events import Event, new_event_id
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from supervisor.conversations.recording.attachments import Attachment, Originals
-from supervisor.conversations.recording.tool_calls import text_block
+from supervisor.conversations.recording.tool_call_blocks import text_block
 from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, clip_payload
 from supervisor.credentials.masking import Masker
 from supervisor.events import new_event_id

@@ -18,7 +18,7 @@ from supervisor.acp import shorten_session_id
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.attachments import Attachment
 from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
-from supervisor.conversations.recording.tool_calls import Recorded
+from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.translate import Delta, Opened, Out, Title, Usage
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import NOTHING, Masker

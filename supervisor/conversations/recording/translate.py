@@ -24,15 +24,13 @@ from supervisor.acp import schema
 from supervisor.acp.schema import WORDS_CHARS, cut, short_id
 from supervisor.conversations.recording.attachments import Attachment, Originals
 from supervisor.conversations.recording.gather import Gathered
-from supervisor.conversations.recording.tool_calls import (
-    Ending,
-    Form,
+from supervisor.conversations.recording.tool_call_events import (
     Recorded,
-    ToolCallState,
     action_event,
     end_events,
     start_event,
 )
+from supervisor.conversations.recording.tool_calls import Ending, Form, ToolCallState
 from supervisor.conversations.recording.truncation import (
     PAYLOAD_BYTES,
     TEXT_BYTES,
@@ -55,14 +53,14 @@ from supervisor.events import (
     new_event_id,
 )
 
-OPEN_CARDS_MAX: Final = 2_000
+OPEN_CALLS_MAX: Final = 2_000
 """The most open tool calls per turn.
 
 If an agent opens more without closing any, the oldest is closed as interrupted: an agent must not fill the
 memory.
 """
 
-OPEN_CARDS_BYTES: Final = 32 * 1024 * 1024
+OPEN_CALLS_BYTES: Final = 32 * 1024 * 1024
 """Bytes of memory for the payloads of all open tool calls together: twice the largest frame.
 
 Beyond it the oldest calls keep the beginnings and ends of theirs, and the rest is stored as attachments.
@@ -336,15 +334,15 @@ class Translator:
             return  # a late word about a call whose end is recorded
         if call is None:
             self._close_segment()
-            call = self._open_card(agent_id)
+            call = self._open_call(agent_id)
         self._merge(call, raw)
         if call.ended:
             self._end(call, Ending.COMPLETED if call.status == "completed" else Ending.FAILED)
         elif call.started_id is None and self._settled(call):
             self._start(call)
 
-    def _open_card(self, agent_id: str | None) -> ToolCallState:
-        if len(self._calls) >= OPEN_CARDS_MAX:
+    def _open_call(self, agent_id: str | None) -> ToolCallState:
+        if len(self._calls) >= OPEN_CALLS_MAX:
             self._end(next(iter(self._calls.values())), Ending.INTERRUPTED)
         if agent_id is None:
             agent_id = self.mint()
@@ -381,13 +379,13 @@ class Translator:
         self._outs.extend(call.merge(raw, asking=asking))
         self._weight += call.weight - before
         self.gathered += max(0, call.weight - before)
-        if self._weight > OPEN_CARDS_BYTES:
+        if self._weight > OPEN_CALLS_BYTES:
             self._make_room(call)
 
     def _make_room(self, current: ToolCallState) -> None:
         for call in self._calls.values():
             # Much at once, so that it is not to be done again with the next update.
-            if self._weight <= OPEN_CARDS_BYTES // 2:
+            if self._weight <= OPEN_CALLS_BYTES // 2:
                 return
             if call is not current:
                 before = call.weight
@@ -471,7 +469,7 @@ class Translator:
         call = None if agent_id is None else self._calls.get(agent_id)
         if call is None:
             self._close_segment()
-            call = self._open_card(agent_id)
+            call = self._open_call(agent_id)
         # The request describes the call better than the updates so far, but the call is not over yet.
         self._merge(call, tool_call, asking=True)
         return call

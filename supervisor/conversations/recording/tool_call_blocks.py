@@ -1,0 +1,77 @@
+"""The content blocks of a tool call, as clients read them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+
+def text_of(block: Any) -> str:
+    """The text of a block, as an agent sent it; empty if it has none."""
+    if not isinstance(block, Mapping):
+        return ""
+    if block.get("type") == "diff":
+        old = block.get("oldText")
+        what = "new file" if old is None else "changed"
+        return f"{block.get('path', '')} ({what})"
+    inner = block.get("content") if block.get("type") == "content" else block
+    if isinstance(inner, Mapping) and isinstance(inner.get("text"), str):
+        return str(inner["text"])
+    return ""
+
+
+def has_text(blocks: list[Any] | None) -> bool:
+    """Whether a block is content, and not a diff or a terminal."""
+    return any(block.get("type") == "content" for block in blocks or [] if isinstance(block, Mapping))
+
+
+def text_block(text: str) -> dict[str, Any]:
+    """A text in the shape that clients expect inside a call's content."""
+    return {
+        "type": "content",
+        "content": {"type": "text", "text": text, "annotations": None, "field_meta": None},
+        "field_meta": None,
+    }
+
+
+def snake_blocks(blocks: list[Any] | None) -> list[Any] | None:
+    """Tool content as clients read it: snake_case keys, nulls kept, bare content blocks wrapped."""
+    if blocks is None:
+        return None
+    return [_snake_block(block) for block in blocks]
+
+
+def _snake_block(block: Any) -> Any:
+    if not isinstance(block, Mapping):
+        return block
+    kind = block.get("type")
+    if kind == "diff":
+        return {
+            "type": "diff",
+            "path": block.get("path"),
+            "old_text": block.get("oldText"),
+            "new_text": block.get("newText"),
+            "field_meta": block.get("_meta"),
+        }
+    if kind == "terminal":
+        return {"type": "terminal", "terminal_id": block.get("terminalId"), "field_meta": block.get("_meta")}
+    inner = block.get("content") if kind == "content" else block
+    return {
+        "type": "content",
+        "content": _snake_content(inner),
+        "field_meta": block.get("_meta") if kind == "content" else None,
+    }
+
+
+_SNAKE: Final = {"mimeType": "mime_type", "_meta": "field_meta"}
+
+
+def _snake_content(inner: Any) -> Any:
+    if not isinstance(inner, Mapping):
+        return inner
+    out: dict[str, Any] = {_SNAKE.get(str(key), str(key)): value for key, value in inner.items()}
+    out.setdefault("annotations", None)
+    out.setdefault("field_meta", None)
+    if isinstance(out.get("resource"), Mapping):
+        out["resource"] = {_SNAKE.get(str(key), str(key)): value for key, value in out["resource"].items()}
+    return out

@@ -1,0 +1,285 @@
+"""The events of a tool call: what starts it, and what ends it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from supervisor.conversations.recording.attachments import JSON, Attachment, Original
+from supervisor.conversations.recording.tool_call_blocks import has_text, snake_blocks, text_block, text_of
+from supervisor.conversations.recording.tool_calls import (
+    INTERRUPTED,
+    Ending,
+    Form,
+    ToolCallState,
+)
+from supervisor.conversations.recording.truncation import (
+    PAYLOAD_BYTES,
+    Clipped,
+    clip_payload,
+    dump,
+    unpacked,
+)
+from supervisor.events import (
+    ACPToolCallEvent,
+    ActionEvent,
+    AgentErrorEvent,
+    Event,
+    MCPToolAction,
+    MCPToolObservation,
+    MessageToolCall,
+    ObservationEvent,
+    TextContent,
+    UserRejectObservation,
+)
+
+
+@attrs.frozen
+class Recorded:
+    """An event for the journal and the originals that were cut out of it."""
+
+    event: Event
+    attachments: tuple[Attachment, ...] = ()
+
+
+def start_event(call: ToolCallState, form: Form, event_id: str, response_id: str) -> Recorded:
+    """The first event of a call. Remembers in the call what it was recorded as."""
+    if form is Form.ACP:
+        given = clip_payload(call.raw_input, f"{event_id}-input", PAYLOAD_BYTES, call.originals)
+        content = _content(call, [], event_id)
+        call.form = form
+        call.started_id = event_id
+        return Recorded(
+            ACPToolCallEvent(
+                id=event_id,
+                tool_call_id=call.call_id,
+                title=call.title or call.kind or "tool",
+                status=call.status or "pending",
+                tool_kind=call.kind,
+                raw_input=given.value,
+                raw_output=None,
+                content=content.value,
+            ),
+            (*given.attachments, *content.attachments),
+        )
+    return action_event(call, event_id, response_id)
+
+
+def action_event(call: ToolCallState, event_id: str, response_id: str) -> Recorded:
+    """A call as an ActionEvent: the first event in core, and whenever a person is asked about it."""
+    given = clip_payload(call.arguments(), f"{event_id}-input", PAYLOAD_BYTES, call.originals)
+    if call.form is None:
+        call.form = Form.ACTION
+        call.started_id = event_id
+    call.action_id = event_id
+    call.told_risk = call.risk
+    return Recorded(
+        ActionEvent(
+            id=event_id,
+            thought=(),
+            action=MCPToolAction(data=given.value),
+            tool_name=call.tool_name,
+            tool_call_id=call.call_id,
+            tool_call=MessageToolCall(
+                id=call.call_id,
+                name=call.tool_name,
+                arguments=dump(given.value).decode(),
+                origin="completion",
+            ),
+            llm_response_id=response_id,
+            security_risk=call.risk,
+            summary=call.title[:200] or None,
+        ),
+        given.attachments,
+    )
+
+
+def end_events(call: ToolCallState, ending: Ending, ids: Iterator[str]) -> list[Recorded]:
+    """What closes a call, once: one event, or two for a call that was first shown as an ACP call and then
+    asked a person about, since then both its first events want their answer."""
+    call.closed = True
+    call.content = unpacked(call.content)
+    closing: list[Recorded] = []
+    output = call.close_output()
+    if ending is Ending.INTERRUPTED:
+        return _interrupted(call, ids, output)
+    if call.action_id is not None:
+        closing.append(_end_of_action(call, call.action_id, ending, next(ids), output))
+    if call.form is Form.ACP:
+        closing.append(_end_of_acp(call, ending, next(ids), output))
+    return closing
+
+
+def _interrupted(call: ToolCallState, ids: Iterator[str], output: Clipped) -> list[Recorded]:
+    """What closes a call that did not end, with what it gave back until then."""
+    closing: list[Recorded] = []
+    if call.action_id is not None:
+        event_id = next(ids)
+        given = _given_back(call, event_id, output)
+        event = interrupted_action(event_id, call.tool_name, call.call_id, given.value)
+        closing.append(Recorded(event, given.attachments))
+    if call.form is Form.ACP:
+        event_id = next(ids)
+        raw_input, raw_output, content, attachments = _acp_payloads(call, event_id, output)
+        closing.append(
+            Recorded(
+                interrupted_acp(
+                    event_id,
+                    call.call_id,
+                    title=call.title or call.kind or "tool",
+                    tool_kind=call.kind,
+                    raw_input=raw_input,
+                    raw_output=raw_output,
+                    content=content,
+                ),
+                attachments,
+            )
+        )
+    return closing
+
+
+def interrupted_action(event_id: str, tool_name: str, call_id: str, output: str = "") -> AgentErrorEvent:
+    """The end of a call that did not end, where its first event is an ActionEvent."""
+    return AgentErrorEvent(
+        id=event_id, tool_name=tool_name, tool_call_id=call_id, error=f"{INTERRUPTED} {output}".strip()
+    )
+
+
+def interrupted_acp(
+    event_id: str,
+    call_id: str,
+    *,
+    title: str,
+    tool_kind: str | None,
+    raw_input: Any,
+    raw_output: Any = None,
+    content: Sequence[Any] | None,
+) -> ACPToolCallEvent:
+    """The end of a call that did not end, where its first event is an ACPToolCallEvent. `content` is what it
+    gave back until then, as clients read it."""
+    return ACPToolCallEvent(
+        id=event_id,
+        tool_call_id=call_id,
+        title=title,
+        status="failed",
+        tool_kind=tool_kind,
+        raw_input=raw_input,
+        raw_output=raw_output,
+        content=(*(content or ()), text_block(INTERRUPTED)),
+        is_error=True,
+    )
+
+
+def _acp_payloads(
+    call: ToolCallState, event_id: str, output: Clipped
+) -> tuple[Any, Any, Any, tuple[Attachment, ...]]:
+    """Input, output and content of an ACP call that is over, and what was cut out of them. `output` is its
+    shell's, which is content where the agent gave no other text."""
+    given = clip_payload(call.raw_input, f"{event_id}-input", PAYLOAD_BYTES, call.originals)
+    raw = clip_payload(call.raw_output, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
+    more: list[str] = []
+    attachments: tuple[Attachment, ...] = ()
+    if output.value and not has_text(call.blocks()[0]):
+        more, attachments = [output.value], output.attachments
+    content = _content(call, more, event_id)
+    attachments = (*given.attachments, *raw.attachments, *attachments, *content.attachments)
+    return given.value, raw.value, content.value, attachments
+
+
+def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clipped) -> Recorded:
+    if ending is Ending.REJECTED:
+        output = Clipped("")
+    raw_input, raw_output, content, attachments = _acp_payloads(call, event_id, output)
+    if ending is Ending.REJECTED:
+        content = (*(content or ()), text_block(_rejection(call)))
+    failed = ending is not Ending.COMPLETED
+    return Recorded(
+        ACPToolCallEvent(
+            id=event_id,
+            tool_call_id=call.call_id,
+            title=call.title or call.kind or "tool",
+            status="failed" if failed else "completed",
+            tool_kind=call.kind,
+            raw_input=raw_input,
+            raw_output=raw_output,
+            content=content,
+            is_error=failed,
+        ),
+        attachments,
+    )
+
+
+def _content(call: ToolCallState, more: list[str], event_id: str) -> Clipped:
+    """A call's content as clients read it, with texts after it that are within their bounds already."""
+    given, left_out = call.blocks()
+    clipped = clip_payload(snake_blocks(given), f"{event_id}-content", PAYLOAD_BYTES, call.originals)
+    blocks, attachments = clipped.value, clipped.attachments
+    if isinstance(blocks, Mapping):  # its shape was lost
+        blocks = [text_block(str(blocks["truncated"]))]
+    if left_out:
+        original = Original(f"{event_id}-blocks", call.originals, JSON)
+        attachments = (*attachments, *original.put(dump(unpacked(call.content))))
+        more = [*more, f"[{left_out} blocks cut; {original.where()}]"]
+    if more:
+        blocks = [*(blocks or []), *map(text_block, more)]
+    return Clipped(blocks, attachments)
+
+
+def _end_of_action(
+    call: ToolCallState, action_id: str, ending: Ending, event_id: str, output: Clipped
+) -> Recorded:
+    if ending is Ending.REJECTED:
+        return Recorded(
+            UserRejectObservation(
+                id=event_id,
+                tool_name=call.tool_name,
+                tool_call_id=call.call_id,
+                action_id=action_id,
+                rejection_reason=_rejection(call),
+            )
+        )
+    text = _given_back(call, event_id, output)
+    if ending is Ending.COMPLETED:
+        return Recorded(
+            ObservationEvent(
+                id=event_id,
+                tool_name=call.tool_name,
+                tool_call_id=call.call_id,
+                action_id=action_id,
+                observation=MCPToolObservation(
+                    tool_name=call.tool_name,
+                    content=(TextContent(text=text.value),) if text.value else (),
+                ),
+            ),
+            text.attachments,
+        )
+    return Recorded(
+        AgentErrorEvent(
+            id=event_id,
+            tool_name=call.tool_name,
+            tool_call_id=call.call_id,
+            error=text.value or "The tool call failed.",
+        ),
+        text.attachments,
+    )
+
+
+def _rejection(call: ToolCallState) -> str:
+    return call.rejection or "User rejected the action"
+
+
+def _given_back(call: ToolCallState, event_id: str, output: Clipped) -> Clipped:
+    """What a call gave back, as text within its bounds: its text contents, else its shell's `output`, else
+    its raw output."""
+    blocks, left_out = call.blocks()
+    texts = [text for block in blocks or [] if (text := text_of(block))]
+    if texts:
+        said: Any = "\n".join([*texts, f"[{left_out} blocks cut]"] if left_out else texts)
+    elif output.value:
+        return output
+    else:
+        said = unpacked(call.raw_output)
+    text = said if isinstance(said, str) else "" if said is None else dump(said).decode()
+    return clip_payload(text, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
