@@ -1,13 +1,14 @@
 """Mutation testing: how many small changes of the code do the tests notice?
 
-mutmut makes the mutants. Its own runner mutates functions alone, puts a switch around each, and loses what processes
-of tests import; here each mutant is a file in a copy of the tree, for which the module's tests run in a fork of this
-process. Third-party modules are imported before the fork, once.
+mutmut makes the mutants. Its own runner puts a switch around each function and runs what the functions of one
+process do; here each mutant is a file in a copy of the tree, for all processes that a test starts. The module's
+tests run in a fork of this process, which imports third-party modules once.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import os
 import random
@@ -39,7 +40,7 @@ ENOUGH = 0.9
 """The share of mutants that has to die."""
 
 SECONDS = 30
-"""How long the tests of a module may take for one mutant, unless the table says otherwise. A mutant may hang."""
+"""How long the tests of a module may take for one mutant, unless the table says more. A mutant may hang."""
 
 MEMORY_BYTES = 8 << 30
 """The address space of a run: a mutant may fill the memory."""
@@ -49,7 +50,11 @@ EXAMPLES = 50
 
 Outcome = Literal["killed", "survived", "timed out"]
 
-SAID = m.SimpleString(value=m.MatchIfTrue(lambda value: " " in value)) | m.FormattedString() | m.ConcatenatedString()
+SAID = (
+    m.SimpleString(value=m.MatchIfTrue(lambda value: " " in value))
+    | m.FormattedString()
+    | m.ConcatenatedString()
+)
 """Words for people. What they say is style; tests ask for the part that matters."""
 
 LOGGED = m.Call(
@@ -58,7 +63,7 @@ LOGGED = m.Call(
 
 
 class Visitor(MutationVisitor):
-    """mutmut's, without what is no behaviour: logging, assertions, casts; and with functions that have decorators."""
+    """mutmut's, without what is no behaviour (logs, assertions, casts), with functions that have decorators."""
 
     def _skip_node_and_children(self, node: cst.CSTNode) -> bool:
         if m.matches(node, LOGGED | m.Assert() | m.Call(func=m.Name("cast") | m.Name("TypeVar"))):
@@ -134,10 +139,10 @@ def made(module: cst.Module, mutation: Mutation) -> Mutant | None:
 
 
 def mutants_of(name: str, code: str, size: int | None, seed: int) -> Iterator[Mutant]:
-    """Mutants of a module, each text once: all, or `size` of them, the same ones for the same code and seed."""
+    """Mutants of a module, each text once: all, or `size`, the same ones for the same code and seed."""
     module, mutations = mutations_of(code)
     if size is not None:
-        random.Random(f"{seed} {name}").shuffle(mutations)  # noqa: S311 - no secret
+        random.Random(f"{seed} {name}").shuffle(mutations)
     texts = {code}
     for mutation in mutations:
         mutant = made(module, mutation)
@@ -181,25 +186,25 @@ class Copy:
         pid = os.fork()
         if not pid:
             self._be_pytest(tests, first=first)
-        deadline = time.monotonic() + seconds
         outcome: Outcome = "timed out"
-        while time.monotonic() < deadline:
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                outcome = "survived" if status == 0 else "killed"
-                break
-            time.sleep(0.02)
         try:
-            os.killpg(pid, signal.SIGKILL)  # what a test left behind, or all of it
-        except ProcessLookupError:
-            pass
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    outcome = "survived" if status == 0 else "killed"
+                    break
+                time.sleep(0.02)
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # what a test left behind, or all of it
         if outcome == "timed out":
             os.waitpid(pid, 0)
         if first and self._loaded.exists():
             for name in self._loaded.read_text().split():
                 try:
                     __import__(name)
-                except Exception:  # noqa: BLE001, S112 - the tests import it themselves then
+                except Exception:  # noqa: BLE001 - the tests import it themselves then
                     continue
         return outcome, self._output.read_text(errors="replace")
 
@@ -207,6 +212,8 @@ class Copy:
         status = 70
         try:
             os.setsid()
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
             output = os.open(self._output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             for descriptor in (1, 2):
                 os.dup2(output, descriptor)
@@ -263,7 +270,8 @@ def try_module(copy: Copy, module: str, entry: dict[str, Any], known: Sequence[d
     print(f"{module}: {result.there_are} mutants, tests take {time.monotonic() - started:.1f} s", flush=True)
     if outcome != "survived":
         print(said[-3000:])
-        print(f"{module}: its tests fail without a mutant, or take over {seconds} s. Mend them, or tests/mutants.toml.")
+        print(f"{module}: its tests fail without a mutant, or take over {seconds} s.")
+        print("Mend them, or give them more in tests/mutants.toml.")
         result.broken = True
         return
     try:
@@ -283,12 +291,16 @@ def try_module(copy: Copy, module: str, entry: dict[str, Any], known: Sequence[d
         copy.write(module, original)
 
 
+HEADS = ("there", "tried", "killed", "timed out", "excused", "survived")
+
+
 def report(results: Sequence[Result]) -> bool:
     """Print a table; return whether enough mutants died. Excused survivors are subtracted."""
-    print(f"\n{'module':52} {'there':>6} {'tried':>6} {'killed':>7} {'timed out':>10} {'excused':>8} {'survived':>9}")
+    print(f"\n{'module':52}" + "".join(f"{head:>10}" for head in HEADS))
     for each in results:
-        print(f"{each.module:52} {each.there_are:6} {each.tried:6} {each.outcomes['killed']:7} "
-              f"{each.outcomes['timed out']:10} {len(each.excused):8} {len(each.survivors):9}")  # fmt: skip
+        ends = each.outcomes
+        figures = (each.there_are, each.tried, ends["killed"], ends["timed out"], len(each.excused))
+        print(f"{each.module:52}" + "".join(f"{figure:10}" for figure in (*figures, len(each.survivors))))
     counted = sum(each.tried - len(each.excused) for each in results)
     dead = sum(each.dead for each in results)
     for each in results:
@@ -301,10 +313,17 @@ def report(results: Sequence[Result]) -> bool:
     return dead >= ENOUGH * counted
 
 
+def stop(number: int, frame: object) -> None:
+    """End as by Ctrl-C: with a table of what there is."""
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     """Run as `scripts/mutate` says."""
     parser = argparse.ArgumentParser(prog="scripts/mutate")
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="paths such as supervisor/acp/framing.py")
+    parser.add_argument(
+        "modules", nargs="*", metavar="MODULE", help="paths such as supervisor/acp/framing.py"
+    )
     parser.add_argument("--sample", type=int, metavar="N", help="N mutants of each module")
     parser.add_argument("--seed", type=int, default=1, help="which ones (%(default)s)")
     parser.add_argument("--list", action="store_true", help="only count the mutants")
@@ -316,6 +335,8 @@ def main() -> int:
         if module not in table["modules"]:
             parser.error(f"{module} is not in tests/mutants.toml. Add it with its tests.")
 
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
     results = []
     with tempfile.TemporaryDirectory(prefix="ostler-mutate-") as place:
         copy = None if options.list else Copy(Path(place))
@@ -326,7 +347,9 @@ def main() -> int:
             if copy:
                 mutants = mutants_of(module, code, options.sample, options.seed)
                 try:
-                    try_module(copy, module, table["modules"][module], table.get("survivors", []), mutants, result)
+                    try_module(
+                        copy, module, table["modules"][module], table.get("survivors", []), mutants, result
+                    )
                 except KeyboardInterrupt:
                     break
     enough = report(results)

@@ -460,6 +460,10 @@ def test_of_many_blocks_the_first_are_shown_and_all_are_kept() -> None:
 def test_what_is_no_text_is_named() -> None:
     t = translator()
     feed(t, "agent_message_chunk", content={"type": "image", "mimeType": "image/png", "data": "eA=="})
-    feed(t, "agent_message_chunk", content={"type": "resource", "resource": {"uri": "file:///a", "blob": "eA=="}})
+    feed(
+        t,
+        "agent_message_chunk",
+        content={"type": "resource", "resource": {"uri": "file:///a", "blob": "eA=="}},
+    )
     (message,) = events(t.end_turn(Close.MESSAGE))
     assert text_of(message) == "[image image/png][resource file:///a]"

@@ -149,7 +149,7 @@ def test_parts_of_lists_in_documents():
 
 def test_as_python_writes_a_string():
     # JSON keeps the apostrophe as it is, Python the line separator as its number.
-    for secret in ("it's a \"secret\" of both", "it's a \u2028 \"secret\" \x7f"):
+    for secret in ('it\'s a "secret" of both', 'it\'s a \u2028 "secret" \x7f'):
         assert Masker([secret]).text(f"a {secret!r} b") == f"a '{HIDDEN}' b"
 
 
