@@ -1,8 +1,7 @@
 """Mutation testing: how many small changes of the code do the tests notice?
 
 mutmut makes the mutants. Its own runner puts a switch around each function and runs what the functions of one
-process do; here each mutant is a file in a copy of the tree, for all processes that a test starts. The module's
-tests run in a fork of this process, which imports third-party modules once.
+process do; here each mutant is a file in a copy of the tree, for all processes of a test. The module's tests run in a fork of this process, which imports third-party modules once.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ LOGGED = m.Call(
 
 
 class Visitor(MutationVisitor):
-    """mutmut's, without what is no behaviour (logs, assertions, casts), with functions that have decorators."""
+    """mutmut's, without what is no behaviour (logs, assertions, casts); functions may have decorators."""
 
     def _skip_node_and_children(self, node: cst.CSTNode) -> bool:
         if m.matches(node, LOGGED | m.Assert() | m.Call(func=m.Name("cast") | m.Name("TypeVar"))):
