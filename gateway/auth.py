@@ -1,4 +1,4 @@
-"""Session keys: who may talk to this server. No key configured means that the server is open."""
+"""Session keys: who may use this server. A server without keys is open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ KEY_PARAMETER = "session_api_key"
 
 
 def is_known(presented: str | None, keys: Sequence[str]) -> bool:
-    """Whether one of the keys was presented. Takes as long for a near miss as for a far one."""
+    """Whether one of the keys was presented. Runs in constant time."""
     if presented is None:
         return False
     candidate = _bytes(presented)
@@ -27,14 +27,14 @@ BEARER = "bearer "
 
 
 def from_authorization(value: str | None) -> str | None:
-    """The key in an Authorization header, which is what scrapers of figures can send."""
+    """The key in an Authorization header, which metrics scrapers can send."""
     if value is None or not value.lower().startswith(BEARER):
         return None
     return from_header(value[len(BEARER) :].strip())
 
 
 def from_header(value: str | None) -> str | None:
-    """A header's value as the text that was typed: servers hand UTF-8 header bytes on as Latin-1."""
+    """A header's value as text: servers decode UTF-8 header bytes as Latin-1."""
     if value is None:
         return None
     return value.encode("latin-1", "replace").decode("utf-8", "replace")

@@ -1,10 +1,10 @@
-"""One connection of a client: it owns its descriptor, and whatever ends it ends all of it.
+"""One connection of a client: it owns its descriptor, and one call ends all of its tasks.
 
-Hypercorn speaks the protocols. But its tasks wait for each other (a reader for an answer's end, an answer for
-a queue that nobody empties, a stream for a window that never opens), and an end that one of them meets does
-not reach the others. So the end is made here: `Connection.end` closes the descriptor and cancels every task;
-it is called by whoever learns first - the reader of the client's leaving, a writer that fails, the protocol,
-or the watch (`Connection.overdue`), which looks at all connections once a second.
+Hypercorn speaks the protocols. But its tasks wait for each other: a reader for the end of an answer, an
+answer for a queue that nobody empties, a stream for a window that never opens. An end that one of them meets
+does not reach the others. So the end is made here: `Connection.end` closes the descriptor and cancels every
+task. Whoever learns of the end first calls it: the reader, a failing writer, the protocol, or the watch
+(`Connection.overdue`), which checks all connections once a second.
 """
 
 from __future__ import annotations
@@ -33,23 +33,26 @@ from gateway.http2 import Http2
 from gateway.message_buffer import MessageBuffer
 
 GATHER_BYTES: Final = 64 * 1024
-"""Written at once at the most while gathering: what a socket's buffer takes without waiting."""
+"""The most bytes written at once while gathering: what a socket's buffer accepts without waiting."""
 
 WRITE_BYTES: Final = 16 * 1024
-"""What a client has to take within `Config.stall_seconds`, over and over: slower is no reading at all."""
+"""Bytes that a client has to read within `Config.stall_seconds`, over and over; a slower one counts as
+stalled."""
 
 FEED_BYTES: Final = {H11Protocol: 16 * 1024, Http2: 2 * 1024}
-"""How much a protocol is handed before other tasks have their turn. The smallest frames of HTTP/2 have nine
-bytes and cost 15 microseconds each: two KiB of them take some 3 ms."""
+"""Bytes that a protocol gets before other tasks have their turn.
+
+The smallest frames of HTTP/2 have nine bytes and cost 15 microseconds each: two KiB of them take some 3 ms.
+"""
 
 SOCKET_FEED_BYTES: Final = 4 * 1024
 """The same for a WebSocket, whose smallest frames have six bytes."""
 
 HALF_CLOSED_SECONDS: Final = 5.0
-"""How long a client that said it sends nothing more may wait for the answers to requests of before."""
+"""Seconds that a client which sends nothing more may wait for the answers to earlier requests."""
 
 LINGER_SECONDS: Final = 2.0
-"""How long a connection on which no request can follow may take to end by itself, and a client to leave after
+"""Seconds that a connection without further requests may take to end by itself, and a client to leave after
 the last answer."""
 
 
@@ -58,10 +61,10 @@ SendText = Callable[[bytes], Awaitable[None]]
 
 
 class Calls(TaskGroup):
-    """The tasks of one connection, and what the application is told on it.
+    """The tasks of one connection, and the events that the application gets.
 
-    A disconnect is the end of what it is told, not one more message: no queue has to have room for it. What
-    comes for an application that has answered already is dropped, so that nobody waits with it.
+    A disconnect ends the application's events instead of being one more message: no queue needs room for it.
+    Events for an application that has answered already are dropped, so that nobody waits with them.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -75,7 +78,7 @@ class Calls(TaskGroup):
         scope: Any,
         send: Callable[[Any], Awaitable[None]],
     ) -> Callable[[Any], Awaitable[None]]:
-        """Start the application on a request; the function that tells it what comes."""
+        """Start the application for a request. Returns the function that passes it events."""
         telling, told = trio.open_memory_channel[Any](config.max_app_queue_size)
         last: list[Any] = []
 
@@ -116,10 +119,10 @@ class Calls(TaskGroup):
 
 
 class Protocols(ProtocolWrapper):
-    """The protocol that a connection speaks, which a client may change."""
+    """The protocol of a connection; a client may change it."""
 
     async def handle(self, event: Event) -> None:
-        """Do what the event asks for. Raises what the protocols raise over bytes that they do not take."""
+        """Handle an event. Raises the protocols' errors over invalid bytes."""
         try:
             await self.protocol.handle(event)
         except H2ProtocolAssumedError as error:
@@ -148,7 +151,7 @@ class Protocols(ProtocolWrapper):
 
 
 class Connection(TCPServer):
-    """Hypercorn's connection, with one end. Owns the stream."""
+    """Hypercorn's connection with a single end. Owns the stream."""
 
     stream: Any  # a trio.SocketStream; Hypercorn declares the one of TLS
 
@@ -164,11 +167,11 @@ class Connection(TCPServer):
     ) -> None:
         super().__init__(app, config, context, ConnectionState({}), cast(Any, stream))
         self.welcome = False
-        """Whether a request on it was let in. Others have to go first when there are too many."""
+        """Whether a request on it was authorized. Others yield first when there are too many."""
         self.since = trio.current_time()
-        """Since when it has been idle, or busy; Trio's clock."""
+        """Since when it has been idle or busy, on Trio's clock."""
         self.half_closed: float | None = None
-        """When the watch first saw that the client sends nothing more, while the reader was held up."""
+        """When the watch first noticed that the client sends nothing more, while the reader was blocked."""
         self.ended = False
         self._left: float | None = None
         self._stall_seconds = stall_seconds
@@ -182,31 +185,32 @@ class Connection(TCPServer):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is under way."""
+        """Whether a request is in progress."""
         return self._calls > 0
 
     @property
     def answers(self) -> bool:
-        """Whether what is sent reaches anybody."""
+        """Whether sent data still reaches the client."""
         return not self.ended and self._left is None
 
     @property
     def held_up(self) -> bool:
-        """Whether the reader waits for something else than the client, and cannot learn of its leaving."""
+        """Whether the reader waits for something other than the client, so that it cannot notice the client's
+        leaving."""
         return self._handling and not self.ended
 
     def asked(self) -> None:
-        """A request begins."""
+        """Note the beginning of a request."""
         self._calls += 1
         self.since = trio.current_time()
 
     def answered(self) -> None:
-        """A request has ended."""
+        """Note the end of a request."""
         self._calls -= 1
         self.since = trio.current_time()
 
     def end(self) -> None:
-        """Close the descriptor now, and cancel all that goes on. Waits for nothing; may be called again."""
+        """Close the descriptor now, and cancel all tasks. Waits for nothing; idempotent."""
         if self.ended:
             return
         self.ended = True
@@ -215,9 +219,10 @@ class Connection(TCPServer):
         self._gone(self)
 
     def leave(self) -> None:
-        """Say that nothing more is sent, cancel all that goes on, and end when the client has left, too.
+        """Close the sending side, cancel all tasks, and end when the client has left, too.
 
-        Closing with bytes of the client unread would reset the connection, and it would lose the answer.
+        Closing with unread bytes of the client would reset the connection, and the client would lose the
+        answer.
         """
         if self._left is None and not self.ended:
             self._left = trio.current_time()
@@ -226,7 +231,7 @@ class Connection(TCPServer):
                 self.stream.socket.shutdown(socket.SHUT_WR)
 
     def overdue(self, now: float) -> bool:
-        """Whether it has to end, for nothing will come of it: the times of all waits of a connection."""
+        """Whether it has to end: all time limits of a connection are here."""
         if self._writing is not None and now - self._writing > self._stall_seconds:
             return True
         if self._left is not None and now - self._left > LINGER_SECONDS:
@@ -246,7 +251,7 @@ class Connection(TCPServer):
         return False
 
     def refresh(self, now: float) -> None:
-        """End the streams whose client takes nothing of what it asked for; others go on."""
+        """End the streams whose client reads nothing; others continue."""
         if not self.ended and hasattr(self, "protocol"):
             protocol = self.protocol.protocol
             if isinstance(protocol, Http2):
@@ -254,9 +259,9 @@ class Connection(TCPServer):
                     self._task_group.spawn(protocol.give_up, stream_id)
 
     async def run(self) -> None:
-        """Serve until an end comes. Afterwards no task of it is left; the descriptor is closed before.
+        """Serve until the connection ends. Afterwards no task of it is left; the descriptor is closed before.
 
-        Cancellation ends it. Raises what the protocols raise over bytes that they do not take.
+        Raises the protocols' errors over invalid bytes. Cancellation ends the connection.
         """
         try:
             sock = self.stream.socket
@@ -287,7 +292,7 @@ class Connection(TCPServer):
             self.end()
 
     async def _read_data(self) -> None:
-        """Hand on what the client sends until it leaves."""
+        """Pass on what the client sends until it leaves."""
         self._reader = trio.lowlevel.current_task()
         while True:
             try:
@@ -308,7 +313,7 @@ class Connection(TCPServer):
             await self.protocol.handle(Closed())
 
     async def _see_off(self) -> None:
-        """Drop what the client still sends, until it leaves or the watch ends this."""
+        """Discard what the client still sends, until it leaves or the watch ends the connection."""
         self._handling = False
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while await self.stream.receive_some(MAX_RECV):
@@ -321,7 +326,7 @@ class Connection(TCPServer):
         return FEED_BYTES[type(protocol)]
 
     async def protocol_send(self, event: Event) -> None:
-        """Do what the protocol wants. What is sent on a connection that has ended is dropped."""
+        """Carry out the protocol's output. Data for an ended connection is dropped."""
         if isinstance(event, RawData):
             await self._gather(event.data)
         elif isinstance(event, Closed):
@@ -348,8 +353,7 @@ class Connection(TCPServer):
         return isinstance(protocol, H11Protocol) and protocol.connection.our_state is h11.SEND_BODY
 
     async def _write(self, data: bytes) -> None:
-        """Send all of it. A cancellation waits, so that no half of a frame is sent: for the client, the watch
-        or the end of the connection."""
+        """Send all of it. Cancellation is held back until then, so that no half of a frame is sent."""
         async with self.send_lock:
             rest = memoryview(data)
             with trio.CancelScope(shield=True):
@@ -368,11 +372,11 @@ class Connection(TCPServer):
 
     @contextlib.asynccontextmanager
     async def gathering(self, send: SendText) -> AsyncIterator[SendText]:
-        """Write what is sent in the block in few large pieces: a write for every frame of a stream costs
-        more than the frame itself, and lets all other tasks go first each time.
+        """Write the data sent in the block in few large pieces, and yield what replaces `send` in the block.
 
-        Gives what is to be used instead of `send` in the block. An HTTP/2 connection has many streams, and
-        their control frames must not wait: nothing is gathered.
+        A write for every frame of a stream costs more than the frame itself, and yields to all other tasks
+        each time. Nothing is gathered for HTTP/2: a connection has many streams, and their control frames
+        must not wait.
         """
         protocol = self.protocol.protocol
         if not isinstance(protocol, H11Protocol):
@@ -390,8 +394,8 @@ class Connection(TCPServer):
     def inbox(self, scope: object, *, first: int, then: int, compressed: bool) -> MessageBuffer:
         """Limit the messages of a WebSocket that is not accepted yet: the first one, and later ones.
 
-        Without `compressed` the client may not compress: a few bytes of its could become a thousand times as
-        many here.
+        Without `compressed` the client may not compress: a few of its bytes could become a thousand times as
+        many.
         """
         protocol = self.protocol.protocol
         streams = [protocol.stream] if isinstance(protocol, H11Protocol) else list(protocol.streams.values())
@@ -405,7 +409,7 @@ class Connection(TCPServer):
 
 
 current: ContextVar[Connection] = ContextVar("current")
-"""The connection that the running task works for."""
+"""The connection of the running task."""
 
 
 def _pieces(data: bytes, size: int) -> Iterator[bytes]:

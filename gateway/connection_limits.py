@@ -1,4 +1,4 @@
-"""How many connections there may be, who has to go for whom, and what becomes of those that cannot stay."""
+"""Limits on connections: how many are allowed, which one yields to a new one, and how one is refused."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 33\r\n"
     b'Retry-After: 1\r\nConnection: close\r\n\r\n{"detail":"Too many connections"}'
 )
-"""What a client is told for which there is no room."""
+"""The answer to a client for which there is no room."""
 
 REFUSAL_SECONDS: Final = 0.2
-"""How long it may take to read that."""
+"""Seconds that it may take to read the answer."""
 
 ACCEPT_PAUSE_SECONDS: Final = 0.1
-"""Between two tries to accept while there are no descriptors. Clients wait in the kernel's queue."""
+"""Seconds between two tries to accept while there are no descriptors. Clients wait in the kernel's queue."""
 
 GONE: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
 HALF_GONE: Final = getattr(select, "POLLRDHUP", 0)
-"""The client sends no more; Linux alone tells it while there is something to read."""
+"""The poll event for a client that sends no more; only Linux reports it while there is data to read."""
 
 
 class ConnectionLimits:
@@ -44,30 +44,30 @@ class ConnectionLimits:
         self.refusing = 0
         self._open: dict[Connection, None] = {}
         self._strangers: dict[Connection, None] = {}
-        """Those that may be without a welcome, the oldest first: found at once when there are too many."""
+        """Connections that may be unauthorized, the oldest first: found at once when there are too many."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     @property
     def descriptors(self) -> int:
-        """How many are open, those of refused clients included."""
+        """The number of open descriptors, including those of refused clients."""
         return len(self._open) + self.refusing
 
     def enter(self, connection: Connection) -> None:
-        """Count one until it leaves."""
+        """Count a connection until it leaves."""
         self._open[connection] = self._strangers[connection] = None
 
     def leave(self, connection: Connection) -> None:
-        """Its descriptor is closed."""
+        """Note that its descriptor is closed."""
         self._open.pop(connection, None)
         self._strangers.pop(connection, None)
 
     def make_room(self) -> bool:
-        """End the connection that is needed least: of those without a welcome the oldest, else the longest
-        idle. False when each is at work for a client that was let in.
+        """End the connection that is needed least: the oldest unauthorized one, else the one idle longest.
 
-        Its descriptor is free when this returns.
+        Its descriptor is free when this returns. Returns False if every connection works for an authorized
+        client.
         """
         while self._strangers:
             connection = next(iter(self._strangers))
@@ -82,13 +82,13 @@ class ConnectionLimits:
         return True
 
     def has_room(self) -> bool:
-        """Whether one more may come, if need be in the place of another."""
+        """Whether one more may come, if necessary in the place of another."""
         return len(self._open) < self.limit or self.make_room()
 
     async def refuse(self, stream: trio.SocketStream) -> None:
-        """Tell a client that there is no room, and close. Waits for REFUSAL_SECONDS at the most.
+        """Refuse a client, and close. Waits for REFUSAL_SECONDS at most.
 
-        Owns the stream. Cancellation closes it.
+        Owns the stream; cancellation closes it.
         """
         self.refusing += 1
         try:
@@ -107,7 +107,7 @@ class ConnectionLimits:
             self.refusing -= 1
 
     def look_after(self, now: float) -> None:
-        """End what is overdue, and what nobody is at the other end of. Takes microseconds for each."""
+        """End connections that are overdue or have no peer. Takes microseconds for each."""
         held_up: dict[int, Connection] = {}
         for connection in list(self._open):
             if connection.overdue(now):
@@ -134,7 +134,7 @@ class ConnectionLimits:
 
 
 class Spares:
-    """Descriptors that are held so that there are some when they are needed. Owns them."""
+    """Spare descriptors, held for when they are needed. Owns them."""
 
     def __init__(self, count: int = SPARES) -> None:
         self._count = count
@@ -142,13 +142,13 @@ class Spares:
         self.keep()
 
     def keep(self) -> None:
-        """Hold as many as there should be, or as many as there are."""
+        """Hold the full number of spares, or as many as are available."""
         with contextlib.suppress(OSError):
             while len(self._held) < self._count:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def release(self) -> bool:
-        """Let go of all. False if none was held."""
+        """Close all spares. Returns False if none was held."""
         held, self._held = self._held, []
         for descriptor in held:
             os.close(descriptor)
@@ -161,11 +161,13 @@ async def accept(
     make_room: Callable[[], bool],
     nursery: trio.Nursery,
 ) -> None:
-    """Take clients in for ever, each in a task of the nursery that owns its stream; closes the listener.
+    """Accept clients until cancelled, each in a task of the nursery that owns its stream; closes the
+    listener.
 
-    Where there is no descriptor for one, `make_room` may free some (True); else it is tried again and again.
+    If there is no descriptor for a client, `make_room` may free some (True); else accepting is tried again
+    and again.
     """
-    complaint = ThrottledLog(log, "warning", "no connection can be accepted")
+    complaint = ThrottledLog(log, "warning", "connection not accepted")
     async with listener:
         while True:
             try:

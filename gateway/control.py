@@ -1,4 +1,4 @@
-"""The control socket: a Unix socket in the state directory, by which operators get in at all times.
+"""The control socket: a Unix socket in the state directory, by which operators always get in.
 
 Who can open it is decided by the file system: the directory is the user's alone, and so is the file. The
 standard library alone, so that commands are quick.
@@ -26,9 +26,9 @@ BACKLOG: Final = 16
 
 @contextlib.contextmanager
 def short_name(path: Path) -> Iterator[str]:
-    """A name of the path that fits into an address. Raises OSError.
+    """Yield a name of the path that fits into a socket address. Raises OSError.
 
-    A long one goes by the descriptor of its directory, as Linux allows. The name holds in the block.
+    A long path goes by the descriptor of its directory, as Linux allows. The name is valid in the block.
     """
     if len(os.fsencode(path)) <= ADDRESS_BYTES:
         yield str(path)
@@ -41,12 +41,12 @@ def short_name(path: Path) -> Iterator[str]:
 
 
 class ControlSocket:
-    """The listening socket and its file. Whoever made it closes it."""
+    """The listening socket and its file. The caller that made it closes it."""
 
     def __init__(self, state: Path) -> None:
-        """Listen, in the place of what a server before left. Raises OSError.
+        """Listen, and replace what an earlier server left. Raises OSError.
 
-        For one server of a state directory at a time, which others see to.
+        The caller makes sure that one server at a time uses the state directory.
         """
         self.path = state / CONTROL_FILE
         with contextlib.suppress(FileNotFoundError):
@@ -77,7 +77,7 @@ class ControlSocket:
 
 
 def connect(path: Path, timeout: float) -> socket.socket:
-    """A connection to the server that listens there. Raises OSError when there is none."""
+    """Connect to the server that listens there. Raises OSError if there is none."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout)

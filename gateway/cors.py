@@ -1,9 +1,9 @@
-"""Which web pages may call the server from a browser (CORS).
+"""CORS: which web pages may call the server from a browser.
 
-Pages served from this machine may, on any port, with credentials; others when the operator names them. CORS
-only keeps a page from reading answers, and from requests that a form could not send. What a page can send
-without asking - a POST without a body, a WebSocket - is refused by its Origin, where no key stands in its way
-(`may_act`).
+Pages served from this machine may, on any port, with credentials; other pages need the operator's permission.
+CORS only keeps a page from reading answers, and from requests that a form could not send. Requests that a
+page can send without a preflight - a POST without a body, a WebSocket - are refused by their Origin where no
+key protects the server (`may_act`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOCAL_ORIGIN = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?
 METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 DEFAULT_HEADERS = f"Content-Type, {KEY_HEADER}, X-Expose-Secrets"
 PREFLIGHT_SECONDS = 600
-"""How long a browser may remember a preflight's answer."""
+"""Seconds that a browser may cache a preflight's answer."""
 
 
 class Cors:
@@ -31,7 +31,7 @@ class Cors:
         self.pattern = re.compile(config.cors_origin_regex) if config.cors_origin_regex else None
 
     def allows(self, origin: str) -> bool:
-        """Whether a page of that origin may read our answers."""
+        """Whether a page of this origin may read answers."""
         return (
             origin in self.origins
             or LOCAL_ORIGIN.fullmatch(origin) is not None
@@ -39,10 +39,10 @@ class Cors:
         )
 
     def may_act(self, headers: Headers) -> bool:
-        """Whether a request may change something, or open a WebSocket, as far as its Origin goes.
+        """Whether its Origin permits a request to change something, or to open a WebSocket.
 
-        Browsers always send one with these; other clients send none. A page that we serve may act, under
-        whatever name it was asked for: that name is a matter of `Hosts`.
+        Browsers always send an Origin with these; other clients send none. A page that this server serves
+        may, under whatever name it was loaded: `Hosts` judges the name.
         """
         origin = headers.get("Origin")
         if origin is None or self.allows(origin):
@@ -52,7 +52,7 @@ class Cors:
         return bool(host) and origin.lower() in (f"http://{host}".lower(), f"https://{host}".lower())
 
     def preflight(self, request: Request) -> Response | None:
-        """The answer to a preflight, None if the request is not one."""
+        """The answer to a preflight; None if the request is not one."""
         origin = request.headers.get("Origin")
         if (
             request.method != "OPTIONS"
@@ -71,7 +71,7 @@ class Cors:
         return response
 
     def mark(self, request_headers: Headers, response_headers: Headers) -> None:
-        """Tell the browser whether the page may read this response."""
+        """Add the headers that tell the browser whether the page may read this response."""
         response_headers.add("Vary", "Origin")
         origin = request_headers.get("Origin")
         if origin and self.allows(origin):

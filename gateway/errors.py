@@ -1,8 +1,8 @@
-"""Every failure of a request as a status and a JSON body. One table for the exceptions of the rooms below.
+"""Maps exceptions of requests to statuses and JSON bodies, in one table.
 
-Bodies have two shapes: 422 is an HTTPValidationError (`{"detail": [{"loc", "msg", "type"}]}`), everything
-else is `{"detail": "<one line>"}`; an unforeseen failure (500) adds `exception` and `error_id`, under
-which the log has the whole story. Never HTML.
+A body has one of two shapes: 422 is an HTTPValidationError (`{"detail": [{"loc", "msg", "type"}]}`),
+everything else is `{"detail": "<one line>"}`. An unforeseen failure (500) adds `exception` and `error_id`;
+the log has the traceback under that id. A body is never HTML.
 """
 
 from __future__ import annotations
@@ -53,14 +53,16 @@ log = structlog.get_logger(__name__)
 
 
 DETAIL_CHARACTERS: Final = 4000
-"""Longest detail of an answer: some name what the client asked for, or quote an agent's last words."""
+"""Longest detail of an answer, in characters: some repeat the request, or an agent's last words."""
 RETRY_AFTER_SECONDS: Final = 5
-"""For a client that was refused since the journal cannot be written: whoever clears that takes longer, and a
-request is refused at no cost."""
+"""Retry-After seconds for a client that was refused since the journal is not writable.
+
+To repair that takes longer, and a refused request costs nothing.
+"""
 
 
 class ApiError(Exception):
-    """A deliberate answer other than success, raised by a route. `detail` is one line for the client."""
+    """An intended answer other than success, raised by a route. `detail` is one line for the client."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -90,11 +92,11 @@ STATUS: dict[type[Exception], int] = {
     WrongMasterKey: 409,
     CredentialsFailure: 503,
 }
-"""Statuses of exceptions from below whose message is fit for a client; the nearest base class counts."""
+"""Statuses of exceptions whose message is fit for a client; the nearest base class counts."""
 
 
 def problem_of(error: Exception) -> tuple[int, list[ErrorDetail] | str] | None:
-    """Status and detail of an exception that is foreseen, None for one that is not."""
+    """Status and detail of a foreseen exception; None for any other."""
     match error:
         case InvalidRequest() | SettingsError():
             return 422, list(error.errors)
@@ -112,7 +114,7 @@ def problem_of(error: Exception) -> tuple[int, list[ErrorDetail] | str] | None:
 
 
 def answer(error: Exception) -> Response:
-    """The response for an exception that a route raised. Unforeseen ones are logged with their error id."""
+    """The response for an exception of a route. Unforeseen ones are logged with their error id."""
     found = problem_of(error)
     if found is None:
         error_id = uuid.uuid4().hex

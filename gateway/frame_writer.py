@@ -1,8 +1,8 @@
-"""The text frames of a WebSocket, past the layers that a message otherwise goes through.
+"""Writes text frames of a WebSocket without the layers that a message passes otherwise.
 
-From Quart to Hypercorn to wsproto each message becomes an object of each of them, for ten microseconds: a
-third of what is done for a piece of streamed text. So where many frames follow one another they are made
-here, as RFC 6455 has them, and the layers are asked only whether they still can be sent.
+On the way from Quart through Hypercorn to wsproto, each layer makes an object of each message. That takes ten
+microseconds, a third of the work for a piece of streamed text. So where many frames follow one another they
+are made here, by RFC 6455; the layers are only asked whether the socket is still open.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ _TWO_BYTES: Final = 0xFFFF
 
 
 class FrameWriter:
-    """Sends text to the client of one stream. `gather` takes bytes of the connection, in order; `otherwise`
-    sends a text the usual way, which decides what becomes of it on a stream that is not open."""
+    """Sends text to the client of one stream.
+
+    `gather` takes bytes of the connection, in order. `otherwise` sends a text the usual way, which also
+    handles a stream that is not open.
+    """
 
     def __init__(
         self,
@@ -38,7 +41,7 @@ class FrameWriter:
         self._plain = not stream.handshake.extensions
 
     async def send(self, text: bytes) -> None:
-        """Send UTF-8 as one message. Cancelled, no half of it is sent."""
+        """Send UTF-8 as one message. Cancellation never leaves half of it sent."""
         stream = self._stream
         if (
             stream.closed
@@ -53,7 +56,7 @@ class FrameWriter:
 
 
 def _frame(text: bytes) -> bytes:
-    """A server's frame, which is not masked."""
+    """A frame of the server, which is not masked."""
     size = len(text)
     if size <= _SEVEN_BITS:
         return b"%b%c%b" % (_TEXT, size, text)

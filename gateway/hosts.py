@@ -1,12 +1,11 @@
-"""Under which names the server may be spoken to while it is open: against DNS rebinding.
+"""The host names that an open server answers to: protection against DNS rebinding.
 
-A foreign web page can have its own name resolve to this machine. Its requests then look to the browser like
-requests to the page's own server: no CORS rule holds them back, and reads carry no Origin. What gives them
-away is the Host header, which still has the page's name.
+A foreign web page can have its own name resolve to this machine. To the browser its requests are requests to
+the page's own server: no CORS rule holds them back, and reads carry no Origin. Only the Host header, which
+still has the page's name, gives them away.
 
-A server with session keys need not look: such a page has no key, and there is no cookie that a browser would
-add by itself. So reverse proxies may speak to it under whatever name they have. When the operator lists the
-names, they count there too.
+A server with session keys accepts every name: such a page has no key, and no cookie that a browser would add
+by itself. So reverse proxies can use any name. If the operator lists names, the list applies there too.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ HOST_HEADER: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]
 
 
 class Hosts:
-    """The names of one server."""
+    """The host names of one server."""
 
     def __init__(self, config: Config) -> None:
         names = {name.lower().rstrip(".") for name in config.allowed_hosts}
@@ -30,12 +29,12 @@ class Hosts:
         self._exact = {name for name in names if not name.startswith("*.")} | {config.host.lower()}
         self._suffixes = tuple(name[1:] for name in names if name.startswith("*."))
         # An address cannot be rebound. But one of a network does not lead to a server that listens on the
-        # loopback address alone, so whoever claims so lies.
+        # loopback address alone, so another claim is false.
         host = config.host.lower()
         self._addresses = not (is_loopback(host) or host == "localhost" or host.endswith(".localhost"))
 
     def allows(self, header: str | None) -> bool:
-        """Whether a request with this Host header is meant for this server. None: it had none."""
+        """Whether this Host header names this server. None: the request had none."""
         if self._any:
             return True
         name = host_name(header or "")

@@ -1,4 +1,4 @@
-"""HTTP/2 with Hypercorn, where a client may do all that the protocol allows and much that it does not."""
+"""HTTP/2 with Hypercorn, hardened against what clients may send by the protocol and beyond it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from priority.priority import MissingStreamError, PriorityError
 
 CALM_BURST: Final = 1000.0
 CALM_RATE: Final = 100.0
-"""Frames that only make work - pings, settings, priorities, resets, empty data, what is unknown - that a
-client may send at once, and per second from then on. Clients ping every few seconds and set once."""
+"""Frames without payload - pings, settings, priorities, resets, empty data, unknown ones - that a client may
+send at once, and per second from then on. Clients ping every few seconds and send settings once."""
 
 RESET_COST: Final = 5.0
-"""A reset stream counts as so many: it had a request of the application. A page that is left resets some ten
+"""The count of a reset stream: the application had its request. A page that is left resets some ten
 streams."""
 
 CALMED: Final = (
@@ -39,8 +39,11 @@ CALMED: Final = (
 
 
 class Http2(H2Protocol):
-    """Hypercorn's HTTP/2. Data waits for the client's window in a bounded buffer, a stream that is gone
-    leaves nothing, priorities are not obeyed (RFC 9113 has given them up), and floods end the connection."""
+    """Hypercorn's HTTP/2, hardened.
+
+    Data waits for the client's window in a bounded buffer, a closed stream leaves nothing, priorities are
+    ignored (RFC 9113 has deprecated them), and floods end the connection.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -57,9 +60,9 @@ class Http2(H2Protocol):
         return any(buffer.buffer for buffer in self.stream_buffers.values())
 
     def stalled(self, now: float, seconds: float, size: int) -> list[int]:
-        """The streams of which the client took less than `size` bytes in `seconds` although more waits.
+        """The streams of which the client read less than `size` bytes in `seconds` although more waits.
 
-        To be asked again and again: each is judged from the first time that it is seen with data waiting.
+        Call it repeatedly: each stream is judged from the first time that it is seen with waiting data.
         """
         waiting = {each for each, buffer in self.stream_buffers.items() if buffer.buffer}
         found = []
@@ -78,7 +81,7 @@ class Http2(H2Protocol):
     async def give_up(
         self, stream_id: int, reason: h2.errors.ErrorCodes = h2.errors.ErrorCodes.CANCEL
     ) -> None:
-        """Reset a stream, and let go of who sends on it."""
+        """Reset a stream, and release its sender."""
         with contextlib.suppress(h2.exceptions.ProtocolError):
             self.connection.reset_stream(stream_id, reason)
         await self._close_stream(stream_id)
@@ -105,7 +108,7 @@ class Http2(H2Protocol):
             await self._forget(stream_id)
 
     async def _forget(self, stream_id: int) -> None:
-        """Let go of who waits to send on it, and of its place."""
+        """Release the task that waits to send on it, and its place."""
         buffer = self.stream_buffers.pop(stream_id, None)
         if buffer is not None:
             await buffer.close()
@@ -140,10 +143,10 @@ class Http2(H2Protocol):
         try:
             await super().initiate(headers, settings)
         except (HyperframeError, binascii.Error) as error:
-            raise h2.exceptions.ProtocolError(f"unreadable settings: {error}") from None
+            raise h2.exceptions.ProtocolError(f"invalid SETTINGS: {error}") from None
 
     async def stream_send(self, event: Any) -> None:
-        """Send what a stream has for the client. The end of a stream is told, whatever it was."""
+        """Send a stream's data to the client, and always report its end."""
         ended = self.streams.get(event.stream_id) if isinstance(event, StreamClosed) else None
         await super().stream_send(event)
         buffer = self.stream_buffers.get(event.stream_id)
@@ -157,7 +160,7 @@ class Http2(H2Protocol):
             await self.give_up(event.stream_id, h2.errors.ErrorCodes.INTERNAL_ERROR)
 
     def _too_much(self, event: h2.events.Event) -> bool:
-        """Whether a client sends more of what only makes work than anybody needs."""
+        """Whether a client sends more frames without payload than it may."""
         empty = isinstance(event, h2.events.DataReceived) and not event.data and not event.stream_ended
         if not empty and not isinstance(event, CALMED):
             return False
@@ -169,7 +172,7 @@ class Http2(H2Protocol):
 
 
 def _is_readable(request: h2.events.RequestReceived) -> bool:
-    """Whether a request has a path, and one in ASCII, as Hypercorn expects it."""
+    """Whether a request has an ASCII path, as Hypercorn expects."""
     path = [value for name, value in request.headers if bytes(name) == b":path"]
     method = [value for name, value in request.headers if bytes(name) == b":method"]
     return len(path) == 1 and all(bytes(value).isascii() for value in (*path, *method))

@@ -1,12 +1,11 @@
-"""Session keys, master keys and secrets that the server is given: where they are taken from, and that nobody
-else reads them there.
+"""Where the server's session keys, master keys and secrets come from, and how they stay private.
 
-Three ways: variables, which are taken out of the environment; a file; a descriptor. What comes by file or
-descriptor goes into memory of the kernel's (memfd_create(2)) and is read by the server alone: a process of
-the same user may have opened the memory of the first process, the later warden, before that could hide
+There are three sources: variables, which are removed from the environment; a file; a descriptor. Content of a
+file or descriptor goes into kernel memory (memfd_create(2)), which the server alone reads. A process of the
+same user may have opened the memory of the first process, the later warden, before that process could hide
 itself.
 
-The standard library alone, and little of it: nothing is hidden before this is imported.
+The standard library alone, and little of it: nothing is hidden before this module is imported.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ CREDENTIAL = "ostler.keys"
 """The file of keys among the credentials that systemd passes. No secret can have that name."""
 
 MOST_BYTES = 1024 * 1024
-"""Of a file of keys: more than any environment can hold."""
+"""The most bytes of a file of keys: more than any environment can hold."""
 
 DESCRIPTOR_SECONDS = 60.0
-"""How long who writes to the descriptor may take: a person may have to type a phrase first."""
+"""Seconds that the writer of a descriptor may take: a person may have to type a phrase first."""
 
 PIECE_BYTES = 64 * 1024
 
@@ -52,8 +51,10 @@ LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(.*)")
 
 
 class KeysError(Exception):
-    """Keys cannot be taken from where they are said to be. The message is one line for the terminal, names
-    the place, and quotes no value."""
+    """Keys are unreadable or invalid.
+
+    The message is one line for the terminal, names the source, and quotes no value.
+    """
 
 
 def is_key(variable: str) -> bool:
@@ -62,8 +63,10 @@ def is_key(variable: str) -> bool:
 
 
 def take_variables(environ: MutableMapping[str, str]) -> dict[str, str]:
-    """Take the keys out of this process's environment: no child inherits them, /proc/self/environ shows
-    blanks."""
+    """Remove the keys from this process's environment, and return them.
+
+    No child inherits them, and /proc/self/environ shows blanks.
+    """
     keys = {name: environ.pop(name) for name in [name for name in environ if is_key(name)]}
     if keys and environ is os.environ:
         _blank(keys)
@@ -71,7 +74,7 @@ def take_variables(environ: MutableMapping[str, str]) -> dict[str, str]:
 
 
 def _blank(names: Collection[str]) -> None:
-    """Overwrite the values in the block that the kernel made the environment from."""
+    """Overwrite the values in the kernel's copy of the environment."""
     try:
         with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - no pathlib in here: it takes too long
             text = file.read()
@@ -88,9 +91,9 @@ def _blank(names: Collection[str]) -> None:
 
 
 class Place:
-    """Keys that are not variables: where they came from, and the memory that they are in until `read`.
+    """Keys from a file or a descriptor: their origin, and the memory that holds them until `read`.
 
-    That is a descriptor of the kernel's, or bytes of ours on systems that have none.
+    That is a memory file of the kernel, or bytes of this process on systems that have none.
     """
 
     def __init__(self, origin: str, content: int | bytes) -> None:
@@ -98,7 +101,7 @@ class Place:
         self._content = content
 
     def read(self) -> dict[str, str]:
-        """The keys by the names of their variables; the memory is given up. Raises KeysError."""
+        """Return the keys by the names of their variables, and release the memory. Raises KeysError."""
         if isinstance(self._content, bytes):
             return parse(self._content, self.origin)
         with open(self._content, "rb") as file:  # noqa: PTH123 - a descriptor
@@ -107,10 +110,12 @@ class Place:
 
 
 def find(descriptor: str | None, path: str | None, environ: Mapping[str, str]) -> Place | None:
-    """What the arguments name, else the variable, else systemd's credentials; None where there are no keys
-    but variables. A descriptor is read to its end and closed. Raises KeysError."""
+    """Find the keys: the source in the arguments, else that of the variable, else systemd's credentials.
+
+    Returns None if there is none. A descriptor is read to its end and closed. Raises KeysError.
+    """
     if descriptor is not None and path is not None:
-        raise KeysError(f"{DESCRIPTOR_OPTION} and {FILE_OPTION} exclude each other")
+        raise KeysError(f"{DESCRIPTOR_OPTION} and {FILE_OPTION} exclude each other; give one of them")
     if descriptor is not None:
         return _from_descriptor(descriptor)
     if path is not None:
@@ -125,15 +130,17 @@ def find(descriptor: str | None, path: str | None, environ: Mapping[str, str]) -
 
 
 def parse(data: bytes, origin: str) -> dict[str, str]:
-    """Lines `NAME=value`, as in the environment files of systemd and Docker: blank lines and those that begin
-    with `#` are passed over, blanks around a value and one pair of quotes around it are no part of it;
-    nothing else is special. Raises KeysError."""
+    """Parse lines `NAME=value`, as in the environment files of systemd and Docker.
+
+    Blank lines and lines that begin with `#` are skipped. Blanks around a value, and one pair of quotes
+    around it, are removed. Nothing else is special. Raises KeysError.
+    """
     if len(data) > MOST_BYTES:
         raise KeysError(f"{origin} has more than {MOST_BYTES} bytes")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise KeysError(f"{origin} is not UTF-8") from None
+        raise KeysError(f"{origin} is not valid UTF-8") from None
     keys: dict[str, str] = {}
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip()
@@ -141,10 +148,10 @@ def parse(data: bytes, origin: str) -> dict[str, str]:
             continue
         found = LINE.fullmatch(line)
         if found is None or "\0" in line:
-            raise KeysError(f"{origin}, line {number}: that is not NAME=value")
+            raise KeysError(f"{origin}, line {number}: the line is not NAME=value")
         name, value = found.groups()
         if not is_key(name):
-            raise KeysError(f"{origin}, line {number}: {name} is not a key; give it as a variable")
+            raise KeysError(f"{origin}, line {number}: {name} is not the name of a key; set it as a variable")
         if name in keys:
             raise KeysError(f"{origin}, line {number}: {name} is given twice")
         if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
@@ -168,10 +175,13 @@ def _from_file(path: str, option: str) -> Place:
 
 
 def _check(found: os.stat_result, origin: str) -> None:
-    """Whether nobody else reads or writes it. What the administrator has put there for us (as systemd does,
-    and who mounts secrets) may be readable by a group: so it is readable by us."""
+    """Check that nobody else reads or writes the file. Raises KeysError.
+
+    A file that belongs to root (systemd and mounted secrets) may be readable by a group, which makes it
+    readable by this process.
+    """
     if not stat.S_ISREG(found.st_mode):
-        raise KeysError(f"{origin} is not a regular file; use {DESCRIPTOR_OPTION} to read keys from a pipe")
+        raise KeysError(f"{origin} is not a regular file; give a pipe with {DESCRIPTOR_OPTION}")
     if found.st_uid not in (os.geteuid(), 0):
         raise KeysError(f"{origin} belongs to another user (uid {found.st_uid}); make it your own")
     others = 0o077 if found.st_uid == os.geteuid() else 0o037
@@ -207,7 +217,7 @@ def _close(number: int) -> None:
 
 
 def _keep(source: int, origin: str, until: float) -> int | bytes:
-    """What there is to be read, in memory of the kernel's where it has any. Raises KeysError, OSError."""
+    """Read the source into a memory file of the kernel, if available. Raises KeysError, OSError."""
     if not hasattr(os, "memfd_create"):
         gathered = bytearray()
         _move_all(source, origin, until, partial(_gather, source, gathered))
@@ -222,14 +232,16 @@ def _keep(source: int, origin: str, until: float) -> int | bytes:
 
 
 def _move_all(source: int, origin: str, until: float, move: Callable[[], int]) -> None:
-    """Until nothing is left to be moved. Raises KeysError when it takes too long, or becomes too much."""
+    """Move everything. Raises KeysError if it takes too long, or is too much."""
     poll = select.poll()
     poll.register(source, select.POLLIN)
     total = 0
     while True:
         wait = until - time.monotonic()
         if wait <= 0 or not poll.poll(wait * 1000):
-            raise KeysError(f"{origin} did not end within {DESCRIPTOR_SECONDS:g} s")
+            raise KeysError(
+                f"{origin} did not end within {DESCRIPTOR_SECONDS:g} s; close the other end after writing"
+            )
         moved = move()
         if not moved:
             return
@@ -245,8 +257,10 @@ def _gather(source: int, gathered: bytearray) -> int:
 
 
 def _move(source: int, memory: int) -> int:
-    """Move what is there, never through memory of this process where the kernel can do that; how many
-    bytes."""
+    """Move what is available, and return how many bytes.
+
+    Where the kernel can do that, nothing goes through memory of this process.
+    """
     for move in (_send, _splice):
         with suppress(AttributeError, OSError):
             return move(source, memory)

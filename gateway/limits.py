@@ -1,4 +1,4 @@
-"""How many conversations there may be."""
+"""The limit on conversations."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from supervisor.conversations.state.errors import UnknownConversation
 
 
 async def admit(services: Services, conversation_id: str | None) -> None:
-    """Let a start request pass while there is room for one more conversation. Raises ApiError(429) otherwise.
+    """Admit a start request while there is room for one more conversation. Raises ApiError(429) otherwise.
 
-    A request that names a conversation which is there already asks for no room. Requests under way at the
-    same time are not counted: there may be a few more in the end, never many.
+    A request for an existing conversation needs no room. Concurrent requests are not counted, so the limit
+    may be exceeded by a few.
     """
     limit = services.config.max_conversations
     if await services.supervisor.count() < limit:
@@ -23,4 +23,4 @@ async def admit(services: Services, conversation_id: str | None) -> None:
             pass
         else:
             return
-    raise ApiError(429, f"There are {limit} conversations; delete some, or raise OSTLER_MAX_CONVERSATIONS")
+    raise ApiError(429, f"There are {limit} conversations. Delete some, or raise OSTLER_MAX_CONVERSATIONS.")

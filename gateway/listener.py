@@ -1,8 +1,9 @@
-"""From listening sockets to connections, with an end that always comes.
+"""Accepts connections on the listening sockets, and ends all of them within a bounded time.
 
-Hypercorn speaks the protocols; accepting is done here, because its own loop leaves things open. An exception
-in one connection would take down the server. It binds no port 0 that could be announced. And it knows no
-limit: who may stay is decided here (connection_limits.py), and what a connection's end is (connection.py).
+Hypercorn speaks the protocols. Accepting is done here, for three reasons: in Hypercorn's own loop an
+exception of one connection takes down the server, a port 0 is bound without telling which one it became, and
+there is no limit on connections. The limit is in `connection_limits`, the end of a connection in
+`connection`.
 """
 
 from __future__ import annotations
@@ -27,19 +28,17 @@ from gateway.connection_limits import ConnectionLimits, Spares, accept
 from gateway.malformed_requests import is_peers_fault, note_peers_fault
 from supervisor.agents.descriptors import OPERATORS, SPARES
 
-__all__ = ["BindError", "bind", "current", "hypercorn_config", "serve_connections", "url_of"]
-
 log = structlog.get_logger(__name__)
 
 BACKLOG: Final = 256
-"""Connections that the kernel holds for us while we are busy, such as during start-up."""
+"""Connections that the kernel queues while the server is busy, such as during start-up."""
 
 REQUESTS_PER_CONNECTION: Final = 1_000_000
 """Practically no limit: a client that polls should not have to reconnect."""
 
 
 WATCH_SECONDS: Final = 1.0
-"""Between two looks at all connections: how much later than its time one may end."""
+"""Seconds between two checks of all connections: the most by which one may end late."""
 
 LAST_WATCH_SECONDS: Final = 0.05
 """The same while the server ends."""
@@ -50,10 +49,12 @@ class BindError(Exception):
 
 
 async def bind(config: Config) -> list[socket.socket]:
-    """Listening sockets for `config.host` and `config.port`; port 0 becomes the same free port on all.
+    """Open the listening sockets for `config.host` and `config.port`; port 0 becomes the same free port on
+    all.
 
-    The caller owns the sockets. Raises BindError, also where an open server may not listen. Cancellation
-    leaves none open.
+    The caller owns the sockets.
+
+    Raises BindError, also if an open server may not listen there. Cancellation leaves none open.
     """
     host, port = config.host, config.port
     try:
@@ -64,7 +65,9 @@ async def bind(config: Config) -> list[socket.socket]:
         # Asked once more: a name may have changed its meaning since the arguments were read.
         if not config.allow_open:
             raise BindError(open_refusal(host))
-        log.warning("open to whoever reaches the address: no session key is set", host=host)
+        log.warning(
+            "no session key is set: the server is open to everybody who reaches its address", host=host
+        )
     sockets: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
@@ -99,12 +102,12 @@ def _listen(family: int, address: tuple[Any, ...], config: Config) -> socket.soc
 
 
 def url_of(config: Config, sockets: Sequence[socket.socket]) -> str:
-    """The address to tell people."""
+    """The URL of the server, for people."""
     return http_url(config.host, sockets[0].getsockname()[1])
 
 
 def hypercorn_config(config: Config) -> HypercornConfig:
-    """Hypercorn's settings; requests are not logged, since their paths and queries may hold keys."""
+    """Hypercorn's settings. Requests are not logged, since paths and queries may hold keys."""
     settings = HypercornConfig()
     settings.accesslog = None
     settings.loglevel = "WARNING"
@@ -126,12 +129,13 @@ async def serve_connections(
     control: socket.socket | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `stop` is set: then accept no more, let requests under way finish, cut what is left.
+    """Serve until `stop` is set, then accept no more, let requests finish, and cut the rest.
 
-    Takes `config.grace_seconds` at most for that. Cancellation cuts every connection at once. The sockets
-    are closed in both cases. Beyond `config.max_connections` a new connection takes the place of one that
-    does nothing, or is refused; `connection_limits` counts them. `control` is the socket of the operators,
-    who have places of their own.
+    That takes at most `config.grace_seconds`. Beyond `config.max_connections` a new connection replaces an
+    idle one, or is refused; `connection_limits` counts them. `control` is the socket of the operators, who
+    have connections of their own.
+
+    Cancellation cuts every connection at once. The sockets are closed in both cases.
     """
     settings = hypercorn_config(config)
     context = WorkerContext(None)
@@ -188,7 +192,7 @@ async def serve_connections(
                 look_after()
             except Exception:
                 # This task is the whole server's: a fault over one connection must not end it.
-                log.exception("connections could not be looked after")
+                log.exception("connection watch failed")
 
     try:
         async with trio.open_nursery() as connections:

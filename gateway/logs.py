@@ -1,7 +1,7 @@
 """Logging: one line per event on stderr. Never bodies, queries or keys.
 
-What cannot be written is lost and counted, and nothing else happens: the disk that is full is often the one
-that the log is on, too.
+A line that cannot be written is lost and counted; nothing else happens, since the full disk is often the disk
+of the log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import structlog
 
 
 def configure() -> None:
-    """Set structlog up for this process. Colours only on a terminal; tracebacks without local variables."""
+    """Configure structlog for this process: colours only on a terminal, tracebacks without local
+    variables."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -32,7 +33,7 @@ def configure() -> None:
 
 
 class Lines:
-    """Writes lines to a stream. No failure to do so is an error. Any thread may call it."""
+    """Writes lines to a stream. A failed write is not an error. Thread-safe."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -41,11 +42,11 @@ class Lines:
         self._lock = threading.Lock()
 
     def write(self, line: str) -> None:
-        """Write a line; the number of those that were lost comes before it."""
+        """Write a line, after the number of lost ones."""
         with self._lock:
             words = f"{line}\n"
             if self._lost:
-                words = f"{self._lost} lines of the log could not be written\n{words}"
+                words = f"{self._lost} lines of the log were lost\n{words}"
             data = ("\n" * self._torn + words).encode("utf-8", "backslashreplace")
             written = _write(self._stream, data)
             if written == len(data):
@@ -67,7 +68,7 @@ class _Factory:
 
 
 def say(line: str) -> None:
-    """A line on standard output, for whoever started this; nobody may be listening."""
+    """Write a line to standard output; it does not matter whether anybody reads it."""
     _write(sys.stdout, f"{line}\n".encode())
 
 

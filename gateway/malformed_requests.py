@@ -1,6 +1,6 @@
-"""Requests that nobody can make sense of: answered before the application sees them, and no faults of ours.
+"""Malformed requests: answered with 400 before the application sees them, and not logged as errors.
 
-Hypercorn passes on what its parser takes; Quart raises over some of it, which would be an internal error.
+Hypercorn passes on requests that Quart cannot read; without this check they would be internal errors.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ PEERS_FAULTS: Final = (
 )
 
 
-FAULTS: Final = ThrottledLog(log, "info", "a client did not keep to the protocol")
+FAULTS: Final = ThrottledLog(log, "info", "client violated the protocol")
 
 
 def is_peers_fault(error: BaseException) -> bool:
-    """Whether it came of bytes that are no HTTP: of a client's making, and no news for the operator."""
+    """Whether invalid bytes of a client caused the error; then it is not the operator's concern."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_peers_fault(each) for each in error.exceptions)
     return isinstance(error, PEERS_FAULTS)
 
 
 def note_peers_fault(error: BaseException) -> None:
-    """A line for it in the log, now and then: who has no key must not fill the disk with them."""
+    """Log it, throttled: a client without a key must not fill the disk."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     FAULTS.say(error=type(error).__name__)
 
 
 def refuse_malformed(application: Application) -> Application:
-    """The application behind a check of the target and the Host header: 400 in the form of every error."""
+    """Wrap the application with a check of the target and the Host header; it answers 400."""
 
     async def checked(scope: Any, receive: Any, send: Any) -> None:
         problem = _problem(scope) if scope["type"] in ("http", "websocket") else None
@@ -76,10 +76,10 @@ def refuse_malformed(application: Application) -> Application:
 
 def _problem(scope: Mapping[str, Any]) -> str | None:
     if not scope["path"]:
-        return "The request target has no path"
+        return "The request target has no path."
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if not all(_is_host(value.decode("latin-1")) for value in hosts):
-        return "The Host header is not a host name"
+        return "The Host header is not a host name."
     return None
 
 

@@ -1,4 +1,4 @@
-"""Logins to MCP servers that clients of the wire see through: each a job, from its start to its outcome."""
+"""Logins to MCP servers that HTTP clients start: each is a job, from its start to its outcome."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from supervisor.mcp.logins import LoginsError
 log = structlog.get_logger(__name__)
 
 MAX_JOBS: Final = 16
-"""Logins under way. A person has one."""
+"""The most logins in progress. A person has one."""
 
 KEPT_SECONDS: Final = 600.0
-"""How long the outcome of a job can be asked for."""
+"""Seconds for which the outcome of a job is kept."""
 
 SETTLE_SECONDS: Final = 5.0
-"""How long the answer to a callback waits for what comes of it."""
+"""Seconds that the answer to a callback waits for its effect."""
 
 PENDING, AUTHORIZING, SUCCEEDED, FAILED = "pending", "authorizing", "succeeded", "failed"
 
@@ -53,11 +53,11 @@ class Job:
         return self.outcome is not None
 
     def undecided(self, refused: int) -> bool:
-        """Whether nothing is known yet of an answer; `refused` answers were none before it."""
+        """Whether an answer has not been judged yet; `refused` is the number of refused answers before it."""
         return self.outcome is None and self.refused == refused
 
     def note(self) -> None:
-        """Something has changed: wake who waits for that."""
+        """Note a change, and wake the tasks that wait for it."""
         self.changed.set()
         self.changed = trio.Event()
 
@@ -73,10 +73,13 @@ class McpJobs:
     async def start(
         self, name: str, entry: Mapping[str, Any], given: Mapping[str, str], *, seconds: float
     ) -> Job:
-        """Begin a login; wait at most so long until a person can be sent somewhere. Raises TooManyJobs."""
+        """Begin a login, and wait at most `seconds` for the URL that a person has to open.
+
+        Raises TooManyJobs.
+        """
         self._forget()
         if sum(not job.over for job in self._jobs.values()) >= MAX_JOBS:
-            raise TooManyJobs("as many logins as there may be are under way; finish one, or try again later")
+            raise TooManyJobs(f"There are {MAX_JOBS} logins in progress. Finish one, or try again later.")
         job = Job(secrets.token_urlsafe(24))
         self._jobs[job.id] = job
         self._nursery.start_soon(self._run, job, name, entry, given)
@@ -86,13 +89,15 @@ class McpJobs:
         return job
 
     def get(self, job_id: str) -> Job | None:
-        """The job of that id, as long as it is known."""
+        """Return the job of this id, while it is kept."""
         self._forget()
         return self._jobs.get(job_id)
 
     async def answer(self, job: Job, callback_url: str) -> bool:
-        """Pass on where the browser was sent to, and wait a little for what comes of it; False where that was
-        no answer to this login."""
+        """Pass on the URL that the browser ended at, and wait a little for its effect.
+
+        Returns False if that was not an answer to this login.
+        """
         before = job.refused
         if job.over or job.login is None:
             return job.over
@@ -112,10 +117,10 @@ class McpJobs:
             job.outcome = {"ok": False, "error": str(error), "error_kind": "unknown"}
         except Exception:
             # This task lives in the server's nursery: a fault in one login ends no other.
-            log.exception("a login to an MCP server failed")
+            log.exception("login to MCP server failed")
             job.outcome = {
                 "ok": False,
-                "error": "the login failed; the log says why",
+                "error": "the login failed; the server's log has the reason",
                 "error_kind": "unknown",
             }
         finally:
@@ -147,7 +152,7 @@ class McpJobs:
 
 @asynccontextmanager
 async def open_jobs(probe: McpProbe) -> AsyncIterator[McpJobs]:
-    """Logins can be begun while the block runs; leaving it ends those under way, with their processes."""
+    """Allow logins while the block runs; leaving it ends those in progress, with their processes."""
     async with trio.open_nursery() as nursery:
         yield McpJobs(nursery, probe)
         nursery.cancel_scope.cancel()

@@ -12,8 +12,8 @@ from wsproto.events import Message
 class MessageBuffer(WebsocketBuffer):
     """The message that a WebSocket is receiving; `first` and `then` are limits in bytes.
 
-    Hypercorn's own keeps what is over its limit, and adds to it for as long as the client sends. Here it is
-    dropped, and so is all that follows; `too_large` tells it.
+    Hypercorn's own buffer keeps a message that exceeds its limit, and grows while the client sends. This one
+    drops it with all that follows; `too_large` reports that.
     """
 
     def __init__(self, first: int, then: int) -> None:
@@ -22,7 +22,7 @@ class MessageBuffer(WebsocketBuffer):
         self.too_large = trio.Event()
 
     def extend(self, event: Message[Any]) -> None:
-        """Take the next piece of the message. Raises FrameTooLargeError; Hypercorn answers with 1009."""
+        """Add the next piece of the message. Raises FrameTooLargeError; Hypercorn answers with 1009."""
         data = event.data
         size = len(data) if isinstance(data, bytes | bytearray) or data.isascii() else len(data.encode())
         if self.too_large.is_set() or self.length + size > self.max_length:
@@ -39,5 +39,5 @@ class MessageBuffer(WebsocketBuffer):
         self.max_length = self._then
 
     def stop(self) -> None:
-        """Take nothing more: the client is on its way out."""
+        """Accept nothing more: the client is leaving."""
         self.max_length = self._then = 0

@@ -1,4 +1,4 @@
-"""Telling systemd how the server is: ready, stopping, and that its loop is still turning (sd_notify(3)).
+"""Tells systemd the state of the server: ready, stopping, and that the loop is alive (sd_notify(3)).
 
 Datagrams to a socket that the environment names; without one, nothing happens.
 """
@@ -20,13 +20,13 @@ INTERVAL_VARIABLE: Final = "WATCHDOG_USEC"
 PID_VARIABLE: Final = "WATCHDOG_PID"
 
 SEND_SECONDS: Final = 2.0
-"""For one datagram: the other side has a queue, and is in trouble itself when that stays full."""
+"""Seconds for one datagram: the service manager has a queue, and is in trouble itself if that stays full."""
 
 MICROSECONDS: Final = 1_000_000
 
 
 class Notifier:
-    """The way to the service manager. `interval`: within which it wants a sign of life, in seconds."""
+    """The service manager's socket. `interval`: the watchdog's interval, in seconds."""
 
     def __init__(self, address: str | None, interval: float | None) -> None:
         self._address = address
@@ -34,9 +34,9 @@ class Notifier:
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str]) -> Notifier:
-        """What the environment tells, which is taken out of it: it is not for what the server starts.
+        """Read the notification variables, and remove them: they are not for the server's children.
 
-        A watchdog is meant for the process that was started: for us or for the warden above us.
+        A watchdog counts if it is for this process or for the warden above it.
         """
         address = environ.pop(SOCKET_VARIABLE, "")
         interval = environ.pop(INTERVAL_VARIABLE, "")
@@ -51,20 +51,20 @@ class Notifier:
         )
 
     async def ready(self, status: str) -> None:
-        """The server takes work; `status` is a line for people."""
+        """Report that the server is ready; `status` is a line for people."""
         await self._tell(f"READY=1\nSTATUS={status}")
 
     async def status(self, status: str) -> None:
-        """How the server is: a line for people."""
+        """Report the server's status: a line for people."""
         await self._tell(f"STATUS={status}")
 
     async def stopping(self) -> None:
-        """The server was told to stop."""
+        """Report that the server is stopping."""
         await self._tell("STOPPING=1\nSTATUS=Stopping")
 
     async def keep_alive(self) -> None:
-        """Give signs of life, twice as often as wanted, until cancelled. From the loop, so that a loop that
-        is stuck gives none."""
+        """Notify the watchdog twice per interval until cancelled. From the loop: a stuck loop sends
+        nothing."""
         while self.interval is not None:
             await self._tell("WATCHDOG=1")
             await trio.sleep(self.interval / 2)
@@ -80,4 +80,4 @@ class Notifier:
                 with trio.move_on_after(SEND_SECONDS):
                     await trio.socket.from_stdlib_socket(sock).send(text.encode())
         except OSError as error:
-            log.warning("the service manager cannot be told", error=str(error))
+            log.warning("cannot notify the service manager", error=str(error))

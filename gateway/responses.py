@@ -11,7 +11,7 @@ from quart import Response
 JSON = "application/json"
 
 SUCCESS = {"success": True}
-"""What operations without a result of their own answer."""
+"""The answer of operations without a result."""
 
 
 def json_response(value: Any, status: int = 200) -> Response:
@@ -30,7 +30,7 @@ def success() -> Response:
 
 
 def page_response(bodies: Iterable[bytes], next_page_id: str | None) -> Response:
-    """A page of items that are JSON already, byte for byte as they are stored."""
+    """A page of items that are JSON already, unchanged from the journal."""
     return raw_json_response(
         b'{"items":[' + b",".join(bodies) + b'],"next_page_id":' + orjson.dumps(next_page_id) + b"}"
     )

@@ -40,8 +40,11 @@ from supervisor.state_directory import StateRefused
 log = structlog.get_logger(__name__)
 
 SWITCH_SECONDS: Final = 0.0005
-"""How long one thread may keep the interpreter while another waits for it. The journal's thread holds it for
-microseconds at a time; with Python's default of 5 ms a commit beside a busy loop would take that long."""
+"""Seconds that one thread may keep the GIL while another waits for it.
+
+The journal's thread holds it for microseconds at a time; with Python's default of 5 ms a commit beside a busy
+loop would take that long.
+"""
 
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -49,17 +52,21 @@ ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StartupError(Exception):
-    """The server cannot start, or cannot go on. The message is one line for the terminal."""
+    """The server cannot start, or cannot continue. The message is one line for the terminal."""
 
 
 FORESEEN: Final = (BindError, StateRefused, JournalError, CredentialsFailure, SettingsFailure, OSError)
-"""Failures of a start whose message is made for people."""
+"""Failures of a start whose message is fit for people."""
 
 
 def run(config: Config, lifeline: Lifeline | None = None, keys: Mapping[str, str] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StartupError when it could not start, or its journal failed,
-    WardenGone when it ended since its warden had. `keys` are variables with keys and secrets that are not in
-    the environment."""
+    """Serve until SIGTERM or SIGINT.
+
+    `keys`: variables with keys and secrets that are not in the environment.
+
+    Raises StartupError if the server could not start or its journal failed, WardenGone if it ended because
+    its warden had ended.
+    """
     logs.configure()
     sys.setswitchinterval(SWITCH_SECONDS)
     started = trio.Event()
@@ -73,13 +80,13 @@ def run(config: Config, lifeline: Lifeline | None = None, keys: Mapping[str, str
         if started.is_set() and failures:
             for reason in reasons:
                 if not isinstance(reason, JournalError):
-                    log.exception("failed together with the journal", exc_info=reason)
+                    log.exception("another failure besides the journal", exc_info=reason)
             raise StartupError("; ".join(failures)) from error
         if started.is_set() or not all(isinstance(reason, FORESEEN) for reason in reasons):
             raise
         raise StartupError("; ".join(_line(reason) for reason in reasons)) from error
     if lifeline is not None and lifeline.gone:
-        raise WardenGone("the warden was killed; the server has ended its agents, and itself")
+        raise WardenGone("the warden was killed; the server ended its agents and stopped")
 
 
 async def serve(
@@ -91,11 +98,11 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until cancelled; then stop accepting, finish, and close.
 
-    Prints the address on stdout once the server accepts connections. Everything that is opened here is
-    closed here: sockets first, then the agents, then the journal. With a warden the sockets are those of the
-    server before, if there was one. Variables with secrets are taken out of this process's environment;
-    `keys` are such variables that have been taken out before. When the warden ends, there is no finishing:
-    the agents are killed at once.
+    Prints the address on stdout once the server accepts connections. Variables with secrets are removed from
+    this process's environment; `keys` are such variables that were removed before. With a warden, the sockets
+    are those of the previous server, if there was one. When the warden ends, the agents are killed at once.
+
+    Owns everything that it opens, and closes it in this order: sockets, agents, journal.
     """
     notifier = Notifier.take(os.environ)
     environ = {**os.environ, **take_private(os.environ), **(keys or {})}
@@ -134,13 +141,16 @@ async def serve(
 
 
 async def _watch_journal(journal: Journal, notifier: Notifier) -> None:
-    """Tell the service manager when nothing can be stored. Raises JournalError when nothing ever can be: the
-    next server, which the warden starts, may do better, and else says why it cannot."""
+    """Report to the service manager while nothing can be stored.
+
+    Raises JournalError if nothing can ever be stored: the next server, which the warden starts, may do
+    better, or say why it cannot.
+    """
     told = None
     while True:
         if journal.failure is not None and not isinstance(journal.failure, JournalClosed):
-            log.error("the journal failed; the server ends", error=str(journal.failure))
-            raise JournalError(f"the server ends, since its journal failed: {journal.failure}")
+            log.error("journal failed; stopping the server", error=str(journal.failure))
+            raise JournalError(f"the journal failed and the server stopped: {journal.failure}")
         trouble = None if journal.trouble is None else journal.trouble.reason
         if trouble == told:
             await journal.changed()
@@ -153,14 +163,14 @@ async def _watch_journal(journal: Journal, notifier: Notifier) -> None:
 
 @asynccontextmanager
 async def _control_socket(config: Config) -> AsyncIterator[socket.socket | None]:
-    """The socket for operators, and its file; a server that cannot have it goes on without.
+    """Open the socket for operators, and its file; without it the server continues.
 
-    After the journal was opened, whose lock tells that no other server uses the state directory.
+    Call it after opening the journal, whose lock ensures that no other server uses the state directory.
     """
     try:
         opened = await trio.to_thread.run_sync(ControlSocket, config.state)
     except OSError as error:
-        log.warning("no control socket: operators need the address", reason=str(error))
+        log.warning("control socket unavailable; commands need the server's address", reason=str(error))
         yield None
         return
     try:
@@ -183,12 +193,11 @@ async def _obey_signals(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """The first SIGTERM, SIGINT or SIGHUP begins an orderly end; the next one cuts connections, and what
-    turns have left of their time, short.
+    """Obey signals: the first SIGTERM, SIGINT or SIGHUP begins an orderly end, the next one cuts it short.
 
-    One that tells of the warden's end is no order: whoever killed the warden may kill us next, and then
-    nobody would be there to end the agents. (To a server that is stopped the kernel sends SIGHUP then, since
-    its process group is an orphan, and has it go on.)
+    A signal that reports the warden's end is different: whoever killed the warden may kill this process next,
+    and then nobody would end the agents. (If the server is stopped, the kernel then sends it SIGHUP, since
+    its process group is an orphan, and lets it continue.)
     """
     closing = services.closing
     heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
@@ -196,7 +205,7 @@ async def _obey_signals(
         task_status.started()
         async for number in signals:
             if lifeline is not None and lifeline.gone:
-                log.error("the warden is gone; ending the agents at once, then the server")
+                log.error("warden is gone; ending the agents and the server")
                 services.supervisor.hurry(kill=True)
                 scope.cancel()
             else:
@@ -209,10 +218,11 @@ async def _obey_signals(
 
 @asynccontextmanager
 async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIterator[Services]:
-    """Open the rooms below over the state directory, which is made if need be.
+    """Open the services over the state directory, which is created if necessary.
 
-    Leaving the block, also by cancellation, stops every agent and closes the journal. Raises what keeps
-    one of them from being opened (FORESEEN).
+    Raises what keeps one of them from being opened (FORESEEN).
+
+    Leaving the block, also by cancellation, stops every agent and closes the journal.
     """
     secrets = await open_secrets(config.state, environ, keyring=config.keyring)
     if secrets.failure is not None:

@@ -1,4 +1,4 @@
-"""What the routes stand on: the rooms below, opened by the server and handed to the application."""
+"""The services that routes use: opened by the server and handed to the application."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Subscribers:
-    """How many WebSockets each conversation has."""
+    """The number of WebSockets of each conversation."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -36,7 +36,7 @@ class Subscribers:
 
     @contextmanager
     def joined(self, conversation_id: str) -> Iterator[bool]:
-        """Take a place for the duration of the block; False when there is none left."""
+        """Hold a place while the block runs; False if none is left."""
         if self._count[conversation_id] >= self._limit:
             yield False
             return
@@ -50,7 +50,7 @@ class Subscribers:
 
 
 class Activity:
-    """Since when the server runs, and when it was last asked for something; in seconds."""
+    """The server's uptime, and the time since its last request, in seconds."""
 
     def __init__(self) -> None:
         self._started = self._touched = time.monotonic()
@@ -60,17 +60,20 @@ class Activity:
         self._touched = time.monotonic()
 
     def uptime(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     def idle(self) -> float:
-        """Since the last request."""
+        """Seconds since the last request."""
         return time.monotonic() - self._touched
 
 
 @attrs.frozen(kw_only=True)
 class Services:
-    """Everything that a route may use. Whoever opened the parts closes them, and sets `closing` before."""
+    """Everything that a route may use.
+
+    The caller that opened the parts closes them, and sets `closing` before.
+    """
 
     config: Config
     supervisor: Supervisor

@@ -1,4 +1,4 @@
-"""What an operator can set about the agents: limits, restarts and deadlines, by `OSTLER_*` variables."""
+"""The limits, restart policy and deadlines of agents, read from `OSTLER_*` variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line in the log that others can cause as often as they like, and that is not said each time."""
+"""A log line that others can cause at will, written at most once per interval with a count."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ COMPLAINT_SECONDS: Final = 60.0
 
 
 class ThrottledLog:
-    """One such line. `level` is a method of the logger, which is asked for it when it is used: a module's
-    logger is not set up when the module is read. How often the line was meant is told with it."""
+    """One such line.
+
+    `level`: a method of the logger, looked up at each use, since a module's logger is not configured at
+    import time. The line carries the number of its occurrences.
+    """
 
     def __init__(self, log: Any, level: str, event: str) -> None:
         self._log = log

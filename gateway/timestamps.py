@@ -1,4 +1,4 @@
-"""Times in the form that the journal stores and compares: from what clients write, and from Trio's clock."""
+"""Times in the form that the journal stores and compares, from clients' text and from Trio's clock."""
 
 from __future__ import annotations
 

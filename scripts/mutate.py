@@ -1,7 +1,8 @@
 """Mutation testing: how many small changes of the code do the tests notice?
 
-mutmut makes the mutants. Its own runner puts a switch around each function and runs what the functions of one
-process do; here each mutant is a file in a copy of the tree, for all processes of a test. The module's tests run in a fork of this process, which imports third-party modules once.
+mutmut makes the mutants. Its own runner puts a switch around each function and runs the functions of one
+process do; here each mutant is a file in a copy of the tree, for all processes of a test. The tests run
+in a fork of this process, which imports third-party modules once.
 """
 
 from __future__ import annotations

@@ -57,46 +57,51 @@ DATA_DIR: Final = "data"
 """Data directories of agents that are kept apart per conversation."""
 
 BUSY_SECONDS: Final = 5.0
-"""How long a write waits for another process that holds the journal's file."""
+"""Seconds that a write waits for another process that holds the journal's file."""
 
 
 class Secrets(Protocol):
-    """The secrets of a server by name, and what they are sealed with: `SecretStore`, or a test's own."""
+    """The secrets of a server by name, and their cipher: `SecretStore`, or a stand-in for tests."""
 
     @property
     def cipher(self) -> StorageCipher:
-        """What seals them. Raises CredentialsFailure while its key is missing."""
+        """The cipher of the secrets. Raises CredentialsFailure while its key is missing."""
 
     async def values(self) -> Mapping[str, str]:
-        """All of them. Raises CredentialsFailure."""
+        """All secrets, by name. Raises CredentialsFailure."""
 
     async def found(self) -> Mapping[str, FoundSecret]:
-        """Those that are given from outside of the store, with where."""
+        """The secrets from outside the store, with their sources."""
 
     async def exchange(self, name: str, value: str, replaceable: Callable[[str], bool]) -> bool:
-        """Put a new value for one, if what stands there may be replaced; whether it was."""
+        """Replace a value if the present one may be replaced. Returns whether it did."""
 
 
 @attrs.frozen
 class LateCipher:
-    """The cipher of `secrets`, asked for when it is needed: a key that is missing must not stop a start."""
+    """The cipher of `secrets`, looked up at each use: a missing key must not stop the start."""
 
     secrets: Secrets
 
     def encrypt(self, data: bytes) -> str:
-        """Seal. Raises CredentialsFailure."""
+        """Encrypt. Raises CredentialsFailure."""
         return self.secrets.cipher.encrypt(data)
 
     def decrypt(self, token: str) -> bytes:
-        """Open. Raises CredentialsFailure."""
+        """Decrypt. Raises CredentialsFailure."""
         return self.secrets.cipher.decrypt(token)
 
 
 @attrs.frozen(kw_only=True)
 class Supervision:
-    """How agents are supervised. `agents` is where they are installed, None: in the state directory.
-    `max_frame` is the longest message of an agent, in bytes; for `drain_seconds` turns under way may end
-    before they are interrupted at the end."""
+    """How agents are supervised.
+
+    `agents`: the directory of installed agents; None: one in the state directory.
+
+    `max_frame`: the longest message of an agent, in bytes.
+
+    `drain_seconds`: how long running turns may continue at the end before they are interrupted.
+    """
 
     limits: Limits = attrs.field(factory=Limits)
     restart: RestartPolicy = attrs.field(factory=RestartPolicy)
@@ -109,7 +114,7 @@ class Supervision:
 
 @attrs.frozen(kw_only=True)
 class Ostler:
-    """The open rooms. Whoever opened them closes them."""
+    """The open parts of the supervisor. `open` opens and closes them."""
 
     supervisor: Supervisor
     launcher: Launcher
@@ -126,10 +131,14 @@ class Ostler:
         secrets: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> Conversation:
-        """Create a conversation. Its agent is started with the first message.
+        """Create a conversation. Its agent starts with the first message.
 
-        `agent` is a name of the catalog (`demo`, `claude-code`, ...) or the command of an ACP agent;
-        `settings` are more fields of `AgentSettings`. `secrets` reach the agent as environment variables.
+        `agent`: a name of the catalogue (`demo`, `claude-code`, ...), or the command of an ACP agent.
+
+        `settings`: further fields of `AgentSettings`.
+
+        `secrets`: environment variables for the agent.
+
         Raises InvalidStart, JournalError.
         """
         catalog = self.launcher.catalog
@@ -153,7 +162,10 @@ class Ostler:
 
 
 async def open_secrets(state: Path, environ: Mapping[str, str], *, keyring: bool) -> SecretStore:
-    """The secret store of a state directory, which is made if need be. Raises StateRefused, OSError."""
+    """Open the secret store of a state directory, and create the directory if necessary.
+
+    Raises StateRefused, OSError.
+    """
     await trio.to_thread.run_sync(make_private, state)
     store = await SecretStore.open(state, environ, keyring=OsKeyring(environ) if keyring else None)
     if store.failure is not None:
@@ -174,17 +186,29 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
     hidden: Sequence[str] = (),
     secrets: Secrets | None = None,
 ) -> AsyncIterator[Ostler]:
-    """Open everything over the state directory, which is made if need be, and supervise while the block runs.
+    """Open everything over the state directory, and supervise agents while the block runs.
 
-    `environ` is the environment that agents inherit the allowed part of (default: this process's), with the
-    keys of the secret store; values in `hidden` are masked in what agents say. `containment` None leaves it
-    to process groups and sessions; with a level, a process may have one such block at a time. `keyring` says
-    whether the operating system's keyring is asked for the master key. `vocabulary` forces one for all
-    conversations. `secrets` stands in for the secret store.
+    `state`: the directory; it is created if necessary.
 
-    Owns all of it: leaving the block, also by cancellation, stops every agent and closes the journal.
+    `environ`: the environment of which agents inherit the allowed part (default: this process's), with the
+    keys of the secret store.
+
+    `hidden`: values that are masked in what agents say.
+
+    `containment`: None relies on process groups and sessions. With a level, a process may have one such block
+    at a time.
+
+    `keyring`: whether the master key may be in the operating system's keyring.
+
+    `vocabulary`: forces one event vocabulary for all conversations.
+
+    `secrets`: stands in for the secret store.
+
     Raises StateRefused, JournalError, CredentialsFailure, SettingsFailure or OSError for what cannot be
     opened.
+
+    Owns everything that it opens: leaving the block, also by cancellation, stops every agent and closes the
+    journal.
     """
     directory = Path(state).expanduser().absolute()  # noqa: ASYNC240 - reads no disk
     environ = dict(os.environ if environ is None else environ)
@@ -219,7 +243,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         try:
             return (await settings.get()).agent(settings.rules.presets)
         except SettingsError as error:
-            raise InvalidStart(f"the settings name no agent that can run: {error}", ("body",)) from error
+            raise InvalidStart(f"no agent in the settings can run: {error}", ("body",)) from error
 
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(
@@ -253,6 +277,6 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
 
 
 def _home(environ: Mapping[str, str], otherwise: Path) -> Path:
-    """Where programs are started that belong to no conversation."""
+    """The working directory of programs that belong to no conversation."""
     home = Path(environ.get("HOME") or otherwise)
     return home if home.is_dir() else otherwise

@@ -1,12 +1,13 @@
-"""Who relays next: what agents say and what sockets are sent goes in slices, one at a time, behind all else.
+"""Fair scheduling of relays: agents' output and sockets' frames go in slices, one at a time, after all else.
 
-Trio knows no priorities: in each pass it runs every task that is ready, in any order. Twenty agents that
-flood us would each have their slice in every pass, and a request, which needs some ten passes, would wait for
-two hundred of them. So all that relays takes turns at one gate. It lets one slice through, and before it lets
-the next one through it waits until nothing else is ready, within bounds. Of those that wait, the one goes
-first that has relayed least: an agent that answers after a long silence overtakes those that flood.
+Trio has no priorities: in each pass it runs every task that is ready, in any order. Twenty flooding agents
+would each have their slice in every pass, and a request, which needs some ten passes, would wait for two
+hundred slices. So all relays take turns at one gate. The gate lets one slice through, then waits until
+nothing else is ready, within bounds, before it lets the next one through. Of the waiting relays the one that
+has relayed least goes first: an agent that answers after a long silence overtakes those that flood.
 
-The gate is no lock. Whoever was let through may wait for a socket, or end, without a word: nobody is held up.
+The gate is not a lock. A relay that was let through may wait for a socket, or end, without notice; it holds
+up nobody.
 """
 
 from __future__ import annotations
@@ -20,33 +21,40 @@ from typing import Final
 import trio
 
 SLICE_SECONDS: Final = 0.002
-"""How long one slice lasts, seconds. A request meets one or two of them, and one message more than that; what
-it costs to give way (some 30 microseconds) is little beside it."""
+"""Seconds of one slice.
+
+A request meets one or two slices, and one message more. A yield costs some 30 microseconds, little beside a
+slice.
+"""
 
 LONE_SLICE_SECONDS: Final = 0.005
-"""The same when nobody else is ready or waits for a turn: fewer, larger writes for the same work."""
+"""The same when no other task is ready or waits for a turn: fewer, larger writes for the same work."""
 
 SLICE_MESSAGES: Final = 500
-"""How many messages one slice has at the most, whatever the clock says."""
+"""The most messages of one slice, whatever the clock says."""
 
 MOST_PASSES: Final = 12
-"""How many passes of the scheduler the gate waits while others are ready. A request is answered within about
-as many; more would let a crowd of clients keep agents from being heard."""
+"""Passes of the scheduler that the gate waits while other tasks are ready.
+
+A request is answered within about as many; with more, a crowd of clients could keep agents from being read.
+"""
 
 QUIET_PASSES: Final = 2
-"""After how many passes in which nobody else was seen to be ready the gate opens. One alone says little: who
-runs later in a pass is not seen in it."""
+"""Passes without another ready task after which the gate opens.
+
+One alone says little: a task that runs later in a pass is not seen in it.
+"""
 
 MOST_CHARGED_SECONDS: Final = 0.05
-"""The most that one turn is counted as, seconds: who waited in it for a socket has not relayed so long."""
+"""The most seconds that one turn counts: a task that waited in it for a socket has not relayed so long."""
 
 Clock = Callable[[], float]
 
 
 class Gate:
-    """Lets relaying through, a slice at a time: those that have used least go first. `clock` is in seconds.
+    """Lets relays through, a slice at a time: those that have used least go first. `clock` is in seconds.
 
-    A slice may be one long turn or many short ones; what is left of it lets the next through at once.
+    A slice may be one long turn or many short ones; the rest of it lets the next relay through at once.
     """
 
     def __init__(self, clock: Clock = time.perf_counter) -> None:
@@ -59,8 +67,13 @@ class Gate:
         self._numbers = count()
 
     async def admit(self, used: float) -> float:
-        """Wait for a turn. Takes how much the caller has used so far, and gives what it counts as from now
-        on: nobody saves up more than a slice for later. Cancelling it gives the turn to the next."""
+        """Wait for a turn.
+
+        Takes the seconds that the caller has used so far, and returns its new count: nobody saves up more
+        than a slice.
+
+        Cancellation gives the turn to the next one.
+        """
         used = max(used, self._floor - SLICE_SECONDS)
         if self._leading:
             called = trio.Event()
@@ -94,7 +107,7 @@ class Gate:
 
 
 async def _let_others_go_first() -> bool:
-    """Whether there were none."""
+    """Let other tasks run first. Returns whether there were none."""
     quiet = 0
     for number in range(MOST_PASSES):
         await trio.lowlevel.checkpoint()
@@ -108,7 +121,7 @@ async def _let_others_go_first() -> bool:
 
 
 class Share:
-    """What one reader or writer has of the relaying. For one task.
+    """The share of one reader or writer in the relaying. For one task.
 
     Before each message: `if share.spent(): await share.turn()`. Before waiting for more of them: `rest()`.
     """
@@ -119,7 +132,7 @@ class Share:
         self._began: float | None = None
 
     def spent(self, messages: int = 1) -> bool:
-        """Count so many messages, and tell whether the turn is over, or there is none."""
+        """Count messages, and return whether the turn is over, or there is none."""
         gate = self._gate
         gate.messages_left -= messages
         return (
@@ -127,18 +140,18 @@ class Share:
         )
 
     async def turn(self) -> None:
-        """Wait for a turn. A checkpoint, unless the slice under way has room for it."""
+        """Wait for a turn. A checkpoint, unless the current slice has room for it."""
         self.rest()
         self._used = await self._gate.admit(self._used)
         self._began = self._gate.clock()
 
     def charge(self, seconds: float) -> None:
-        """So much was done for it elsewhere, as in a thread: the slice under way is the shorter for it."""
+        """Charge work that was done elsewhere, as in a thread: the current slice becomes shorter."""
         self._used += min(seconds, MOST_CHARGED_SECONDS)
         self._gate.seconds_left -= seconds
 
     def rest(self) -> None:
-        """The turn is over; what it took is counted."""
+        """End the turn, and count what it used."""
         if self._began is not None:
             took = min(self._gate.clock() - self._began, MOST_CHARGED_SECONDS)
             self._used += took
@@ -150,7 +163,7 @@ _gate: trio.lowlevel.RunVar[Gate] = trio.lowlevel.RunVar("gate")
 
 
 def share() -> Share:
-    """A share in the relaying of this Trio run."""
+    """Make a share in the relaying of this Trio run."""
     try:
         gate = _gate.get()
     except LookupError:

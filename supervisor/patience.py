@@ -1,8 +1,8 @@
-"""Work on paths that somebody else can make hang: in threads that are given up.
+"""Runs work on paths that others can make hang: in threads that can be abandoned.
 
-An agent, or a client, can name a file on a file system that never answers. A thread that waits there cannot
-be ended, but it can be left behind: whoever asked goes on, the thread counts against the limiter of its own
-kind until it ends, and the process ends without it.
+An agent or a client can name a file on a file system that never answers. A thread that waits there cannot be
+ended, but it can be abandoned: the caller continues, the thread counts against the limiter of its kind until
+it ends, and the process exits without it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import trio
-
-__all__ = ["PATH_SECONDS", "KeyedLimiters", "PathTimeout", "in_time", "read_regular"]
 
 T = TypeVar("T")
 
@@ -49,7 +47,7 @@ _left_behind = _LeftBehind()
 
 
 class KeyedLimiters:
-    """A limiter of its own for each agent, conversation or kind: who hangs holds up his own alone."""
+    """A limiter for each agent, conversation or kind: one that hangs holds up only itself."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -65,7 +63,7 @@ class KeyedLimiters:
 
 
 class _Task(Generic[T]):
-    """Work in a thread, and what becomes of it when nobody waits any more."""
+    """Work in a thread, and what happens to its result when nobody waits any more."""
 
     def __init__(self, work: Callable[[], T], wasted: Callable[[T], object]) -> None:
         self._work = work
@@ -108,14 +106,17 @@ async def in_time(
     shield: bool = False,
     wasted: Callable[[T], object] = lambda result: None,
 ) -> T:
-    """What ``work`` returns, done in a thread. ``what`` tells a person what it is, as in "to read the login".
+    """Run `work` in a thread, and return its result.
 
-    Raises PathTimeout when that takes longer than ``seconds``, waiting for the limiter included. Cancellation
-    gives the thread up as well, unless ``shield`` makes it wait for the end or for the time to be over.
-    ``wasted`` gets the result of work that was given up.
+    `what`: the work in words for a message, as in "to read the login". `wasted`: called with the result
+    of abandoned work.
+
+    Raises PathTimeout after `seconds`, waiting for the limiter included.
+
+    Cancellation abandons the thread as well. With `shield` it waits for the end of the work or of the time.
     """
     if _left_behind.number >= MOST_LEFT_BEHIND:
-        raise PathTimeout(f"too many files do not answer: it is not tried {what}")
+        raise PathTimeout(f"too many file operations hang; Ostler did not try {what}")
     task = _Task(work, wasted)
     if shield:
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -129,7 +130,7 @@ async def in_time(
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The first ``most`` bytes of a plain file. Blocks as long as the file system does, but for nobody's
+    """The first `most` bytes of a plain file. Blocks as long as the file system does, but for nobody's
     lease.
 
     Raises OSError: BlockingIOError when another process holds a lease on it, others for what is not a

@@ -18,33 +18,38 @@ OTHERS: Final = 0o077
 
 
 class StateRefused(Exception):
-    """Nothing private can be kept in that directory. The message is one line for the terminal."""
+    """The directory cannot hold private files. The message is one line for the terminal."""
 
 
 def make_private(state: Path) -> None:
-    """Make the directory and those above it that are missing, or take from others what they may in one that
-    is there, whatever the umask is.
+    """Make the directory private, whatever the umask; create it, and missing directories above it.
 
-    Raises StateRefused where it, or a link at its place, belongs to another user; root is only warned, since
-    volumes of containers often are another's. Warned of, too: a directory above it that all may write to,
-    without the sticky bit, so that everybody can exchange it. Raises OSError.
+    Logs a warning if a directory above it is writable by everybody without the sticky bit, since everybody
+    could then replace it. For root, a directory of another user is only a warning, since volumes of
+    containers often belong to another user.
+
+    Raises StateRefused if the directory, or a link in its place, belongs to another user; OSError.
     """
     _make(state)
     link = state.lstat()
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (os.geteuid(), 0):
-        raise StateRefused(f"{_named(state)} is a link of another user (uid {link.st_uid}); {_ELSE}")
+        raise StateRefused(f"{_named(state)} is a symbolic link of another user (uid {link.st_uid}); {_ELSE}")
     descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid():
             if os.geteuid() != 0:
                 raise StateRefused(f"{_named(state)} belongs to another user (uid {found.st_uid}); {_ELSE}")
-            log.warning("another user can read the state directory", directory=str(state), uid=found.st_uid)
+            log.warning(
+                "state directory belongs to another user, who can read it",
+                directory=str(state),
+                uid=found.st_uid,
+            )
         for above in sorted({*state.parents, *state.resolve().parents}):
             mode = above.stat().st_mode
             if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
                 log.warning(
-                    "everybody can exchange the state directory; take the right to write (chmod o-w) away",
+                    "everybody can replace the state directory; run chmod o-w on the directory above",
                     directory=str(state),
                     above=str(above),
                 )
@@ -53,7 +58,7 @@ def make_private(state: Path) -> None:
             if os.fstat(descriptor).st_mode & OTHERS:  # a file system without modes
                 raise StateRefused(f"{_named(state)} cannot be closed to others; {_ELSE}")
             log.warning(
-                "the state directory was open to others and is not any more",
+                "closed the state directory to other users",
                 directory=str(state),
                 mode=f"{stat.S_IMODE(found.st_mode):04o}",
             )

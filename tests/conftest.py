@@ -6,6 +6,7 @@ A module may replace a fixture by one of its own of the same name.
 from __future__ import annotations
 
 import signal
+import sys
 from typing import Any
 
 import structlog
@@ -21,7 +22,10 @@ _configure = structlog.configure
 
 
 def configure(**settings: Any) -> None:
-    """Configure without a cache: a logger that has been used could not be captured any more."""
+    """Configure without a cache: a logger that has been used could not be captured any more. The lines of a
+    server in this process do not go into the output that a test looks at."""
+    if "logger_factory" in settings:
+        settings["logger_factory"] = structlog.PrintLoggerFactory(sys.__stderr__)
     _configure(**(settings | {"cache_logger_on_first_use": False}))
 
 

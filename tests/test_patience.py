@@ -93,7 +93,7 @@ async def test_threads_that_are_left_behind_are_bounded_in_number(hanging, monke
         with pytest.raises(PathTimeout):
             await in_time(hanging, "to look", limiter=lanes.of(str(number)), seconds=HANG_S)
     assert hanging.begun == 3
-    with pytest.raises(PathTimeout, match="too many files do not answer: it is not tried to look"):
+    with pytest.raises(PathTimeout, match="too many file operations hang; Ostler did not try to look"):
         await in_time(lambda: 1, "to look", limiter=lanes.of("another"))
 
 

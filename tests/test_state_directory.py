@@ -101,7 +101,7 @@ ONLY_ROOT_GIVES = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives 
     [
         (somebody_elses, ANOTHERS),
         (lambda path: link_to(somebody_elses(path)), ANOTHERS),
-        (link_of_another, "is a link of another user (uid 65533)"),
+        (link_of_another, "is a symbolic link of another user (uid 65533)"),
     ],
 )
 def test_what_cannot_be_private_is_refused_in_one_line(tmp_path, monkeypatch, make, complaint):
@@ -125,10 +125,10 @@ def test_what_cannot_be_private_is_refused_in_one_line(tmp_path, monkeypatch, ma
 @pytest.mark.parametrize(
     ("make", "warning"),
     [
-        pytest.param(somebody_elses, "another user can read", marks=ONLY_ROOT_GIVES),
-        (below_an_open_one, "everybody can exchange"),
-        (lambda path: link_to(below_an_open_one(path)), "everybody can exchange"),
-        (lambda path: below_an_open_one(path) / "new" / "one", "everybody can exchange"),
+        pytest.param(somebody_elses, "state directory belongs to another user", marks=ONLY_ROOT_GIVES),
+        (below_an_open_one, "everybody can replace"),
+        (lambda path: link_to(below_an_open_one(path)), "everybody can replace"),
+        (lambda path: below_an_open_one(path) / "new" / "one", "everybody can replace"),
     ],
 )
 def test_what_may_be_meant_is_warned_of(tmp_path, monkeypatch, make, warning):

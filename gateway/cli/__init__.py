@@ -1,4 +1,4 @@
-"""The `ostler` command. Nothing is imported here at first: the process is to hide its keys before that."""
+"""The `ostler` command. This module imports nothing at first: the process hides its keys before that."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _needs_warden(arguments: argparse.Namespace) -> bool:
 
 
 def _become_warden() -> Lifeline | None:
-    """Go on as the warden, and return in each of its servers; None where that cannot be."""
+    """Become the warden, and return in each of its servers; None if that is impossible."""
     from supervisor.agents.lifeline import become_warden
 
     try:

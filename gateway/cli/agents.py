@@ -1,4 +1,4 @@
-"""`ostler agents`: the catalogue, what of it is installed, and how an agent keeps to the protocol."""
+"""`ostler agents`: list the catalogue, install an agent, and test how an agent follows the protocol."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KINDS: Final[Mapping[str, str]] = {"api_key": "API key"}
 
 
 def run(arguments: Namespace) -> int:
-    """Do what `arguments.action` says. Raises Failure."""
+    """Run the action `arguments.action`. Raises Failure."""
     state = state_directory(arguments.state, os.environ)
     return ACTIONS[arguments.action](arguments, state)
 
@@ -114,13 +114,13 @@ def installation(descriptor: Descriptor, prefix: Path) -> dict[str, Any]:
 
 
 def install(arguments: Namespace, state: Path) -> int:
-    """Install one, showing how far it is. Raises Failure."""
+    """Install an agent, and show the progress. Raises Failure."""
     descriptor = known(arguments.name)
     prefix = agents_directory(state, os.environ)
     if descriptor.npm is None:
         if descriptor.module is None:
             raise Failure(
-                f"{descriptor.name} has no program of its own: "
+                f"{descriptor.name} has no package to install; "
                 "set its command with `ostler settings set acp_command`"
             )
         print_json({"agent": descriptor.key, "installed": "bundled"}) if arguments.json else print(
@@ -137,7 +137,7 @@ def install(arguments: Namespace, state: Path) -> int:
 
 
 async def installed(descriptor: Descriptor, prefix: Path) -> None:
-    """Install it unless it is there. Progress goes to standard error. Raises Failure."""
+    """Install an agent unless it is installed. Progress goes to standard error. Raises Failure."""
     screen = console(sys.stderr)
     waiting = Waiting(screen)
     measure = Installing(prefix, descriptor.key)
@@ -185,11 +185,11 @@ REPORT_SECONDS: Final = 5.0
 
 
 def known(name: str) -> Descriptor:
-    """The agent of that name. Raises Failure."""
+    """Return the agent of this name. Raises Failure."""
     catalog = load_catalog()
     if name not in catalog:
         raise Failure(
-            f"there is no agent {name!r}{did_you_mean(name, catalog)} (`ostler agents list` has them)"
+            f"there is no agent {name!r}{did_you_mean(name, catalog)} (`ostler agents list` shows them)"
         )
     return catalog[name]
 
@@ -200,7 +200,7 @@ PROBE_COLUMNS: Final = ("CHECK", "RESULT", "TIME", "WHAT")
 
 
 def probe(arguments: Namespace, state: Path) -> int:
-    """Try one out; 1 when something failed. Raises Failure."""
+    """Probe an agent. Returns 1 if a check failed. Raises Failure."""
     catalog = load_catalog()
     first, *others = arguments.words
     if first in catalog and not others:
@@ -208,7 +208,9 @@ def probe(arguments: Namespace, state: Path) -> int:
         if descriptor.npm is not None:
             trio.run(installed, descriptor, agents_directory(state, os.environ))
         elif descriptor.module is None:
-            raise BadInput(f"{first} has no program of its own: ostler agents probe -- COMMAND ARGUMENTS")
+            raise BadInput(
+                f"{first} has no default command; give one: ostler agents probe -- COMMAND ARGUMENTS"
+            )
     elif not others and shutil.which(first) is None:
         raise Failure(f"there is neither an agent nor a program {first!r}{did_you_mean(first, catalog)}")
     else:

@@ -1,4 +1,4 @@
-"""What the arguments of all commands have in common: how help looks, which server, which conversation."""
+"""Arguments that all commands share: the layout of help, the server, the id of a conversation."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ Add = Callable[..., argparse.ArgumentParser]
 """`add_parser` of a parser's subparsers."""
 
 SECRETS: Final = "secrets"
-"""The command whose arguments are not repeated in what is said about them: one may be a value."""
+"""The command whose arguments are never repeated in messages: one may be a value."""
 
 HELP_COLUMNS: Final = 78
 
 EPILOG: Final = (
-    "The server is the one at --url, else at OSTLER_URL, else that of the state directory (OSTLER_STATE), "
-    "else at OSTLER_HOST and OSTLER_PORT; the key for it is OSTLER_API_KEY, else a session key of the "
-    "server's own variables, else one of OSTLER_KEYS_FILE. "
-    "An ID may be cut to its first characters. "
-    "Exit status: 0 done, 1 failed, 2 called wrongly, 3 no server."
+    "The command looks for the server at --url, then at OSTLER_URL, then in the state directory "
+    "(OSTLER_STATE), then at OSTLER_HOST and OSTLER_PORT. It takes the session key from OSTLER_API_KEY, then "
+    "from the server's own variables, then from OSTLER_KEYS_FILE. "
+    "The first characters of an ID are enough. "
+    "Exit status: 0 done, 1 failed, 2 usage error, 3 no server."
 )
 
-DONE_EPILOG: Final = "Exit status: 0 done, 1 failed, 2 called wrongly."
-"""Of commands that speak to no server."""
+DONE_EPILOG: Final = "Exit status: 0 done, 1 failed, 2 usage error."
+"""The epilog of commands without a server."""
 
 
 def command(
     add: Add, name: str, summary: str, examples: Sequence[str], *, epilog: str = EPILOG, remote: bool = True
 ) -> argparse.ArgumentParser:
-    """A command with its help. `remote`: it speaks to a server, so that --url names one."""
+    """Add a command with its help. `remote`: it uses a server, so that it has --url."""
     parser = add(
         name,
         help=summary,
@@ -39,23 +39,23 @@ def command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if remote:
-        parser.add_argument("--url", help="of the server (OSTLER_URL; default http://127.0.0.1:8000)")
+        parser.add_argument("--url", help="URL of the server (OSTLER_URL; default http://127.0.0.1:8000)")
     return parser
 
 
 def group(
     add: Add, name: str, summary: str, examples: Sequence[str], *, epilog: str = EPILOG
 ) -> argparse.ArgumentParser:
-    """A command that has actions of its own: they are added to `actions_of` it."""
+    """Add a command with actions; `actions_of` adds them."""
     return command(add, name, summary, examples, epilog=epilog, remote=False)
 
 
 def actions_of(
     parser: argparse.ArgumentParser, parser_class: type[argparse.ArgumentParser] | None = None
 ) -> Add:
-    """Adds an action to a command; which one was chosen is `arguments.action`.
+    """Return the function that adds an action to a command; the chosen one is `arguments.action`.
 
-    `parser_class` is for actions that read their arguments in a way of their own.
+    `parser_class`: for actions that read their arguments differently.
     """
     kind = type(parser) if parser_class is None else parser_class
     add: Add = parser.add_subparsers(
@@ -64,19 +64,19 @@ def actions_of(
     return add
 
 
-def json_option(parser: argparse.ArgumentParser, text: str = "print JSON, for programs") -> None:
+def json_option(parser: argparse.ArgumentParser, text: str = "print JSON") -> None:
     """`--json`."""
     parser.add_argument("--json", action="store_true", help=text)
 
 
 def help_end(examples: Sequence[str], epilog: str) -> str:
-    """What stands below the options."""
+    """The text below the options."""
     shown = "".join(f"  {example}\n" for example in examples)
     return f"examples:\n{shown}\n{textwrap.fill(epilog, HELP_COLUMNS)}\n"
 
 
 def count(text: str) -> int:
-    """The type of an argument that counts something, 0 included."""
+    """The type of an argument that is a count, 0 included."""
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)

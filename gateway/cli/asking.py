@@ -1,4 +1,4 @@
-"""Who answers what an agent asks: a person in the terminal, or nobody."""
+"""Permission requests in the terminal: a person answers them, or they are refused."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gateway.cli.narration import Narration
 from gateway.cli.question import allow
 from gateway.cli.track import Track
 
-NOBODY = "nobody can be asked here, so it is refused; `ostler run --yes` allows everything"
+NOBODY = "permission refused: there is no terminal to ask in; `ostler run --yes` allows everything"
 
 
 class AskInTerminal:
-    """Shows the calls that wait and asks about them. `always` holds for what comes later, too."""
+    """Shows the waiting calls and asks about them. `always` holds for later ones, too."""
 
     def __init__(self, narration: Narration) -> None:
         self._narration = narration
@@ -26,7 +26,7 @@ class AskInTerminal:
         for call in track.asking:
             self._narration.call(call)
         if not track.asking:
-            self._narration.line("? the agent asks for a permission", "asking")
+            self._narration.line("? the agent asks for permission", "asking")
         feed.calm()
         answer = None if feed.waiting else allow(self._narration.console, feed.wake)
         if answer == "always":

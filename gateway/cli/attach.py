@@ -1,4 +1,4 @@
-"""`ostler attach`: what happens in a conversation, as it happens."""
+"""`ostler attach`: print the events of a conversation as they happen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.cli.stream import Lost, frames
 FROM_START: Final = -1
 
 PATIENCE_SECONDS: Final = 60.0
-"""How long a server that went away is waited for: its warden starts it again within seconds."""
+"""Seconds to wait for a server that went away: its warden restarts it within seconds."""
 
 RETRY_SECONDS: Final = 0.5
 
@@ -37,9 +37,10 @@ def run(server: Server, arguments: Namespace) -> None:
 
 
 def following(server: Server, conversation_id: str, after_seq: int | None) -> Iterator[str]:
-    """Frames, over as many connections as it takes: each goes on after the last event of the one before.
+    """Yield frames over as many connections as necessary: each continues after the last event of the previous
+    one.
 
-    Raises Unreachable when the server stays away, and Failure.
+    Raises Unreachable if the server stays away, and Failure.
     """
     position = Position(after_seq)
     connected = False
@@ -62,7 +63,7 @@ def following(server: Server, conversation_id: str, after_seq: int | None) -> It
 
 
 class Position:
-    """Up to where the log was seen, so that a new connection can go on from there."""
+    """The position in the log, so that a new connection can continue there."""
 
     def __init__(self, after_seq: int | None) -> None:
         self.after_seq = after_seq

@@ -1,4 +1,4 @@
-"""`ostler chat`: talking with an agent."""
+"""`ostler chat`: an interactive conversation with an agent."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from gateway.cli.text import one_line
 from gateway.cli.track import ENDED, Item, Said, UserSaid
 
 SHOWN_BEFORE: Final = 6
-"""What was said last in a conversation that is gone on with: enough to know where it stands."""
+"""Messages shown when a conversation is continued: enough to remember where it stands."""
 
 SHOWN_ID: Final = 8
 
 
 def run(arguments: Namespace) -> int:
-    """Talk until the person leaves; the exit status. Raises Failure."""
+    """Run the chat until the user leaves. Returns the exit status. Raises Failure."""
     if not (asks() and sys.stdout.isatty()):
-        raise BadInput("chat needs a terminal; `ostler run` is for scripts and pipes")
+        raise BadInput("chat requires a terminal; use `ostler run` in scripts and pipes")
     if arguments.resume or arguments.latest:
         for option in ("agent", "cwd", "model"):
             if getattr(arguments, option) is not None:
                 raise BadInput(
-                    f"--{option} is for new conversations: one that is there keeps what it began with"
+                    f"--{option} applies to new conversations only; leave it out to continue a conversation"
                 )
     narration = Narration(console(sys.stdout))
     with found_or_started(
-        arguments, os.environ, lambda: narration.note("starting a server for the time")
+        arguments, os.environ, lambda: narration.note("starting a temporary server")
     ) as server:
         return Chat(server, arguments, narration).run()
 
 
 class Chat:
-    """A person, an agent, and the conversation that they have; `talk` is None before the first message.
+    """A chat of a user with an agent. `talk` is None before the first message.
 
-    `wish` is what the next conversation is to have.
+    `wish` describes the next conversation.
     """
 
     def __init__(self, server: Server, arguments: Namespace, narration: Narration) -> None:
@@ -87,7 +87,7 @@ class Chat:
                     if leaving:
                         return INTERRUPTED
                     leaving = True
-                    self.narration.note("Ctrl-C once more, or Ctrl-D, leaves")
+                    self.narration.note("press Ctrl-C again, or Ctrl-D, to leave")
                     continue
                 leaving = False
                 self._take(text)
@@ -100,7 +100,7 @@ class Chat:
             self._take_leave()
 
     def send(self, text: str) -> None:
-        """Have the agent answer a message. Raises Unreachable, KeyboardInterrupt."""
+        """Send a message and wait for the answer. Raises Unreachable, KeyboardInterrupt."""
         try:
             talk = self.talk or Talk(self.server, new_id(), self.narration, self._asking)
             with talk.obeying_interrupts():
@@ -116,7 +116,7 @@ class Chat:
             self.narration.line(f"ostler: {one_line(str(error))}", "bad")
 
     def forget(self) -> None:
-        """The next message begins a new conversation."""
+        """Let the next message begin a new conversation."""
         if self.talk is not None:
             self.talk.close()
         self.talk = None
@@ -201,4 +201,4 @@ class Chat:
                 return
             except Failure:
                 pass
-            self.narration.note(f"go on: ostler chat --resume {self.talk.id[:SHOWN_ID]}")
+            self.narration.note(f"continue with: ostler chat --resume {self.talk.id[:SHOWN_ID]}")

@@ -1,4 +1,4 @@
-"""What begins with a slash in a chat: commands of ours. All others are the agent's, which gets them."""
+"""Slash commands of a chat. Ostler handles those listed here; all others go to the agent."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gateway.cli.talk import Talk
 
 POLICIES: Final = {"ask": ALWAYS, "allow": NEVER}
 POLICY_WORDS: Final = {
-    "AlwaysConfirm": "ask: you are asked about what the agent asks",
-    "NeverConfirm": "allow: everything that the agent asks is allowed",
-    "ConfirmRisky": "risky: you are asked about what is risky",
+    "AlwaysConfirm": "ask: you are asked each time the agent asks for permission",
+    "NeverConfirm": "allow: every request of the agent is allowed",
+    "ConfirmRisky": "risky: you are asked about risky actions",
 }
 
 
 class Chat(Protocol):
-    """What the commands need of a chat: the one of `chat.Chat`."""
+    """What the commands use of a chat: `chat.Chat`."""
 
     server: Server
     narration: Narration
@@ -34,7 +34,7 @@ class Chat(Protocol):
         """End the conversation; the next message begins another."""
 
     def send(self, text: str) -> None:
-        """Have the agent answer a message."""
+        """Send a message and wait for the answer."""
 
 
 class Leave(Exception):
@@ -42,7 +42,7 @@ class Leave(Exception):
 
 
 class Command(NamedTuple):
-    """A command of ours. `perform` is given what stands after its name; None: the server answers it."""
+    """A command of Ostler. `perform` gets the text after its name; None: the server answers it."""
 
     name: str
     summary: str
@@ -50,7 +50,7 @@ class Command(NamedTuple):
 
 
 def perform(chat: Chat, text: str) -> bool:
-    """Do what a line with a slash says; False where it is a message for the agent. Raises Leave, Failure."""
+    """Run a line with a slash. Returns False if it is a message for the agent. Raises Leave, Failure."""
     name, _, rest = text[1:].partition(" ")
     command = COMMANDS.get(name.strip())
     if command is not None:
@@ -71,7 +71,7 @@ def _help(chat: Chat, rest: str) -> None:
     for command in COMMANDS.values():
         chat.narration.line(f"  /{command.name:<12} {command.summary}")
     if chat.talk is not None and chat.talk.track.commands:
-        chat.narration.line("of the agent:")
+        chat.narration.line("commands of the agent:")
         for name, summary in chat.talk.track.commands:
             chat.narration.line(f"  /{name:<12} {summary}")
     chat.narration.note("Enter sends; Alt-Enter, or a backslash at the end of a line, begins a new one.")
@@ -90,7 +90,7 @@ def _new(chat: Chat, rest: str) -> None:
 
 def _stop(chat: Chat, rest: str) -> None:
     if chat.talk is None:
-        chat.narration.note("there is no agent yet")
+        chat.narration.note("no agent is running yet")
         return
     chat.server.post(f"/api/agents/{chat.talk.id}/stop")
     chat.narration.note("the agent is stopped; the next message starts it again")
@@ -98,7 +98,7 @@ def _stop(chat: Chat, rest: str) -> None:
 
 def _interrupt(chat: Chat, rest: str) -> None:
     if chat.talk is None:
-        chat.narration.note("nothing runs")
+        chat.narration.note("no turn is running")
         return
     chat.server.post(f"/api/conversations/{chat.talk.id}/interrupt")
     chat.narration.note("interrupted")
@@ -111,7 +111,7 @@ def _model(chat: Chat, rest: str) -> None:
         _for_the_next(chat, f"model {rest}")
         return
     current = info.get("current_model_id") or chat.wish.model
-    chat.narration.line(f"model: {current or 'what the agent chooses'}")
+    chat.narration.line(f"model: {current or 'default of the agent'}")
     for model in info.get("available_models") or ():
         chat.narration.line(f"  {model['model_id']:<24} {model.get('name') or ''}")
     chat.narration.note("/model NAME chooses one for the next conversation")
@@ -124,7 +124,7 @@ def _mode(chat: Chat, rest: str) -> None:
         return
     option = next((each for each in _options(chat) if each.get("category") == "mode"), None)
     chat.narration.line(
-        f"mode: {(option or {}).get('currentValue') or chat.wish.mode or 'what the agent chooses'}"
+        f"mode: {(option or {}).get('currentValue') or chat.wish.mode or 'default of the agent'}"
     )
     for choice in (option or {}).get("options") or ():
         if isinstance(choice, dict) and choice.get("value"):
@@ -141,10 +141,10 @@ def _options(chat: Chat) -> list[dict[str, Any]]:
 
 def _for_the_next(chat: Chat, what: str) -> None:
     if chat.talk is None:
-        chat.narration.note(f"{what}, from the first message on")
+        chat.narration.note(f"{what}, beginning with the first message")
     else:
         chat.narration.note(
-            f"{what} in the next conversation: a conversation keeps what it began with. /new begins one"
+            f"{what} in the next conversation; this one keeps its own. /new begins a new conversation"
         )
 
 
@@ -152,7 +152,7 @@ def _permissions(chat: Chat, rest: str) -> None:
     if rest:
         policy = POLICIES.get(rest)
         if policy is None:
-            chat.narration.line("/permissions ask, or /permissions allow", "bad")
+            chat.narration.line("usage: /permissions ask, or /permissions allow", "bad")
             return
         chat.wish = chat.wish._replace(policy=policy)
         if chat.talk is not None:
@@ -169,10 +169,10 @@ COMMANDS: Final = {
         Command("exit", "leave", _exit),
         Command("new", "begin a new conversation", _new),
         Command("stop", "stop the agent; the next message starts it again", _stop),
-        Command("interrupt", "interrupt what the agent does, whoever asked for it", _interrupt),
+        Command("interrupt", "interrupt the running turn, even one that another client started", _interrupt),
         Command("model", "show the models, or choose one", _model),
         Command("mode", "show the agent's modes, or choose one", _mode),
-        Command("permissions", "show who is asked, or choose: ask, allow", _permissions),
+        Command("permissions", "show or choose the permission policy: ask, allow", _permissions),
         Command("mcp", "show the MCP servers of this conversation", None),
     )
 }

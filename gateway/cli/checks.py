@@ -1,4 +1,4 @@
-"""What `ostler doctor` looks at, one thing after the other. None of it changes anything."""
+"""The checks of `ostler doctor`. They change nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def configuration(machine: Machine) -> Findings:
             "Change or unset the variable: docs/configuration.md has them all.",
         )
         return
-    yield Finding("configuration", OK, "the server's variables can be used")
+    yield Finding("configuration", OK, "the server's variables are valid")
 
 
 def keys(machine: Machine) -> Findings:
@@ -72,12 +72,12 @@ def keys(machine: Machine) -> Findings:
         place = find(None, None, machine.env)
         count = 0 if place is None else len(place.read())
     except KeysError as error:
-        yield Finding("keys", FAIL, str(error), 'docs/operations.md, "Keys", has what it may hold.')
+        yield Finding("keys", FAIL, str(error), 'docs/operations.md, "Keys", describes the file.')
         return
     if place is not None:
         yield Finding("keys", OK, f"{count} in {place.origin}")
     else:
-        yield Finding("keys", OK, "there is no file of them (OSTLER_KEYS_FILE)")
+        yield Finding("keys", OK, "no file is set (OSTLER_KEYS_FILE)")
 
 
 def node(machine: Machine) -> Findings:
@@ -106,14 +106,14 @@ def node(machine: Machine) -> Findings:
         yield Finding(
             "node",
             WARN,
-            "there is none, and the agents that come from npm need it (the bundled demo does not)",
+            "not found; agents from npm require it (the bundled demo does not)",
             f"Install Node.js, or run: {HOW_TO_INSTALL}",
         )
         return
     try:
         npm = trio.run(find_npm, machine.env)
     except NodeMissing as error:
-        yield Finding("npm", WARN, "there is none, so that no agent can be installed", str(error))
+        yield Finding("npm", WARN, "not found; agents cannot be installed without it", str(error))
     else:
         yield Finding("npm", OK, npm[-1])
 
@@ -130,16 +130,16 @@ def keyring(machine: Machine) -> Findings:
     given = machine.given
     named = next((name for name in MASTER_KEYS if given.get(name)), None)
     if named is not None:
-        yield Finding("keyring", OK, f"not needed: the key of the secrets is in {named}")
+        yield Finding("keyring", OK, f"not needed: the master key is in {named}")
     elif not _keyring_allowed(machine):
-        yield Finding("keyring", OK, "not used (OSTLER_KEYRING=off): the key of the secrets is a file")
+        yield Finding("keyring", OK, "not used (OSTLER_KEYRING=off): the master key is a file")
     elif not plausible(machine.env):
-        yield Finding("keyring", OK, "there is none: the key of the secrets is the file master.key (0600)")
+        yield Finding("keyring", OK, "not found: the master key is the file master.key (0600)")
     else:
         try:
             found = find_backend()
         except CredentialsFailure as error:
-            yield Finding("keyring", OK, f"{error}: the key of the secrets is the file master.key (0600)")
+            yield Finding("keyring", OK, f"{error}; the master key is the file master.key (0600)")
         except Exception as error:  # noqa: BLE001 - backends raise anything
             yield Finding(
                 "keyring",
@@ -154,7 +154,7 @@ def keyring(machine: Machine) -> Findings:
 def secrets(machine: Machine) -> Findings:
     """Whether what is stored can be read."""
     if not (machine.state / "secrets.json").exists():
-        yield Finding("secrets", OK, "none are stored")
+        yield Finding("secrets", OK, "none stored")
         return
 
     async def read() -> int:
@@ -170,7 +170,7 @@ def secrets(machine: Machine) -> Findings:
             "secrets",
             FAIL,
             one_line(str(error)),
-            'docs/operations.md, "Secrets", has what the key may be in.',
+            'docs/operations.md, "Secrets", tells where the key can be.',
         )
     else:
         yield Finding("secrets", OK, f"{count} stored, and readable")
@@ -196,7 +196,7 @@ def containment(machine: Machine) -> Findings:
         yield Finding(
             "containment",
             WARN,
-            f"what a killed server leaves goes on until the next start: {reasons[Level.WARDEN]}",
+            f"agents of a killed server keep running until the next start: {reasons[Level.WARDEN]}",
             "Use Linux, and unset OSTLER_NO_WARDEN.",
         )
     else:
@@ -215,9 +215,9 @@ def state(machine: Machine) -> Findings:
     except FileNotFoundError:
         above = _there(path)
         if not os.access(above, os.W_OK | os.X_OK):
-            yield Finding("state", FAIL, f"{path} cannot be made: {above} cannot be written to", advice)
+            yield Finding("state", FAIL, f"{path} cannot be created: {above} is not writable", advice)
         else:
-            yield Finding("state", OK, f"{path} is made at the first start")
+            yield Finding("state", OK, f"the first start creates {path}")
         return
     except OSError as error:
         yield Finding("state", FAIL, f"{path}: {error.strerror}", advice)
@@ -227,12 +227,12 @@ def state(machine: Machine) -> Findings:
     elif found.st_uid != os.geteuid():
         yield Finding("state", FAIL, f"{path} belongs to user {found.st_uid}", f"chown it, or: {advice}")
     elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        yield Finding("state", FAIL, f"{path} cannot be written to", f"chmod 700 {path}")
+        yield Finding("state", FAIL, f"{path} is not writable", f"chmod 700 {path}")
     elif open_to := _open_to_others(path, found.st_mode):
         yield Finding(
             "state",
             WARN,
-            f"others can open {', '.join(open_to)}; the next start closes it",
+            f"other users can open {', '.join(open_to)}; the next start changes the mode",
             f"chmod -R go-rwx {path}",
         )
     else:
@@ -256,17 +256,17 @@ def disk(machine: Machine) -> Findings:
             continue
         detail = f"{size(free)} free at {there}"
         if free < NO_ROOM:
-            yield Finding(name, FAIL, detail, "Make room: without it nothing can be written down.")
+            yield Finding(name, FAIL, detail, "Free some space: without it nothing can be stored.")
         elif free < ROOM:
-            yield Finding(name, WARN, detail, "Make room: an agent takes up to 0.5 GB.")
+            yield Finding(name, WARN, detail, "Free some space: an agent takes up to 0.5 GB.")
         else:
             yield Finding(name, OK, detail)
         if path == machine.agents and os.statvfs(there).f_flag & os.ST_NOEXEC:
             yield Finding(
                 "agents",
                 FAIL,
-                f"no program can be run from {there} (mounted noexec)",
-                "Set OSTLER_AGENTS_DIR elsewhere.",
+                f"programs cannot run from {there} (mounted noexec)",
+                "Set OSTLER_AGENTS_DIR to another directory.",
             )
 
 
@@ -293,7 +293,7 @@ def descriptors(machine: Machine) -> Findings:
             "descriptors",
             FAIL if count < TOO_FEW_DESCRIPTORS else WARN,
             f"only {detail}",
-            f"Raise the hard limit before it is started: ulimit -Hn {DESCRIPTORS}, LimitNOFILE= in a unit.",
+            f"Raise the hard limit before the start: ulimit -Hn {DESCRIPTORS}, LimitNOFILE= in a unit.",
         )
 
 
@@ -311,4 +311,4 @@ CHECKS: Final[tuple[Callable[[Machine], Findings], ...]] = (
     secrets,
     node,
 )
-"""In the order in which they are told."""
+"""All checks, in the order of the report."""

@@ -1,4 +1,4 @@
-"""What `ostler doctor` looks at of servers: the control socket of the state directory, and the address."""
+"""The checks of `ostler doctor` that look for a server: the control socket and the address."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gateway.control import CONTROL_FILE, connect
 def port(machine: Machine) -> Findings:
     """Whether a server runs at the address, or can listen there."""
     if machine.env.get("OSTLER_PORT") == "0":
-        yield Finding("port", OK, "any free one")
+        yield Finding("port", OK, "any free port")
         return
     try:
         url = local_url(machine.env)
         server = Server(url, None)
     except (ValueError, Failure):
-        return  # the configuration has said so
+        return  # the configuration check reports it
     try:
         if _is_ours(server):
             yield Finding("port", OK, f"a server runs at {url}")
@@ -33,7 +33,7 @@ def port(machine: Machine) -> Findings:
     except Failure:
         pass
     yield Finding(
-        "port", FAIL, f"something else answers at {url}", "Choose another one: OSTLER_PORT, or serve --port."
+        "port", FAIL, f"something else answers at {url}", "Choose another port: OSTLER_PORT, or serve --port."
     )
 
 
@@ -44,25 +44,27 @@ def control_socket(machine: Machine) -> Findings:
     try:
         is_socket = stat.S_ISSOCK(path.lstat().st_mode)
     except OSError:
-        yield Finding(name, OK, "there is none: no server has this state directory")
+        yield Finding(name, OK, "none: no server uses this state directory")
         return
     if not is_socket:
-        advice = "Remove it: the server makes its own."
-        yield Finding(name, WARN, f"{path} is not a socket, so that commands need the address", advice)
+        advice = "Remove it; the server creates its own."
+        yield Finding(name, WARN, f"{path} is not a socket; commands need the address of the server", advice)
         return
     try:
         connect(path, CONNECT_SECONDS).close()
         ours = _is_ours(Server(http_url(DEFAULT_HOST, DEFAULT_PORT), None, path))
     except ConnectionRefusedError:
-        yield Finding(name, OK, f"{path} is left of a server that was killed; the next one replaces it")
+        yield Finding(name, OK, f"a killed server left {path}; the next one replaces it")
     except (OSError, Failure) as error:
-        advice = "Look into the server's log, or restart it."
+        advice = "Read the server's log, or restart it."
         yield Finding(name, WARN, f"{path} does not answer ({one_line(str(error))})", advice)
     else:
         if ours:
-            yield Finding(name, OK, f"a server has this state directory; commands reach it by {path}")
+            yield Finding(name, OK, f"a server uses this state directory; commands reach it by {path}")
         else:
-            yield Finding(name, WARN, f"something else answers at {path}", "End it, and remove the file.")
+            yield Finding(
+                name, WARN, f"something else answers at {path}", "End that program, and remove the file."
+            )
 
 
 def _is_ours(server: Server) -> bool:
@@ -84,8 +86,8 @@ def _free(machine: Machine, url: str, number: int) -> Findings:
         yield Finding(
             "port",
             FAIL,
-            f"{url} cannot be listened on: {error.strerror or error}",
-            "Choose another one: OSTLER_PORT and OSTLER_HOST, or serve --port.",
+            f"cannot listen on {url}: {error.strerror or error}",
+            "Choose another address: OSTLER_HOST and OSTLER_PORT, or serve --host and --port.",
         )
     else:
         yield Finding("port", OK, f"free: no server runs at {url}")

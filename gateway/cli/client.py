@@ -1,4 +1,4 @@
-"""Talking to a running server over REST. The standard library alone: a command must start at once."""
+"""REST client for a running server. The standard library alone: a command must start at once."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from gateway.keys import FILE_VARIABLE, KeysError, find
 from gateway.parsing import directory
 
 CONNECT_SECONDS: Final = 5.0
-"""For a connection: a server on this machine takes a millisecond, one behind a VPN a few hundred."""
+"""Seconds for a connection: a server on this machine takes a millisecond, one behind a VPN a few hundred."""
 
 ANSWER_SECONDS: Final = 30.0
-"""For an answer that only has to be looked up, by a server that is busy."""
+"""Seconds for an answer without work, by a busy server."""
 
 ACTION_SECONDS: Final = 180.0
-"""For the end of a turn that is being cancelled and an agent that is being started, with all their grace."""
+"""Seconds for the end of a cancelled turn and the start of an agent, with all their deadlines."""
 
 PAGE: Final = 100
-"""Conversations asked for at once; the most that the server gives."""
+"""Conversations requested at once: the server's limit."""
 
 WHOLE_ID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 PART_OF_ID: Final = re.compile(r"[0-9a-f-]{1,36}")
@@ -47,7 +47,7 @@ WRAPPERS: Final = frozenset({"body", "query", "path", "header", "agent_settings_
 
 
 def with_keys(env: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment, with what the file of keys holds where no variable has a key. Raises BadInput."""
+    """Return the environment, plus the keys of the key file if no variable has a key. Raises BadInput."""
     if not env.get(FILE_VARIABLE) or env.get("OSTLER_API_KEY") or session_keys(env):
         return env
     try:
@@ -58,9 +58,9 @@ def with_keys(env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class Server:
-    """A running server, by its address and with the key for it. Holds no connection.
+    """A running server: its address, and the key for it. Holds no connection.
 
-    Where its control socket is known, that goes first: it has room when the address has none.
+    If its control socket is known, that is tried first: it has room when the address has none.
     """
 
     def __init__(self, url: str, key: str | None, socket_path: Path | None = None) -> None:
@@ -82,7 +82,7 @@ class Server:
 
     @classmethod
     def of(cls, url: str | None, env: Mapping[str, str]) -> Server:
-        """The server that an argument or the environment names. Raises BadInput."""
+        """Return the server that an argument or the environment names. Raises BadInput."""
         try:
             env = with_keys(env)
             keys = session_keys(env)
@@ -97,19 +97,19 @@ class Server:
         return cls(found, key, path)
 
     def headers(self) -> dict[str, str | bytes]:
-        """What every request carries. The key goes as UTF-8, as the server reads it."""
+        """The headers of every request. The key goes as UTF-8, as the server reads it."""
         return {KEY_HEADER: self.key.encode()} if self.key else {}
 
     def path(self, path: str) -> str:
-        """A path below the server's own, which a proxy may have given it."""
+        """A path below the server's base path, which a proxy may have set."""
         return self.parts.path + path
 
     def get(self, path: str) -> Any:
-        """The JSON at a path. Raises Failure."""
+        """Send GET and return the JSON. Raises Failure."""
         return self.call("GET", path)
 
     def post(self, path: str, body: Any = None) -> Any:
-        """Have something done; its JSON. Raises Failure."""
+        """Send POST and return the JSON. Raises Failure."""
         return self.call("POST", path, body, seconds=ACTION_SECONDS)
 
     def call(
@@ -121,9 +121,9 @@ class Server:
         *,
         seconds: float = ANSWER_SECONDS,
     ) -> Any:
-        """One request on a connection of its own. Raises Unreachable, or Failure with the server's reason.
+        """Send one request on a connection of its own.
 
-        That is Missing for status 404, and BadInput for 422.
+        Raises Unreachable, or Failure with the server's reason: Missing for status 404, BadInput for 422.
         """
         sent = {**self.headers(), "Accept": "application/json", **(headers or {})}
         data = None
@@ -145,28 +145,28 @@ class Server:
         except OSError as error:
             raise Unreachable(self.absent(error)) from None
         except http.client.HTTPException:
-            raise Failure(f"what answers at {self.url} is not an Ostler server") from None
+            raise Failure(f"the server at {self.url} is not an Ostler server") from None
         finally:
             if connection is not None:
                 connection.close()
         try:
             answer = json.loads(content)
         except ValueError:
-            raise Failure(f"what answers at {self.url} is not an Ostler server (status {status})") from None
+            raise Failure(f"the server at {self.url} is not an Ostler server (status {status})") from None
         if status >= 300:
             kind = {404: Missing, 422: BadInput}.get(status, Failure)
             raise kind(self._reason(status, answer, retry_after))
         return answer
 
     def absent(self, error: OSError) -> str:
-        """The line for a server that cannot be connected to."""
+        """The message for a server that cannot be reached."""
         reason = error.strerror or str(error)
         return f"no server at {self.url} ({reason}); name another one with --url or OSTLER_URL"
 
     def connect(self) -> tuple[socket.socket, str]:
-        """A connection of its own, and what the Host header says on it. Raises OSError.
+        """Open a connection, and return it with its Host header. Raises OSError.
 
-        The socket's file may be left of a server that was killed: then the address is asked.
+        The socket's file may be left of a killed server: then the address is tried.
         """
         if self.socket_path is not None:
             try:
@@ -201,30 +201,36 @@ class Server:
         return f"{text} (try again in {retry_after} s)" if retry_after else text
 
     def conversation_id(self, text: str) -> str:
-        """The id that `text` is, or that it is the beginning of.
+        """Return the id that `text` is, or begins.
 
-        Those of agents go before all others. Raises BadInput, and Failure when it fits none or several.
+        Ids of agents take precedence. Raises BadInput, and Failure if none or several match.
         """
         text = text.lower()
         if WHOLE_ID.fullmatch(text):
             plain = text.replace("-", "")
             return "-".join((plain[:8], plain[8:12], plain[12:16], plain[16:20], plain[20:]))
         if not PART_OF_ID.fullmatch(text):
-            raise BadInput(f"{text!r} is neither an id nor the beginning of one")
+            raise BadInput(
+                f"{text!r} is not an id, nor the beginning of one; `ostler conversations list` shows them"
+            )
         beginning = text.replace("-", "")
         for ids in (self._agents(), self._conversations()):
             found = [each for each in ids if each.replace("-", "").startswith(beginning)]
             if len(found) > 1:
-                raise Failure(f"{len(found)} ids begin with {text}: {', '.join(found[:3])} ...")
+                raise Failure(
+                    f"{len(found)} ids begin with {text}: {', '.join(found[:3])} ...; give more characters"
+                )
             if found:
                 return found[0]
-        raise Failure(f"no conversation has an id that begins with {text}")
+        raise Failure(
+            f"no conversation has an id that begins with {text}; `ostler conversations list` shows them"
+        )
 
     def newest(self) -> str:
-        """The id of the conversation that was changed last. Raises Failure when there is none."""
+        """Return the id of the conversation that changed last. Raises Failure if there is none."""
         items = self.get("/api/conversations/search?limit=1&sort_order=UPDATED_AT_DESC")["items"]
         if not items:
-            raise Failure("there is no conversation yet")
+            raise Failure("there is no conversation yet; `ostler chat` or `ostler run` begins one")
         return str(items[0]["id"])
 
     def _agents(self) -> Iterator[str]:
@@ -242,10 +248,9 @@ class Server:
 
 
 def _socket_path(env: Mapping[str, str]) -> Path | None:
-    """The control socket of the server that these variables would start, None without one.
+    """The control socket of the server that these variables would start; None if there is none.
 
-    With an address of their own and no state directory they mean another server than that of the default
-    directory.
+    With an address and no state directory they mean another server than that of the default directory.
     """
     if "OSTLER_STATE" not in env and ("OSTLER_HOST" in env or "OSTLER_PORT" in env):
         return None
@@ -267,7 +272,7 @@ def _address(env: Mapping[str, str], path: Path | None) -> str:
 
 
 def _told(problem: Mapping[str, Any]) -> str:
-    """What is wrong with a request, and with which field of it."""
+    """The problem with a request, and the field that has it."""
     field = ".".join(str(part) for part in problem.get("loc") or () if part not in WRAPPERS)
     text = str(problem.get("msg")).removeprefix("Value error, ")
     return f"{field}: {text}" if field else text

@@ -1,4 +1,4 @@
-"""The commands of those who use agents, and what they set up with: their arguments."""
+"""Arguments of the commands for users of agents: `chat`, `run`, `conversations`, `agents`, `settings`, ..."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ LISTED: Final = 20
 """Conversations that are listed: a screenful."""
 
 STARTS: Final = (
-    "The server is the one at --url or OSTLER_URL, else the one at OSTLER_HOST and OSTLER_PORT. Where "
-    "neither --url nor OSTLER_URL names one and none is there, one is started with the state directory "
-    "(OSTLER_STATE) for as long as the command takes. "
+    "The command uses the server at --url or OSTLER_URL, else the one at OSTLER_HOST and OSTLER_PORT. If "
+    "neither --url nor OSTLER_URL is set and no server answers, the command starts a temporary server on the "
+    "state directory (OSTLER_STATE). "
 )
 
 RUN_EPILOG: Final = STARTS + (
-    "Progress goes to standard error and the answer to standard output, where that is not a terminal. What "
-    "the agent asks is asked in the terminal; without a terminal on standard input it is refused, unless "
-    "--yes is given. Ctrl-C interrupts the turn, a second one leaves. "
-    "Exit status: 0 finished, 1 the turn failed, 2 called wrongly, 3 no server, 4 something was refused, 130 "
+    "If standard output is not a terminal, it gets the answer alone; progress goes to standard error. "
+    "The command shows permission requests in the terminal. Without a terminal on standard input it refuses "
+    "them, unless --yes is given. The first Ctrl-C interrupts the turn, the second one leaves. "
+    "Exit status: 0 finished, 1 the turn failed, 2 usage error, 3 no server, 4 a permission was refused, 130 "
     "interrupted."
 )
 
 CHAT_EPILOG: Final = STARTS + (
-    "Enter sends; Alt-Enter, or a backslash at the end of a line, begins a new line. Ctrl-C interrupts the "
-    "turn, a second one leaves, and so does Ctrl-D. /help lists the commands. "
-    "Exit status: 0 left, 1 failed, 2 called wrongly, 3 no server, 130 left by Ctrl-C."
+    "Enter sends; Alt-Enter, or a backslash at the end of a line, begins a new line. The first Ctrl-C "
+    "interrupts the turn; the second one leaves, and so does Ctrl-D. /help lists the commands. "
+    "Exit status: 0 left, 1 failed, 2 usage error, 3 no server, 130 left by Ctrl-C."
 )
 
 
@@ -45,9 +45,9 @@ def add_commands(add: Add) -> None:
     doctor = command(
         add,
         "doctor",
-        "tell what is wrong on this machine, and what to do about it",
+        "check this machine and the configuration, and tell what to fix",
         ["ostler doctor", "ostler doctor --json"],
-        epilog="It needs no server. Exit status: 0 nothing has to be done, 1 something does not work.",
+        epilog="No server is required. Exit status: 0 nothing to fix, 1 something does not work.",
         remote=False,
     )
     json_option(doctor)
@@ -57,7 +57,7 @@ def add_commands(add: Add) -> None:
     completion = command(
         add,
         "completion",
-        "print a script that makes a shell complete commands, options and ids",
+        "print the shell script that completes commands, options and ids",
         [
             'eval "$(ostler completion bash)"      # in ~/.bashrc',
             'eval "$(ostler completion zsh)"       # in ~/.zshrc, after compinit',
@@ -66,27 +66,35 @@ def add_commands(add: Add) -> None:
         epilog=DONE_EPILOG,
         remote=False,
     )
-    completion.add_argument("shell", choices=SHELLS, help="which one")
+    completion.add_argument("shell", choices=SHELLS, help="the shell")
     completion.add_argument("words", nargs="*", help=argparse.SUPPRESS)
 
 
 def _talk(parser: argparse.ArgumentParser) -> None:
     """What `run` and `chat` share."""
     parser.add_argument(
-        "--agent", metavar="NAME", help="such as codex (`ostler agents list`); else the settings'"
+        "--agent",
+        metavar="NAME",
+        help="agent, such as codex (`ostler agents list`; default: the settings' agent)",
     )
-    parser.add_argument("--cwd", metavar="DIR", help="where the agent works (default: the current directory)")
+    parser.add_argument(
+        "--cwd", metavar="DIR", help="working directory of the agent (default: the current directory)"
+    )
     parser.add_argument("--model", metavar="M", help="the agent's model")
     parser.add_argument(
-        "--state", metavar="DIR", help="of a server that is started (OSTLER_STATE; ~/.ostler)"
+        "--state",
+        metavar="DIR",
+        help="state directory of a temporary server (OSTLER_STATE; default ~/.ostler)",
     )
     policy = parser.add_mutually_exclusive_group()
-    policy.add_argument("--yes", action="store_true", help="allow everything that the agent asks")
-    policy.add_argument("--ask", action="store_true", help="ask in the terminal, whatever was set before")
+    policy.add_argument("--yes", action="store_true", help="allow every permission request")
+    policy.add_argument(
+        "--ask", action="store_true", help="ask in the terminal, whatever the policy of the conversation"
+    )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--resume", metavar="ID", help="go on with this conversation")
+    which.add_argument("--resume", metavar="ID", help="continue this conversation")
     which.add_argument(
-        "--continue", dest="latest", action="store_true", help="go on with the conversation changed last"
+        "--continue", dest="latest", action="store_true", help="continue the conversation that changed last"
     )
 
 
@@ -94,7 +102,7 @@ def _add_run(add: Add) -> None:
     run = command(
         add,
         "run",
-        "have an agent do one thing, show how it goes, and print its answer",
+        "run one prompt, show the progress, and print the answer",
         [
             'ostler run "What is in this directory?"',
             'ostler run --agent codex --cwd ~/project --yes "Fix the failing test"',
@@ -108,11 +116,11 @@ def _add_run(add: Add) -> None:
         "prompt",
         metavar="PROMPT",
         nargs="*",
-        help="what to do; `-` is what standard input holds, which is also read when there is no prompt",
+        help="the prompt; `-` stands for standard input, which is also read when no prompt is given",
     )
     _talk(run)
-    json_option(run, "print frames as lines of JSON, and the outcome as the last one")
-    run.add_argument("-q", "--quiet", action="store_true", help="print the answer alone")
+    json_option(run, "print each frame as a line of JSON, the outcome last")
+    run.add_argument("-q", "--quiet", action="store_true", help="print only the answer")
 
 
 def _add_chat(add: Add) -> None:
@@ -138,23 +146,25 @@ def _add_conversations(add: Add) -> None:
     listing = command(
         actions,
         "list",
-        "list conversations, the one changed last first",
+        "list conversations, the last changed first",
         ["ostler conversations list", "ostler conversations list --status error -n 5"],
     )
     json_option(listing)
     listing.add_argument(
-        "-n", "--limit", metavar="N", type=count, default=LISTED, help=f"at most (default {LISTED})"
+        "-n", "--limit", metavar="N", type=count, default=LISTED, help=f"show at most N (default {LISTED})"
     )
     listing.add_argument(
-        "--status", metavar="STATUS", help="only those that are running, finished, error, ..."
+        "--status",
+        metavar="STATUS",
+        help="show only conversations with this status: running, finished, error, ...",
     )
-    show = command(actions, "show", "tell what a conversation is", ["ostler conversations show 0f8f"])
+    show = command(actions, "show", "show one conversation", ["ostler conversations show 0f8f"])
     json_option(show)
     _id(show)
     export = command(
         actions,
         "export",
-        "write a conversation with all its events as lines of JSON, or as Markdown",
+        "write a conversation with all its events as JSON lines or Markdown",
         [
             "ostler conversations export 0f8f > 0f8f.jsonl",
             "ostler conversations export 0f8f --format md -o talk.md",
@@ -163,7 +173,10 @@ def _add_conversations(add: Add) -> None:
     _id(export)
     export.add_argument("--format", choices=FORMATS, default="jsonl", help="jsonl (the default) or md")
     export.add_argument(
-        "-o", "--output", metavar="FILE", help="instead of standard output; replaced if it is there"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write to FILE instead of standard output; an existing file is replaced",
     )
     delete = command(
         actions,
@@ -172,7 +185,7 @@ def _add_conversations(add: Add) -> None:
         ["ostler conversations delete 0f8f", "ostler conversations delete 0f8f 7c9e --yes"],
     )
     json_option(delete)
-    delete.add_argument("ids", metavar="ID", nargs="+", help="of a conversation")
+    delete.add_argument("ids", metavar="ID", nargs="+", help="id of a conversation")
     delete.add_argument("--yes", action="store_true", help="do not ask first")
 
 
@@ -189,8 +202,10 @@ def _add_events(add: Add) -> None:
     )
     json_option(events, "print the frames, one per line")
     _id(events)
-    events.add_argument("-f", "--follow", action="store_true", help="go on with what happens")
-    events.add_argument("--since-seq", metavar="N", type=count, default=0, help="from sequence number N on")
+    events.add_argument("-f", "--follow", action="store_true", help="wait for new events and print them")
+    events.add_argument(
+        "--since-seq", metavar="N", type=count, default=0, help="begin with sequence number N"
+    )
 
 
 def _add_agents(add: Add) -> None:
@@ -198,17 +213,17 @@ def _add_agents(add: Add) -> None:
         group(
             add,
             "agents",
-            "list and install the agents that Ostler knows, and try out any agent",
+            "list and install the agents of the catalogue, and test any agent",
             ["ostler agents list", "ostler agents install codex", "ostler agents probe -- my-agent --acp"],
-            epilog="They need no server. " + DONE_EPILOG,
+            epilog="No server is required. " + DONE_EPILOG,
         )
     )
     listing = command(
         actions,
         "list",
-        "list the agents of the catalogue: what is installed, and which credential each would use",
+        "list the agents of the catalogue, what is installed, and which credential each would use",
         ["ostler agents list", "ostler agents list --json"],
-        epilog="It needs no server; credentials are those that a server with this state would find. "
+        epilog="No server is required; the credentials are those that a server with this state would find. "
         + DONE_EPILOG,
         remote=False,
     )
@@ -217,25 +232,25 @@ def _add_agents(add: Add) -> None:
     install = command(
         actions,
         "install",
-        "install an agent of the catalogue, before a conversation has to wait for it",
+        "install an agent of the catalogue ahead of its first conversation",
         ["ostler agents install claude-code"],
-        epilog="It needs no server. " + DONE_EPILOG,
+        epilog="No server is required. " + DONE_EPILOG,
         remote=False,
     )
     json_option(install)
-    install.add_argument("name", metavar="NAME", help="of the agent, such as codex")
+    install.add_argument("name", metavar="NAME", help="name of the agent, such as codex")
     _state(install)
     probe = command(
         actions,
         "probe",
-        "try out how an agent keeps to the protocol: PASS, FAIL or NOT OFFERED for each part",
+        "test how an agent follows the protocol: PASS, FAIL or NOT OFFERED for each part",
         [
             "ostler agents probe codex",
             "ostler agents probe demo --json",
             "ostler agents probe -- my-agent --acp",
         ],
-        epilog="It needs no server. The agent is asked three small prompts, which may cost a little; "
-        "--no-prompt leaves them out. Exit status: 0 nothing failed, 1 something did, 2 called wrongly.",
+        epilog="No server is required. The agent gets three small prompts, which may cost a little; "
+        "--no-prompt leaves them out. Exit status: 0 nothing failed, 1 something failed, 2 usage error.",
         remote=False,
     )
     json_option(probe)
@@ -243,11 +258,15 @@ def _add_agents(add: Add) -> None:
         "words",
         metavar="NAME",
         nargs="+",
-        help="of an agent of the catalogue; or -- and any command that speaks ACP",
+        help="name of an agent of the catalogue, or -- and any command that speaks ACP",
     )
     probe.add_argument("--no-prompt", action="store_true", help="send no prompt")
     probe.add_argument(
-        "--timeout", metavar="SECONDS", type=_seconds, default=60.0, help="for each answer (default 60)"
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=60.0,
+        help="wait at most this long for each answer (default 60)",
     )
     _state(probe)
 
@@ -257,7 +276,7 @@ def _add_settings(add: Add) -> None:
         group(
             add,
             "settings",
-            "show and change what new conversations start with",
+            "show and change the settings of new conversations",
             ["ostler settings get", "ostler settings set acp_server codex"],
         )
     )
@@ -269,7 +288,7 @@ def _add_settings(add: Add) -> None:
     )
     json_option(get)
     get.add_argument(
-        "key", metavar="KEY", nargs="?", help="with dots for what is inside: agent_context.skills"
+        "key", metavar="KEY", nargs="?", help="name of a setting; dots separate levels: agent_context.skills"
     )
     change = command(
         actions,
@@ -282,12 +301,12 @@ def _add_settings(add: Add) -> None:
         ],
     )
     json_option(change)
-    change.add_argument("key", metavar="KEY", help="with dots for what is inside")
-    change.add_argument("value", metavar="VALUE", help="JSON, or else text; null for none")
+    change.add_argument("key", metavar="KEY", help="name of a setting; dots separate levels")
+    change.add_argument("value", metavar="VALUE", help="JSON, else text; null for no value")
 
 
 def _id(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="of the conversation")
+    parser.add_argument("id", metavar="ID", help="id of the conversation")
 
 
 def _state(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""The commands besides `serve`: adding their arguments to the parser, and running one of them."""
+"""The commands besides `serve`: adds their arguments to the parser, and runs one of them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import sys
 from typing import Final
 
 from gateway.cli import client_arguments, operator_arguments
-from gateway.cli.arguments import SECRETS, Add
+from gateway.cli.arguments import Add
 from gateway.cli.mcp_arguments import add_mcp
-
-__all__ = ["SECRETS", "add_commands", "run"]
 
 INTERRUPTED: Final = 130
 """128 and the number of SIGINT, as shells have it."""

@@ -1,7 +1,7 @@
-"""`ostler completion`: scripts that make shells complete what the parser knows, and what the server knows.
+"""`ostler completion`: shell scripts that complete commands, options and ids.
 
-The scripts ask `ostler completion SHELL -- WORDS...`, which answers with a line for each candidate: the word,
-and after a tab what it is. So there is one implementation, and the scripts never grow old.
+The scripts call `ostler completion SHELL -- WORDS...`, which prints a line for each candidate: the word, a
+tab, and a description. So there is one implementation, and the scripts never become outdated.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _ostler() {
 compdef _ostler ostler
 """
 
-FISH: Final = r"""# ostler: completion for fish, to be written to ~/.config/fish/completions/ostler.fish
+FISH: Final = r"""# ostler: completion for fish. Write it to ~/.config/fish/completions/ostler.fish
 function __ostler_complete
     set -l tokens (commandline -opc) (commandline -ct)
     $tokens[1] completion fish -- $tokens[2..-1] 2>/dev/null
@@ -71,7 +71,7 @@ SCRIPTS: Final = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 
 def run(arguments: Namespace) -> None:
-    """Print the script, or, with words, how the last of them may go on."""
+    """Print the script, or, with words, the candidates for the last one."""
     if not arguments.words:
         print(SCRIPTS[arguments.shell], end="")
         return
@@ -82,7 +82,7 @@ def run(arguments: Namespace) -> None:
 
 
 def candidates(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[Candidate]:
-    """How the last word may go on. The words are those after `ostler`."""
+    """The candidates for the last word. The words are those after `ostler`."""
     *before, current = words
     chosen: list[str] = []
     given: dict[str, str] = {}

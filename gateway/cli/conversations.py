@@ -93,7 +93,7 @@ def show(server: Server, arguments: Namespace) -> None:
         ("title", found["title"] or "-"),
         ("status", found["execution_status"]),
         ("agent", _agent(found) + (f" ({name})" if name else "")),
-        ("model", found.get("current_model_id") or "what the agent chooses"),
+        ("model", found.get("current_model_id") or "default of the agent"),
         ("directory", found["workspace"]["working_dir"]),
         ("permissions", str((found.get("confirmation_policy") or {}).get("kind"))),
         ("begun", moment(found["created_at"])),
@@ -130,13 +130,13 @@ def delete(server: Server, arguments: Namespace) -> int:
 def _make_sure(server: Server, ids: list[str]) -> None:
     """Ask whether these are meant. Raises BadInput where nobody can be asked, Failure for a no."""
     if not sys.stdin.isatty():
-        raise BadInput("what is deleted is gone: give --yes where nobody can be asked")
+        raise BadInput("deleting requires a confirmation; give --yes where there is no terminal")
     for conversation_id in ids:
         title = server.get(f"/api/conversations/{conversation_id}")["title"] or "no title"
         print(f"{conversation_id}  {one_line(title)}", file=sys.stderr)
-    print("Delete with all events? [y]es, [n]o: ", end="", file=sys.stderr, flush=True)
+    print("Delete it with all its events? [y]es, [n]o: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Failure("nothing is deleted")
+        raise Failure("nothing was deleted")
 
 
 ACTIONS: Final[Mapping[str, Callable[[Server, Namespace], int | None]]] = {

@@ -1,4 +1,4 @@
-"""What a tool call changes in files, as lines of a diff. Pure."""
+"""Edits of files in a tool call, as lines of a diff. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_CHARS: Final = 100_000
 """Of each side of a change that is compared; comparing takes time with the square of it."""
 
 MOST_LINES: Final = 60
-"""Of one diff that are shown. Whoever wants all of it looks at the file."""
+"""Lines of one diff that are shown; the file has all of it."""
 
 CONTEXT_LINES: Final = 2
 
@@ -32,7 +32,7 @@ class Edit(NamedTuple):
 
 
 def edits(content: object, raw_input: object) -> list[Edit]:
-    """The changes that a call shows: those in its content, else what can be told from its input."""
+    """The edits of a call: those in its content, else those derived from its input."""
     blocks = content if isinstance(content, list) else []
     shown = [
         Edit(_text(block, PATHS) or "", _text(block, OLD), _text(block, NEW) or "")

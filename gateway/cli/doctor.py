@@ -1,4 +1,4 @@
-"""`ostler doctor`: what is wrong on this machine, and what to do about it."""
+"""`ostler doctor`: check this machine, and tell what to fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ostler events`: the events of a conversation, with their sequence numbers."""
+"""`ostler events`: print the events of a conversation with their sequence numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation as a file: every event as a line of JSON, or Markdown for people."""
+"""`ostler conversations export`: a conversation as JSON lines, or as Markdown."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def markdown(conversation: Mapping[str, Any], events: Iterator[Mapping[str, Any]
     yield f"* id: {conversation['id']}"
     yield f"* agent: {agent}"
     yield f"* directory: {conversation['workspace']['working_dir']}"
-    yield f"* begun: {conversation['created_at']}"
+    yield f"* created: {conversation['created_at']}"
     yield f"* status: {conversation['execution_status']}\n"
     track = Track()
     for seq, event in enumerate(events):

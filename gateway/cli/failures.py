@@ -1,25 +1,25 @@
-"""Why a command could not be done: one line for the person, and an exit status."""
+"""Errors of commands: one line on the terminal, and an exit status."""
 
 from __future__ import annotations
 
 
 class Failure(Exception):
-    """The command could not be done. The message is one line; `status` is the exit status."""
+    """The command failed. The message is one line; `status` is the exit status."""
 
     status = 1
 
 
 class BadInput(Failure):
-    """The command was called wrongly."""
+    """The command was used wrongly."""
 
     status = 2
 
 
 class Missing(Failure):
-    """What the command is about does not exist."""
+    """The object of the command does not exist."""
 
 
 class Unreachable(Failure):
-    """There is no server to talk to, or it does not answer."""
+    """There is no server, or it does not answer."""
 
     status = 3

@@ -1,6 +1,6 @@
-"""A conversation's frames, read in a thread of its own, so that whoever follows them can also ask a person.
+"""A conversation's frames, read in a thread of its own, so that the main thread can ask the user.
 
-A connection that is lost is made anew and goes on after the last event that was seen.
+A lost connection is opened again, and continues after the last event that was seen.
 """
 
 from __future__ import annotations

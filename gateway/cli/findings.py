@@ -1,4 +1,4 @@
-"""What `ostler doctor` finds, and where it looks."""
+"""The values that the checks of `ostler doctor` take and return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a server on this machine installs agents: to show how far an installation is."""
+"""Where a server on this machine installs agents, to show the progress of an installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line that a person types into: several lines long, with a history, and commands that complete."""
+"""The input line of a chat: several lines long, with history and completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ostler logs`: what an agent wrote to standard error, or the last frames between it and the server."""
+"""`ostler logs`: print the standard error of an agent, or the last frames between it and the server."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _last(items: list[Any], count: int | None) -> list[Any]:
 
 
 class Tail:
-    """Finds what is new in a tail that is looked at again and again. `missed`: perhaps not all of it."""
+    """Finds the new lines of a tail that is polled. `missed`: lines may be missing."""
 
     def __init__(self) -> None:
         self._looked_at: list[Any] | None = None

@@ -1,7 +1,7 @@
-"""`ostler mcp`: the servers of `mcp.json`, and those of the settings beside them.
+"""`ostler mcp`: manage the MCP servers of `mcp.json`, and show those of the settings.
 
-Both files of the state directory are read here, so that what is shown is the same with a running server and
-without one. Only `mcp.json` is written: the settings are the running server's.
+The command reads both files of the state directory itself, so that it shows the same with and without a
+running server. It writes only `mcp.json`: the settings belong to the running server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILE, IN_SETTINGS = "file", "settings"
 
 COLUMNS: Final = ("NAME", "STATE", "TRANSPORT", "SOURCE", "TARGET")
 
-LATER: Final = "agents get that when they start next"
+LATER: Final = "agents see the change at their next start"
 
 
 @attrs.frozen
@@ -113,7 +113,7 @@ def list_servers(arguments: Namespace) -> None:
         if each.problem is not None:
             tell(f"{each.name} ({each.source}) is not used: {each.problem}")
         elif each.hidden:
-            tell(f"{each.name} of mcp.json does not count: that of the settings goes before it")
+            tell(f"{each.name} of mcp.json is not used: the settings have a server of the same name")
     for problem in problems:
         tell(problem)
 
@@ -191,7 +191,9 @@ def add(arguments: Namespace) -> None:
 
     def edit(servers: dict[str, Any]) -> None:
         if arguments.name in servers:
-            raise Failure(f"there is a server {arguments.name} already; `ostler mcp remove` it first")
+            raise Failure(
+                f"a server {arguments.name} exists already; remove it first with `ostler mcp remove`"
+            )
         servers[arguments.name] = entry
 
     file = McpFile(state_of(arguments))
@@ -239,7 +241,7 @@ def missing(name: str, servers: list[Server]) -> Failure:
     """What to say of a server that is not in the file."""
     if any(each.name == name and each.source == IN_SETTINGS for each in servers):
         return Failure(
-            f"{name} is in the settings and not in mcp.json: change it where the settings are changed"
+            f"{name} is in the settings, not in mcp.json; change it with `ostler settings set mcp_config`"
         )
     near = difflib.get_close_matches(name, [each.name for each in servers if each.source == FILE], 1)
     return Missing(f"no server {name}" + (f"; did you mean {near[0]}?" if near else ""))
@@ -261,7 +263,7 @@ def _of_settings(state: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise ValueError(f"{path} cannot be read: servers of the settings are not shown") from None
+        raise ValueError(f"cannot read {path}; servers of the settings are not shown") from None
 
 
 def _server(name: str, source: str, entry: Any, *, hidden: bool = False) -> Server:

@@ -1,4 +1,4 @@
-"""What `ostler mcp add` writes: an entry of `mcp.json` from its arguments. Pure."""
+"""The entry of `mcp.json` that `ostler mcp add` writes, from its arguments. Pure."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def entry_of(arguments: Namespace) -> dict[str, Any]:
         raise BadInput(f"NAME: {error}") from None
     transport = arguments.transport
     if transport is None:
-        raise BadInput(f"--transport is needed: one of {', '.join(TRANSPORTS)}")
+        raise BadInput(f"--transport is required: one of {', '.join(TRANSPORTS)}")
     if transport not in TRANSPORTS:
-        raise BadInput(f"--transport: {transport!r} is none of {', '.join(TRANSPORTS)}")
+        raise BadInput(f"--transport: {transport!r} is not one of {', '.join(TRANSPORTS)}")
     if arguments.enabled and arguments.disabled:
-        raise BadInput("--enabled and --disabled exclude each other: give one, or none to enable the server")
+        raise BadInput("--enabled and --disabled exclude each other; give one, or none to enable the server")
     if not arguments.target or not arguments.target.strip():
         what = "the URL of the server" if transport in REMOTE else "the command that starts the server"
-        raise BadInput(f"TARGET is needed with --transport {transport}: {what}")
+        raise BadInput(f"TARGET is required with --transport {transport}: {what}")
     entry = _remote(arguments) if transport in REMOTE else _stdio(arguments)
     entry["enabled"] = not arguments.disabled
     try:
@@ -53,11 +53,11 @@ def _remote(arguments: Namespace) -> dict[str, Any]:
     transport = arguments.transport
     if arguments.env:
         raise BadInput(
-            f"--env goes with --transport stdio alone: a {transport} server has no environment of ours; "
-            "give it --header"
+            f"--env applies to --transport stdio only: Ostler does not start a {transport} server; "
+            "use --header"
         )
     if arguments.command_args is not None:
-        raise BadInput(f"-- goes with --transport stdio alone: a {transport} server takes no arguments")
+        raise BadInput(f"-- applies to --transport stdio only: a {transport} server takes no arguments")
     entry: dict[str, Any] = {"transport": transport, "url": _url(arguments.target, transport)}
     headers = _headers(arguments.header)
     if headers:
@@ -65,11 +65,11 @@ def _remote(arguments: Namespace) -> dict[str, Any]:
     if arguments.auth is not None:
         method = arguments.auth.lower()
         if method not in METHODS:
-            raise BadInput(f"--auth: {arguments.auth!r} is none of {', '.join(METHODS)}")
+            raise BadInput(f"--auth: {arguments.auth!r} is not one of {', '.join(METHODS)}")
         if method == OAUTH:
             if any(name.lower() == "authorization" for name in headers):
                 raise BadInput(
-                    "--auth oauth and --header Authorization exclude each other: "
+                    "--auth oauth and --header Authorization exclude each other, since "
                     "the login is sent in that header; give one of them"
                 )
             entry["auth"] = OAUTH
@@ -79,20 +79,18 @@ def _remote(arguments: Namespace) -> dict[str, Any]:
 def _stdio(arguments: Namespace) -> dict[str, Any]:
     if arguments.header:
         raise BadInput(
-            "--header goes with --transport http or sse alone: a stdio server gets no headers; give it --env"
+            "--header applies to --transport http and sse only: a stdio server gets no headers; use --env"
         )
     if arguments.auth is not None:
         raise BadInput(
-            "--auth goes with --transport http or sse alone: a stdio server gets its credentials with --env"
+            "--auth applies to --transport http and sse only: a stdio server gets its credentials with --env"
         )
     if re.match(r"https?://", arguments.target, re.IGNORECASE):
-        raise BadInput(
-            "TARGET is a URL, and --transport stdio starts a command: use --transport http or sse for it"
-        )
+        raise BadInput("TARGET is a URL, but --transport stdio starts a command; use --transport http or sse")
     args = arguments.command_args or []
     for text in (arguments.target, *args):
         if "\0" in text:
-            raise BadInput("no command or argument holds a NUL character")
+            raise BadInput("commands and arguments must not contain a NUL character")
     entry: dict[str, Any] = {"command": arguments.target, "args": args}
     env = _env(arguments.env)
     if env:
@@ -101,16 +99,16 @@ def _stdio(arguments: Namespace) -> dict[str, Any]:
 
 
 def _url(text: str, transport: str) -> str:
-    wanted = f"TARGET must be a URL with --transport {transport}, such as https://mcp.example/mcp"
+    required = f"TARGET must be a URL with --transport {transport}, such as https://mcp.example/mcp"
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise BadInput(wanted) from None
+        raise BadInput(required) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not text.isprintable():
-        raise BadInput(wanted)
+        raise BadInput(required)
     if any(character.isspace() for character in text):
-        raise BadInput(f"{wanted}, without white space")
+        raise BadInput(f"{required}, without white space")
     return text
 
 
@@ -122,7 +120,7 @@ def _headers(given: list[str]) -> dict[str, str]:
         if not colon or not HEADER_NAME.fullmatch(name):
             raise BadInput("--header must have the form 'Key: Value', with a name that HTTP allows")
         if any(ord(character) < 32 and character != "\t" for character in value):
-            raise BadInput(f"--header {name}: a value holds no control characters")
+            raise BadInput(f"--header {name}: the value must not contain control characters")
         if any(name.lower() == other.lower() for other in headers):
             raise BadInput(f"--header {name} is given twice")
         headers[name] = value
@@ -138,7 +136,7 @@ def _env(given: list[str]) -> dict[str, str]:
                 "--env must have the form KEY=value, with a name of letters, digits and underscores"
             )
         if "\0" in value:
-            raise BadInput(f"--env {name}: a value holds no NUL character")
+            raise BadInput(f"--env {name}: the value must not contain a NUL character")
         if name in env:
             raise BadInput(f"--env {name} is given twice")
         env[name] = value

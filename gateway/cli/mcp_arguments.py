@@ -1,4 +1,4 @@
-"""The arguments of `ostler mcp`. The standard library alone: every `ostler --help` comes by here."""
+"""The arguments of `ostler mcp`. The standard library alone: every `ostler --help` imports this module."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from gateway.cli.suggest import Suggesting, did_you_mean, options_of
 MCP: Final = "mcp"
 
 EPILOG: Final = (
-    "The servers are those of mcp.json in the state directory; agents get what is enabled when they start. "
-    "No running server is needed. Exit status: 0 done, 1 not found or failed, 2 called wrongly."
+    "The command works on mcp.json in the state directory; an agent gets the enabled servers when it starts. "
+    "A running Ostler server is not required. Exit status: 0 done, 1 not found or failed, 2 usage error."
 )
 
 ADD_EPILOG: Final = (
-    "TARGET is the URL of the server (http, sse) or its command (stdio), whose arguments go behind --. "
+    "TARGET is the URL of the server (http, sse) or its command (stdio), whose arguments follow after --. "
     "${NAME} stands for a secret of that name (`ostler secrets set NAME`). "
 ) + EPILOG
 
 SECRETS_EPILOG: Final = (
-    "Values of headers and variables, and what else may be secret, are hidden without --show-secrets. "
+    "Without --show-secrets, values of headers, variables and other possible secrets are hidden. "
 ) + EPILOG
 
 KEY_EPILOG: Final = (
-    "What is encrypted needs the server's master key: give the command the same OSTLER_KEYS_FILE or "
-    "OSTLER_MASTER_KEY, where it has one. "
+    "Encrypted values require the server's master key: if the server has OSTLER_KEYS_FILE or "
+    "OSTLER_MASTER_KEY, give the command the same. "
 ) + EPILOG
 
 
@@ -50,7 +50,7 @@ class McpParser(Suggesting):
         if more:
             self._refuse(more)
         if rest is not None and not self._adds:
-            self.error("nothing goes behind --")
+            self.error("this command takes no arguments after --")
         namespace.command_args = rest
         return namespace, []
 
@@ -68,7 +68,7 @@ class McpParser(Suggesting):
         else:
             text = f"unexpected: {' '.join(more)}"
             hint = ""
-        self.error(text + ("; arguments of a command go behind --" if self._adds and not hint else ""))
+        self.error(text + ("; arguments of a command follow after --" if self._adds and not hint else ""))
 
 
 def add_mcp(add: Add) -> None:
@@ -90,7 +90,7 @@ def add_mcp(add: Add) -> None:
     listing = _action(
         actions,
         "list",
-        "list the servers, where each comes from, and what does not count",
+        "list the servers, where each comes from, and which are not used",
         ["ostler mcp list", "ostler mcp list --json | jq -r '.servers[].name'"],
         epilog=SECRETS_EPILOG,
     )
@@ -108,7 +108,11 @@ def add_mcp(add: Add) -> None:
         epilog=KEY_EPILOG,
     )
     test.add_argument(
-        "--timeout", metavar="SECONDS", type=_seconds, default=30.0, help="give up after so long (default 30)"
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=30.0,
+        help="give up after this time (default 30)",
     )
     login = _named(
         actions,
@@ -118,7 +122,9 @@ def add_mcp(add: Add) -> None:
         epilog=KEY_EPILOG,
     )
     login.add_argument(
-        "--no-browser", action="store_true", help="print the address, and ask for the one it leads to"
+        "--no-browser",
+        action="store_true",
+        help="print the address to open, and ask for the address that the browser ends at",
     )
     _named(
         actions, "logout", "forget the login to a server", ["ostler mcp logout tracker"], epilog=KEY_EPILOG
@@ -141,18 +147,26 @@ def _add_add(actions: Add) -> None:
     )
     adding.usage = "ostler mcp add NAME --transport TYPE [options] TARGET [-- ARGS...]"
     adding.add_argument(
-        "name", metavar="NAME", help="of the server: letters, digits, dots, dashes, underscores"
+        "name", metavar="NAME", help="name of the server: letters, digits, dots, dashes, underscores"
     )
     adding.add_argument("--transport", metavar="TYPE", help="http, sse or stdio; required")
     adding.add_argument(
-        "--header", metavar="'Key: Value'", action="append", default=[], help="for http and sse; repeatable"
+        "--header",
+        metavar="'Key: Value'",
+        action="append",
+        default=[],
+        help="header of each request, for http and sse; repeatable",
     )
     adding.add_argument(
-        "--env", metavar="KEY=value", action="append", default=[], help="for stdio; repeatable"
+        "--env",
+        metavar="KEY=value",
+        action="append",
+        default=[],
+        help="environment variable of the command, for stdio; repeatable",
     )
-    adding.add_argument("--auth", metavar="METHOD", help="for http and sse: oauth")
-    adding.add_argument("--enabled", action="store_true", help="enable it at once (default)")
-    adding.add_argument("--disabled", action="store_true", help="add it, but do not enable it")
+    adding.add_argument("--auth", metavar="METHOD", help="how to log in, for http and sse: oauth")
+    adding.add_argument("--enabled", action="store_true", help="add it enabled (default)")
+    adding.add_argument("--disabled", action="store_true", help="add it disabled")
 
 
 def _action(
@@ -170,7 +184,7 @@ def _named(
     actions: Add, name: str, summary: str, examples: Sequence[str], **more: Any
 ) -> argparse.ArgumentParser:
     parser = _action(actions, name, summary, examples, **more)
-    parser.add_argument("name", metavar="NAME", help="of the server")
+    parser.add_argument("name", metavar="NAME", help="name of the server")
     return parser
 
 

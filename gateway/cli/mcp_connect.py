@@ -1,4 +1,4 @@
-"""`ostler mcp test|login|logout`: speaking to a server, with or without a running Ostler."""
+"""`ostler mcp test|login|logout`: connect to an MCP server, with or without a running Ostler."""
 
 from __future__ import annotations
 
@@ -122,18 +122,18 @@ async def _login(arguments: Namespace) -> None:
     """See a login through: in the browser, or by an address that is pasted."""
     server, desk = await _desk(arguments)
     if not uses_oauth(desk.entry):
-        raise Failure(f'{server.name} is not configured for a login; it needs "auth": "oauth"')
+        raise Failure(f'{server.name} is not configured for a login; set "auth": "oauth" for it')
     async with desk.probe.login(desk.name, desk.entry, desk.secrets) as login, trio.open_nursery() as nursery:
         while (event := await login.event())["event"] != "done":
             if event["event"] == "authorize":
                 url = event["url"]
                 _say(f"Open this address in a browser to log in to {server.name}:\n\n    {clean(url)}\n")
                 what = (
-                    "whole address it was sent to"
+                    "whole address that it ended at"
                     if event["whole"]
-                    else "address it was sent to, or the code"
+                    else "address that it ended at, or the code"
                 )
-                _say(f"If the browser then finds nothing, paste the {what}:")
+                _say(f"If the browser then shows an error, paste the {what}:")
                 if not arguments.no_browser and sys.stderr.isatty():
                     await trio.to_thread.run_sync(partial(webbrowser.open, url), abandon_on_cancel=True)
                 nursery.start_soon(_pasted, login)
@@ -150,7 +150,7 @@ async def _login(arguments: Namespace) -> None:
     elif event["renewed"]:
         print(f"logged in to {clean(server.name)}, which has {_count(len(tools))}")
     else:
-        print(f"{clean(server.name)} asks for no login; it has {_count(len(tools))}")
+        print(f"{clean(server.name)} requires no login; it has {_count(len(tools))}")
 
 
 async def _logout(arguments: Namespace) -> None:
@@ -170,7 +170,7 @@ async def _logout(arguments: Namespace) -> None:
     else:
         print(f"logged out of {clean(server.name)}")
     if problem is not None:
-        tell(f"the authorization server could not be told: {problem}. What it gave out ends there by itself")
+        tell(f"could not revoke the tokens: {problem}. They expire by themselves")
 
 
 async def _pasted(login: Login) -> None:

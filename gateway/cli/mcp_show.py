@@ -1,4 +1,4 @@
-"""How MCP servers are shown: with their credentials masked, as rows and as JSON. Pure."""
+"""MCP servers as rows and as JSON, with their credentials masked. Pure."""
 
 from __future__ import annotations
 

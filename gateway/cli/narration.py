@@ -1,4 +1,4 @@
-"""What happens in a conversation, told to a person in a terminal or in a file."""
+"""The progress of a conversation, written for a person to a terminal or a file."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ TITLE_COLUMNS: Final = 100
 OUTPUT_COLUMNS: Final = 160
 
 SHOWN_SECONDS: Final = 0.1
-"""From which on it is told how long something took."""
+"""Seconds from which on a duration is shown."""
 
 PLAN_MARKS: Final = {"completed": ("✓", "good"), "in_progress": ("▸", ""), "pending": ("·", "quiet")}
 CALL_MARKS: Final = {"completed": ("✓", "good"), "failed": ("✗", "bad"), "rejected": ("✗", "bad")}
 DIFF_STYLES: Final = {"+": "good", "-": "bad", "@": "quiet"}
 
 PHASES: Final = {
-    "queued": "waiting for a place",
+    "queued": "waiting for another agent to end",
     "installing": "installing the agent",
     "starting": "starting the agent",
-    "restarting": "the agent ended; it is started again",
-    "parked": "the agent ended too often",
+    "restarting": "the agent ended; restarting it",
+    "parked": "the agent crashed too often; `ostler restart` starts it again",
     "cancelling": "the agent is being interrupted",
 }
 
 
 class Narration:
-    """Tells items in their order. `quiet`: only what has to be said.
+    """Writes items in order. `quiet`: only what is necessary.
 
-    `installs` is where the server installs agents, if that is on this machine, and `agent` which it is: then
-    an installation shows how far it is.
+    `installs`: where the server on this machine installs agents, and which agent it is, to show the progress
+    of an installation.
     """
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
@@ -61,7 +61,7 @@ class Narration:
     # -- what goes on -----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A turn begins: something goes on from here."""
+        """Note that a turn begins."""
         self._busy = "thinking"
         self._running.clear()
         self._asked.clear()
@@ -69,13 +69,13 @@ class Narration:
         self.tick()
 
     def end(self) -> None:
-        """Nothing more is told: end the line, take away what was shown meanwhile."""
+        """End the narration: finish the line, remove the activity line."""
         self._busy = None
         self._close()
         self._waiting.hide()
 
     def tick(self) -> None:
-        """Show that something goes on, where nothing is said just now. To be called twice a second."""
+        """Show activity while nothing is written. Call it twice a second."""
         if self._busy is None or self._quiet or not self._at_start:
             return
         if self._installing is not None:
@@ -92,14 +92,14 @@ class Narration:
         self._print(Text(clean(text), style=style))
 
     def note(self, text: str) -> None:
-        """A line that is no part of the answer."""
+        """Write a line that is not a part of the answer."""
         if not self._quiet:
             self.line(text, "quiet")
 
     # -- items ------------------------------------------------------------------------------------------
 
     def tell(self, item: Item) -> None:
-        """Tell what an item says."""
+        """Write an item."""
         match item:
             case Failed():
                 self.line(f"{item.code}: {item.detail}", "bad")
@@ -132,7 +132,7 @@ class Narration:
             self._diff(edit)
 
     def _planned(self, plan: Planned) -> None:
-        """A plan as a whole; of one that goes on, what is done since."""
+        """A new plan as a whole; for a changed one, the finished steps."""
         self._close()
         goes_on = [text for _, text in plan.entries] == [text for _, text in self._plan.entries]
         for entry in plan.entries:
@@ -189,7 +189,7 @@ class Narration:
             case "agent_phase":
                 self._phase(str(item.value))
             case "agent_retry":
-                self.line("a failure that passes; the agent is asked again", "quiet")
+                self.line("the agent reported a transient failure; trying again", "quiet")
             case "agent_exit" if isinstance(item.value, dict):
                 code, number = item.value.get("code"), item.value.get("signal")
                 how = f"by signal {number}" if number else f"with status {code}"

@@ -1,4 +1,4 @@
-"""Starting agents without a server, as one with this state and environment would: for `ostler agents`."""
+"""Starts agents without a server, as a server with this state and environment would: for `ostler agents`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators' commands: their arguments."""
+"""Arguments of the operators' commands: `ps`, `status`, `restart`, `stop`, `logs`, `attach`, `secrets`."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ def add_commands(add: Add) -> None:
     json_option(ps)
     _watched(ps)
 
-    status = command(add, "status", "tell how the server is", ["ostler status", "ostler status --json"])
+    status = command(add, "status", "show the state of the server", ["ostler status", "ostler status --json"])
     json_option(status)
     _watched(status)
 
     restart = command(
         add,
         "restart",
-        "restart an agent and go on with its session",
+        "restart an agent and resume its session",
         ["ostler restart 0f8f", "ostler restart 0f8f --force"],
     )
     json_option(restart)
     _one(restart)
-    restart.add_argument("--force", action="store_true", help="at once, without letting its turn end")
+    restart.add_argument("--force", action="store_true", help="do not wait for the end of its turn")
 
     stop = command(
         add,
         "stop",
-        "stop an agent; its conversation stays and can go on with the next message",
+        "stop an agent; the next message to its conversation starts it again",
         ["ostler stop 0f8f"],
     )
     json_option(stop)
@@ -48,19 +48,21 @@ def add_commands(add: Add) -> None:
     )
     json_option(logs)
     _one(logs)
-    logs.add_argument("-f", "--follow", action="store_true", help="go on with what is added")
-    logs.add_argument("-n", "--lines", metavar="N", type=count, help="only the last N lines")
-    logs.add_argument("--trace", action="store_true", help="the frames between agent and server instead")
+    logs.add_argument("-f", "--follow", action="store_true", help="wait for new lines and print them")
+    logs.add_argument("-n", "--lines", metavar="N", type=count, help="print only the last N lines")
+    logs.add_argument(
+        "--trace", action="store_true", help="print the frames between agent and server instead"
+    )
 
     attach = command(
         add,
         "attach",
-        "print what happens in a conversation, as it happens",
+        "print the events of a conversation as they happen",
         ["ostler attach", "ostler attach 0f8f --all", "ostler attach 0f8f --json | jq .type"],
     )
     json_option(attach)
     _one(attach, nargs="?")
-    attach.add_argument("--all", action="store_true", help="from the first event on")
+    attach.add_argument("--all", action="store_true", help="begin with the first event")
     _add_secrets(add)
 
 
@@ -69,7 +71,7 @@ def _add_secrets(add: Add) -> None:
         group(
             add,
             SECRETS,
-            "store, list and remove what agents are given: keys and tokens, by the name of a variable",
+            "store, list and remove the secrets of agents: keys and tokens, by the name of a variable",
             [
                 "ostler secrets set ANTHROPIC_API_KEY",
                 "ostler secrets set OPENAI_API_KEY < key.txt",
@@ -80,17 +82,17 @@ def _add_secrets(add: Add) -> None:
     setting = command(
         actions,
         "set",
-        "store a secret; its value is asked for, or read from standard input",
+        "store a secret; the command asks for its value, or reads it from standard input",
         ["ostler secrets set ANTHROPIC_API_KEY", "pass show openai | ostler secrets set OPENAI_API_KEY"],
     )
     json_option(setting)
-    setting.add_argument("name", metavar="NAME", help="of the variable that the agent reads")
-    setting.add_argument("--description", metavar="TEXT", help="for people")
+    setting.add_argument("name", metavar="NAME", help="name of the variable that the agent reads")
+    setting.add_argument("--description", metavar="TEXT", help="note about the secret")
     unset = command(
         actions, "unset", "remove a secret from the store", ["ostler secrets unset OPENAI_API_KEY"]
     )
     json_option(unset)
-    unset.add_argument("name", metavar="NAME", help="of the secret")
+    unset.add_argument("name", metavar="NAME", help="name of the secret")
     listing = command(actions, "list", "list names and where each secret comes from", ["ostler secrets list"])
     json_option(listing)
     check = command(
@@ -100,11 +102,11 @@ def _add_secrets(add: Add) -> None:
         ["ostler secrets check", "ostler secrets check codex"],
     )
     json_option(check)
-    check.add_argument("agent", metavar="AGENT", nargs="?", help="its key, such as codex; all without it")
+    check.add_argument("agent", metavar="AGENT", nargs="?", help="agent, such as codex (default: all)")
     rotate = command(
         actions,
         "rotate",
-        "encrypt everything that is stored under a new master key",
+        "encrypt all stored secrets with a new master key",
         ["ostler secrets rotate"],
     )
     json_option(rotate)
@@ -118,12 +120,12 @@ def _watched(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=_interval,
         const=WATCH_SECONDS,
-        help=f"again and again, every {WATCH_SECONDS:g} s unless told otherwise",
+        help=f"repeat every SECONDS (default {WATCH_SECONDS:g})",
     )
 
 
 def _one(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
-    parser.add_argument("id", metavar="ID", help="of the conversation", nargs=nargs)
+    parser.add_argument("id", metavar="ID", help="id of the conversation", nargs=nargs)
 
 
 def _interval(text: str) -> float:

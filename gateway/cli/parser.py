@@ -1,4 +1,4 @@
-"""The parser of the `ostler` command: what all commands can be told, and what is said about the rest."""
+"""The parser of the `ostler` command: the options of `serve`, and how the other commands are added."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from gateway.cli import commands, suggest
-from gateway.cli.arguments import help_end
+from gateway.cli.arguments import SECRETS, help_end
 from supervisor.version import __version__
 
 SERVE: Final = "serve"
@@ -14,8 +14,8 @@ SERVE: Final = "serve"
 EXAMPLES: Final = (
     "ostler chat                                  talk with an agent",
     'ostler run "What is in this directory?"      one answer, for people and scripts',
-    "ostler agents list                           which agents there are",
-    "ostler doctor                                what is wrong on this machine",
+    "ostler agents list                           the agents of the catalogue",
+    "ostler doctor                                check this machine",
 )
 
 
@@ -23,8 +23,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The command's arguments. Values are checked later, together with those of the environment."""
     parser = suggest.Suggesting(
         prog="ostler",
-        description="Runs ACP coding agents behind a REST and WebSocket server.",
-        epilog=help_end(EXAMPLES, "`ostler COMMAND --help` has the options and more examples."),
+        description="Run ACP coding agents behind a REST and WebSocket server.",
+        epilog=help_end(EXAMPLES, "`ostler COMMAND --help` shows the options and more examples."),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ostler {__version__}")
@@ -35,31 +35,29 @@ def build_parser() -> argparse.ArgumentParser:
         description="Run the server.",
         epilog=help_end(
             ("ostler serve", "ostler serve --port 9000 --state ~/other", "ostler serve --keys-file keys.env"),
-            "docs/configuration.md has its variables.",
+            "docs/configuration.md lists its variables.",
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     serve.add_argument("--host", help="address to listen on (OSTLER_HOST; default 127.0.0.1)")
     serve.add_argument("--port", help="port, 0 for any free one (OSTLER_PORT; default 8000)")
-    serve.add_argument(
-        "--state", metavar="DIR", help="where everything is kept (OSTLER_STATE; default ~/.ostler)"
-    )
+    serve.add_argument("--state", metavar="DIR", help="the state directory (OSTLER_STATE; default ~/.ostler)")
     serve.add_argument(
         "--containment",
         metavar="LEVEL",
-        help="how agents are kept together: auto, tree, warden, cgroup, pidns (OSTLER_CONTAINMENT)",
+        help="containment of agents: auto, tree, warden, cgroup, pidns (OSTLER_CONTAINMENT)",
     )
     serve.add_argument(
         "--no-warden",
         action="store_true",
-        help="no parent process that restarts the server (OSTLER_NO_WARDEN)",
+        help="run without the parent process that restarts the server (OSTLER_NO_WARDEN)",
     )
     serve.add_argument(
         "--keys-file",
         metavar="PATH",
-        help="session keys, master key and secrets, as lines NAME=value; mode 600 (OSTLER_KEYS_FILE)",
+        help="file of session keys, master key and secrets as lines NAME=value (OSTLER_KEYS_FILE)",
     )
-    serve.add_argument("--keys-fd", metavar="N", help="the same from an open descriptor, such as a pipe")
+    serve.add_argument("--keys-fd", metavar="N", help="read the same from an open descriptor, such as a pipe")
     commands.add_commands(subparsers.add_parser)
     return parser
 
@@ -69,7 +67,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = build_parser()
     arguments, more = parser.parse_known_args(argv)
     if more:
-        hidden = arguments.command == commands.SECRETS
+        hidden = arguments.command == SECRETS
         parser.error(
             "values are not given as arguments"
             if hidden

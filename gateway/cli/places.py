@@ -1,4 +1,4 @@
-"""Where things are on this machine, as a server with this environment would have them."""
+"""Directories and keys on this machine, as a server with this environment would find them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ def agents_directory(state: Path, env: Mapping[str, str]) -> Path:
 
 
 def with_server_keys(env: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment, with the keys of OSTLER_KEYS_FILE or of systemd's credential as a server would have
-    them: for commands that do what it does. Not for a child: that would show them. Raises BadInput."""
+    """The environment, plus the keys of OSTLER_KEYS_FILE or of systemd's credential, as a server would have
+    them.
+
+    Never pass it to a child: that would show the keys. Raises BadInput.
+    """
     try:
         place = find(None, None, env)
         return env if place is None else {**env, **place.read()}

@@ -1,4 +1,4 @@
-"""Showing what the server answers: once, or again and again."""
+"""Prints the answer of the server, once or repeatedly (`--watch`)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def present(server: Server, path: str, arguments: Namespace, lines: Callable[[An
         try:
             answer = server.get(path)
         except Unreachable as error:
-            complaint = f"{error}; waiting for it"
+            complaint = f"{error}; waiting for the server"
             answer = None
 
 

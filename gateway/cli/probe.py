@@ -1,7 +1,7 @@
-"""How an agent keeps to the protocol: each part of it is tried once, on a session of its own.
+"""`ostler agents probe`: test how an agent follows the protocol, each part on a session of its own.
 
 The agent is started as for a conversation, with the same environment and credentials, in an empty directory.
-It is allowed nothing: what it asks for is rejected.
+Its permission requests are rejected.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ INSTALL_SECONDS: Final = 1800.0
 
 
 class Result(NamedTuple):
-    """What came of one check: `result` is PASS, FAIL, NOT OFFERED or SKIPPED."""
+    """The result of one check: PASS, FAIL, NOT OFFERED or SKIPPED."""
 
     check: str
     result: str
@@ -78,11 +78,11 @@ class _Skip(Exception):
 
 
 class _Broken(Exception):
-    """The agent did not do what the protocol says."""
+    """The agent violated the protocol."""
 
 
 class Ear:
-    """Hears the agent: a connection's `Handler`. Rejects what it asks for."""
+    """The connection's `Handler`. Rejects the agent's requests."""
 
     def __init__(self) -> None:
         self.updates: list[str] = []
@@ -140,7 +140,7 @@ class Ear:
 
 
 class Probe:
-    """Tries out the agent of a descriptor, or a command. `name` and `version` are what it calls itself."""
+    """Tests the agent of a descriptor, or a command. `name` and `version` are those that it reports."""
 
     def __init__(
         self, descriptor: Descriptor | None, command: tuple[str, ...], *, prompt: bool, seconds: float
@@ -172,7 +172,7 @@ class Probe:
         }
 
     async def run(self, launcher: Launcher, trying: Callable[[str], None]) -> list[Result]:
-        """Try everything, one after the other; `trying` is told what comes. Raises AgentFailure."""
+        """Run all checks, one after the other; `trying` gets the name of the next. Raises AgentFailure."""
         self._trying = trying
         with tempfile.TemporaryDirectory(prefix="ostler-probe-") as workspace:
             plan: Plan | None = None
@@ -228,7 +228,7 @@ class Probe:
                 self._results.append(Result(method, NOT_OFFERED, "", 0.0))
                 continue
             if not self._prompted:
-                nothing = "nothing was said in the session, so there is nothing to restore"
+                nothing = "the session is empty; there is nothing to restore"
                 self._results.append(Result(method, SKIPPED, nothing, 0.0))
                 continue
             async with self._running(plan) as (run, _):
@@ -275,7 +275,7 @@ class Probe:
 
     @property
     def _restorable(self) -> list[str]:
-        """The offered methods that go on with a session."""
+        """The offered methods that resume a session."""
         return [each for each in ("session/load", "session/resume") if method_offered(self._known, each)]
 
     @property
@@ -323,7 +323,7 @@ class Probe:
         if reason != "end_turn":
             raise _Broken(f"the turn ended with {reason!r}, not with 'end_turn'")
         if not ear.said:
-            raise _Broken("the turn ended without a word")
+            raise _Broken("the turn ended without any text")
         self._prompted = True
         return f"end_turn after {len(ear.said)} characters"
 
@@ -349,13 +349,16 @@ class Probe:
         taken = trio.current_time() - began
         reason = answers[0].get("stopReason") if isinstance(answers[0], Mapping) else None
         if reason == "end_turn":
-            raise _Skip(SKIPPED, "end_turn: it was over before, or does not say that it was cancelled")
+            raise _Skip(
+                SKIPPED,
+                "end_turn: the turn ended before the cancel, or the agent does not report cancellation",
+            )
         if reason != "cancelled":
             raise _Broken(f"the turn ended with {reason!r}, not with 'cancelled'")
         return f"cancelled within {taken:.2f} s"
 
     async def _again(self, run: Incarnation, ear: Ear) -> str:
-        """A session that was cancelled goes on."""
+        """Check that a cancelled session continues."""
         params = self._prompt_params(PROMPT)
         if not self._prompted:
             raise _Skip(SKIPPED, "no prompt was answered")
@@ -363,7 +366,7 @@ class Probe:
         reason = answer.get("stopReason") if isinstance(answer, Mapping) else None
         if reason != "end_turn":
             raise _Broken(f"the next turn ended with {reason!r}")
-        return "the session goes on"
+        return "the session continues"
 
     async def _unknown(self, run: Incarnation) -> str:
         try:
@@ -393,7 +396,7 @@ class Probe:
         await trio.lowlevel.checkpoint()
         if ear.noise_lines or ear.unreadable:
             raise _Broken(
-                f"{ear.noise_lines} lines are not messages, {ear.unreadable} messages cannot be read"
+                f"{ear.noise_lines} lines are not messages, {ear.unreadable} messages are unreadable"
             )
         return f"{len(ear.updates)} updates, nothing else"
 
@@ -402,6 +405,8 @@ class Probe:
         if report.survivors:
             raise _Broken(f"{len(report.survivors)} processes cannot be ended")
         if report.step in (StopStep.TERM, StopStep.KILL):
-            left = f"{report.outlived} of its processes were left" if report.outlived else "it stayed"
+            left = (
+                f"{report.outlived} of its processes kept running" if report.outlived else "it kept running"
+            )
             raise _Broken(f"{left} after the end of its input, and had to be ended by {report.step}")
         return f"ended {report.seconds:.2f} s after the end of its input"

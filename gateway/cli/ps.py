@@ -1,4 +1,4 @@
-"""`ostler ps`: the agents."""
+"""`ostler ps`: list the agents."""
 
 from __future__ import annotations
 

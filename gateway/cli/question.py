@@ -1,4 +1,4 @@
-"""A question in the terminal, which goes away by itself when nobody has to answer it any more."""
+"""A question in the terminal that disappears when an answer is no longer needed."""
 
 from __future__ import annotations
 

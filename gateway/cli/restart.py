@@ -1,4 +1,4 @@
-"""`ostler restart`: a fresh process for an agent."""
+"""`ostler restart`: give an agent a new process."""
 
 from __future__ import annotations
 

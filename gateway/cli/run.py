@@ -1,4 +1,4 @@
-"""`ostler run`: one prompt, how it goes, and the answer."""
+"""`ostler run`: run one prompt, show its progress, and print the answer."""
 
 from __future__ import annotations
 
@@ -22,27 +22,29 @@ from gateway.cli.terminal import asks, console
 from gateway.cli.text import clean
 
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""Read of standard input: what fits into a request four times."""
+"""Bytes read from standard input: four times what fits into a request."""
 
 SHOWN_FRAMES: Final = frozenset({"durable", "item_started", "delta", "item_aborted", "error"})
-"""Types of frames that `--json` prints; the others are between the server and us."""
+"""Types of frames that `--json` prints; the others are internal."""
 
 
 def run(arguments: Namespace) -> int:
     """Run one turn; its exit status (`talk.Outcome`). Raises Failure."""
     prompt = read_prompt(arguments.prompt)
     if arguments.ask and not asks():
-        raise BadInput("--ask needs a terminal on standard input")
+        raise BadInput("--ask requires a terminal on standard input")
     for option in ("agent", "cwd", "model"):
         if (arguments.resume or arguments.latest) and getattr(arguments, option) is not None:
-            raise BadInput(f"--{option} is for new conversations: one that is there keeps what it began with")
+            raise BadInput(
+                f"--{option} applies to new conversations only; leave it out to continue a conversation"
+            )
     on_terminal = sys.stdout.isatty() and not arguments.json
     narration = Narration(
         console(sys.stdout if on_terminal else sys.stderr), quiet=arguments.quiet or arguments.json
     )
 
     def starting() -> None:
-        narration.note("starting a server for the time")
+        narration.note("starting a temporary server")
 
     with found_or_started(arguments, os.environ, starting) as server:
         outcome = _turn(server, arguments, prompt, narration)
@@ -51,7 +53,7 @@ def run(arguments: Namespace) -> int:
 
 
 def read_prompt(words: list[str]) -> str:
-    """What to do: the words, and standard input for a `-` at the end or instead. Raises BadInput."""
+    """Read the prompt: the words, and standard input for a `-` at the end or instead. Raises BadInput."""
     from_input = words[-1:] == ["-"] or (not words and not asks())
     text = " ".join(words[:-1] if words[-1:] == ["-"] else words)
     if from_input:
@@ -60,7 +62,7 @@ def read_prompt(words: list[str]) -> str:
             raise BadInput(f"standard input holds more than {MOST_BYTES // 1024 // 1024} MiB")
         text = f"{text}\n\n{data.decode(errors='replace')}" if text else data.decode(errors="replace")
     if not text.strip():
-        raise BadInput('there is no prompt: ostler run "What is in this directory?"')
+        raise BadInput('give a prompt: ostler run "What is in this directory?"')
     return text
 
 
@@ -122,4 +124,4 @@ def _report(outcome: Outcome, arguments: Namespace, narration: Narration, on_ter
     )
     count = f", {outcome.rejected} refused" if outcome.rejected else ""
     again = f"ostler run --resume {outcome.conversation_id[:8]}"
-    narration.note(f"{how} after {outcome.seconds:.1f} s{count}; go on: {again}")
+    narration.note(f"{how} after {outcome.seconds:.1f} s{count}; continue with: {again}")

@@ -1,4 +1,4 @@
-"""`ostler secrets`: what agents are given, by name. Values come in, and are never shown."""
+"""`ostler secrets`: the secrets of agents, by name. A value is read, and never printed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from gateway.cli.present import print_json
 from gateway.cli.text import clean, table, terminal_width
 
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-"""As the server has it, which judges again: here so that nobody types a value for nothing."""
+"""The server's rule, checked here too so that nobody types a value in vain."""
 
 BAD_NAME: Final = "a secret name starts with a letter and has at most 64 letters, digits and underscores"
 
 MOST_BYTES: Final = 1024 * 1024
-"""Read of standard input: more than any environment can hold, less than what the server takes in a body."""
+"""Bytes read from standard input: more than any environment can hold, less than the server accepts in a
+body."""
 
 STORED: Final = "/api/settings/secrets"
 SOURCES: Final = "/api/secrets"
@@ -37,7 +38,7 @@ KINDS: Final[Mapping[str, str]] = {"api_key": "API key"}
 
 
 def run(server: Server, arguments: Namespace) -> None:
-    """Do what `arguments.action` says. Raises Failure."""
+    """Run the action `arguments.action`. Raises Failure."""
     ACTIONS[arguments.action](server, arguments)
 
 
@@ -59,15 +60,15 @@ def unset(server: Server, arguments: Namespace) -> None:
     except Missing:
         left = _left(server, name)
         raise Failure(
-            f"{name} is not stored; it is given by {left}" if left else f"no secret {name}"
+            f"{name} is not stored; it comes from {left}" if left else f"there is no secret {name}"
         ) from None
     print_json(answer) if arguments.json else print(f"removed {name}")
     if not arguments.json and (left := _left(server, name)):
-        _tell(f"agents still get the {name} of {left}")
+        _tell(f"agents still get {name} from {left}")
 
 
 def list_secrets(server: Server, arguments: Namespace) -> None:
-    """List the secrets, where each comes from, and on standard error what does not count."""
+    """List the secrets and their sources, and on standard error those that are not used."""
     answer = server.get(SOURCES)
     if arguments.json:
         print_json(answer)
@@ -82,13 +83,13 @@ def list_secrets(server: Server, arguments: Namespace) -> None:
     for secret in found:
         for hidden in secret["hides"]:
             first = secret["where"] or "the store"
-            _tell(f"{secret['name']} of {hidden} does not count: {first} goes before it")
+            _tell(f"{secret['name']} of {hidden} is not used: {first} takes precedence")
     for problem in answer["problems"]:
         _tell(problem)
 
 
 def rotate(server: Server, arguments: Namespace) -> None:
-    """Go over to another master key."""
+    """Change the master key."""
     answer = server.post(f"{SOURCES}/rotate")
     if arguments.json:
         print_json(answer)
@@ -104,7 +105,7 @@ def check(server: Server, arguments: Namespace) -> None:
     try:
         answer = server.get(CREDENTIALS if agent is None else f"{CREDENTIALS}?agent={quote(agent, safe='')}")
     except Missing:
-        raise Failure(f"no agent {agent}") from None
+        raise Failure(f"there is no agent {agent}; `ostler agents list` shows them") from None
     if arguments.json:
         print_json(answer)
         return
@@ -153,14 +154,14 @@ def _value(name: str) -> str:
         try:
             value = data.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
-            raise BadInput("the value is not UTF-8") from None
+            raise BadInput("the value is not valid UTF-8") from None
     if not value.strip():
         raise BadInput("the value is blank; `ostler secrets unset` removes a secret")
     return value
 
 
 def _left(server: Server, name: str) -> str | None:
-    """Where else a secret of that name is given."""
+    """The other source of a secret of this name."""
     return next((each["where"] for each in server.get(SOURCES)["secrets"] if each["name"] == name), None)
 
 

@@ -1,4 +1,4 @@
-"""`ostler settings`: what new conversations start with."""
+"""`ostler settings`: the settings of new conversations."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _read(text: str, before: Any) -> Any:
         try:
             return shlex.split(value)
         except ValueError as error:
-            raise BadInput(f"{value!r} is not a command: {error}") from None
+            raise BadInput(f"{value!r} is not a valid command: {error}") from None
     if (before is None or isinstance(before, str)) and isinstance(value, int | float) and value is not None:
         return text  # a model that is called 5 is no number
     return value

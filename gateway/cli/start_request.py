@@ -1,4 +1,4 @@
-"""The request that starts a conversation: which agent, where, and who decides what it may do."""
+"""The request that starts a conversation: agent, working directory, permission policy."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def create(server: Server, body: dict[str, Any], agent: str | None) -> None:
             raise
         raise BadInput(
             f"there is no agent {agent!r}{did_you_mean(agent, known_agents())} (see `ostler agents list`;"
-            " another command is set with `ostler settings set acp_command`)"
+            " `ostler settings set acp_command` sets any other command)"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""`ostler status`: the server."""
+"""`ostler status`: show the state of the server."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
         memory += f" of {size(limits['memory_bytes'])}"
     live = _counts(agents, "live", "starting", "queued", "hibernated", "parked")
     if limits["agents"] is not None:
-        live += f"; {limits['agents']} at the most"
+        live += f"; at most {limits['agents']}"
     idle = limits["idle_seconds"]
     admission = f"{limits['starts']} starts at a time; {limits['when_full']} when full; " + (
-        f"hibernated when idle for {duration(idle)}" if idle is not None else "idle ones stay"
+        f"hibernated when idle for {duration(idle)}" if idle is not None else "idle agents keep running"
     )
     key = status["secret_key"]
     descriptors = status.get("descriptors")
@@ -41,7 +41,10 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
         ("containment", status["containment"]),
         *([("journal", _journal(status["journal"]))] if "journal" in status else []),
         ("secret key", key["source"] or f"none: {key['problem']}"),
-        ("session keys", "required" if status["session_key_wanted"] else "none: open to who reaches it"),
+        (
+            "session keys",
+            "required" if status["session_key_wanted"] else "none: open to everybody who reaches the address",
+        ),
         ("conversations", f"{conversations['total']}, {conversations['loaded']} of them loaded"),
         ("agents", live),
         ("memory", memory),
@@ -56,9 +59,9 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
 
 def _journal(journal: Mapping[str, Any]) -> str:
     if journal["writable"]:
-        return "is written"
+        return "writable"
     return (
-        f"CANNOT BE WRITTEN since {journal['since']}: {journal['reason']}; "
+        f"NOT WRITABLE since {journal['since']}: {journal['reason']}; "
         f"{journal['attempts']} attempts, {size(journal['waiting_bytes'])} waiting"
     )
 

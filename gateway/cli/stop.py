@@ -1,4 +1,4 @@
-"""`ostler stop`: ends an agent's process; the conversation stays."""
+"""`ostler stop`: end an agent's process; the conversation remains."""
 
 from __future__ import annotations
 

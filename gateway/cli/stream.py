@@ -26,21 +26,21 @@ from gateway.cli.failures import Failure, Unreachable
 READ_BYTES: Final = 64 * 1024
 
 PROBE_AFTER_SECONDS: Final = 30
-"""Of silence; then the kernel asks whether the other side is still there."""
+"""Seconds of silence after which the kernel probes the connection."""
 
 UNKNOWN_CONVERSATION: Final = 4004
 REFUSED: Final = 403
 
 
 class Lost(Exception):
-    """The connection ended though the conversation goes on: the server stopped, or the network did."""
+    """The connection ended although the conversation continues: the server stopped, or the network failed."""
 
 
 def frames(server: Server, conversation_id: str, after_seq: int | None) -> Iterator[str]:
-    """The text frames after that sequence number, None for what is new from now on.
+    """Yield the text frames after a sequence number; None: new frames only.
 
-    Never ends by itself. Raises Lost, Unreachable, or Failure for what another try would not change.
-    Closing the generator closes the connection.
+    Never ends by itself. Raises Lost, Unreachable, or Failure if another try would not help. Closing the
+    generator closes the connection.
     """
     query = "" if after_seq is None else f"?after_seq={after_seq}"
     target = server.path(f"/sockets/session/{conversation_id}{query}")
@@ -101,7 +101,7 @@ def _events(sock: socket.socket, ws: WSConnection) -> Iterator[Event]:
                     pass
                 case CloseConnection(code=code, reason=reason):
                     if code == UNKNOWN_CONVERSATION:
-                        raise Failure("there is no such conversation")
+                        raise Failure("the server has no such conversation")
                     raise Lost(reason or f"closed with code {code}")
                 case _:
                     yield event

@@ -1,4 +1,4 @@
-"""What a person may have meant: for commands, options and names that do not exist."""
+"""Suggestions for mistyped commands, options and names."""
 
 from __future__ import annotations
 

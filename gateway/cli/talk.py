@@ -1,4 +1,4 @@
-"""One turn of a conversation, from a message to its outcome: what `run` and `chat` have in common."""
+"""One turn of a conversation, from a message to its outcome; `run` and `chat` share it."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ OUTSTANDING_SECONDS: Final = 2.0
 """How long a person's answer may take to show before the question is asked again."""
 
 HISTORY: Final = 300
-"""Events before a message that are looked at, for calls that wait already."""
+"""Events before a message that are searched for waiting calls."""
 
 FINISHED: Final = 0
 FAILED: Final = 1
 REFUSED: Final = 4
 INTERRUPTED: Final = 130
 
-NOBODY: Final = "Nobody could be asked: `ostler run --yes` allows everything."
-REJECTED: Final = "The user rejected this."
+NOBODY: Final = "There is no terminal to ask in. `ostler run --yes` allows everything."
+REJECTED: Final = "The user rejected the action."
 
 
 class Outcome(NamedTuple):
-    """How a turn ended. `status` is the conversation's; `code` and `detail` say what went wrong."""
+    """The outcome of a turn. `status` is the conversation's; `code` and `detail` describe a failure."""
 
     conversation_id: str
     status: str
@@ -73,14 +73,14 @@ class Outcome(NamedTuple):
 
 
 Ask = Callable[[Track, Feed], bool | None]
-"""Asks a person about the calls that wait; None when that is no longer wanted."""
+"""Asks a person about the waiting calls; None when no answer is needed any more."""
 
 
 class Talk:
     """One conversation that is followed and spoken to.
 
-    `ask` answers what the agent asks. `seen` is called with every frame. `interrupted` counts Ctrl-C while a
-    turn is under way (see `obeying_interrupts`).
+    `ask` answers the agent's permission requests. `seen` is called with every frame. `interrupted` counts
+    Ctrl-C during a turn (see `obeying_interrupts`).
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class Talk:
         self._sent: str | None = None
 
     def begin(self, text: str) -> None:
-        """Follow one that was just created with this message, whose turn `outcome` follows."""
+        """Follow a conversation that was just created with this message; `outcome` follows its turn."""
         self._sent = text
         self._feed = Feed(self.server, self.id, -1)
 
     def join(self) -> list[Item]:
-        """Follow one that is there; what happened last, oldest first. Raises Failure."""
+        """Follow an existing conversation. Returns its last messages, oldest first. Raises Failure."""
         count = self.server.get(f"/api/conversations/{self.id}/events/count")
         self._feed = Feed(self.server, self.id, max(-1, int(count) - 1 - HISTORY))
         items: list[Item] = []
@@ -143,10 +143,9 @@ class Talk:
     # -- a turn -----------------------------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
-        """Follow the turn of the message that was just sent to its end, telling it and answering questions.
+        """Follow the current turn to its end: narrate it, and answer permission requests.
 
-        Without one, that is the turn that is under way.
-        Raises Failure: Unreachable when the server stays away.
+        Raises Failure: Unreachable if the server stays away.
         """
         assert self._feed is not None
         began = time.monotonic()
@@ -185,7 +184,7 @@ class Talk:
         return Outcome(self.id, status, self.track.answer, rejected, code, detail, round(seconds, 3))
 
     def _answer(self) -> bool:
-        """Have a person asked; whether there was an answer."""
+        """Ask the user. Returns whether there was an answer."""
         assert self._feed is not None
         if self.interrupted:
             return True  # the question goes away with the turn
@@ -199,7 +198,7 @@ class Talk:
         return True
 
     def interrupt(self) -> None:
-        """Interrupt the turn, in a thread: frames go on meanwhile."""
+        """Interrupt the turn in a thread, while frames continue."""
         threading.Thread(target=self._interrupt, daemon=True).start()
 
     def _interrupt(self) -> None:

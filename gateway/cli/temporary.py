@@ -1,9 +1,10 @@
-"""The server of a command that must have one: the one that runs, else one for as long as it is needed.
+"""The server of a command that requires one: the running server, else a temporary one.
 
-Several commands may need one at the same time, and a state directory has one server. So the first one starts
-it and writes down where it is (`TEMPORARY_FILE`, 0600: the address and a key made for it); those that come
-while it runs join it; the last one to leave ends it. Each holds a shared lock on `USERS_FILE` for as long as
-it uses the server. The kernel frees it however a command ends: who gets the exclusive lock is the last.
+Several commands may need one at the same time, and a state directory has one server. So the first command
+starts it and writes its address and a new key to `TEMPORARY_FILE` (0600). Commands that come while it runs
+join it, and the last one to leave ends it. Each command holds a shared lock on `USERS_FILE` while it uses the
+server. The kernel frees the lock however a command ends: the command that gets the exclusive lock is the
+last.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ LOG_FILE: Final = "temporary-server.log"
 """What the last one wrote to standard error."""
 
 START_SECONDS: Final = 60.0
-"""For a start: half a second, and a minute on a machine that does much else and has much to recover."""
+"""Seconds for a start: half a second, or a minute on a busy machine with much to recover."""
 
 END_SECONDS: Final = 30.0
-"""For an orderly end, with all its grace; then it is killed, and its warden ends what it leaves."""
+"""Seconds for an orderly end; then it is killed, and its warden ends what it leaves."""
 
 LOOK_SECONDS: Final = 0.05
 
@@ -57,16 +58,17 @@ LEFT_OUT: Final = (
     "NOTIFY_SOCKET",
     "WATCHDOG_USEC",
 )
-"""Variables that are not for a server of ours: it has one key, and is nobody's service."""
+"""Variables that a temporary server does not get: it has one key, and no service manager."""
 
 
 @contextmanager
 def found_or_started(
     arguments: Namespace, env: Mapping[str, str], starting: Callable[[], None] = lambda: None
 ) -> Iterator[Server]:
-    """The server to talk to, for the time of the block.
+    """Yield the server to use while the block runs; start a temporary one if necessary.
 
-    One that --url or OSTLER_URL names is never started. `starting` is called when one is. Raises Failure.
+    A server that --url or OSTLER_URL names is never started. `starting` is called before a start. Raises
+    Failure.
     """
     if arguments.url or env.get("OSTLER_URL"):
         yield Server.of(arguments.url, env)
@@ -92,10 +94,10 @@ def found_or_started(
 
 
 def _running(env: Mapping[str, str], state: Path, *, named: bool) -> Server | None:
-    """The server that runs: the one of this environment, else the one that the state directory has, wherever
-    it listens. None without one. `named`: with that state alone. Raises BadInput.
+    """The running server: that of this environment, else that of the state directory, wherever it listens.
 
-    Something else at its address does not count: development servers like port 8000, too.
+    None if there is none. Something else at its address does not count: development servers like port 8000,
+    too. `named`: only the one with that state. Raises BadInput.
     """
     of_state = {**env, "OSTLER_STATE": str(state)}
     for each in ([] if named else [env]) + [of_state]:
@@ -124,7 +126,7 @@ def _has_state(server: Server, state: Path) -> bool:
 
 @contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as an exception does, so that what it began is ended too."""
+    """Let SIGTERM and SIGHUP end the block like an exception, so that what it began is ended too."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -157,7 +159,7 @@ def _signals_wait() -> Iterator[list[int]]:
 
 
 class _Temporary:
-    """A server for the time, of one state directory."""
+    """The temporary server of one state directory."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
@@ -178,12 +180,12 @@ class _Temporary:
         return self.runs
 
     def enter(self, env: Mapping[str, str], starting: Callable[[], None], pending: Sequence[int]) -> Server:
-        """Join the one that runs, or start one, unless a signal is pending. Raises Failure, _CalledOff."""
+        """Join the running server, or start one, unless a signal is pending. Raises Failure, _CalledOff."""
         try:
             self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._users = os.open(self._state / USERS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise Failure(f"the state directory cannot be used: {error}") from None
+            raise Failure(f"cannot use the state directory: {error}") from None
         try:
             # Alone: nobody ends or starts one meanwhile. Waits for a start that is under way.
             with _locked(self._state / f"{USERS_FILE}.start"):
@@ -198,7 +200,7 @@ class _Temporary:
         return Server(known["url"], known["key"])
 
     def leave(self) -> None:
-        """End the server, unless somebody else uses it. Signals wait for that: it takes a second or two."""
+        """End the server, unless another command uses it. Signals wait for that: it takes a second or two."""
         before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
         try:
             self._leave()
@@ -259,7 +261,7 @@ class _Temporary:
                     start_new_session=True,  # Ctrl-C is for us
                 )
             except OSError as error:
-                raise Failure(f"no server could be started: {error}") from None
+                raise Failure(f"cannot start a server: {error}") from None
         self._process = process
         try:
             url = self._address(process, pending)
@@ -289,7 +291,7 @@ class _Temporary:
                 if readable and not data:
                     process.wait()
                     raise Unreachable(self._reason())
-        raise Unreachable(f"the server that was started does not listen after {START_SECONDS:g} s")
+        raise Unreachable(f"the temporary server did not listen within {START_SECONDS:g} s")
 
     def _reason(self) -> str:
         with suppress(OSError):
@@ -302,7 +304,7 @@ class _Temporary:
                     f"no server answers, and none could be started: {lines[-1]}. If one runs elsewhere, name "
                     "it with --url or OSTLER_URL"
                 )
-        return f"no server could be started: see {self._state / LOG_FILE}"
+        return f"cannot start a server; read {self._state / LOG_FILE}"
 
 
 @contextmanager

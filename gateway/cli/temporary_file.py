@@ -1,4 +1,4 @@
-"""The file that says where the server is that a command has started for the time, and with which key."""
+"""The file that names a temporary server's address and key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEMPORARY_FILE: Final = "temporary-server.json"
 
 
 def read_known(state: Path) -> dict[str, Any] | None:
-    """The server that was written down there, if it still runs."""
+    """Return the server of the file, if it still runs."""
     try:
         known = json.loads((state / TEMPORARY_FILE).read_text())
         pid, started = int(known["pid"]), known["started"]
@@ -22,7 +22,7 @@ def read_known(state: Path) -> dict[str, Any] | None:
 
 
 def key_of(state: Path) -> str | None:
-    """The key of the server that a command has started there for the time, None where none runs."""
+    """The key of the temporary server of this directory; None if none runs."""
     known = read_known(state)
     return None if known is None else str(known["key"])
 

@@ -1,4 +1,4 @@
-"""The terminal that a command draws on, and is typed at. Rich is loaded here, so import it late."""
+"""The terminal that a command draws on and reads from. It imports rich, so import it late."""
 
 from __future__ import annotations
 

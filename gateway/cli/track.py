@@ -1,7 +1,7 @@
-"""The frames of a session socket, as what happens in a conversation. Pure: frames in, items out.
+"""The state of a conversation, followed by its session frames. Pure: frames in, items out.
 
-What streams is given out once: the durable event that a stream becomes gives only what the stream did not
-have, however often the connection was lost in between.
+A streamed text is reported once: the durable event that it becomes adds only what the stream lacked, however
+often the connection was lost in between.
 """
 
 from __future__ import annotations
@@ -133,6 +133,9 @@ class Track:
         match frame:
             case {"type": "delta", "item_id": str(item), "kind": ("text" | "reasoning") as kind}:
                 yield from self._delta(item, kind, str(frame.get("content", "")), frame.get("order"))
+            case {"type": "item_aborted", "item_id": str(item)}:
+                if self._streams.pop(item, None) is not None:
+                    yield Said("text", "", ends=True)
             case {"type": "durable", "seq": int(seq), "event": dict(event)}:
                 if self.seq is not None and seq <= self.seq:
                     return

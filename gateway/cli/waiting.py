@@ -1,4 +1,4 @@
-"""What a person sees while nothing is said: that something goes on, since when, and how far it is."""
+"""The line that shows activity while the agent writes nothing: what runs, since when, how far."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Waiting:
         self._shown: tuple[str, float] | None = None
 
     def show(self, text: str, *, done: int | None = None, total: int | None = None) -> None:
-        """That goes on. `done` and `total` are bytes. The time counts from the first call with a text."""
+        """Show activity. `done` and `total` are bytes. The time counts from the first call with a text."""
         if not self._console.is_terminal:
             return
         text = cut(text, TITLE_COLUMNS)

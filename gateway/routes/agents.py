@@ -1,4 +1,4 @@
-"""For operators: the agents, one by one, and the server in figures."""
+"""Routes for operators: the agents, one by one, and the state of the server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AgentRoutes:
     clock: Clock = attrs.field(factory=Clock)
 
     async def list(self) -> Response:
-        """Every agent that lives, waits to, or is given up."""
+        """List the agents that run, wait to start, or are parked."""
         agents = await self.services.supervisor.agents()
         return json_response({"agents": [attrs.asdict(agent) for agent in agents]})
 
@@ -52,7 +52,7 @@ class AgentRoutes:
         return json_response(attrs.asdict(agent))
 
     async def restart(self, conversation_id: str) -> Response:
-        """Answers when the agent is ready again."""
+        """Restart the agent; answers when it is ready again."""
         wanted = _id(conversation_id)
         body = await json_body(request, required=False)
         force = body is not None and read_body(RestartAgentRequest, body).force
@@ -60,7 +60,7 @@ class AgentRoutes:
         return success()
 
     async def stop(self, conversation_id: str) -> Response:
-        """Answers when nothing of the agent is left."""
+        """Stop the agent; answers when no process of it is left."""
         await self.services.supervisor.stop_agent(_id(conversation_id))
         return success()
 
@@ -82,7 +82,7 @@ class AgentRoutes:
         }
 
     async def status(self) -> Response:
-        """How the server is."""
+        """The state of the server."""
         services = self.services
         figures = services.supervisor.figures()
         limits = services.config.supervision.limits
@@ -145,7 +145,7 @@ class AgentRoutes:
         return "ready" if self.services.supervisor.journal.trouble is None else "degraded"
 
     def _journal(self) -> dict[str, Any]:
-        """Whether events can be stored, and why not; since when, and how often that was tried."""
+        """Whether events can be stored; if not, why, since when, and after how many attempts."""
         journal = self.services.supervisor.journal
         trouble = journal.trouble
         return {
@@ -157,7 +157,7 @@ class AgentRoutes:
         }
 
     def _secret_key(self) -> dict[str, str | None]:
-        """Where the key of the secrets comes from, or why it cannot be had."""
+        """Where the master key comes from, or why it is unavailable."""
         try:
             return {"source": self.services.secrets.key_source, "problem": None}
         except CredentialsFailure as error:
@@ -192,7 +192,7 @@ class AgentRoutes:
                 method="GET",
                 path="/api/agents",
                 handler=self.list,
-                summary="List the agents that live, wait to, or are given up",
+                summary="List the agents that run, wait to start, or are parked",
                 tag=TAG,
                 result=schemas.ref("AgentList"),
             ),
@@ -207,7 +207,7 @@ class AgentRoutes:
                 method="POST",
                 path=f"{one}/restart",
                 handler=self.restart,
-                summary="Restart the agent and go on with its session; earlier crashes are forgiven",
+                summary="Restart the agent and resume its session; earlier crashes no longer count",
                 body=RestartAgentRequest,
                 body_required=False,
                 result=schemas.ref("Success"),
@@ -223,21 +223,21 @@ class AgentRoutes:
                 method="GET",
                 path=f"{one}/stderr",
                 handler=self.stderr,
-                summary="The last lines of the agent's standard error",
+                summary="Get the last lines of the agent's standard error",
                 result=schemas.ref("AgentStderr"),
             ),
             route(
                 method="GET",
                 path=f"{one}/trace",
                 handler=self.trace,
-                summary="The last frames between server and agent, masked",
+                summary="Get the last frames between server and agent, masked",
                 result=schemas.ref("AgentTrace"),
             ),
             Route(
                 method="GET",
                 path="/api/status",
                 handler=self.status,
-                summary="How the server is",
+                summary="Get the state of the server",
                 tag=TAG,
                 result=schemas.ref("ServerStatus"),
             ),
@@ -245,7 +245,7 @@ class AgentRoutes:
                 method="GET",
                 path=METRICS,
                 handler=self.metrics,
-                summary="Figures for Prometheus",
+                summary="Get metrics for Prometheus",
                 tag=TAG,
                 result=schemas.STRING,
                 media_type="text/plain",

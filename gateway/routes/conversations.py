@@ -52,7 +52,7 @@ Status = Literal[
 ]
 
 UNKNOWN: Final = {404: "No such conversation"}
-AT_CAPACITY: Final = "At capacity; Retry-After has the seconds to wait"
+AT_CAPACITY: Final = "At capacity; Retry-After gives the seconds to wait"
 TAG: Final = "Conversations"
 
 
@@ -236,9 +236,9 @@ class ConversationRoutes:
                 result=info,
                 status=201,
                 errors={
-                    200: "A conversation with that id is there already",
+                    200: "A conversation with this id exists already",
                     404: "No such profile",
-                    429: "There are as many as there may be",
+                    429: "Too many conversations",
                     503: AT_CAPACITY,
                 },
             ),
@@ -301,12 +301,12 @@ class ConversationRoutes:
                 method="POST",
                 path=f"{one}/run",
                 handler=self.run,
-                summary="Run the agent, or approve what it waits for",
+                summary="Run the agent, or approve the actions that it waits for",
                 tag=TAG,
                 result=done,
                 errors={
                     **UNKNOWN,
-                    409: "The conversation is running already",
+                    409: "The conversation is already running",
                     503: AT_CAPACITY,
                 },
             ),
@@ -323,7 +323,7 @@ class ConversationRoutes:
                 method="POST",
                 path=f"{one}/interrupt",
                 handler=self.interrupt,
-                summary="Cancel the turn under way",
+                summary="Cancel the running turn",
                 tag=TAG,
                 result=done,
                 errors=UNKNOWN,
@@ -332,7 +332,7 @@ class ConversationRoutes:
                 method="POST",
                 path=f"{one}/events/respond_to_confirmation",
                 handler=self.respond,
-                summary="Accept or reject what waits for a confirmation",
+                summary="Accept or reject the actions that wait for confirmation",
                 tag=TAG,
                 body=ConfirmationResponseRequest,
                 result=done,
@@ -372,7 +372,7 @@ class ConversationRoutes:
                 method="GET",
                 path=f"{one}/agent_final_response",
                 handler=self.agent_final_response,
-                summary="The agent's last answer",
+                summary="Get the agent's last answer",
                 tag=TAG,
                 result=schemas.ref("AgentResponseResult"),
                 errors=UNKNOWN,

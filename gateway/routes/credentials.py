@@ -1,4 +1,4 @@
-"""For operators: which credential an agent would be started with, and why not with another. Never a value."""
+"""Routes for operators: which credential an agent would use, and why not another. Never a value."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class CredentialRoutes:
                 method="GET",
                 path="/api/agents/credentials",
                 handler=self.get,
-                summary="Which credential an agent would use, where it was given, what is withheld and why",
+                summary="Show which credential an agent would use, its source, and what is withheld and why",
                 tag=TAG,
                 query=params_of(AgentQuery),
                 result=RESULT,

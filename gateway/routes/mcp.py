@@ -1,4 +1,4 @@
-"""MCP servers: those of the settings, trying one, and logging in to one."""
+"""MCP servers: change those of the settings, test one, and log in to one."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class McpRoutes:
 
     def _jobs(self) -> McpJobs:
         if self.services.mcp is None:
-            raise ApiError(503, "This server speaks to no MCP servers")
+            raise ApiError(503, "This server does not connect to MCP servers.")
         return self.services.mcp
 
     def _job(self, job_id: str) -> Job:
@@ -249,7 +249,10 @@ class McpRoutes:
             404: "No such login",
             503: "No key to encrypt with",
         }
-        unusable = {409: "The stored secrets are unusable", 503: "There is no room, or no master key"}
+        unusable = {
+            409: "The stored secrets are unusable",
+            503: "Nothing can be stored, or there is no master key",
+        }
         return (
             Route(
                 method="POST",
@@ -275,7 +278,7 @@ class McpRoutes:
                 method="GET",
                 path="/api/mcp/oauth/status/<job_id>",
                 handler=self.oauth_status,
-                summary="Tell how a login is",
+                summary="Get the state of a login",
                 tag=TAG,
                 headers=expose,
                 result=job,
@@ -285,7 +288,7 @@ class McpRoutes:
                 method="POST",
                 path="/api/mcp/oauth/callback/<job_id>",
                 handler=self.oauth_callback,
-                summary="Pass on where the browser was sent to after a login",
+                summary="Complete a login with the URL that the browser ended at",
                 tag=TAG,
                 headers=expose,
                 body=MCPOAuthCallbackRequest,
@@ -301,7 +304,7 @@ class McpRoutes:
                 body=MCPServer,
                 result=settings,
                 status=201,
-                errors={409: "There is one of that name, or the stored settings are unusable"},
+                errors={409: "The name is taken, or the stored settings are unusable"},
             ),
             Route(
                 method="PATCH",

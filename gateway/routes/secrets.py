@@ -27,7 +27,7 @@ SOURCE: Final = schemas.obj(
         "where": {**schemas.nullable(schemas.STRING), "description": "Path of the file, or the variable"},
         "hides": {
             **schemas.array(schemas.STRING),
-            "description": "Where else there is a secret of this name, which does not count",
+            "description": "Other places with a secret of this name, which are not used",
         },
     },
     "name",
@@ -38,7 +38,7 @@ SOURCE: Final = schemas.obj(
 )
 UNUSABLE: Final = {
     409: "What is stored cannot be read: another master key, or a damaged file",
-    503: "The OS keyring with the master key cannot be read",
+    503: "The OS keyring with the master key is unreadable",
 }
 KEY: Final = {**schemas.STRING, "description": "Where the master key is: a variable, a file, the OS keyring"}
 NOT_FOUND: Final = "Secret not found"
@@ -197,7 +197,7 @@ class SecretRoutes:
                     {
                         "key": KEY,
                         "before": {**KEY, "description": "Where it was"},
-                        "secrets": {**schemas.COUNT, "description": "How many were encrypted anew"},
+                        "secrets": {**schemas.COUNT, "description": "How many secrets were encrypted again"},
                     },
                     "key",
                     "before",

@@ -1,4 +1,4 @@
-"""The server itself: is it there, is it ready, what is it, how is it spoken to."""
+"""The server itself: liveness, readiness, description."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ServerRoutes:
                 method="GET",
                 path="/",
                 handler=self.info,
-                summary="What this server is",
+                summary="Describe this server",
                 tag=TAG,
                 result=schemas.ref("ServerInfo"),
             ),
@@ -102,18 +102,23 @@ class ServerRoutes:
                 method="GET",
                 path="/server_info",
                 handler=self.info,
-                summary="What this server is",
+                summary="Describe this server",
                 tag=TAG,
                 result=schemas.ref("ServerInfo"),
             ),
             Route(
-                method="GET", path="/alive", handler=self.alive, summary="Is it there", tag=TAG, result=status
+                method="GET",
+                path="/alive",
+                handler=self.alive,
+                summary="Check that the server answers",
+                tag=TAG,
+                result=status,
             ),
             Route(
                 method="GET",
                 path="/health",
                 handler=self.alive,
-                summary="Is it there",
+                summary="Check that the server answers",
                 tag=TAG,
                 result=status,
             ),
@@ -121,10 +126,10 @@ class ServerRoutes:
                 method="GET",
                 path="/ready",
                 handler=self.ready,
-                summary="Does it take work",
+                summary="Check that the server accepts work",
                 tag=TAG,
                 result=status,
-                errors={503: "Not now"},
+                errors={503: "The server does not accept work now"},
             ),
             Route(
                 method="GET",

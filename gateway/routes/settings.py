@@ -1,4 +1,4 @@
-"""The server's settings, which later conversations start with."""
+"""The settings of new conversations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/sockets/events/<id>`: a snapshot, what is asked for of the past, then everything as it happens.
+"""`/sockets/events/<id>`: a snapshot, the past events that the client asks for, then live events.
 
 Every frame is one event as it is stored (nulls omitted), or a transient one.
 """

@@ -1,4 +1,4 @@
-"""What clients say on a socket: messages for the agent."""
+"""Frames that clients send on a socket: messages for the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both event sockets have in common: from the handshake to the last frame."""
+"""What both event sockets share: from the handshake to the last frame."""
 
 from __future__ import annotations
 

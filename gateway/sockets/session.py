@@ -1,7 +1,8 @@
-"""`/sockets/session/<id>`: the log by sequence number, what is only passing through marked so.
+"""`/sockets/session/<id>`: the log by sequence number, with transient events marked as such.
 
 Frames: `sync` once, `durable` with its number, `transient`, and what the streaming of an answer needs
-(`item_started`, `delta`, `item_aborted`). A client that has seen number N comes back with `after_seq=N`.
+(`item_started`, `delta`, and `item_aborted` for what never becomes an event). A client that has seen number N
+comes back with `after_seq=N`.
 """
 
 from __future__ import annotations

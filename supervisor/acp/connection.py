@@ -1,8 +1,8 @@
-"""An ACP connection over two byte streams: one reader, one writer, a task per request of the agent.
+"""An ACP connection over two byte streams: one reader, one writer, one task per request of the agent.
 
-Order is the point. Everything the agent sends is looked at by one task in the order of its arrival, and the
-hooks of the handler are plain calls in that task: an answer cannot overtake the updates before it, nor be
-overtaken by the ones after it. What takes time (a permission, a terminal) happens in child tasks.
+One task handles everything that the agent sends, in order of arrival, and calls the handler's hooks as plain
+functions. So an answer can neither overtake the updates before it, nor be overtaken by those after it. Slow
+work (a permission, a terminal) runs in child tasks.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from supervisor.acp.errors import (
     FrameTooLarge,
     RequestTimeout,
     RpcError,
+    refusal,
 )
 from supervisor.acp.framing import HEAD_BYTES, MAX_FRAME_BYTES, FrameSplitter, Oversize, salvage
 from supervisor.acp.handler import Handler, Mask, Result
@@ -37,50 +38,60 @@ from supervisor.acp.weight import is_large
 from supervisor.fairness import share
 
 RECEIVE_BYTES: Final = 64 * 1024
-"""How much is read at once, bytes: all that a pipe holds by default."""
+"""Bytes read at once: the default size of a pipe."""
 
 WRITE_BYTES: Final = 64 * 1024
 """Queued frames are joined into writes of about this size, bytes."""
 
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
-"""What may wait for an agent that does not read its input, bytes, beyond one frame. More is given up on,
-since neither of us could go on: it is as much as the largest message."""
+"""Bytes that may be queued for an agent that does not read its input, beyond one frame.
+
+More ends the connection, since neither side could continue. It is as much as the largest message.
+"""
 
 MAX_AGENT_REQUESTS: Final = 1000
-"""How many requests of the agent may be under way. A storm of them is answered with errors beyond this."""
+"""The most requests of the agent in progress. Beyond that, further ones are answered with errors."""
 
 MAX_AGENT_REQUEST_BYTES: Final = 64 * 1024 * 1024
-"""How many bytes the requests of the agent that are under way may have together; refused like a storm beyond.
-Four of the largest, which is as many files as are written at a time."""
+"""The most bytes of the agent's requests in progress together; further ones are refused.
+
+Four of the largest, which is as many files as are written at a time.
+"""
 
 LONG_ANSWERS: Final = frozenset({"fs/read_text_file", "terminal/output"})
-"""What is answered with some megabytes for a request of some bytes."""
+"""Methods whose answer may have megabytes for a request of a few bytes."""
 
 LONG_ANSWERS_AT_ONCE: Final = 2
-"""How many such answers are made for one agent at a time: a thousand would be gigabytes. Two, since one may
-wait for a file system."""
+"""The most such answers made for one agent at a time: a thousand would be gigabytes.
+
+Two, since one may wait for a file system.
+"""
 
 FRAME_OVERHEAD_BYTES: Final = 64
-"""What a queued frame counts as, beside its own bytes: a million of small answers are not small."""
+"""Bytes that a queued frame counts besides its own: a million small answers are not small."""
 
 REQUEST_MESSAGES: Final = 10
-"""As how many messages a request counts in a reader's turn: the task that answers it runs after the turn."""
+"""The number of messages that a request counts as in a reader's turn: the task that answers it runs after the
+turn."""
 
 NOISE_LINES: Final = 100
-"""How many lines that were no messages are remembered: of those that are told, the last."""
+"""The number of lines that are not messages that are kept."""
 
 NOISE_BYTES: Final = 4096
-"""How much of each is remembered and handed on, bytes."""
+"""Bytes of each that are kept and passed on."""
 
 SHOWN_METHOD_CHARS: Final = 100
-"""How much of a method's name the log shows."""
+"""Characters of a method's name in the log."""
 
 LAST_WORDS_SECONDS: Final = 0.5
-"""How long the agent's output may still go on after it has closed its input. A dying agent closes both."""
+"""Seconds that the agent's output may continue after it closed its input. A dying agent closes both."""
 
 EXPLAIN_SECONDS: Final = 0.5
-"""How long the owner of the process may take to say why its output ended. Its exit is known within
-milliseconds; a process that closed its output and lives on must not hold up what waits for it."""
+"""Seconds that the owner of the process may take to explain why the output ended.
+
+The exit is known within milliseconds; a process that closed its output and lives on must not hold up the
+tasks that wait for it.
+"""
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +104,7 @@ class _Call:
 
 
 class Connection:
-    """A connection that is open. Made by `open_connection`; used from Trio tasks only."""
+    """An open connection. Made by `open_connection`; used from Trio tasks only."""
 
     def __init__(
         self,
@@ -108,9 +119,9 @@ class Connection:
     ) -> None:
         self.trace = trace
         self.closed = trio.Event()
-        """Set when the agent has closed its output, or the connection was given up."""
+        """Set when the agent has closed its output, or the connection has failed."""
         self.noise_lines: deque[bytes] = deque(maxlen=NOISE_LINES)
-        """The last lines of the agent that were no messages."""
+        """The last lines of the agent that are not messages."""
         self._receive = receive
         self._send = send
         self._handler = handler
@@ -139,21 +150,6 @@ class Connection:
         """Why the connection ended; None while it is open."""
         return self._reason
 
-    @property
-    def late_answers(self) -> int:
-        """How many answers came after their request had been given up."""
-        return self._calls.late
-
-    @property
-    def unmatched_answers(self) -> int:
-        """How many answers belonged to no request: duplicates and unknown ids."""
-        return self._calls.unmatched
-
-    @property
-    def queued_bytes(self) -> int:
-        """How much is queued that the agent has not taken yet, bytes."""
-        return self._queued
-
     async def request(
         self,
         method: str,
@@ -162,14 +158,15 @@ class Connection:
         timeout: float,
         on_response: Callable[[Result], None] | None = None,
     ) -> Any:
-        """Ask the agent, and give the result of its answer: any JSON value, null included.
+        """Send a request, and return the result: any JSON value, null included.
 
-        `timeout` is in seconds. `on_response` is called by the reader the moment the answer arrives, before
-        any later message is looked at; not when no answer comes. Raises RpcError (the agent's error;
-        FrameTooLarge for an answer over the cap), RequestTimeout, ConnectionLost.
+        `timeout`: in seconds. `on_response`: called by the reader when the answer arrives, before any later
+        message; not called without an answer.
 
-        Cancellation and timeout both tell the agent with `$/cancel_request`; an answer that still comes is
-        dropped.
+        Raises RpcError (the agent's error; FrameTooLarge for an answer over the limit), RequestTimeout,
+        ConnectionLost.
+
+        Cancellation and timeout both send `$/cancel_request`; a late answer is dropped.
         """
         if self._reason is not None:
             raise ConnectionLost(self._reason)
@@ -181,7 +178,7 @@ class Connection:
             with trio.move_on_after(timeout):
                 await call.done.wait()
         finally:
-            if self._calls.abandon(request_id, method):
+            if self._calls.abandon(request_id):
                 self.notify(CANCEL_REQUEST, {"requestId": request_id})
         if call.result is None:
             if self._reason is not None:
@@ -192,9 +189,9 @@ class Connection:
         return call.result.value
 
     def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Tell the agent something. Only queues it; `drained` waits until it is written.
+        """Send a notification. It is only queued; `drained` waits until it is written.
 
-        After the connection has ended it does nothing: there is nobody left to tell.
+        After the end of the connection it does nothing.
         """
         self._enqueue(jsonrpc.encode_notification(method, params))
 
@@ -203,7 +200,7 @@ class Connection:
         await self._idle.wait()
 
     def fail(self, reason: str) -> None:
-        """Give the connection up: pending requests fail with ConnectionLost(reason), nothing more is read.
+        """End the connection: pending requests fail with ConnectionLost(reason), nothing more is read.
 
         For the owner of the process, who knows its exit status and its last words. The first reason stays.
         """
@@ -216,7 +213,7 @@ class Connection:
         if self._reason is not None:
             return
         if self._queued and self._queued + len(frame) > MAX_QUEUED_BYTES:
-            self.fail(f"the agent does not read its input: {self._queued} bytes are waiting for it")
+            self.fail(f"the agent does not read its input: {self._queued} bytes wait in its queue")
             return
         self.trace.record(">", trio.current_time(), frame)
         self._outbox.append(frame)
@@ -226,7 +223,7 @@ class Connection:
             self._idle = trio.Event()
 
     async def _write_all(self) -> None:
-        """The writer task: it alone writes, and only the end of the connection cancels it."""
+        """The writer task: only it writes, and only the end of the connection cancels it."""
         try:
             while True:
                 await self._to_send.wait()
@@ -251,7 +248,7 @@ class Connection:
     # -- reading -------------------------------------------------------------------------------------------
 
     async def _read_all(self) -> None:
-        """The reader task. It gives way after each turn (`fairness`), in the middle of what it has read."""
+        """The reader task. It yields after each turn (`fairness`), also in the middle of what it has read."""
         reason = "the agent closed its output"
         with self._told_at_the_end(), self._reading:
             try:
@@ -269,7 +266,7 @@ class Connection:
                     self._share.rest()
                     await self._handler.backpressure()
             except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
-                reason = f"the agent's output broke: {error}"
+                reason = f"reading the agent's output failed: {error}"
             for frame in self._splitter.finish():
                 await self._take(frame)
             self._lose(await self._explained(reason))
@@ -311,9 +308,10 @@ class Connection:
         self._act(message if mask is None else masked(message, mask), frame)
 
     async def _take_large(self, frame: bytes) -> None:
-        """What follows waits. The thread is left behind when the connection ends; it counts until it is done.
+        """Handle a large frame in a thread; later frames wait.
 
-        It competes with the Trio thread for the interpreter: so before each of them others go first.
+        The thread is abandoned when the connection ends, and counts until it is done. It competes with the
+        Trio thread for the GIL, so other tasks run before each large frame.
         """
         self._share.rest()
         large = work()
@@ -332,9 +330,10 @@ class Connection:
                 self._act(message, frame)
 
     def _take_apart(self, frame: bytes) -> tuple[list[jsonrpc.Message], float]:
-        """In a thread: read, mask, and make little what the handler could not deal with quickly.
+        """In a thread: parse, mask, and cut what the handler could not handle quickly.
 
-        Tells its CPU time in seconds, too."""
+        Also returns its CPU time in seconds.
+        """
         begun = time.thread_time()
         messages = self._read_large(frame)
         return messages, time.thread_time() - begun
@@ -377,7 +376,7 @@ class Connection:
         self._handler.noise(line)
 
     def _counted(self, repeats: RepeatLimiter, size: int) -> bool:
-        """Whether one more of a kind is counted instead of told."""
+        """Whether one more of a kind is counted instead of reported."""
         if repeats.note(size, self._now):
             return False
         told = repeats.due(self._now)
@@ -412,7 +411,8 @@ class Connection:
             return
         if frame.id is not None and frame.method is not None:
             data = {"size": frame.size, "maxFrameBytes": limit}
-            self._refuse(frame.id, RpcError(INVALID_REQUEST, f"Message refused: {reason}", data))
+            words = f"Message refused: {refusal(frame.size, limit, frame.reason)}"
+            self._refuse(frame.id, RpcError(INVALID_REQUEST, words, data))
         if not self._counted(self._oversize, frame.size):
             self.trace.record("<", self._now, f"(discarded: {reason})".encode(), frame.size)
             self._handler.oversize(frame)
@@ -424,7 +424,7 @@ class Connection:
 
     def _serve(self, request: jsonrpc.Request, size: int) -> None:
         if request.id in self._serving:
-            self._refuse(request.id, RpcError(INVALID_REQUEST, "A request with this id is under way"))
+            self._refuse(request.id, RpcError(INVALID_REQUEST, "A request with this id is still in progress"))
             return
         if len(self._serving) >= MAX_AGENT_REQUESTS or (
             self._serving and self._serving_bytes + size > MAX_AGENT_REQUEST_BYTES
@@ -446,7 +446,8 @@ class Connection:
     async def _answer(
         self, request: jsonrpc.Request, answer: Awaitable[Any], scope: trio.CancelScope, size: int
     ) -> None:
-        """The task of one request of the agent; cancelled when it is taken back or the connection ends."""
+        """The task of one request of the agent; cancelled when the agent takes it back or the connection
+        ends."""
         frame = b""
         with scope:
             try:
@@ -462,7 +463,7 @@ class Connection:
         self._enqueue(frame)
 
     async def _made(self, request: jsonrpc.Request, answer: Awaitable[Any]) -> bytes:
-        """The answer as a line. What is long waits until the ones before it are on their way."""
+        """Encode the answer as a line. A long one waits until the ones before it are on their way."""
         if request.method not in LONG_ANSWERS:
             return await encoded(request.id, await answer)
         try:
@@ -482,9 +483,9 @@ class Connection:
             self._serving[request_id].cancel()
 
     def _fault(self, request: jsonrpc.Request) -> RpcError:
-        """A fault of ours over one request is told to the agent and to the log, and ends nothing else."""
+        """Report an internal error to the agent and to the log; it ends nothing else."""
         if not self._counted(self._faults, 0):
-            log.exception("request of the agent failed", method=request.method[:SHOWN_METHOD_CHARS])
+            log.exception("agent request failed", method=request.method[:SHOWN_METHOD_CHARS])
         return RpcError(INTERNAL_ERROR, "Internal error")
 
 
@@ -499,17 +500,18 @@ async def open_connection(
     explain: Callable[[], Awaitable[str]] | None = None,
     mask: Mask | None = None,
 ) -> AsyncIterator[Connection]:
-    """Run a connection over two byte streams for as long as the block.
+    """Run a connection over two byte streams while the block runs.
 
-    `mask` is applied to what the agent tells: notifications, answers, and lines that are no messages. What it
-    asks for comes as it is, since a file that it writes must hold what it wrote; the trace keeps frames as
-    they came until it is rendered.
+    `mask` is applied to what the agent reports: notifications, answers, and lines that are not messages. Its
+    requests come unchanged, since a file that it writes must have its content. The trace keeps frames
+    unchanged until it is rendered.
 
-    `explain` is asked, for at most half a second, why the agent's output ended; what it says becomes the
-    reason of ConnectionLost. The streams stay the caller's: they are not closed here. Leaving the block
-    stops everything at once, requests of the agent included, and fails the requests still pending; what
-    was queued and must arrive is waited for with `drained` before. The block's own exceptions come out
-    as they are.
+    `explain` is called, for at most half a second, when the agent's output ends; its result becomes the
+    reason of ConnectionLost.
+
+    The caller owns the streams; they are not closed here. Leaving the block stops everything at once,
+    requests of the agent included, and fails the pending requests; use `drained` before, if queued frames
+    must arrive. The block's own exceptions come out unchanged.
     """
     failure: BaseException | None = None
     try:

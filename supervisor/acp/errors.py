@@ -1,4 +1,4 @@
-"""What goes wrong on a connection, as types; and what an agent's error means, from its code and its words."""
+"""Errors of a connection, and what an agent's error means, judged by its code and its text."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ REQUEST_CANCELLED: Final = -32800
 AUTH_REQUIRED: Final = -32000
 RESOURCE_NOT_FOUND: Final = -32002
 
+NOT_JSON: Final = "not valid JSON"
+"""Why a large message was refused that could not be read."""
+
 ERROR_TEXT_CHARS: Final = 500
-"""Longest `error_text`. Enough for any message written for people; some agents append whole responses."""
+"""Longest `error_text`, in characters: enough for any message for people; some agents append whole
+responses."""
 
 _SCAN_CHARS: Final = 8_000
-"""How much of an error's words is classified: their meaning is at their beginning."""
+"""Characters of an error's text that are classified: the meaning is at the beginning."""
 
 
 _JSON_CHARS: Final = 64 * 1024
@@ -30,11 +34,11 @@ _JSON_CHARS: Final = 64 * 1024
 
 
 class AcpError(Exception):
-    """Base of everything this room raises to its callers."""
+    """Base of the errors of this package."""
 
 
 class RpcError(AcpError):
-    """A JSON-RPC error: the agent's answer to a request of ours, or ours to one of the agent's.
+    """A JSON-RPC error: the agent's answer to Ostler's request, or Ostler's to the agent's.
 
     `data` is any JSON value; None stands for absent.
     """
@@ -59,15 +63,30 @@ class RpcError(AcpError):
         return cls(INVALID_PARAMS, message, data)
 
 
+def refusal(size: int, limit: int, reason: str | None) -> str:
+    """Why a message of the agent, of `size` bytes, was not taken, and what to do about it.
+
+    `limit` is the frame cap, bytes; `reason` that of `Oversize`.
+    """
+    if reason is None:
+        return (
+            f"it has {size} bytes, and Ostler takes at most {limit} in one message. "
+            "Raise OSTLER_MAX_FRAME_BYTES, or have the agent send less at once."
+        )
+    if reason == NOT_JSON:
+        return "it is not valid JSON. This is a fault of the agent: update it, or tell its makers."
+    has = "is" if reason.startswith("nested") else "has"
+    return f"it {has} {reason}, Ostler's fixed limit for one message. Have the agent send less at once."
+
+
 class FrameTooLarge(RpcError):
     """The answer, of `size` bytes, was longer than the frame cap (`limit`, bytes) and has been discarded; or
-    it was for another `reason`."""
+    it was for another `reason` (see `refusal`)."""
 
     def __init__(self, size: int, limit: int, reason: str | None = None) -> None:
-        reason = reason or f"{size} bytes are over the limit of {limit} for one message"
         super().__init__(
             INTERNAL_ERROR,
-            f"The answer was discarded: {reason}",
+            f"The agent's answer was discarded: {refusal(size, limit, reason)}",
             {"size": size, "maxFrameBytes": limit},
         )
         self.size = size
@@ -75,7 +94,8 @@ class FrameTooLarge(RpcError):
 
 
 class RequestTimeout(AcpError):
-    """The agent did not answer `method` within `timeout` seconds. It has been told to stop working on it."""
+    """The agent did not answer `method` within `timeout` seconds. Ostler has told it to stop working on
+    it."""
 
     def __init__(self, method: str, timeout: float) -> None:
         super().__init__(f"the agent did not answer {method} within {timeout:g} s")
@@ -95,7 +115,7 @@ class UnsupportedProtocolVersion(AcpError):
     """The agent answered `initialize` with a protocol version that is not spoken here."""
 
     def __init__(self, answered: Any) -> None:
-        super().__init__(f"the agent speaks protocol version {str(answered)[:40]}, and not 1")
+        super().__init__(f"the agent speaks protocol version {str(answered)[:40]}; Ostler requires version 1")
         self.answered = answered
 
 
@@ -117,7 +137,7 @@ _BY_CODE: Final[dict[int, ErrorClass]] = {
     METHOD_NOT_FOUND: "method_not_found",
     REQUEST_CANCELLED: "cancelled",
 }
-"""Codes that say it all, whatever the words."""
+"""Codes with a clear meaning, whatever the text."""
 
 _WORDS: Final[tuple[tuple[ErrorClass, str], ...]] = (
     ("usage_policy", r"(?:usage|content) polic(?:y|ies)"),
@@ -155,7 +175,7 @@ _WORDS: Final[tuple[tuple[ErrorClass, str], ...]] = (
         r"|\b(?:error|status|code|http)\W{1,4}5(?:0[0234]|29)\b",
     ),
 )
-"""Words that adapters put into the codes that say little, most of all -32603. First match wins."""
+"""Texts that adapters put into codes without a clear meaning, most of all -32603. The first match wins."""
 
 _PATTERNS: Final = tuple((name, re.compile(words, re.IGNORECASE)) for name, words in _WORDS)
 
@@ -175,17 +195,17 @@ _OTHERWISE: Final[dict[int, ErrorClass]] = {
     504: "transient",
     529: "transient",
 }
-"""What is left when the words tell nothing."""
+"""The classification when the text has no meaning."""
 
 _WORDLESS: Final = frozenset({401, 403, 429})
-"""Statuses whose own meaning is stronger than any word beside them."""
+"""HTTP statuses whose own meaning is stronger than the text beside them."""
 
 
 def classify_error(error: RpcError) -> ErrorClass:
-    """What an agent's error means for what to do next. Never raises.
+    """Classify an agent's error. Never raises.
 
-    `transient` alone may be tried again, and that only when nothing had happened yet; `internal` is the
-    rest, deterministic as far as anyone can tell.
+    Only `transient` may be retried, and only if nothing had happened yet; `internal` is the rest,
+    deterministic as far as anyone can tell.
     """
     known = _BY_CODE.get(error.code)
     if known is not None:
@@ -253,7 +273,7 @@ def _all_words(error: RpcError) -> str:
 
 
 def _brief(value: Any, depth: int = 3) -> str:
-    """The beginning of a value as words: keys and what they hold."""
+    """The beginning of a value as text: keys and their values."""
     if isinstance(value, Mapping) and depth:
         members = itertools.islice(value.items(), _KINDS_MAX)
         return " ".join(f"{key[:_SCAN_CHARS]}: {_brief(item, depth - 1)}" for key, item in members)

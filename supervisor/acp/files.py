@@ -1,11 +1,11 @@
-"""Reading and writing files below one directory, and nowhere else. Blocking: for worker threads.
+"""Reads and writes files below one directory only. Blocking: for worker threads.
 
-Paths come from the agent. They are resolved first, so that a link within the workspace works, and then opened
-step by step without following any link, so that one put there in between leads nowhere either. The root
-itself is resolved once, when the jail is made: an agent that exchanges its workspace for a link does not move
-its walls.
+The agent gives the paths. Each path is resolved first, so that links within the workspace work, and then
+opened step by step without following links, so that a link put there meanwhile leads nowhere. The root itself
+is resolved once, when the jail is made: an agent that replaces its workspace with a link does not move the
+walls.
 
-What this cannot see: another name of an outside file (a hard link) within the root is that file.
+One limit: another name of an outside file (a hard link) within the root is that file.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from typing import BinaryIO, Final
 from supervisor.acp.errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RpcError
 
 MAX_READ_BYTES: Final = 10 * 1024 * 1024
-"""Most text given out by one read, bytes. Larger files are read in pieces, with `line` and `limit`."""
+"""The most bytes of text in one read. Larger files are read in pieces, with `line` and `limit`."""
 
 MAX_SKIP_BYTES: Final = 1024 * 1024 * 1024
-"""Most that is passed over to find the first line of a read, bytes: seconds of work. A sparse file may claim
-to be larger than any disk and hold no line end at all."""
+"""The most bytes skipped to find the first line of a read: seconds of work.
+
+A sparse file may claim to be larger than any disk and contain no line end at all.
+"""
 
 MAX_PATH_BYTES: Final = 4096
-"""Linux's own limit of a path (PATH_MAX), bytes. Longer ones lead nowhere, and every step costs a look."""
+"""Linux's limit of a path (PATH_MAX), in bytes. A longer path is invalid, and every step costs a system
+call."""
 
 _PIECE: Final = 64 * 1024  # bytes of a file held at once while line ends are counted
 
@@ -41,19 +44,19 @@ _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 _IRREPLACEABLE: Final = frozenset({errno.EPERM, errno.EACCES, errno.EBUSY, errno.EXDEV})
-"""Why a file that may be written may not be replaced: a sticky directory, or something mounted on it."""
+"""Errors for a writable file that may not be replaced: a sticky directory, or something mounted on it."""
 
 _PROC_MAGIC: Final = 0x9FA0  # f_type of procfs, from linux/magic.h
 
 
 class Jail:
-    """A directory that paths of the agent must not lead out of. Resolves `root`, for good."""
+    """A directory that the agent's paths cannot leave. Resolves `root` once."""
 
     def __init__(self, root: Path) -> None:
         self._root = Path(os.path.realpath(root))
 
     def locate(self, path: str) -> tuple[str, ...]:
-        """The steps below the root that `path` leads to (which need not exist).
+        """Return the steps below the root that `path` leads to (which need not exist).
 
         Raises RpcError: -32602 for a path that is relative, too long, or leads out of the root, -32603 for
         one that changes meanwhile.
@@ -65,22 +68,25 @@ class Jail:
         try:
             length = len(os.fsencode(path))
         except UnicodeEncodeError:
-            raise RpcError.invalid_params("The path is not text that can name a file") from None
+            raise RpcError.invalid_params("The path is not valid Unicode") from None
         if length > MAX_PATH_BYTES:
             raise RpcError.invalid_params("The path is too long", {"maxBytes": MAX_PATH_BYTES})
         try:
             # It goes through `..` after links, as the system does, and stops at links to themselves.
             target = Path(os.path.realpath(path))
         except OSError:  # A link that became something else meanwhile.
-            raise RpcError(INTERNAL_ERROR, "The path changed while it was resolved", {"path": path}) from None
+            raise RpcError(
+                INTERNAL_ERROR, "The path changed while Ostler resolved it; try again", {"path": path}
+            ) from None
         if not target.is_relative_to(self._root):
             raise RpcError.invalid_params("The path is outside the workspace", {"path": path})
         return target.relative_to(self._root).parts
 
     def open_directory(self, path: str | None) -> int:
-        """A descriptor (O_PATH) of a directory within the root, of the root itself for None; the caller's.
+        """Open a directory within the root (None: the root itself) and return its descriptor (O_PATH), for
+        the caller to own.
 
-        Raises RpcError as `locate`, and -32002 when there is none.
+        Raises RpcError as `locate`, and -32002 if there is none.
         """
         steps = () if path is None else self.locate(path)
         try:
@@ -96,11 +102,13 @@ class Jail:
         *,
         check: Callable[[], object] = lambda: None,
     ) -> str:
-        """The text of a file, or `line_count` of its lines beginning with `first_line` (from 1).
+        """Read the text of a file, or `line_count` of its lines beginning with `first_line` (from 1).
 
-        Bytes that are not UTF-8 are shown as replacement characters. `check` is called between pieces and may
-        raise to end a long search. Raises RpcError: -32002 when there is no such file, -32602 outside the
-        root, for what is no file, for more than MAX_READ_BYTES, and for a first line behind MAX_SKIP_BYTES.
+        Bytes that are not UTF-8 become replacement characters. `check` is called between pieces and may raise
+        to end a long search.
+
+        Raises RpcError: -32002 if there is no such file; -32602 outside the root, for anything but a regular
+        file, for more than MAX_READ_BYTES, and for a first line beyond MAX_SKIP_BYTES.
         """
         with _errors(path), os.fdopen(self._open(path, os.O_RDONLY), "rb") as file:
             start, missing = _measure(file, first_line - 1, MAX_SKIP_BYTES, check)
@@ -125,11 +133,12 @@ class Jail:
         return data.decode("utf-8", "replace")
 
     def write_text(self, path: str, content: str) -> None:
-        """Write a file, made if missing, with the directories above it. Raises RpcError as `read_text`.
+        """Write a file; it and the directories above it are created if missing. Raises RpcError as
+        `read_text`.
 
-        A file that is there is replaced by a whole one, with its mode and owner; when that fails, on a full
-        disk for one, it stays as it was. Where no other file can take its place - it has other names (hard
-        links) that would not change with it, or the directory may not be written - it is written in place.
+        An existing file is replaced as a whole, with its mode and owner; if that fails, as on a full disk, it
+        stays unchanged. A file that cannot be replaced is written in place: it has other names (hard links)
+        that would not change with it, or its directory is not writable.
         """
         data = content.encode("utf-8", "replace")
         with _errors(path):
@@ -199,9 +208,9 @@ def _write_at(above: int, name: str, data: bytes, path: str) -> None:
 
 
 def _put_beside(above: int, name: str, data: bytes, old: os.stat_result | None) -> bool:
-    """Write a new file beside `name` and give it that name, and what it needs to stand for the old one.
+    """Write a new file beside `name`, and replace `name` with it, keeping its attributes.
 
-    False when that is not possible. Raises OSError. Nothing is left behind in either case.
+    Returns False if that is not possible. Raises OSError. Leaves no other file in either case.
     """
     if old is not None and old.st_nlink > 1:
         return False
@@ -229,7 +238,7 @@ def _put_beside(above: int, name: str, data: bytes, old: os.stat_result | None) 
 
 
 def _take_after(descriptor: int, old: os.stat_result) -> bool:
-    """Give a new file owner and mode of the old one. False when that is not ours to do."""
+    """Give a new file the owner and mode of the old one. Returns False if that is not permitted."""
     found = os.fstat(descriptor)
     if (found.st_uid, found.st_gid) != (old.st_uid, old.st_gid):
         try:
@@ -261,7 +270,7 @@ def _write_all(file: io.FileIO, data: bytes) -> None:
 
 
 def _obstacle(descriptor: int) -> str | None:
-    """Why an open file is not to be used; None for a plain one."""
+    """The reason not to use an open file; None for a regular one."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         return "Not a regular file"
     if sys.platform == "linux":
@@ -270,7 +279,7 @@ def _obstacle(descriptor: int) -> str | None:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.fstatfs(descriptor, ctypes.byref(found)) != 0 or found[0] == _PROC_MAGIC:
             # They look like files, and tell and change the process that opens them: the server.
-            return "The files of processes are not served"
+            return "Files below /proc are not served"
     return None
 
 
@@ -299,7 +308,7 @@ def _measure(file: BinaryIO, lines: int, most: int, check: Callable[[], object])
 
 @contextlib.contextmanager
 def _errors(path: str) -> Iterator[None]:
-    """What the system says, as errors of the protocol."""
+    """Raise errors of the system as errors of the protocol."""
     try:
         yield
     except FileNotFoundError:
@@ -311,4 +320,6 @@ def _errors(path: str) -> Iterator[None]:
             INTERNAL_ERROR, "Another process holds a lease on the file; try again", {"path": path}
         ) from None
     except OSError as error:
-        raise RpcError(INTERNAL_ERROR, error.strerror or "The file cannot be used", {"path": path}) from None
+        raise RpcError(
+            INTERNAL_ERROR, error.strerror or "The file cannot be opened", {"path": path}
+        ) from None

@@ -36,7 +36,7 @@ class Oversize:
 
     `size` is its length in bytes without the line feed. `id` and `method` are what a shallow scan of its
     first bytes found (None: not found). `answers` says that it carried a result or an error, that is,
-    that it was the answer to a request of ours. `reason` is why a frame within the cap was refused.
+    that it was the answer to a request of Ostler. `reason` is why a frame within the cap was refused.
     """
 
     size: int
@@ -58,11 +58,6 @@ class FrameSplitter:
         self.max_frame = max_frame
         self._partial = bytearray()
         self._discarded = 0  # bytes of the oversize frame under way; 0 = none is
-
-    @property
-    def buffered(self) -> int:
-        """How many bytes of the unfinished frame are kept."""
-        return len(self._partial)
 
     def feed(self, data: bytes) -> list[bytes | Oversize]:
         """Take the next piece of the stream; give the frames that it completed, in order."""

@@ -1,4 +1,4 @@
-"""What a connection calls when the agent sends something."""
+"""The calls that a connection makes when the agent sends something."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from supervisor.acp.repeats import Repeats
 
 
 class Mask(Protocol):
-    """Replaces what must not be shown of what an agent says."""
+    """Replaces secrets in what an agent says."""
 
     def suspects(self, document: bytes) -> bool:
-        """Whether a JSON text may hold something of it; asked for every frame."""
+        """Whether a JSON text may contain a secret; called for every frame."""
 
     def value(self, value: Any) -> Any:
-        """A JSON value without it."""
+        """A JSON value without secrets."""
 
     def text(self, text: str) -> str:
-        """A text without it."""
+        """A text without secrets."""
 
     def beginning(self, text: str) -> str:
-        """A text that is cut off, without it."""
+        """A text that is cut off, without secrets or parts of them."""
 
 
 @attrs.frozen
@@ -36,7 +36,7 @@ class Result:
     error: RpcError | None = None
 
     def masked(self, mask: Mask) -> Result:
-        """The same, with nothing in it that must not be shown."""
+        """The result with secrets masked."""
         if self.error is None:
             return Result(mask.value(self.value))
         error = self.error
@@ -51,36 +51,37 @@ class Handler(Protocol):
     """
 
     def notification(self, method: str, params: Any) -> None:
-        """The agent told something."""
+        """The agent sent a notification."""
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
-        """The agent asks for something.
+        """The agent sent a request.
 
-        Called in order of arrival; the result is awaited in a task of its own, which is cancelled when the
+        Called in order of arrival. The result is awaited in a task of its own, which is cancelled when the
         agent takes the request back. Raise RpcError to answer with an error
-        (`RpcError.method_not_found(method)` for what is not offered); any other exception is logged and
-        answered as an internal error. With `async def` everything happens in the task.
+        (`RpcError.method_not_found(method)` for a method that is not offered); any other exception is logged
+        and answered as an internal error. With `async def` everything happens in the task.
         """
 
     def prepare(self, method: str, params: Any) -> Sequence[Any]:
-        """Make little of the parameters of a large notification or request, in a worker thread.
+        """Cut the parameters of a large notification or request, in a worker thread.
 
-        `notification` is then called with each of what this gives, one after the other; `request` with the
-        first. Must touch nothing that another task may.
+        `notification` is then called with each of the results, one after the other; `request` with the first.
+        It must touch nothing that another task may touch.
         """
 
     def noise(self, line: bytes) -> None:
-        """The agent wrote a line that is no message; `line` is cut to its first 4 KiB. The first few only:
-        see `repeated`."""
+        """The agent wrote a line that is not a message, cut to its first 4 KiB. Only the first few: see
+        `repeated`."""
 
     def oversize(self, frame: Oversize) -> None:
-        """The agent sent a message over the size cap, or too large in another way, that was no answer to a
-        request. It is gone. The first few only: see `repeated`."""
+        """The agent sent a message over the size limit, or too complex, that was not an answer to a request.
+
+        The message is dropped. Only the first few are reported: see `repeated`.
+        """
 
     def repeated(self, counted: Repeats) -> None:
-        """So much more came of what is told a few times only, since the last time it was said: lines that are
-        no messages (`noise`), messages that are too large (`oversize`). At growing intervals, and at the end
-        of the connection."""
+        """More occurrences since the last report: lines that are not messages (`noise`), messages that are
+        too large (`oversize`). Called at growing intervals, and at the end of the connection."""
 
     async def backpressure(self) -> None:
-        """Return when more can be taken. Awaited after each piece read; while it waits, nothing is read."""
+        """Wait until more can be handled. Awaited after each piece read; nothing is read meanwhile."""

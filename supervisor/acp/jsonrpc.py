@@ -8,33 +8,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections import OrderedDict
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
 import orjson
 
-from supervisor.acp.errors import INTERNAL_ERROR, RpcError
+from supervisor.acp.errors import INTERNAL_ERROR, NOT_JSON, RpcError
 from supervisor.acp.weight import too_heavy
 
 Id = int | float | str | None
-"""A request id. Ours are integers; an agent's may be whatever it likes, null included."""
+"""A request id. Ostler's are integers; an agent's may be anything, null included."""
 
 CANCEL_REQUEST: Final = "$/cancel_request"
-"""The notification, in both directions, that the answer to a request is no longer wanted."""
+"""The notification, in both directions, that the sender no longer needs the answer to a request."""
 
 MAX_REPAIR_BYTES: Final = 1024 * 1024
-"""Longest frame that is read although it is no JSON, bytes: what mends it keeps the interpreter locked for
-some 40 ms for each megabyte. A longer one is refused."""
-
-MAX_TOMBSTONES: Final = 1000
-"""How many abandoned requests are remembered, so that late answers are known as such. Far more than one
-agent can owe; a bound all the same."""
+"""Bytes of the longest frame that is read although it is not JSON: the repair holds the GIL for some 40 ms
+per megabyte."""
 
 
 @attrs.frozen
 class Request:
-    """The agent asks for something; it waits for an answer with this id."""
+    """A request of the agent, which waits for an answer with this id."""
 
     id: Id
     method: str
@@ -43,7 +38,7 @@ class Request:
 
 @attrs.frozen
 class Notification:
-    """The agent tells something."""
+    """A notification of the agent."""
 
     method: str
     params: Any
@@ -51,7 +46,7 @@ class Notification:
 
 @attrs.frozen
 class Response:
-    """The agent answers. `error` None means success, with any `result`, null included."""
+    """An answer of the agent. `error` None means success, with any `result`, null included."""
 
     id: Id
     result: Any
@@ -60,7 +55,7 @@ class Response:
 
 @attrs.frozen
 class Invalid:
-    """JSON that is wrong in a way the agent is to be told about (error -32600 with this id)."""
+    """Invalid JSON-RPC that is reported to the agent (error -32600 with this id)."""
 
     id: Id
     reason: str
@@ -68,14 +63,14 @@ class Invalid:
 
 @attrs.frozen
 class Noise:
-    """A line that is no message: a banner, a log line, a piece of pretty-printed JSON."""
+    """A line that is not a message: a banner, a log line, a piece of pretty-printed JSON."""
 
     line: bytes
 
 
 @attrs.frozen
 class Refused:
-    """A frame that is not read for what it would cost: too many values, too deep, too long to be mended."""
+    """A frame that is too expensive to read: too many values, too deep, too long to repair."""
 
     reason: str
 
@@ -86,9 +81,9 @@ _MAY_BE_JSON: Final = frozenset(b"{[ \t")
 
 
 def parse(frame: bytes) -> Message:
-    """What one frame says. Never raises, whatever the bytes.
+    """Parse one frame. Never raises, whatever the bytes.
 
-    For some 20 ms at the most it keeps all other threads from running, however long the frame is.
+    Holds the GIL for some 20 ms at most, however long the frame is.
     """
     if not frame or frame[0] not in _MAY_BE_JSON:
         return Noise(frame)
@@ -99,11 +94,11 @@ def parse(frame: bytes) -> Message:
         obj = orjson.loads(frame)
     except orjson.JSONDecodeError:
         if len(frame) > MAX_REPAIR_BYTES and frame.lstrip().startswith(b"{"):
-            return Refused("no valid JSON")
+            return Refused(NOT_JSON)
         obj = _repaired(frame)
     if type(obj) is not dict:
         if type(obj) is list:
-            return Invalid(None, "batches are not part of the protocol")
+            return Invalid(None, "ACP has no batches")
         return Noise(frame)
     method = obj.get("method")
     if type(method) is str:
@@ -149,7 +144,7 @@ _INT64_DIGITS: Final = 18
 
 
 def _repaired(frame: bytes) -> Any:
-    """Read what JavaScript and Python agents may write although it is not JSON; None if it is still not.
+    """Read what JavaScript and Python agents may write although it is not JSON; None if that fails.
 
     A stream cut into pieces by UTF-16 code units splits emoji into halves, which arrive as lone escapes.
     """
@@ -171,22 +166,23 @@ def _repaired(frame: bytes) -> Any:
 
 
 def encode_request(request_id: int, method: str, params: Any) -> bytes:
-    """A request as one line. Raises TypeError for what JSON cannot say."""
+    """Encode a request as one line. Raises TypeError for values that JSON cannot represent."""
     return _line({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
 
 
 def encode_notification(method: str, params: Any) -> bytes:
-    """A notification as one line. Raises TypeError for what JSON cannot say."""
+    """Encode a notification as one line. Raises TypeError for values that JSON cannot represent."""
     return _line({"jsonrpc": "2.0", "method": method, "params": params})
 
 
 def encode_result(request_id: Id, result: Any) -> bytes:
-    """The successful answer to an agent's request as one line. Raises TypeError for what JSON cannot say."""
+    """Encode a result for the agent as one line. Raises TypeError for values that JSON cannot represent."""
     return _line({"jsonrpc": "2.0", "id": request_id, "result": result})
 
 
 def encode_error(request_id: Id, error: RpcError) -> bytes:
-    """The error that answers an agent's request, as one line. Data that JSON cannot say is left out."""
+    """Encode the error that answers an agent's request as one line. Data that JSON cannot represent is left
+    out."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data
@@ -208,53 +204,37 @@ T = TypeVar("T")
 
 
 class RequestTable(Generic[T]):
-    """Our requests that wait for answers, by id, and the tombstones of those that no longer do.
+    """Our requests that wait for answers, by id.
 
     Ids are integers that are never used twice. An answer belongs to at most one request: duplicates,
-    unknown ids and answers that come too late are counted and otherwise ignored.
+    unknown ids and answers that come too late are ignored.
     """
 
     def __init__(self) -> None:
         self.next_id = 1
         """The id that the next request will get."""
         self._waiting: dict[int, T] = {}
-        self._tombstones: OrderedDict[int, str] = OrderedDict()
-        self.late = 0
-        self.unmatched = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def open(self, waiter: T) -> int:
-        """Note a new request; gives its id."""
+        """Register a new request; returns its id."""
         request_id = self.next_id
         self.next_id += 1
         self._waiting[request_id] = waiter
         return request_id
 
     def take(self, request_id: Id) -> T | None:
-        """An answer has come: whose is it? None for nobody's, which is counted."""
-        if isinstance(request_id, int):
-            waiter = self._waiting.pop(request_id, None)
-            if waiter is not None:
-                return waiter
-            if self._tombstones.pop(request_id, None) is not None:
-                self.late += 1
-                return None
-        self.unmatched += 1
-        return None
+        """An answer has come: whose is it? None for nobody's."""
+        return self._waiting.pop(request_id, None) if isinstance(request_id, int) else None
 
-    def abandon(self, request_id: int, method: str) -> bool:
+    def abandon(self, request_id: int) -> bool:
         """Nobody waits for this request any more. False if it had been answered already."""
-        if self._waiting.pop(request_id, None) is None:
-            return False
-        self._tombstones[request_id] = method
-        while len(self._tombstones) > MAX_TOMBSTONES:
-            self._tombstones.popitem(last=False)
-        return True
+        return self._waiting.pop(request_id, None) is not None
 
     def take_all(self) -> list[T]:
-        """Every request still waiting; afterwards none is."""
+        """Return and remove all pending requests."""
         waiting = list(self._waiting.values())
         self._waiting.clear()
         return waiting

@@ -1,4 +1,4 @@
-"""What large messages are dealt with by: threads that all connections share, so that they are few."""
+"""Worker threads for large messages, shared by all connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ interpreter from the Trio thread."""
 
 
 def masked(message: jsonrpc.Message, mask: Mask) -> jsonrpc.Message:
-    """What is told, masked; what is asked for comes as it is."""
+    """Mask notifications and answers; requests stay unchanged."""
     if isinstance(message, jsonrpc.Notification):
         return jsonrpc.Notification(message.method, mask.value(message.params))
     if isinstance(message, jsonrpc.Response):
@@ -37,7 +37,7 @@ async def encoded(request_id: jsonrpc.Id, result: Any) -> bytes:
 
 @attrs.frozen
 class Work:
-    """What all connections of a Trio run share for large frames: whose turn it is, and the threads."""
+    """The shared state of all connections of a Trio run for large frames: the queue, and the threads."""
 
     turns: trio.Lock = attrs.field(factory=trio.Lock)
     threads: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(LARGE_AT_ONCE))

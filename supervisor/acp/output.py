@@ -1,4 +1,4 @@
-"""What is kept of the output of commands: the last of each, and not too much of all together. Pure."""
+"""The output of terminals that is kept: the tail of each, within a limit for all together. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Final
 import attrs
 
 DEFAULT_OUTPUT_BYTES: Final = 1024 * 1024
-"""How much output is kept when the agent does not say, bytes."""
+"""Bytes of output kept if the agent gives no limit."""
 
 MAX_OUTPUT_BYTES: Final = 8 * 1024 * 1024
-"""How much output is kept at most, whatever the agent says, bytes."""
+"""Bytes of output kept at most, whatever the agent's limit."""
 
 OUTPUTS_BYTES: Final = 16 * 1024 * 1024
-"""How much is kept of all terminals of one agent together, bytes. Where that is not enough, each has an equal
-share, and the rest of the largest ones goes."""
+"""Bytes kept of all terminals of one agent together.
+
+If that is not enough, each has an equal share, and the rest of the largest ones is dropped.
+"""
 
 _CHUNK_BYTES: Final = 16 * 1024
 """Pieces are joined to about this size: a command may write byte by byte, and an object takes fifty."""
@@ -40,7 +42,7 @@ class OutputRing:
             pool.rings.add(self)
 
     def add(self, data: bytes) -> None:
-        """Take the next piece."""
+        """Add the next piece."""
         if self._chunks and len(self._chunks[-1]) < _CHUNK_BYTES:
             self._chunks[-1] += data
         else:
@@ -63,11 +65,11 @@ class OutputRing:
         self.held -= len(self._chunks.popleft())
 
     def text(self, *, final: bool) -> str:
-        """What is kept. Unless `final`, a character whose last bytes have not come yet is left out."""
+        """The kept text. Unless `final`, a character whose last bytes have not come yet is left out."""
         return self.seen().text(final=final)
 
     def seen(self) -> Seen:
-        """What is kept now, to be read in another thread: that takes some 10 milliseconds for a full ring."""
+        """A snapshot, to be decoded in another thread: that takes some 10 milliseconds for a full ring."""
         *full, last = self._chunks or (bytearray(),)
         # Only the last piece still grows.
         return Seen((*full, bytes(last)), max(0, self.held - self._limit), self.truncated)
@@ -75,7 +77,7 @@ class OutputRing:
 
 @attrs.frozen
 class Seen:
-    """What a ring held at one time."""
+    """The content of a ring at one time."""
 
     pieces: tuple[bytes | bytearray, ...] = attrs.field(repr=False)
     surplus: int
@@ -83,7 +85,7 @@ class Seen:
     truncated: bool
 
     def text(self, *, final: bool) -> str:
-        """See OutputRing.text. Keeps other threads from running for no longer than a piece takes."""
+        """See OutputRing.text. Holds the GIL for no longer than a piece takes."""
         start = self.surplus
         if self.truncated:
             beginning = b"".join(self.pieces[:2])
@@ -99,14 +101,14 @@ class Seen:
 
 
 class OutputPool:
-    """The rings of one agent. One that nobody refers to any more counts no more."""
+    """The rings of one agent. A ring without references no longer counts."""
 
     def __init__(self, limit: int = OUTPUTS_BYTES) -> None:
         self._limit = limit
         self.rings: weakref.WeakSet[OutputRing] = weakref.WeakSet()
 
     def make_room(self) -> None:
-        """Bring all rings together below the limit."""
+        """Shrink the rings so that all together are below the limit."""
         rings = list(self.rings)
         if sum(ring.held for ring in rings) > self._limit:
             share = self._limit // len(rings)

@@ -1,6 +1,6 @@
-"""Telling of a thing a few times, and then counting it. No I/O.
+"""Reports an occurrence a few times, and then counts it. No I/O.
 
-Whatever an agent can make us say, it can make us say a million times.
+An agent can cause any report a million times.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from typing import Final
 import attrs
 
 TOLD: Final = 10
-"""How many of a kind are told one by one: enough to see what it is."""
+"""The number of occurrences that are reported one by one."""
 
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 600.0
-"""When the first sum is told, in seconds after the first that was counted; each later pause is twice as long,
-up to this."""
+"""Seconds after the first counted occurrence until the first sum is reported.
+
+Each later pause is twice as long, up to the second figure.
+"""
 
 
 @attrs.frozen
 class Repeats:
-    """So many of a kind, of so many bytes together, since the last that was told."""
+    """A number of occurrences, and their bytes, since the last report."""
 
     what: str
     count: int
@@ -29,7 +31,7 @@ class Repeats:
 
 @attrs.define
 class RepeatLimiter:
-    """Of one kind of thing, named `what`. Times are in seconds, of any clock that does not go back."""
+    """Limits the reports of one kind, named `what`. Times are in seconds, of any monotonic clock."""
 
     what: str
     _told: int = 0
@@ -39,7 +41,7 @@ class RepeatLimiter:
     _due: float | None = None
 
     def note(self, size: int, now: float) -> bool:
-        """One of `size` bytes; whether it is to be told by itself. If not, it is counted."""
+        """Note one of `size` bytes. Returns whether it is to be reported by itself; if not, it is counted."""
         if self._told < TOLD:
             self._told += 1
             return True
@@ -50,14 +52,14 @@ class RepeatLimiter:
         return False
 
     def due(self, now: float) -> Repeats | None:
-        """The sum, when it is time to tell it."""
+        """The sum, when it is time to report it."""
         if self._due is None or now < self._due:
             return None
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return self.rest()
 
     def rest(self) -> Repeats | None:
-        """What was counted and not told yet; None for nothing."""
+        """What was counted and not reported yet; None for nothing."""
         if not self._count:
             return None
         told = Repeats(self.what, self._count, self._size)

@@ -1,4 +1,4 @@
-"""What the client side of the protocol offers an agent: files and terminals, inside the workspace."""
+"""The client methods that Ostler serves to an agent: files and terminals inside the workspace."""
 
 from __future__ import annotations
 
@@ -20,25 +20,28 @@ from supervisor.acp.terminal import StartProcess, Terminal
 from supervisor.patience import PathTimeout, in_time
 
 MAX_TERMINALS: Final = 64
-"""How many terminals one agent may hold. Agents are to release them; those that do not must not fill the
-process table."""
+"""The most terminals of one agent. Agents have to release them; those that do not must not fill the process
+table."""
 
 FILE_THREADS: Final = 4
-"""How many reads and writes of one agent go on at once."""
+"""The most concurrent reads and writes of one agent."""
 
 FILE_SECONDS: Final = 10.0
-"""How long one read or write may take, seconds. A disk needs far less for what one message can carry; a file
-system that the agent itself serves may never answer. An ending conversation waits that long for a write."""
+"""Seconds that one read or write may take.
+
+A disk needs far less for the content of one message; a file system that the agent itself serves may never
+answer. An ending conversation waits that long for a write.
+"""
 
 
 class TerminalPlaces(Protocol):
-    """How many terminals there may be for all agents together."""
+    """The places for terminals of all agents together."""
 
     def take(self) -> bool:
-        """Take a place, to be given back; False if there is none."""
+        """Take a place; the caller gives it back. False if none is free."""
 
     def give(self) -> None:
-        """Give one back."""
+        """Give a place back."""
 
 
 T = TypeVar("T")
@@ -49,12 +52,17 @@ Server = Callable[[Json], Awaitable[Any]]
 class Services:
     """Serves `fs/*` and `terminal/*` to one agent.
 
-    Files and working directories must lie in `workspace`, links resolved. A command that runs in a
-    terminal is not held there: it may do what the agent itself may. Its environment is `environment`
-    (nothing of the server's own) and what the agent adds. `kill_tree(pid)` finds and kills descendants
-    that left the process group; each is started by `start`, without which there are no terminals, and takes
-    one of `places`. The tasks of the terminals run in `nursery`; `close` ends them, and so does cancelling
-    the nursery. `jail` is the workspace if it was found before.
+    `workspace`: files and working directories must lie in it, links resolved. A command in a terminal is not
+    confined to it: it may do what the agent itself may. `jail`: the workspace, if it was resolved before.
+
+    `environment`: the environment of commands (without the server's own variables), to which the agent may
+    add.
+
+    `start`: starts each command; without it there are no terminals. Each takes one of `places`.
+
+    `kill_tree(pid)`: finds and kills descendants that left the process group.
+
+    The tasks of the terminals run in `nursery`; `close` ends them, and so does cancelling the nursery.
     """
 
     def __init__(
@@ -96,7 +104,7 @@ class Services:
 
     @property
     def terminals(self) -> int:
-        """Terminals that are open."""
+        """The number of open terminals."""
         return len(self._terminals)
 
     def serves(self, method: str) -> bool:
@@ -104,9 +112,9 @@ class Services:
         return method in self._servers
 
     async def handle(self, method: str, params: Any) -> Any:
-        """Answer a request of the agent. Raises RpcError, with -32601 for what is not served.
+        """Answer a request of the agent. Raises RpcError, with -32601 for methods that are not served.
 
-        May be cancelled at any time; a write under way is finished first, for at most FILE_SECONDS.
+        Cancellation is possible at any time; a write in progress is finished first, for at most FILE_SECONDS.
         """
         server = self._servers.get(method)
         if server is None:
@@ -114,7 +122,7 @@ class Services:
         return await server(as_object(params))
 
     async def close(self) -> None:
-        """Kill and forget every terminal; return when their processes are gone.
+        """Kill and release every terminal. Returns when their processes are gone.
 
         Cancellation does not cut it short.
         """
@@ -151,10 +159,10 @@ class Services:
     async def _in_thread(
         self, work: Callable[[], T], *, shield: bool = False, wasted: Callable[[T], object] = lambda _: None
     ) -> T:
-        """What `work` returns. Raises RpcError when it takes longer than FILE_SECONDS.
+        """Run `work` in a thread, and return its result. Raises RpcError after FILE_SECONDS.
 
-        Its thread is left behind then, and counts against FILE_THREADS until it ends; `wasted` gets what it
-        brings. `shield` keeps a cancellation from doing the same.
+        The thread is then abandoned, and counts against FILE_THREADS until it ends; `wasted` gets its result.
+        `shield` keeps a cancellation from doing the same.
         """
         try:
             return await in_time(
@@ -207,7 +215,7 @@ class Services:
         self._nursery.start_soon(self._run, terminal, name=f"terminal {terminal_id}")
         if self._closed:  # while it was being started
             terminal.release()
-            raise RpcError(INTERNAL_ERROR, "The agent is being ended")
+            raise RpcError(INTERNAL_ERROR, "The agent is stopping")
         self._terminals[terminal_id] = terminal
         return {"terminalId": terminal_id}
 
@@ -219,11 +227,13 @@ class Services:
 
     def _take_place(self) -> None:
         if len(self._terminals) + self._starting >= MAX_TERMINALS:
-            raise RpcError(INTERNAL_ERROR, f"No more than {MAX_TERMINALS} terminals; release some")
+            raise RpcError(
+                INTERNAL_ERROR, f"The agent has {MAX_TERMINALS} terminals, which is the limit; release some"
+            )
         if self._places is not None and not self._places.take():
             raise RpcError(
                 INTERNAL_ERROR,
-                "The server has no file descriptors for more terminals; release some, or try again later",
+                "The server has no file descriptors left for a terminal; release some, or try again later",
             )
 
     def _give_place(self) -> None:
@@ -271,7 +281,7 @@ _SHELL_SYNTAX: Final = re.compile(r"[\s;&|<>$`*?(){}\"']")
 
 
 def _argv(command: str, args: list[Any]) -> list[str]:
-    """The program and its arguments. Some agents give a whole shell line as the command, and no arguments."""
+    """The program and its arguments. Some agents send a whole shell line as the command, and no arguments."""
     if not args and _SHELL_SYNTAX.search(command):
         return ["/bin/sh", "-c", command]
     return [command, *map(str, args)]

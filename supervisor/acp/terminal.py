@@ -18,14 +18,17 @@ from supervisor.acp.weight import LARGE_BYTES
 from supervisor.fairness import share
 
 DRAIN_SECONDS: Final = 0.25
-"""How long the output may go on after the exit before the exit is told. What the process wrote is in the pipe
-by then; a descendant that holds the pipe open must not hold up the answer."""
+"""Seconds that the output may continue after the exit before the exit is reported.
+
+The process's own output is in the pipe by then; a descendant that holds the pipe open must not delay the
+answer.
+"""
 
 REAP_SECONDS: Final = 2.0
-"""How long a killed process may take to die. Only one stuck in the kernel takes longer, perhaps for ever."""
+"""Seconds that a killed process may take to die. Only one stuck in the kernel takes longer."""
 
 KILLED_SECONDS: Final = 0.1
-"""How long one may take that has only just been started and cannot be waited for by a descriptor."""
+"""Seconds that a just started process may take to die, which has no pidfd yet."""
 
 _LOOK_SECONDS: Final = 0.01
 
@@ -37,21 +40,23 @@ class Started(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its number, its group's and its session's."""
+        """Its PID, which is also its process group and session."""
 
     def reap(self) -> None:
-        """Collect it if it has ended: from then on its number may be another's."""
+        """Reap it if it has ended; from then on its PID may be another's."""
 
 
 class StartProcess(Protocol):
-    """Starts a process in a session of its own on the agent's behalf, and waits until its program runs."""
+    """Starts a process of the agent in a session of its own, and waits until its program runs."""
 
     def __call__(
         self, argv: Sequence[str], *, cwd: int, env: Mapping[str, str], stdin: int, output: int
     ) -> Awaitable[Started]:
-        """``cwd`` is the descriptor of a directory. The descriptors stay the caller's, what is started is.
+        """Start a process. `cwd` is the descriptor of a directory.
 
-        Cancellation ends what was begun. Raises OSError and ValueError.
+        The caller keeps its descriptors, and owns the process. Raises OSError and ValueError.
+
+        Cancellation ends a start in progress.
         """
 
 
@@ -98,8 +103,10 @@ class Terminal:
     ) -> Terminal:
         """Start the command in the directory with the descriptor `cwd`, which stays the caller's.
 
-        Whoever gets the terminal runs `run` without a checkpoint before. Cancellation leaves nothing. Raises
-        RpcError: -32602 when the command cannot be started, -32603 when there are no descriptors for it.
+        The caller runs `run` without a checkpoint before. Raises RpcError: -32602 if the command cannot be
+        started, -32603 if there are no descriptors for it.
+
+        Cancellation leaves no process.
         """
         try:
             read_end, write_end = os.pipe()
@@ -131,11 +138,11 @@ class Terminal:
 
     @property
     def pid(self) -> int:
-        """The id of the process and of its group."""
+        """The PID of the process, which is also its process group."""
         return self._process.pid
 
     async def output(self) -> dict[str, Any]:
-        """The answer to `terminal/output`. Cancellation leaves a thread that ends by itself behind."""
+        """The answer to `terminal/output`. Cancellation abandons a thread that ends by itself."""
         status = self.exit_status() if self.exited.is_set() else None
         seen, final = self._output.seen(), status is not None
         if self._output.held > LARGE_BYTES:
@@ -154,7 +161,7 @@ class Terminal:
         return {"exitCode": code, "signal": signal_name}
 
     def kill(self) -> None:
-        """SIGKILL to the process group and whatever `kill_tree` finds. Nothing when `run` is over."""
+        """Send SIGKILL to the process group, and to what `kill_tree` finds. Does nothing after `run`."""
         if self.finished.is_set():
             return
         if self._kill_tree is not None:
@@ -164,7 +171,7 @@ class Terminal:
             os.killpg(self.pid, signal.SIGKILL)
 
     def release(self) -> None:
-        """Let `run` end: kill what is left and forget it."""
+        """Release the terminal: `run` kills what is left, and ends."""
         self._release.set()
 
     async def run(self) -> None:
@@ -228,7 +235,7 @@ def _not_now(error: OSError) -> RpcError:
 
 
 async def _end_unwatched(process: Started) -> None:
-    """Kill a process that was just started, and collect it if it ends within KILLED_SECONDS."""
+    """Kill a process that was just started, and reap it if it ends within KILLED_SECONDS."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with trio.CancelScope(shield=True):

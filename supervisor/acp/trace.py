@@ -10,10 +10,10 @@ from typing import Final, Literal
 import attrs
 
 TRACE_FRAMES: Final = 256
-"""How many frames are remembered: a few turns of conversation around whatever went wrong."""
+"""The number of frames that are kept: a few turns around whatever went wrong."""
 
 TRACE_BYTES: Final = 512
-"""How much of each is remembered, bytes: method, ids and the beginning of the content. Together 128 KiB."""
+"""Bytes of each frame that are kept: method, ids and the beginning of the content. Together 128 KiB."""
 
 Direction = Literal["<", ">"]
 """`<` from the agent, `>` to the agent."""
@@ -21,7 +21,7 @@ Direction = Literal["<", ">"]
 
 @attrs.frozen
 class TraceLine:
-    """One remembered frame: monotonic time in seconds, size in bytes, beginning of its text."""
+    """One kept frame: monotonic time in seconds, size in bytes, beginning of its text."""
 
     direction: Direction
     time: float
@@ -37,14 +37,14 @@ class Trace:
         self._frame_bytes = frame_bytes
 
     def record(self, direction: Direction, time: float, frame: bytes, size: int | None = None) -> None:
-        """Remember a frame, with or without its line feed. `size` if it was not `len(frame)`."""
+        """Record a frame, with or without its line feed. `size` if it was not `len(frame)`."""
         self._ring.append((direction, time, len(frame) if size is None else size, frame[: self._frame_bytes]))
 
     def render(self, mask: Callable[[str], str] | None = None) -> list[TraceLine]:
-        """The remembered frames, oldest first.
+        """Render the kept frames, oldest first.
 
-        Session ids are cut to their last 8 characters: they are bearer tokens. `mask` is
-        applied to each text, which may be cut off, for secrets that only the caller knows.
+        Session ids are cut to their last 8 characters: they are bearer tokens. `mask` is applied to each
+        text, which may be cut off, for secrets that only the caller knows.
         """
         texts = [head.decode("utf-8", "replace").rstrip("\n") for *_, head in self._ring]
         texts = mask_session_ids(texts)
@@ -55,7 +55,7 @@ class Trace:
 
 
 SHOWN_CHARS: Final = 8
-"""How much of a session id is shown: enough to tell sessions apart, too little to use one."""
+"""Characters of a session id that are shown: enough to tell sessions apart, too few to use one."""
 
 _SESSION_ID: Final = re.compile(r'("[sS]ession_?[iI]d"\s*:\s*")([^"]*)("?)')
 

@@ -1,7 +1,7 @@
-"""How much structure a frame has, found out from its bytes: what the parser would make of it costs far more.
+"""Estimates the structure of a frame from its bytes, before the parser would build far more.
 
 A frame of brackets is a Python object for every two bytes: 20 million of them take seconds to make, with the
-interpreter locked all the time, and gigabytes to keep. The counts here never are below the truth.
+GIL held all the time, and gigabytes of memory. The counts here are never below the truth.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ from collections.abc import Iterator
 from typing import Final
 
 MAX_DEPTH: Final = 200
-"""Deepest nesting accepted. The JSON encoder refuses values beyond 254 levels, so that what is deeper could
-be read and then never be recorded."""
+"""Deepest nesting accepted.
+
+The JSON encoder refuses values beyond 254 levels, so a deeper one could be read and then never be recorded.
+"""
 
 MAX_NODES: Final = 100_000
-"""Most values in one frame, keys among them. The parser needs up to 0.2 microseconds for each and lets nobody
-else run meanwhile: 20 ms, and as much again when they are freed. Real agents send some hundreds."""
+"""The most values in one frame, keys included.
+
+The parser takes up to 0.2 microseconds for each and holds the GIL: 20 ms, and as much again when they are
+freed. Real agents send some hundreds.
+"""
 
 WINDOW_BYTES: Final = 64 * 1024
-"""Looked at in one go, bytes: about a millisecond, after which other threads may run."""
+"""Bytes examined at once: about a millisecond, after which other threads may run."""
 
 LARGE_BYTES: Final = 64 * 1024
 LARGE_CONTAINERS: Final = 2000
@@ -40,9 +45,9 @@ def is_large(frame: bytes) -> bool:
 
 
 def too_heavy(frame: bytes, max_nodes: int = MAX_NODES, max_depth: int = MAX_DEPTH) -> str | None:
-    """Why a frame is not to be parsed; None where it may be.
+    """The reason not to parse a frame; None if it may be parsed.
 
-    First by counting bytes, which takes those within strings for structure; where that is too much, without
+    First all bytes are counted, which takes those within strings for structure; if that is too much, without
     strings. Everything that the parser can read before it fails is counted.
     """
     if len(frame) <= max_depth and len(frame) < max_nodes:
@@ -83,7 +88,8 @@ def _outside_strings(frame: bytes, most_quotes: int) -> Iterator[tuple[bytes, in
 
 
 def _deeper(brackets: bytes, levels: int) -> bool:
-    """Whether brackets are nested deeper than that. What is not closed counts as too deep: it is no JSON."""
+    """Whether brackets are nested deeper than that. An unclosed one counts as too deep: the frame is not
+    JSON."""
     for _ in range(levels):
         if not brackets:
             return False

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         in_file_secrets,
     )
     from supervisor.agents.datadir import prepare_data_dir
+    from supervisor.agents.endings import ExitStatus, StopPolicy, StopReport, StopStep, TreeUsage
     from supervisor.agents.environment import (
         MARKER,
         base_environment,
@@ -38,30 +39,65 @@ if TYPE_CHECKING:
     from supervisor.agents.levels import Level, LevelUnavailable
     from supervisor.agents.lifeline import Lifeline
     from supervisor.agents.logins import Logins, find_logins
-    from supervisor.agents.process import (
-        AgentProcess,
-        ExitStatus,
-        StopPolicy,
-        StopReport,
-        StopStep,
-        TreeUsage,
-        spawn,
-    )
+    from supervisor.agents.process import AgentProcess, spawn
     from supervisor.agents.restart import Parked, RestartBudget, RestartPolicy, Retry
     from supervisor.agents.shared_logins import Lease, Rotated, SharedLogins
 else:
-    HOMES = (
-        "catalog", "containment", "credential", "datadir", "environment", "errors", "install", "levels",
-        "lifeline", "logins", "process", "restart", "shared_logins",
-    )  # fmt: skip
+    HOMES = {
+        "AgentProcess": "process",
+        "CUSTOM": "catalog",
+        "CatalogError": "catalog",
+        "Choice": "credential",
+        "Credential": "credential",
+        "Descriptor": "catalog",
+        "ExitStatus": "endings",
+        "InstallError": "errors",
+        "Kind": "catalog",
+        "Launch": "install",
+        "Lease": "shared_logins",
+        "Level": "levels",
+        "LevelUnavailable": "levels",
+        "Lifeline": "lifeline",
+        "Logins": "logins",
+        "MARKER": "environment",
+        "NodeMissing": "errors",
+        "Parked": "restart",
+        "RestartBudget": "restart",
+        "RestartPolicy": "restart",
+        "Retry": "restart",
+        "Rotated": "shared_logins",
+        "SharedLogins": "shared_logins",
+        "SpawnError": "errors",
+        "StopPolicy": "endings",
+        "StopReport": "endings",
+        "StopStep": "endings",
+        "TreeUsage": "endings",
+        "auth_params": "credential",
+        "base_environment": "environment",
+        "choose_credential": "credential",
+        "compose_environment": "environment",
+        "concerning": "environment",
+        "containment_level": "containment",
+        "detect": "catalog",
+        "ensure_installed": "install",
+        "find_logins": "logins",
+        "helpful_names": "credential",
+        "identify": "catalog",
+        "in_file_secrets": "credential",
+        "load_catalog": "catalog",
+        "needs_data_dir": "environment",
+        "open_containment": "containment",
+        "prepare_data_dir": "datadir",
+        "presets": "catalog",
+        "resolve_launch": "install",
+        "spawn": "process",
+        "starts_pinned": "install",
+    }
 
     def __getattr__(name):
         # At the first use: the demo agent lives in this package and starts much faster without these.
-        if name in __all__:
-            for home in HOMES:
-                module = importlib.import_module(f"{__name__}.{home}")
-                if name in module.__all__:
-                    return getattr(module, name)
+        if name in HOMES:
+            return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""The agents Ostler knows, as data: one TOML file each in ``catalog/``.
+"""The agents Ostler knows, as data: one TOML file each in `catalog/`.
 
 Nothing here starts or installs anything. A descriptor says how an agent is named, launched, configured and
 told apart; whatever can be asked of the agent itself (models, modes, capabilities) is asked of it and not
@@ -18,24 +18,6 @@ from typing import Annotated, ClassVar
 import attrs
 
 from supervisor.reading import ErrorDetail, Flaw, Form, Invalid, Model, Written, decode
-
-__all__ = [
-    "CUSTOM",
-    "BaseUrlConfig",
-    "CatalogError",
-    "CredentialSource",
-    "DefaultFile",
-    "Descriptor",
-    "FileSecret",
-    "Kind",
-    "NpmPackage",
-    "Selected",
-    "decode_descriptor",
-    "detect",
-    "identify",
-    "load_catalog",
-    "presets",
-]
 
 CATALOG_DIR = Path(__file__).with_name("catalog")
 
@@ -86,7 +68,7 @@ class Described(Model):
 class NpmPackage(Described):
     """What is installed from npm, and the file in it that is run.
 
-    Exactly one of ``entry`` (a script for Node) and ``native`` (executables by platform, best first) is set;
+    Exactly one of `entry` (a script for Node) and `native` (executables by platform, best first) is set;
     both are relative to the install directory.
     """
 
@@ -97,7 +79,7 @@ class NpmPackage(Described):
     min_node: Version | None = None
     """Lowest Node version that runs the entry; None when it runs without Node."""
     bin_on_path: bool = False
-    """Whether ``node_modules/.bin`` has to be on the agent's PATH."""
+    """Whether `node_modules/.bin` has to be on the agent's PATH."""
     size_mb: int | None = None
     """Disk space of the install in MB, to tell the person who waits for it."""
 
@@ -153,18 +135,18 @@ class Kind(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class CredentialSource(Described):
-    """A place where an agent finds a credential. Exactly one of ``env``, ``secret`` and ``files`` is set."""
+    """A place where an agent finds a credential. Exactly one of `env`, `secret` and `files` is set."""
 
     kind: Kind
     env: str | None = None
     """A variable that holds it."""
     secret: str | None = None
-    """One of the agent's ``file_secrets`` that holds it."""
+    """One of the agent's `file_secrets` that holds it."""
     files: tuple[str, ...] = ()
-    """Paths in which a leading ``$NAME`` stands for a variable of the agent's environment. The first whose
+    """Paths in which a leading `$NAME` stands for a variable of the agent's environment. The first whose
     variable is set is where the agent looks; it does not go on to the next."""
     holds: tuple[str, ...] = ()
-    """Members of the file (``a.b``) of which one has to be filled; without them any content will do."""
+    """Members of the file (`a.b`) of which one has to be filled; without them any content will do."""
     when: str | None = None
     """It counts only with this variable set."""
     selected: Selected | None = None
@@ -186,7 +168,7 @@ class CredentialSource(Described):
 
 @attrs.frozen(kw_only=True)
 class Selected(Described):
-    """A choice in the agent's own settings: ``member`` of the JSON ``file`` is ``value``, or not filled."""
+    """A choice in the agent's own settings: `member` of the JSON `file` is `value`, or not filled."""
 
     file: str
     member: str
@@ -200,14 +182,14 @@ class Descriptor(Described):
     key: str
     name: str
     command: tuple[str, ...]
-    """The command as clients show and send it; what is run is decided by ``supervisor.agents.install``."""
+    """The command as clients show and send it; what is run is decided by `supervisor.agents.install`."""
     args: tuple[str, ...] = ()
     """Arguments of the direct launch."""
     npm: NpmPackage | None = None
     module: str | None = None
     """A bundled agent: the Python module to run."""
     name_patterns: tuple[Lower, ...] = ()
-    """What its command's words start with and what its ``agentInfo.name`` contains, in lower case."""
+    """What its command's words start with and what its `agentInfo.name` contains, in lower case."""
     binaries: tuple[str, ...] = ()
     """Names of its executable, matched as a whole."""
     base_url_env: str | None = None
@@ -250,7 +232,7 @@ class Descriptor(Described):
 
 
 def decode_descriptor(text: str, source: str) -> Descriptor:
-    """The descriptor written in ``text`` (TOML); ``source`` names it in errors.
+    """The descriptor written in `text` (TOML); `source` names it in errors.
 
     Raises CatalogError for unknown, missing or wrongly typed properties and for paths that leave the data
     directory.
@@ -267,7 +249,7 @@ def decode_descriptor(text: str, source: str) -> Descriptor:
 
 
 def _place(error: ErrorDetail) -> str:
-    """Where an error is, as TOML spells it: ``npm.version: ``, ``credentials[0]: ``."""
+    """Where an error is, as TOML spells it: `npm.version: `, `credentials[0]: `."""
     parts = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.loc)
     return f"{parts.removeprefix('.')}: " if parts else ""
 
@@ -295,9 +277,9 @@ def presets(catalog: Mapping[str, Descriptor]) -> dict[str, tuple[str, ...]]:
 
 
 def detect(command: Sequence[str], catalog: Mapping[str, Descriptor]) -> str | None:
-    """The key of the agent that ``command`` starts, or None for an unknown one.
+    """The key of the agent that `command` starts, or None for an unknown one.
 
-    Any word counts whose basename, without a trailing ``@version``, starts with one of an agent's patterns or
+    Any word counts whose basename, without a trailing `@version`, starts with one of an agent's patterns or
     is the name of its executable (the rule that real clients apply too).
     """
     for word in command:
@@ -310,7 +292,7 @@ def detect(command: Sequence[str], catalog: Mapping[str, Descriptor]) -> str | N
 
 
 def identify(agent_name: str, catalog: Mapping[str, Descriptor]) -> str | None:
-    """The key of the agent that introduced itself as ``agent_name`` (``agentInfo.name``), or None."""
+    """The key of the agent that introduced itself as `agent_name` (`agentInfo.name`), or None."""
     name = agent_name.lower()
     for descriptor in catalog.values():
         if any(pattern in name for pattern in descriptor.name_patterns):

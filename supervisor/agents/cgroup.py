@@ -1,7 +1,7 @@
-"""A control group (version 2) per agent: what is in it cannot leave it, and is killed at one stroke.
+"""A cgroup (version 2) per agent: its processes cannot leave it, and one write kills all of them.
 
-To be had where the kernel has cgroup.kill (5.14) and the group that the server runs in was delegated to its
-user (systemd: `Delegate=yes`) or belongs to it. Everything here is a few small reads and writes.
+Available where the kernel has cgroup.kill (5.14) and the server's own cgroup is delegated to its user
+(systemd: `Delegate=yes`) or belongs to it. Everything here is a few small reads and writes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import structlog
 from supervisor.agents import tree
 from supervisor.agents.tree import Bounds
 
-__all__ = ["KILL_FILE", "create", "kill", "leftovers", "members", "own_group", "probe", "remove"]
-
 log = structlog.get_logger(__name__)
 
 PROC: Final = Path("/proc")
@@ -28,7 +26,7 @@ PREFIX: Final = "ostler-"
 
 
 def own_group(proc: Path = PROC) -> Path | None:
-    """The directory of the version 2 group that this process is in; None where there is none to be seen."""
+    """The directory of this process's version 2 cgroup; None if there is none."""
     try:
         membership = (proc / "self/cgroup").read_text()
         mounts = (proc / "self/mountinfo").read_text()
@@ -49,31 +47,34 @@ def own_group(proc: Path = PROC) -> Path | None:
 
 
 def probe(group: Path) -> str | None:
-    """Why `group` cannot take agents: None when it can. Tried by making a group in it and removing that."""
+    """The reason why `group` cannot hold agents; None if it can. Tested by creating and removing a cgroup in
+    it."""
     trial = group / f"{PREFIX}probe-{os.getpid()}"
     try:
         trial.mkdir()
     except OSError as error:
-        return f"no group can be made in {group}: {error.strerror}"
+        return f"cannot create a cgroup in {group}: {error.strerror}"
     try:
         if not (trial / KILL_FILE).exists():
-            return "the kernel has no cgroup.kill (it is there since 5.14)"
+            return "the kernel has no cgroup.kill (it requires Linux 5.14)"
         if not os.access(group / PROCESSES_FILE, os.W_OK):
-            return f"processes cannot be moved out of {group}: it was not delegated"
+            return (
+                f"cannot move processes out of {group}: it is not delegated (Delegate=yes in a systemd unit)"
+            )
         return None
     finally:
         remove(trial)
 
 
 def create(group: Path, instance: int, agent: int) -> Path:
-    """A new, empty group for one agent. Raises OSError."""
+    """Create an empty cgroup for one agent. Raises OSError."""
     made = group / f"{_instance_prefix(instance)}{agent}"
     made.mkdir(exist_ok=True)
     return made
 
 
 def members(group: Path) -> set[int]:
-    """The pids of the processes in it and in the groups below it, zombies left out."""
+    """The PIDs in the cgroup and in those below it, without zombies."""
     found: set[int] = set()
     for below, _, _ in os.walk(group):
         with suppress(OSError):
@@ -82,16 +83,16 @@ def members(group: Path) -> set[int]:
 
 
 def kill(group: Path, bounds: Bounds) -> None:
-    """SIGKILL to all that is in it, and to what it forks meanwhile.
+    """Send SIGKILL to all processes in the cgroup, and to what they fork meanwhile.
 
-    Whoever may make groups can also put processes into them. One beyond ``bounds`` is moved out first, to
-    where the group is; where that does not work, nobody is killed by the group.
+    A process that may create cgroups can also move other processes into them. A process beyond `bounds` is
+    moved out first, to the parent cgroup; if that fails, nothing is killed.
     """
     for pid in members(group):
         reason = tree.trespass(pid, bounds)
         if reason is None:
             continue
-        log.error("a process in an agent's control group is none of its own", pid=pid, reason=reason)
+        log.error("foreign process in the agent's cgroup", pid=pid, reason=reason)
         try:
             (group.parent / PROCESSES_FILE).write_text(str(pid))
         except ProcessLookupError:
@@ -103,7 +104,7 @@ def kill(group: Path, bounds: Bounds) -> None:
 
 
 def remove(group: Path) -> bool:
-    """Remove an empty group with the empty groups in it; says whether that worked."""
+    """Remove an empty cgroup with the empty ones in it. Returns whether that worked."""
     for below, _, _ in os.walk(group, topdown=False):
         with suppress(OSError):
             Path(below).rmdir()
@@ -111,7 +112,7 @@ def remove(group: Path) -> bool:
 
 
 def leftovers(group: Path, instance: int) -> list[Path]:
-    """Groups of agents that an earlier server of this state directory has left in `group`."""
+    """Cgroups of agents that an earlier server of this state directory left in `group`."""
     try:
         return [path for path in group.iterdir() if path.name.startswith(_instance_prefix(instance))]
     except OSError:

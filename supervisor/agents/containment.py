@@ -1,8 +1,8 @@
-"""Nothing survives: one server's hold on the processes of its agents.
+"""Containment: one server's hold on the processes of its agents, so that none survives.
 
-Each agent has a mark (mark.py): its process tag, the processes that somebody waits for, and its control
-group where that level is used. While the server contains, orphans below it are handed to it instead of to the
-system's first process. It reaps those when they die, and ends those whose agent is no more.
+Each agent has a mark (mark.py): its process tag, the processes that a task waits for, and its cgroup where
+that level is used. While containment is open, the kernel hands orphans below the server to the server instead
+of to PID 1. The server reaps those that die, and ends those whose agent is gone.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ from supervisor.agents.process_tag import Tag
 from supervisor.agents.spawner_link import Spawner
 from supervisor.agents.tree import ProcessEntry
 
-__all__ = ["PID_FILE", "Containment", "containment_level", "kill_agents", "new_mark", "open_containment"]
-
 log = structlog.get_logger(__name__)
 
 PID_FILE: Final = "server.pid"
 """In the state directory, while the server runs: its process id, a decimal number and a line end."""
 
 TICK_SECONDS: Final = 5.0
-"""Orphans are looked at when a child has died, and this often: being handed an orphan tells us nothing."""
+"""Seconds between two checks for orphans, besides the checks after a child's death: adoption sends no
+signal."""
 
 COALESCE_SECONDS: Final = 0.05
 """Between two looks at orphans, when many children die at once."""
@@ -57,9 +56,9 @@ class Containment:
         """Groups to be removed; one is busy until the last process in it has quite gone."""
 
     def new_mark(self) -> Mark:
-        """The mark of an agent that is about to be started; to be given back with `release`.
+        """Make the mark of an agent that is about to start; the caller gives it back with `release`.
 
-        Raises OSError when no control group can be made for it.
+        Raises OSError if its cgroup cannot be created.
         """
         self._marked += 1
         number = process_tag.tag_of(self.instance, self._marked)
@@ -76,7 +75,7 @@ class Containment:
         return mark
 
     def release(self, mark: Mark) -> None:
-        """This agent is no more: whatever still carries its mark is a stray from now on."""
+        """Release the mark of an agent that is gone: a process that still carries it is an orphan."""
         self._live.pop(mark.tag, None)
         if mark.group is not None:
             self._empty.append(mark.group)
@@ -86,7 +85,7 @@ class Containment:
         self._empty = [group for group in self._empty if not cgroup.remove(group)]
 
     async def keep_orphans(self) -> None:
-        """Reap adopted orphans and end those of agents that are no more, until cancelled."""
+        """Reap adopted orphans, and end those whose agent is gone, until cancelled."""
         with trio.open_signal_receiver(signal.SIGCHLD) as deaths:
             while True:
                 await self._tend()
@@ -102,23 +101,23 @@ class Containment:
         spawners = self.spawner.pids() if self.spawner is not None else ()
         for entry, number in found:
             if process_tag.instance_of_tag(number) != self.instance:
-                continue  # none of ours: whoever started it waits for it
+                continue  # not of this server: its starter waits for it
             # Whatever tag it carries: a process can give itself another's.
             if entry.id in owned or entry.id.pid in spawners:
                 continue
             mark = self._live.get(number)
             if mark is not None and mark.starting:
-                continue  # about to be owned, perhaps; if not, it is looked at again
+                continue  # perhaps about to be owned; if not, the next check finds it
             if not entry.alive:
                 tree.reap([entry.id])
             elif mark is None and number != process_tag.tag_of_spawner(self.instance):
-                log.warning("ending a stray process of an agent that is gone", pid=entry.id.pid)
+                log.warning("ending an orphaned process of an agent", pid=entry.id.pid)
                 with suppress(ProcessLookupError, PermissionError):
                     tree.kill(entry.id, signal.SIGKILL)
 
 
 def _branded_children() -> list[tuple[ProcessEntry, Tag]]:
-    """Our children that carry any tag, dead ones included."""
+    """This process's children that carry any tag, including dead ones."""
     return [
         (entry, number)
         for pid in tree.children()
@@ -127,7 +126,7 @@ def _branded_children() -> list[tuple[ProcessEntry, Tag]]:
 
 
 def new_mark() -> tuple[Mark, Callable[[], None]]:
-    """A mark for an agent to be started in this run, and what to call when the agent is no more.
+    """Make a mark for a new agent of this run. Returns it with the function to call when the agent is gone.
 
     Raises OSError.
     """
@@ -144,14 +143,18 @@ def new_mark() -> tuple[Mark, Callable[[], None]]:
 
 
 def containment_level() -> Level:
-    """The level at which agents of this run are started."""
+    """The containment level of this run's agents."""
     containment = _current.get()
     return Level.TREE if containment is None else containment.level
 
 
 async def kill_agents() -> None:
-    """Kill all that carries a mark of this state directory, in a thread, which cancelling waits for (bounded
-    by the orphan reaper). Each agent's owner learns of its end as of any other."""
+    """Kill all processes that carry a mark of this state directory.
+
+    Each agent's owner learns of its end as of any other.
+
+    Runs in a thread, bounded by the orphan reaper; cancellation waits for it.
+    """
     containment = _current.get()
     if containment is not None:
         await _reap_orphans(containment.instance)
@@ -159,10 +162,15 @@ async def kill_agents() -> None:
 
 @asynccontextmanager
 async def open_containment(state: Path, level: Level) -> AsyncIterator[Containment]:
-    """Contain what is spawned inside of the block; on the main thread, by who holds the state's lock.
+    """Contain the processes that are spawned inside the block.
 
-    Ends first what earlier servers of this state directory left. Leaving the block, however it is left, ends
-    what then still carries a mark of this server, shielded and bounded by the orphan reaper. Raises OSError.
+    The caller runs on the main thread and holds the lock of the state directory. First the processes that
+    earlier servers of this state directory left are ended.
+
+    Raises OSError.
+
+    Leaving the block, in any way, ends every process that still carries a mark of this server; that is
+    shielded, and bounded by the orphan reaper.
     """
     instance = await trio.to_thread.run_sync(process_tag.instance_id, state)
     await _reap_orphans(instance)
@@ -175,7 +183,7 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
             spawner = Spawner(process_tag.tag_of_spawner(instance))
             await spawner.open()
         elif level is Level.PIDNS:
-            raise OSError("this system has not what it takes to start agents in PID namespaces")
+            raise OSError("containment 'pidns' is unavailable: this system has no subreaper or no memfd")
         pid_file = state / PID_FILE
         await trio.to_thread.run_sync(write_private, pid_file, f"{os.getpid()}\n")
         containment = Containment(level, instance, spawner)
@@ -209,4 +217,4 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
 async def _reap_orphans(instance: int) -> None:
     ended, left = await trio.to_thread.run_sync(reap_orphans, instance)
     if ended:
-        log.warning("ended processes that agents had left", ended=ended - len(left), left=left)
+        log.warning("ended orphaned processes of agents", ended=ended - len(left), left=left)

@@ -16,22 +16,6 @@ import attrs
 
 from supervisor.agents.catalog import CredentialSource, Descriptor, Kind
 
-__all__ = [
-    "MACHINE",
-    "Choice",
-    "Credential",
-    "Found",
-    "Named",
-    "Withheld",
-    "auth_params",
-    "choose_credential",
-    "file_secret_names",
-    "held_in",
-    "helpful_names",
-    "in_file_secrets",
-    "tokens_in",
-]
-
 MACHINE: Final = "machine"
 """Origin of a credential that nobody gave: the provider's own tool left it on this machine."""
 
@@ -46,8 +30,8 @@ TOKEN_WORDS: Final = ("token", "secret", "key", "password", "refresh", "access",
 class Found:
     """A file, or the value of a file secret, that was looked into. Holds no value.
 
-    ``holds`` are the members that are filled, of those that the agent's descriptor asks for; `ANYTHING` among
-    them says that there is content at all. ``place`` is the source's ``name``.
+    `holds` are the members that are filled, of those that the agent's descriptor asks for; `ANYTHING` among
+    them says that there is content at all. `place` is the source's `name`.
     """
 
     place: str
@@ -57,7 +41,7 @@ class Found:
 
 @attrs.frozen(kw_only=True)
 class Credential:
-    """A credential that is used. ``name`` is its variable or secret, ``file`` the file that was found."""
+    """A credential that is used. `name` is its variable or secret, `file` the file that was found."""
 
     kind: Kind
     name: str | None = None
@@ -116,7 +100,7 @@ class Choice:
 def choose_credential(
     descriptor: Descriptor, origins: Mapping[str, str], found: Collection[Found] = ()
 ) -> Choice:
-    """Choose. ``origins`` says for each secret that has a value, by name, where it was given; ``found`` are
+    """Choose. `origins` says for each secret that has a value, by name, where it was given; `found` are
     the files on this machine and the file secrets that were looked into.
 
     Of each provider the first source counts that is there; a subscription login stands before an API key in
@@ -154,8 +138,8 @@ def choose_credential(
 def auth_params(
     descriptor: Descriptor, choice: Choice, offered: Collection[str], env: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """The parameters of ``authenticate``: the first method of the ids in ``offered`` that works with a chosen
-    credential. None where there is none. ``env`` is the agent's composed environment."""
+    """The parameters of `authenticate`: the first method of the ids in `offered` that works with a chosen
+    credential. None where there is none. `env` is the agent's composed environment."""
     methods = (method for credential in choice.credentials for method in credential.auth_methods)
     chosen = next((method for method in methods if method in offered), None)
     if chosen is None:
@@ -240,7 +224,7 @@ def members(descriptor: Descriptor, place: str) -> frozenset[str]:
 
 
 def held_in(text: str, wanted: Collection[str]) -> frozenset[str]:
-    """The members (``a.b``) of ``wanted`` that ``text`` (JSON or TOML) fills with something, and `ANYTHING`
+    """The members (`a.b`) of `wanted` that `text` (JSON or TOML) fills with something, and `ANYTHING`
     if it has any content. An empty document has none."""
     if not text.strip():
         return frozenset()
@@ -253,7 +237,7 @@ def held_in(text: str, wanted: Collection[str]) -> frozenset[str]:
 
 
 def member_of(document: Any, member: str) -> Any:
-    """The value of a member (``a.b``) of a decoded document; None where it is not there."""
+    """The value of a member (`a.b`) of a decoded document; None where it is not there."""
     for part in member.split("."):
         if not isinstance(document, Mapping):
             return None

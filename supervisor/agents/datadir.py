@@ -1,4 +1,4 @@
-"""An agent's private data directory: made, and filled with what a fresh one has to hold."""
+"""An agent's private data directory: created, and filled with the files that a fresh one needs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 
 from supervisor.agents.catalog import Descriptor
 from supervisor.patience import KeyedLimiters, in_time
-
-__all__ = ["DIRECTORY_MODE", "make_directory", "make_missing", "prepare_data_dir", "write_private"]
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -31,12 +29,15 @@ async def prepare_data_dir(
     secrets: Mapping[str, str] | None = None,
     home: Path | None = None,
 ) -> None:
-    """Make ``directory`` (0700) and put the descriptor's files into it (0600) unless they are there.
+    """Make `directory` (0700), and write the descriptor's files into it (0600) unless they exist.
 
-    ``secrets`` are those that the agent is given: they decide which default files apply. A file that exists
-    is kept. ``home`` is the real home, from which a relocated one takes the git identity. The directory
-    belongs to the caller; credentials are put into it by ``SharedLogins``. Cancellation waits for the (short)
-    writing to end, at most PATH_SECONDS. Raises OSError.
+    `secrets`: those that the agent gets; they decide which default files apply. `home`: the real home,
+    from which a relocated one takes the git identity.
+
+    Raises OSError.
+
+    Cancellation waits for the (short) writing to end, at most PATH_SECONDS. The directory belongs to the
+    caller; `SharedLogins` puts credentials into it.
     """
     work = partial(_prepare, descriptor, directory, secrets or {}, home)
     limiter = SEEDING.of(str(directory))
@@ -56,14 +57,16 @@ def _prepare(descriptor: Descriptor, directory: Path, secrets: Mapping[str, str]
 
 
 def make_directory(directory: Path) -> None:
-    """Make a private directory, or make one that is there private. Blocks; raises OSError."""
+    """Make a private directory, or make an existing one private. Blocks; raises OSError."""
     make_missing(directory)
     directory.chmod(DIRECTORY_MODE)
 
 
 def make_missing(directory: Path) -> None:
-    """Make a directory, and those above it, private unless they are there, whatever the umask is. Blocks;
-    raises OSError."""
+    """Make a directory, and those above it, private if they are new, whatever the umask.
+
+    Blocks; raises OSError.
+    """
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     for each in reversed(missing):
         with suppress(FileExistsError):
@@ -82,7 +85,7 @@ def _write_if_absent(directory: Path, path: str, content: str) -> None:
 
 
 def write_private(target: Path, content: str) -> None:
-    """Put a file there (0600), whole or not at all. Blocks; raises OSError."""
+    """Write a file (0600) as a whole or not at all. Blocks; raises OSError."""
     # Written beside and renamed: an agent that starts meanwhile never reads half a credential.
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # created with mode 0600
     try:

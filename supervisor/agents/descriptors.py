@@ -1,7 +1,7 @@
-"""File descriptors: how many this process may have, what they are for, and what its children get.
+"""File descriptors: the limit of this process, the shares of it, and what its children get.
 
-Each agent, terminal and client holds some. So each kind has a share of the limit, and a part is nobody's:
-for what is opened and closed again (files, looks at /proc, the starts of processes), and for operators.
+Each agent, terminal and client holds some. So each kind has a share of the limit. The rest is a reserve for
+what is opened and closed again (files, /proc, starts of processes), and for operators.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 
 import attrs
 
-__all__ = ["Shares", "give_back", "limit", "raise_limit", "shares", "used"]
-
 FIXED: Final = 40
-"""What the server has open whatever it does: 22 are measured (journal, its readers, event loop, standard
-streams, listening sockets), and some room."""
+"""Descriptors that the server always has open.
+
+22 are measured (journal, its readers, event loop, standard streams, listening sockets); the rest is spare.
+"""
 
 SPARES: Final = 16
 """Held for operators, and let go of when one comes: a few connections, and what their requests open."""
@@ -52,7 +52,7 @@ UNLIMITED: Final = 65536
 
 @attrs.frozen
 class Shares:
-    """How many of each there may be. `limit` and `reserve` are in descriptors."""
+    """The share of each kind. `limit` and `reserve` are in descriptors."""
 
     limit: int
     agents: int
@@ -63,7 +63,7 @@ class Shares:
 
     @property
     def total(self) -> int:
-        """Descriptors that all of it takes."""
+        """Descriptors that all shares take together."""
         return (
             FIXED
             + self.reserve
@@ -75,7 +75,8 @@ class Shares:
 
 
 def shares(limit: int, connections: int | None = None) -> Shares:
-    """The shares of a limit. `connections` is what the operator wants, as far as others have room, too."""
+    """Divide a limit into shares. `connections` is the operator's wish, granted as far as the other kinds
+    have room."""
     reserve = SPARES + REFUSALS + TRANSIENT
     rest = max(0, limit - FIXED - reserve - OPERATORS)
     if connections is None:
@@ -95,13 +96,14 @@ def shares(limit: int, connections: int | None = None) -> Shares:
 
 
 def limit() -> int:
-    """How many this process may have now."""
+    """The soft limit of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
 def used() -> int | None:
-    """How many it has. Reads /proc; None without one, or without a descriptor for it."""
+    """The number of open descriptors, from /proc; None without /proc, or without a free descriptor to read
+    it."""
     try:
         return len(os.listdir("/proc/self/fd")) - 1  # noqa: PTH208 - names alone; one of them is this look
     except OSError:
@@ -112,9 +114,9 @@ _before: tuple[int, int] | None = None
 
 
 def raise_limit() -> None:
-    """Raise this process's soft limit to its hard one, where its children can be given theirs back.
+    """Raise this process's soft limit to its hard one, if its children can get the old limit back.
 
-    Programs that use select(2) must not get descriptors above 1023, and some close all that there could be.
+    Programs that use select(2) must not get descriptors above 1023, and some close every possible one.
     """
     global _before
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -128,10 +130,10 @@ def raise_limit() -> None:
 
 
 def give_back(pid: int) -> None:
-    """Give a child that was just started the limits of before. Its own children have them, too, then.
+    """Give a new child the limits from before `raise_limit`; its own children inherit them.
 
-    In its first moment it has those of this process: the spawner (spawning.py) is given them before it starts
-    anything, so that agents have them from the beginning.
+    In its first moment it has those of this process. So the spawner (spawning.py) gets them before it starts
+    anything, and agents have them from the beginning.
     """
     if _before is not None:
         try:

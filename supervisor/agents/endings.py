@@ -1,4 +1,4 @@
-"""How an agent's process ends, as values: the policy of its stop, the report of it, the exit status."""
+"""The end of an agent's process as values: stop policy, stop report, exit status."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from contextlib import suppress
 
 import attrs
 
-__all__ = ["ExitStatus", "StopPolicy", "StopReport", "StopStep", "TreeUsage"]
-
 STDIN_GRACE_SECONDS = 1.0
-"""From end of input to the first signal. Well-behaved agents leave within 0.2 s; one that is busy gets to
-save."""
+"""Seconds from end of input to the first signal.
+
+Well-behaved agents exit within 0.2 s; a busy one has time to save.
+"""
 
 TERM_GRACE_SECONDS = 0.5
-"""From SIGTERM to SIGKILL; with the grace above it keeps the promise that nothing is left two seconds
-later."""
+"""Seconds from SIGTERM to SIGKILL.
+
+Together with the grace above, no process is left two seconds after the stop.
+"""
 
 KILL_SECONDS = 2.0
 """How long killing is repeated for processes that fork faster than they are found or hang in the kernel."""
@@ -24,7 +26,7 @@ KILL_SECONDS = 2.0
 
 @attrs.frozen(kw_only=True)
 class StopPolicy:
-    """How long each step of ending a process may take, in seconds."""
+    """The seconds that each step of ending a process may take."""
 
     stdin_grace: float = STDIN_GRACE_SECONDS
     term_grace: float = TERM_GRACE_SECONDS
@@ -44,7 +46,7 @@ class StopStep(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class StopReport:
-    """How a process and its tree came to their end."""
+    """How a process and its tree ended."""
 
     step: StopStep
     outlived: int
@@ -56,7 +58,7 @@ class StopReport:
 
 @attrs.frozen(kw_only=True)
 class ExitStatus:
-    """How the agent's own process ended: with a code or by a signal."""
+    """How the agent's own process ended: with an exit code or by a signal."""
 
     code: int | None
     signal: int | None
@@ -64,7 +66,7 @@ class ExitStatus:
     """Seconds since the spawn."""
 
     def __str__(self) -> str:
-        """In words, for a person."""
+        """In words."""
         if self.signal is None:
             return f"exited with code {self.code} after {self.uptime:.1f} s"
         with suppress(ValueError):
@@ -74,7 +76,7 @@ class ExitStatus:
 
 @attrs.frozen(kw_only=True)
 class TreeUsage:
-    """What the agent and everything below it use."""
+    """The memory and CPU time of the agent and its descendants."""
 
     processes: int
     rss_bytes: int

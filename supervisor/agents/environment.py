@@ -1,7 +1,7 @@
-"""An agent's environment, composed from named inputs by one pure function.
+"""Composes an agent's environment from named inputs. Pure.
 
-Nothing reaches an agent because the server happened to have it: of the server's own variables only those
-needed to find programs, speak the user's language and get through proxies are passed on.
+Of the server's own variables an agent gets only those that it needs to find programs, speak the user's
+language and get through proxies.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from pathlib import Path
 from supervisor.agents.catalog import Descriptor, Kind, load_catalog
 from supervisor.agents.credential import Choice, choose_credential, file_secret_names, in_file_secrets
 from supervisor.switches import switched_on
-
-__all__ = ["MARKER", "base_environment", "compose_environment", "concerning", "needs_data_dir"]
 
 MARKER = "OSTLER_AGENT"
 """Variable that marks every process of one agent incarnation, so that strays can be found by it."""
@@ -33,13 +31,14 @@ PASSED_ON = frozenset(
 PASSED_ON_PREFIXES = ("LC_",)
 
 XDG_PREFIX = "XDG_"
-"""Passed on only to an agent that shares the user's home: elsewhere they would lead out of its data
-directory."""
+"""Passed only to an agent that uses the user's home: elsewhere they would lead out of its data directory."""
 
 RESERVED_PREFIXES = ("OSTLER_", "OH_")
 RESERVED = frozenset({"SESSION_API_KEY", "CLAUDECODE"})
-"""Never given to an agent, not even as a secret: the server's own, and the mark by which Claude Code refuses
-to nest."""
+"""Never given to an agent, not even as a secret.
+
+These are the server's own variables, and the one by which Claude Code refuses to nest.
+"""
 
 SANDBOX_DECLARATION = "OSTLER_SANDBOX"
 """Set to 1 by an operator whose machine exists for agents alone (a container, a virtual machine)."""
@@ -54,8 +53,10 @@ def base_environment(server_env: Mapping[str, str], *, isolated: bool) -> dict[s
 
 
 def needs_data_dir(descriptor: Descriptor, choice: Choice) -> bool:
-    """Whether the agent uses a credential that belongs into a data directory: one that it reads from a file,
-    or a key that it would write into the home of the person whose machine this is."""
+    """Whether the agent uses a credential that belongs in a data directory.
+
+    That is one that it reads from a file, or a key that it would write into the user's real home.
+    """
     files = {spec.name for spec in descriptor.file_secrets}
     return any(
         credential.name in files
@@ -78,12 +79,12 @@ def compose_environment(
 ) -> dict[str, str]:
     """The complete environment of an agent.
 
-    Later wins: what the server passes on, the descriptor's fixed variables, ``secrets`` (resolved values;
-    empty ones count as absent), the data directory, ``extra`` (the caller's own). Of the credentials only
-    those of ``choice`` are there; without it they are chosen as on a machine that holds no login. A base URL
-    is put where the agent looks for it. ``path`` are directories to search before the server's PATH (see
-    ``Launch.path``). ``catalog`` tells which credentials belong to other agents; the bundled one by default.
-    ``files`` are secrets that the caller hands over as files, besides the descriptor's.
+    Later wins: what the server passes on, the descriptor's fixed variables, `secrets` (resolved values;
+    empty ones count as absent), the data directory, `extra` (the caller's own). Of the credentials only
+    those of `choice` are there; without it they are chosen as on a machine that holds no login. A base URL
+    is put where the agent looks for it. `path` are directories to search before the server's PATH (see
+    `Launch.path`). `catalog` tells which credentials belong to other agents; the bundled one by default.
+    `files` are secrets that the caller hands over as files, besides the descriptor's.
 
     Raises ValueError where OSTLER_SANDBOX is not a boolean.
     """
@@ -119,7 +120,7 @@ def compose_environment(
 def concerning(
     descriptor: Descriptor, names: Iterable[str], catalog: Mapping[str, Descriptor] | None = None
 ) -> frozenset[str]:
-    """Those of the secrets of these names that the agent could be given, as a variable or as a file."""
+    """The secrets of these names that the agent could get, as a variable or as a file."""
     withheld = _withheld(descriptor, load_catalog() if catalog is None else catalog)
     files = {spec.name for spec in descriptor.file_secrets}
     return frozenset(
@@ -132,7 +133,7 @@ def _is_reserved(name: str) -> bool:
 
 
 def _withheld(descriptor: Descriptor, catalog: Mapping[str, Descriptor]) -> Collection[str]:
-    """Secrets that are not this agent's: read from files, or read by other agents only."""
+    """Secrets that this agent does not get: they are read from files, or only by other agents."""
     withheld = set(file_secret_names({**catalog, descriptor.key: descriptor}))
     if not descriptor.all_secrets:
         for other in catalog.values():

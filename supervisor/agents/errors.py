@@ -1,17 +1,15 @@
-"""Why an agent's program is not there to be run, or could not be started."""
+"""Errors of installing and starting an agent's program."""
 
 from __future__ import annotations
 
-__all__ = ["InstallError", "NodeMissing", "SpawnError"]
-
 
 class InstallError(Exception):
-    """The agent could not be installed; the message says why, for the person who asked for it."""
+    """The agent could not be installed. The message says why."""
 
 
 class NodeMissing(InstallError):
-    """No Node.js that is new enough was found; the message says what to install."""
+    """No sufficiently new Node.js was found. The message says what to install."""
 
 
 class SpawnError(Exception):
-    """The command could not be started; the message says which and why."""
+    """The command could not be started. The message says which one and why."""

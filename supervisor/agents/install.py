@@ -1,7 +1,7 @@
-"""Agents' programs: installed once, at a pinned version, into a directory of our own, and run directly.
+"""Installs agents' programs at a pinned version into a directory of Ostler, once, to run them directly.
 
-No launch goes through npx: that would cost two processes that do not pass signals on, and an install inside
-the time an agent has to start. What is installed is what the bundled lock file names, checked against its
+No start goes through npx: that would cost two processes that do not pass signals on, and an installation
+within the time that an agent has to start. npm installs what the bundled lock file names, and checks the
 hashes; install scripts do not run.
 """
 
@@ -26,23 +26,21 @@ import trio
 
 from supervisor.agents.catalog import CATALOG_DIR, Descriptor, NpmPackage
 from supervisor.agents.datadir import make_missing
+from supervisor.agents.endings import StopPolicy
 from supervisor.agents.environment import base_environment
 from supervisor.agents.errors import InstallError, SpawnError
 from supervisor.agents.node import find_node, find_npm
 from supervisor.agents.pipes import LineTail
-from supervisor.agents.process import StopPolicy, spawn
+from supervisor.agents.process import spawn
 from supervisor.patience import PathTimeout, in_time
 from supervisor.version import __version__
-
-__all__ = ["Launch", "ensure_installed", "resolve_launch", "starts_pinned"]
 
 T = TypeVar("T")
 
 LOCKS_DIR = CATALOG_DIR / "locks"
 
 CLEAN_UP_SECONDS = 60.0
-"""What another installer of the same agent may take to clean up after its deadline: it is waited for so much
-longer."""
+"""Seconds that another installer of the same agent may take to clean up after its deadline."""
 
 LOCK_POLL_SECONDS = 0.25
 """Between two tries for the lock of another process: the kernel tells nobody when it is free."""
@@ -78,8 +76,10 @@ NPM_SETTINGS = frozenset(
         "userconfig",
     )
 )
-"""The ``npm_config_*`` variables that say where packages come from. Others, which ``npm run`` sets by the
-dozen, would make the install depend on how the server was started."""
+"""The `npm_config_*` variables that say where packages come from.
+
+Others, which `npm run` sets by the dozen, would make the installation depend on how the server was started.
+"""
 
 MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}
 """npm's names of processors."""
@@ -107,9 +107,9 @@ class Launch:
 
 
 def starts_pinned(descriptor: Descriptor, command: Sequence[str]) -> bool:
-    """Whether ``command`` asks for what Ostler installs: the descriptor's command, npx options aside.
+    """Whether `command` means the agent that Ostler installs: the descriptor's command, npx options aside.
 
-    Another version, or none, is another command: it is the user's and is run as it is.
+    A command with another version, or none, is the user's own and runs as it is.
     """
     if not command:
         return True
@@ -134,9 +134,9 @@ async def resolve_launch(
     seconds: float,
     server_env: Mapping[str, str] | None = None,
 ) -> Launch:
-    """How to start ``command`` (empty: the descriptor's own) followed by ``args``; may install.
+    """Return how to start `command` (empty: the descriptor's default) with `args`; may install.
 
-    Raises and waits like ``ensure_installed``.
+    Raises and waits like `ensure_installed`.
     """
     if not starts_pinned(descriptor, command):
         return Launch(argv=(*command, *args))
@@ -154,18 +154,23 @@ async def ensure_installed(
     seconds: float,
     server_env: Mapping[str, str] | None = None,
 ) -> Launch:
-    """How to start the agent, after installing it below ``prefix`` unless it is there already.
+    """Install the agent below `prefix` unless it is installed, and return how to start it.
 
-    ``progress`` is told in a sentence what is going on, when it takes long; ``seconds`` bounds one run of
-    npm. ``server_env`` (the process's own by default) gives PATH, proxies and npm's settings. One installer
-    works on an agent at a time, in this process and among others; who waits for it uses its result.
-    Cancellation ends npm and all it started and leaves nothing. Raises InstallError, also as NodeMissing.
+    `progress`: called with a sentence when a step takes long. `seconds`: the limit of one run of npm.
+    `server_env` (default: this process's) gives PATH, proxies and npm's settings.
+
+    One installer works on an agent at a time, in this process and among others; those that wait use its
+    result.
+
+    Raises InstallError, also as NodeMissing.
+
+    Cancellation ends npm and every process that it started, and leaves no files.
     """
     if descriptor.module is not None:
         # -P: the workspace, in which it starts, must not be searched for the module.
         return Launch(argv=(sys.executable, "-P", "-m", descriptor.module), version=__version__)
     if descriptor.npm is None:
-        raise InstallError(f"{descriptor.name} has no program of its own: give the command to run")
+        raise InstallError(f"{descriptor.name} has no default command; set acp_command")
     env = os.environ if server_env is None else server_env
     package = descriptor.npm
     node = None if package.entry is None else await find_node(package.min_node, env)
@@ -178,10 +183,13 @@ async def ensure_installed(
                 if not await _in_thread((directory / DONE_FILE).is_file):
                     await _install(descriptor, package, directory, lock_files, env, progress, seconds)
         except OSError as error:
-            raise InstallError(f"{descriptor.name} cannot be installed below {prefix}: {error}") from error
+            raise InstallError(f"cannot install {descriptor.name} below {prefix}: {error}") from error
     program = await _in_thread(_program, package, directory)
     if program is None:
-        raise InstallError(f"{directory} lacks {descriptor.name}'s program: remove it to install again")
+        raise InstallError(
+            f"the program of {descriptor.name} is missing in {directory}; "
+            "remove the directory to install it again"
+        )
     path = (str(directory / "node_modules" / ".bin"),) if package.bin_on_path else ()
     if node is None:
         return Launch(argv=(str(program), *descriptor.args), version=package.version, path=path)
@@ -194,9 +202,12 @@ async def ensure_installed(
 async def _in_thread(
     work: Callable[..., T], *args: object, wasted: Callable[[T], object] = lambda _: None
 ) -> T:
-    """In a thread, which cancelling leaves behind. Raises InstallError when it takes DISK_SECONDS."""
+    """Run work in a thread; cancellation abandons it.
+
+    Raises InstallError after DISK_SECONDS.
+    """
     task = functools.partial(work, *args)
-    what = "to look after installed agents"
+    what = "to read and write the directory of installed agents"
     try:
         return await in_time(task, what, limiter=DISK, seconds=DISK_SECONDS, wasted=wasted)
     except PathTimeout as error:
@@ -208,7 +219,9 @@ def _read_lock_files(descriptor: Descriptor) -> dict[str, bytes]:
     try:
         return {name: (directory / name).read_bytes() for name in ("package.json", "package-lock.json")}
     except OSError as error:
-        raise InstallError(f"Ostler lacks its lock file for {descriptor.name}: {error}") from error
+        raise InstallError(
+            f"cannot read the lock file of {descriptor.name}; install Ostler again: {error}"
+        ) from error
 
 
 def _digest(lock_files: Mapping[str, bytes]) -> str:
@@ -216,7 +229,7 @@ def _digest(lock_files: Mapping[str, bytes]) -> str:
 
 
 def platform_name() -> str:
-    """This machine as the ``native`` tables name it, e.g. ``linux-x64-musl``."""
+    """The name of this platform in the `native` tables, e.g. `linux-x64-musl`."""
     machine = platform.machine().lower()
     name = f"{sys.platform}-{MACHINES.get(machine, machine)}"
     if name == "linux-x64" and " avx2 " not in _cpu_flags():
@@ -242,7 +255,7 @@ def _has_glibc() -> bool:
 
 
 def _check_platform(descriptor: Descriptor, package: NpmPackage, lock_files: Mapping[str, bytes]) -> None:
-    """Refuse before half a gigabyte has been fetched for a machine that it is not for."""
+    """Refuse an unsupported platform before half a gigabyte is downloaded."""
     if package.entry is not None:
         return
     locked = json.loads(lock_files["package-lock.json"])["packages"]
@@ -250,8 +263,8 @@ def _check_platform(descriptor: Descriptor, package: NpmPackage, lock_files: Map
         if any(name and candidate.startswith(f"{name}/") for name in locked):
             return
     raise InstallError(
-        f"the pinned {descriptor.name} {package.version} has no program for {platform_name()}: "
-        "install it yourself and give its command"
+        f"the pinned {descriptor.name} {package.version} has no program for {platform_name()}; "
+        "install it yourself and set acp_command"
     )
 
 
@@ -264,8 +277,10 @@ def _program(package: NpmPackage, directory: Path) -> Path | None:
 async def _exclusive(
     directory: Path, descriptor: Descriptor, progress: Callable[[str], None], seconds: float
 ) -> AsyncIterator[None]:
-    """Be the only installer in ``directory``, here and among processes; the kernel frees a dead one's lock.
-    Waits for another that may take ``seconds``."""
+    """Be the only installer in `directory`, here and among processes; the kernel frees a dead one's lock.
+
+    Waits for another one, which may take `seconds`.
+    """
     await _in_thread(functools.partial(make_missing, directory))
     try:
         locks = _locks.get()
@@ -287,7 +302,9 @@ async def _exclusive(
         finally:
             lock.release()
     if waiting.cancelled_caught:
-        raise InstallError(f"another installation of {descriptor.name} does not end")
+        raise InstallError(
+            f"another process has been installing {descriptor.name} for too long; wait for it, or end it"
+        )
 
 
 def _open_lock(path: Path) -> int:
@@ -303,7 +320,7 @@ async def _wait_for_flock(file: int, descriptor: Descriptor, progress: Callable[
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not told:
-                progress(f"Waiting for another Ostler that is installing {descriptor.name}")
+                progress(f"Waiting for another process that is installing {descriptor.name}")
                 told = True
             await trio.sleep(LOCK_POLL_SECONDS)
         else:
@@ -335,7 +352,7 @@ async def _install(
 
 
 def _stage(directory: Path, lock_files: Mapping[str, bytes]) -> Path:
-    """A fresh directory beside the final one; what installers that were killed left there is removed."""
+    """Make a fresh directory beside the final one, and remove those that killed installers left."""
     for stale in directory.parent.glob(f"{STAGING_PREFIX}*"):
         shutil.rmtree(stale, ignore_errors=True)
     staging = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=directory.parent))
@@ -357,7 +374,7 @@ async def _run_npm(
                     output.feed(bytes(data))
                 status = await process.wait()
         except SpawnError as error:
-            raise InstallError(f"{descriptor.name} cannot be installed: {error}") from error
+            raise InstallError(f"cannot install {descriptor.name}: {error}") from error
         if status.code == 0:
             return
     ending = f"did not end in {seconds:g} s" if deadline.cancelled_caught else str(status)
@@ -379,7 +396,7 @@ def _npm_env(npm: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
 def _publish(descriptor: Descriptor, package: NpmPackage, staging: Path, directory: Path) -> None:
     program = _program(package, staging)
     if program is None:
-        raise InstallError(f"npm installed {descriptor.name} {package.version} without its program")
+        raise InstallError(f"npm installed {descriptor.name} {package.version}, but its program is missing")
     if package.native:
         program.chmod(program.stat().st_mode | 0o111)
     done = {"key": descriptor.key, "package": package.package, "version": package.version}

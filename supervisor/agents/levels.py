@@ -1,4 +1,4 @@
-"""How strongly agents are contained: the levels, what each needs, and which one can be had here."""
+"""Containment levels: what each requires, and which one is available here."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from typing import Final
 
 from supervisor.agents import cgroup
 
-__all__ = ["Level", "LevelUnavailable", "choose", "in_cgroup", "in_namespace", "obstacle", "parse"]
-
 
 class Level(enum.StrEnum):
-    """What keeps the processes of agents together, from the weakest to the strongest."""
+    """What contains the processes of agents, from the weakest to the strongest."""
 
     TREE = "tree"
     """Sessions, walks through /proc, tags. When the server is killed, the next start ends what it left."""
@@ -31,8 +29,11 @@ class Level(enum.StrEnum):
 
 
 AUTO: Final = "auto"
-"""`warden` where there is one, else `tree`. The others are had only when they are asked for: a group must
-have been delegated, and a namespace changes what the agent sees."""
+"""`warden` if there is one, else `tree`.
+
+The other levels are used only on demand: a cgroup must be delegated, and a namespace changes what the agent
+sees.
+"""
 
 PROBE_SECONDS: Final = 10.0
 """For one trial of the programs that make a namespace; they need a few milliseconds."""
@@ -43,19 +44,19 @@ class LevelUnavailable(Exception):
 
 
 def parse(text: str | None) -> Level | None:
-    """The level that a person demands; None for `auto` or nothing. Raises ValueError."""
+    """The level that the operator demands; None for `auto` or nothing. Raises ValueError."""
     if not text or text == AUTO:
         return None
     try:
         return Level(text)
     except ValueError:
-        raise ValueError(f"{text!r} is none of {', '.join([AUTO, *Level])}") from None
+        raise ValueError(f"{text!r} is not one of {', '.join([AUTO, *Level])}") from None
 
 
 def choose(demanded: Level | None, *, warden: bool) -> Level:
-    """The level to use; `warden` says whether the server has one. Raises LevelUnavailable.
+    """Choose the level. `warden`: whether the server has one.
 
-    Blocks for the time of a probe (see `obstacle`).
+    Blocks for the time of a probe (see `obstacle`). Raises LevelUnavailable.
     """
     if demanded is None:
         return Level.WARDEN if warden else Level.TREE
@@ -84,7 +85,7 @@ def obstacle(level: Level, *, warden: bool) -> str | None:
 def _try_namespace() -> str | None:
     missing = [name for name in ("unshare", "setpriv", "sh") if shutil.which(name) is None]
     if missing:
-        return f"the program {missing[0]} is not there"
+        return f"the program {missing[0]} is not installed"
     try:
         trial = subprocess.run(
             in_namespace(["true"]),
@@ -112,10 +113,10 @@ NAMESPACE: Final = (
 
 
 def in_namespace(argv: Sequence[str]) -> list[str]:
-    """The command that runs `argv` in a PID namespace. Its end by signal n is told as status 128 + n."""
+    """The command that runs `argv` in a PID namespace. An end by signal n has status 128 + n."""
     return [*NAMESPACE, *argv]
 
 
 def in_cgroup(argv: Sequence[str], group: Path) -> list[str]:
-    """The command that enters the group and becomes `argv`, so that nothing is forked outside of it."""
+    """The command that enters the cgroup and becomes `argv`, so that nothing is forked outside of it."""
     return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / cgroup.PROCESSES_FILE), *argv]

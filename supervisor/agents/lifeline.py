@@ -12,14 +12,12 @@ from typing import Final
 
 from supervisor.agents import warden
 
-__all__ = ["NO_WARDEN_VARIABLE", "Lifeline", "WardenGone", "become_warden", "warden_possible"]
-
 NO_WARDEN_VARIABLE: Final = "OSTLER_NO_WARDEN"
 """A switch (supervisor/switches.py). On: the server runs without a warden."""
 
 WARDEN_NAME: Final = "ostler-warden"
 SERVER_NAME: Final = "ostler"
-"""How the two are told apart in lists of processes (their command lines are the same)."""
+"""Names that distinguish the two in process lists (their command lines are the same)."""
 
 
 class WardenGone(Exception):
@@ -27,24 +25,25 @@ class WardenGone(Exception):
 
 
 def warden_possible() -> bool:
-    """Whether this system has what a warden needs: Linux with /proc."""
+    """Whether this system supports a warden: Linux with /proc."""
     return sys.platform == "linux" and Path("/proc/self/stat").exists()
 
 
 def become_warden(restarts: int | None = None, drain: float | None = None) -> Lifeline:
-    """Turn this process, single-threaded still, into the warden of servers, and return in each of them.
+    """Turn this process, which is still single-threaded, into the warden of servers, and return in each
+    server.
 
-    What this process has in memory, the server has. The warden does not return: it exits with the status of
-    its last server. `restarts` and `drain` are the operator's unless they are given (warden.py).
+    The server has everything that this process has in memory. The warden does not return: it exits with the
+    status of its last server. `restarts` and `drain` are the operator's settings unless given (warden.py).
+    From here on the server gets SIGTERM when the warden ends (`Lifeline.gone` tells it from another SIGTERM).
 
-    Raises OSError in this process when it cannot be a warden, WardenGone in a server whose warden has ended
-    meanwhile. From here on the server is sent SIGTERM when the warden ends (`Lifeline.gone` tells it from
-    another one).
+    Raises OSError in this process if it cannot be a warden, WardenGone in a server whose warden has ended
+    meanwhile.
     """
     from supervisor.agents.prctl import be_subreaper, name_process, signal_at_parents_death
 
     if not be_subreaper():
-        raise OSError("this system hands orphans to nobody but its first process")
+        raise OSError("this system has no subreaper: orphans go to PID 1")
     sys.stdout.flush()
     sys.stderr.flush()
     name_process(WARDEN_NAME)
@@ -64,7 +63,7 @@ def become_warden(restarts: int | None = None, drain: float | None = None) -> Li
 
 
 class Lifeline:
-    """A server's bond with its warden. Owns the channel to it; the listening sockets go to who takes them."""
+    """A server's link to its warden. Owns the channel to it; the listening sockets belong to their taker."""
 
     def __init__(self, parent: int, channel: socket.socket, listening: Sequence[socket.socket]) -> None:
         self._parent = parent
@@ -73,22 +72,23 @@ class Lifeline:
 
     @property
     def gone(self) -> bool:
-        """Whether the warden has ended: nobody sees any more to what this server leaves."""
+        """Whether the warden has ended, so that nobody ends what this server leaves."""
         return os.getppid() != self._parent
 
     def listening(self) -> list[socket.socket]:
-        """The sockets of the server before, for the caller to own; empty the first time."""
+        """The sockets of the previous server, for the caller to own; empty the first time."""
         sockets, self._listening = self._listening, []
         for sock in sockets:
             sock.setblocking(False)
         return sockets
 
     def serving(self, sockets: Sequence[socket.socket]) -> None:
-        """Tell the warden that we serve on these sockets, and let it have them for a server after us."""
+        """Tell the warden that this server serves on these sockets, and hand it copies for the next
+        server."""
         self._tell(warden.SERVING, [sock.fileno() for sock in sockets])
 
     def closing(self) -> None:
-        """Tell the warden that we were told to stop: it lets go of the port and starts nobody after us."""
+        """Tell the warden that this server was told to stop: it closes the port and restarts nothing."""
         self._tell(warden.CLOSING)
 
     def _tell(self, word: bytes, descriptors: Sequence[int] = ()) -> None:

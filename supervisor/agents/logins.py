@@ -1,4 +1,4 @@
-"""The logins that providers' own tools left on this machine. All of it blocks, except what is async."""
+"""Finds the logins that providers' own tools left on this machine. Blocking, except what is async."""
 
 from __future__ import annotations
 
@@ -15,38 +15,40 @@ from supervisor.agents.catalog import Descriptor, Selected
 from supervisor.agents.credential import Found, held_in, member_of, members, tokens_in
 from supervisor.patience import KeyedLimiters, PathTimeout, in_time, read_regular
 
-__all__ = ["Logins", "find_logins"]
-
 MAX_FILE_BYTES: Final = 1 << 20
 """Of a file that is looked into: logins take a few kilobytes."""
 
 LOOKING: Final = KeyedLimiters(2)
-"""Threads that look into the same files at a time: an agent whose own hang must not use up those of
-others."""
+"""Threads that may look into the same files at the same time.
+
+An agent whose own files hang must not use up the threads of others.
+"""
 
 log = structlog.get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)
 class Logins:
-    """What was found, and the values inside that must show nowhere."""
+    """The logins that were found, and the values in them that must never be shown."""
 
     found: tuple[Found, ...] = ()
     tokens: frozenset[str] = attrs.field(default=frozenset(), repr=False)
 
 
 async def find_logins(descriptor: Descriptor, env: Mapping[str, str]) -> Logins:
-    """Look where the agent would with ``env``, its composed environment.
+    """Look for logins where the agent would, with `env`, its composed environment.
 
-    A file that cannot be read holds nothing, nor does any while one of them does not answer (in
-    PATH_SECONDS). In a thread, which cancelling leaves behind.
+    A file that cannot be read counts as empty. If one file does not answer within PATH_SECONDS, all count as
+    empty.
+
+    Runs in a thread; cancellation abandons it.
     """
     try:
         work = partial(_find, descriptor, env)
         places = {str(_place(source.files, env)) for source in descriptor.credentials}
         return await in_time(work, "to look for logins", limiter=LOOKING.of("\0".join(sorted(places))))
     except PathTimeout as error:
-        log.warning("logins cannot be looked for", agent=descriptor.key, error=str(error))
+        log.warning("cannot look for logins", agent=descriptor.key, error=str(error))
         return Logins()
 
 
@@ -68,7 +70,8 @@ def _find(descriptor: Descriptor, env: Mapping[str, str]) -> Logins:
 
 
 def _place(files: tuple[str, ...], env: Mapping[str, str]) -> Path | None:
-    """The first whose variable is set: an agent whose home was moved does not look into the other one."""
+    """The first place whose variable is set: an agent whose home was moved does not look into the other
+    one."""
     for file in files:
         path = _expand(file, env)
         if path is not None:
@@ -77,7 +80,7 @@ def _place(files: tuple[str, ...], env: Mapping[str, str]) -> Path | None:
 
 
 def _expand(file: str, env: Mapping[str, str]) -> Path | None:
-    """The path with its leading ``$NAME`` replaced; None when that variable is not set."""
+    """The path with its leading `$NAME` replaced; None if that variable is not set."""
     if not file.startswith("$"):
         return Path(file)
     name, slash, rest = file[1:].partition("/")

@@ -1,4 +1,4 @@
-"""What tells the processes of one agent from all others, and what no agent may take for its own."""
+"""What identifies the processes of one agent, and which processes it can never own."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from supervisor.agents.process_tag import Tag
 from supervisor.agents.spawner_link import Spawner
 from supervisor.agents.tree import Bounds, ProcessEntry, ProcessId
 
-__all__ = ["SCANNING", "Mark", "Snapshot", "live_marks", "take_snapshot"]
-
 SCANNING: Final = trio.CapacityLimiter(2)
 """Threads that read /proc at a time."""
 
@@ -30,7 +28,7 @@ _live: trio.lowlevel.RunVar[set[Mark]] = trio.lowlevel.RunVar("marks")
 
 
 def live_marks() -> set[Mark]:
-    """The marks of the agents that live or start in this run."""
+    """The marks of the agents of this run that live or start."""
     try:
         return _live.get()
     except LookupError:
@@ -41,7 +39,7 @@ def live_marks() -> set[Mark]:
 
 @attrs.define(eq=False)
 class Mark:
-    """What tells the processes of one agent from all others. `tag` is 0 where there are no tags."""
+    """Identifies the processes of one agent. `tag` is 0 where there are no tags."""
 
     tag: Tag = 0
     variable: str = attrs.field(factory=lambda: uuid.uuid4().hex)
@@ -51,20 +49,22 @@ class Mark:
     spawner: Spawner | None = None
     """Starts its processes; None where threads of the server do."""
     owned: set[ProcessId] = attrs.field(factory=set)
-    """Children of the server that somebody waits for, the leader among them: they are not to be reaped behind
-    his back, and no other agent's tree has them."""
+    """Children of the server that a task waits for, including the leader.
+
+    Nobody else may reap them, and no other agent's tree contains them.
+    """
     starting: int = 0
     """Starts under way: a child that carries the mark may be one that is about to be owned."""
     starts: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(STARTS_AT_ONCE))
 
     def own(self, pid: int) -> ProcessId:
-        """This child of the server is waited for."""
+        """Note that a task waits for this child of the server."""
         process = tree.identify(pid)
         self.owned.add(process)
         return process
 
     def disown(self, process: ProcessId) -> None:
-        """It has been reaped, or nobody waits for it any more."""
+        """Note that it has been reaped, or that no task waits for it any more."""
         self.owned.discard(process)
 
     def command(self, argv: Sequence[str]) -> list[str]:
@@ -74,13 +74,13 @@ class Mark:
         return levels.in_namespace(argv) if self.level is Level.PIDNS else list(argv)
 
     def of(self, seen: Snapshot) -> set[int]:
-        """The pids of the processes seen that carry it."""
+        """The PIDs of the processes in the snapshot that carry the mark."""
         if self.tag:
             return {pid for pid, number in seen.tags.items() if number == self.tag}
         return tree.marked(MARKER, self.variable, seen.table)
 
     def bounds(self) -> Bounds:
-        """What the tree of this agent cannot hold, but for the server and what is above it (`rooted`)."""
+        """The bounds of this agent's tree, without the server and its ancestors (`rooted`)."""
         trunk = self.spawner.pids() if self.spawner is not None else ()
         others = (mark.owned for mark in live_marks() if mark is not self)
         return Bounds(
@@ -89,20 +89,22 @@ class Mark:
 
 
 class Snapshot:
-    """The processes of the machine at one moment: a hundred agents are looked for in one of these, not in a
-    hundred. Made in a thread: it reads all of /proc."""
+    """The processes of the machine at one moment.
+
+    One snapshot serves for a hundred agents. Made in a thread: it reads all of /proc.
+    """
 
     def __init__(self) -> None:
         self.table: Mapping[int, ProcessEntry] = tree.process_table()
 
     @cached_property
     def tags(self) -> Mapping[int, Tag]:
-        """The tags of those that have one, by pid. Reads /proc when first asked for."""
+        """The tags by PID. Reads /proc on first use."""
         return {pid: number for pid in self.table if (number := process_tag.read_tag(pid))}
 
 
 async def take_snapshot() -> Snapshot:
-    """Look at all processes, in a thread, which cancelling waits for (tens of microseconds per process)."""
+    """Take a snapshot in a thread (tens of microseconds per process); cancellation waits for it."""
 
     def take() -> Snapshot:
         seen = Snapshot()

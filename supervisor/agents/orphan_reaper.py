@@ -1,7 +1,7 @@
-"""Reaping orphans at the start: what an earlier server of the same state directory left is ended first.
+"""Ends the processes that an earlier server of the same state directory left, before the next one starts.
 
-That takes both the server and its warden to have been killed at once, or a server without a warden. Whoever
-reaps must hold the lock of the state directory, so that no other server uses it.
+There are such processes when server and warden were killed at once, or when a server ran without a warden.
+The caller must hold the lock of the state directory, so that no other server uses it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from supervisor.agents import cgroup, process_tag, tree
 from supervisor.agents.environment import MARKER
 from supervisor.agents.tree import Bounds, ProcessEntry
 
-__all__ = ["marker_prefix", "members", "reap_orphans"]
-
 REAP_SECONDS: Final = 5.0
 """How long killing is repeated. Only what hangs in the kernel or is not ours to kill is left by then."""
 
@@ -25,14 +23,14 @@ POLL_SECONDS: Final = 0.02
 
 
 def marker_prefix(instance: int) -> str:
-    """How the marker variable of every agent of this state directory begins."""
+    """The prefix of the marker variable of every agent of this state directory."""
     return f"{instance:010x}-"
 
 
 def members(instance: int) -> dict[int, ProcessEntry]:
-    """The living processes of agents of this state directory, with what is below them, by pid.
+    """The living processes of agents of this state directory, with their descendants, by PID.
 
-    Without ourselves and those that we descend from.
+    Without this process and its ancestors.
     """
     table = tree.process_table()
     wanted = f"{MARKER}={marker_prefix(instance)}".encode()
@@ -52,10 +50,7 @@ def members(instance: int) -> dict[int, ProcessEntry]:
 
 
 def reap_orphans(instance: int) -> tuple[int, list[int]]:
-    """Kill them until none is left; how many there were, and the pids that could not be killed.
-
-    Blocks: some ten milliseconds when there is nothing to do, REAP_SECONDS at most.
-    """
+    """Kill them until none is left. Returns their number, and the PIDs that could not be killed."""
     bounds = Bounds().rooted()
     group = cgroup.own_group()
     groups = cgroup.leftovers(group, instance) if group is not None else []

@@ -1,5 +1,4 @@
-"""The reading ends of an agent's pipes: one that ends with the agent, and a bounded memory of what it
-said."""
+"""The reading ends of an agent's pipes: one ends with the agent, one keeps a bounded tail."""
 
 from __future__ import annotations
 
@@ -9,15 +8,17 @@ from collections import deque
 
 import trio
 
-__all__ = ["DRAIN_AFTER_EXIT_SECONDS", "AgentPipe", "LineTail"]
-
 DRAIN_AFTER_EXIT_SECONDS = 0.25
-"""How long, in all, a reader waits for more after the agent's exit: what it wrote is in the pipe already, and
-a grandchild that holds the other end open may never close it."""
+"""Seconds that a reader waits in all after the agent's exit.
+
+The agent's output is in the pipe already, and a grandchild that holds the other end open may never close it.
+"""
 
 DRAIN_AFTER_EXIT_BYTES = 1024 * 1024
-"""How much is read after the agent's exit: the largest pipe an unprivileged process can have, so that nothing
-the agent wrote is lost while a grandchild that floods the pipe is not listened to for ever."""
+"""Bytes that are read after the agent's exit: the size of the largest unprivileged pipe.
+
+So nothing that the agent wrote is lost, and a grandchild that floods the pipe is not read for ever.
+"""
 
 RECEIVE_BYTES = 65536
 """Default size of one read: the usual capacity of a pipe."""
@@ -25,15 +26,15 @@ RECEIVE_BYTES = 65536
 TAIL_LINES = 200
 TAIL_BYTES = 64 * 1024
 TAIL_LINE_BYTES = 4096
-"""What is remembered of standard error: enough for a stack trace of any runtime, little enough for every
+"""The bytes of standard error that are kept: enough for a stack trace of any runtime, small enough for every
 agent."""
 
 
 class AgentPipe(trio.abc.ReceiveStream):
-    """The reading end of a pipe written by an agent; it ends soon after the agent, whoever else holds it
+    """The reading end of an agent's pipe; it ends soon after the agent, even if another process holds it
     open.
 
-    Owns the file descriptor it is given. One task reads at a time.
+    Owns its file descriptor. One task reads at a time.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -44,7 +45,8 @@ class AgentPipe(trio.abc.ReceiveStream):
         self._waiting: trio.CancelScope | None = None
 
     def writer_exited(self) -> None:
-        """From now on wait and read only so much more (see the constants of this module)."""
+        """Note the writer's exit: from now on waiting and reading are limited (see the constants of this
+        module)."""
         self._exited_at = trio.current_time()
         self._patience = DRAIN_AFTER_EXIT_SECONDS
         self._left = DRAIN_AFTER_EXIT_BYTES
@@ -52,7 +54,7 @@ class AgentPipe(trio.abc.ReceiveStream):
             self._waiting.deadline = self._exited_at + self._patience
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """The next bytes, or ``b""`` at the end. Cancellation loses nothing.
+        """Return the next bytes, or `b""` at the end. Cancellation loses nothing.
 
         Raises trio.ClosedResourceError once closed, trio.BusyResourceError for a second reader.
         """
@@ -67,7 +69,7 @@ class AgentPipe(trio.abc.ReceiveStream):
         return data
 
     async def aclose(self) -> None:
-        """Close the descriptor; a reader is woken with trio.ClosedResourceError."""
+        """Close the descriptor; a waiting reader gets trio.ClosedResourceError."""
         await self._stream.aclose()
 
     async def _receive_patiently(self, size: int) -> bytes:
@@ -82,7 +84,7 @@ class AgentPipe(trio.abc.ReceiveStream):
         return self._receive_now(size)
 
     def _receive_now(self, size: int) -> bytes:
-        """What is in the pipe already: on a busy machine patience may run out before it has been read."""
+        """Read what is in the pipe already: on a busy machine the time may be over before that was read."""
         if self._left <= 0:
             return b""
         descriptor = self._stream.fileno()
@@ -104,9 +106,9 @@ class LineTail:
         """The line that has not ended yet, cut to TAIL_LINE_BYTES."""
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes; nothing is assumed about where they were cut."""
+        """Feed the next bytes, cut anywhere."""
         if data.count(b"\n") > TAIL_LINES:
-            # Only what will still be remembered is looked at: a piece may hold thirty thousand lines.
+            # Only what will be kept is examined: a piece may hold thirty thousand lines.
             _, *lines = data.rsplit(b"\n", TAIL_LINES + 1)
             self._open, data = b"", b"\n".join(lines)
         first, *more = data.split(b"\n")
@@ -116,8 +118,8 @@ class LineTail:
             self._extend(part)
 
     def lines(self) -> list[str]:
-        """The remembered lines, oldest first, undecodable bytes replaced, an unfinished last line
-        included."""
+        """The kept lines, oldest first, with undecodable bytes replaced, including an unfinished last
+        line."""
         kept = [*self._lines, self._open] if self._open else list(self._lines)
         return [line.decode("utf-8", "replace").rstrip("\r") for line in kept]
 

@@ -1,6 +1,6 @@
-"""What a process can tell the kernel about itself: who gets its orphans, what happens when its parent dies.
+"""Calls of prctl(2) for this process: adopt orphans, die with the parent, hide the memory.
 
-Linux only (prctl(2)); elsewhere everything here says that it cannot be had.
+Linux only; elsewhere every function here reports that the call is unavailable.
 """
 
 from __future__ import annotations
@@ -41,41 +41,41 @@ def attachable() -> bool:
 
 
 def be_subreaper(wanted: bool = True) -> bool:
-    """Become the process that orphans below are handed to; says whether that worked.
+    """Become the subreaper: orphans below this process are handed to it. Returns whether that worked.
 
-    Holds over exec; children do not inherit it.
+    It holds over exec; children do not inherit it.
     """
     return _prctl(PR_SET_CHILD_SUBREAPER, int(wanted))
 
 
 def is_subreaper() -> bool:
-    """Whether orphans below are handed to this process."""
+    """Whether this process is a subreaper."""
     answer = ctypes.c_int(0)
     return _prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(answer)) and bool(answer.value)
 
 
 def signal_at_parents_death(number: int) -> bool:
-    """Ask for the signal at the end of the thread that started this process; says whether that worked.
+    """Ask the kernel for a signal when the thread that started this process ends. Returns whether that
+    worked.
 
-    Whoever calls it compares `os.getppid()` afterwards: the parent may have died before.
+    The caller compares `os.getppid()` afterwards: the parent may have died before.
     """
     return _prctl(PR_SET_PDEATHSIG, number)
 
 
 def hide_from_peers() -> bool:
-    """Keep this process's environment and memory from other processes of the same user; says whether that
-    worked.
+    """Hide this process's environment and memory from other processes of the same user.
 
-    The files in /proc that tell of them are root's from then on, no debugger of the user attaches to it, and
-    it leaves no core dump. Who has opened them before reads on. It ends with an exec, since what is executed
-    begins with a memory of its own that is not hidden; what is forked is hidden from its first moment on, and
-    nobody can have opened its memory before.
+    Returns whether that worked. From then on its files in /proc belong to root, no debugger of the user
+    attaches to it, and it leaves no core dump. A process that has opened the files before reads on. An exec
+    ends it, since the new program's memory is not hidden. A forked child is hidden from its first moment on,
+    and nobody can have opened its memory before.
     """
     return _prctl(PR_SET_DUMPABLE, 0)
 
 
 def name_process(name: str) -> bool:
-    """What the main thread is called in lists of processes, 15 bytes at most; says whether that worked."""
+    """Name the main thread in process lists, at most 15 bytes. Returns whether that worked."""
     return _prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()))
 
 

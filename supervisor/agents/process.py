@@ -1,9 +1,8 @@
-"""An agent's process: spawned, watched, and ended with everything it started.
+"""An agent's process: spawned, watched, and ended with every process that it started.
 
-What starts it is not this process (see spawning.py), but the kernel hands it to this one before its program
-runs. Exit is learned from a pidfd, never from end of file, as a grandchild may hold the pipes. The dead
-leader stays unreaped until the block is left, so that its number cannot be given to a stranger while its
-session is swept.
+The spawner starts it (see spawning.py), but the kernel hands it to this process before its program runs. Its
+exit comes from a pidfd, never from end of file, since a grandchild may hold the pipes. The dead leader stays
+unreaped until the block is left, so that its PID cannot go to a stranger while its session is reaped.
 """
 
 from __future__ import annotations
@@ -30,27 +29,16 @@ from supervisor.agents.spawning import SPAWN_SECONDS, Child, Request, StartTimeo
 from supervisor.agents.tree import ProcessEntry, ProcessId, belonging, kill_tree, living, reap
 from supervisor.fairness import share
 
-__all__ = [
-    "AgentProcess",
-    "ExitStatus",
-    "SpawnError",
-    "StopPolicy",
-    "StopReport",
-    "StopStep",
-    "TreeUsage",
-    "spawn",
-]
-
 POLL_SECONDS = 0.02
-"""Between two looks at processes that are being ended: other than the leader they are not ours to wait
-for."""
+"""Seconds between two checks of processes that are being ended: only the leader is a child of this
+process."""
 
 NAMESPACE_SIGNALLED = 128
 """From a PID namespace, an end by signal n comes as this status plus n (`levels.in_namespace`)."""
 
 
 class AgentProcess:
-    """A running agent; made by ``spawn``, which owns it."""
+    """A running agent; made by `spawn`, which owns it."""
 
     def __init__(
         self,
@@ -93,7 +81,7 @@ class AgentProcess:
         return self._tail.lines()
 
     async def wait(self) -> ExitStatus:
-        """Its exit status, once it has ended. Cancellation only stops the waiting."""
+        """Wait for its exit status. Cancellation only stops the wait."""
         await self.exited.wait()
         assert self._status is not None
         return self._status
@@ -101,20 +89,21 @@ class AgentProcess:
     async def start(
         self, argv: Sequence[str], *, cwd: int, env: Mapping[str, str], stdin: int, output: int
     ) -> Child:
-        """Start a process on the agent's behalf, to be ended with it at the latest, and wait until it runs.
+        """Start a process for the agent, which ends with the agent at the latest, and wait until it runs.
 
-        ``cwd`` is the descriptor of a directory; ``output`` becomes standard output and error. The
-        descriptors stay the caller's, the child is. Cancellation ends what was begun. Raises OSError and
-        ValueError.
+        `cwd`: the descriptor of a directory. `output`: a descriptor that becomes standard output and
+        error. The caller keeps the descriptors and owns the child.
+
+        Raises OSError and ValueError. Cancellation ends a start in progress.
         """
         request = Request(argv=argv, cwd=cwd, env=env, stdin=stdin, stdout=output, stderr=output)
         return await start_child(request, self._mark, self._spawn_seconds)
 
     async def usage(self, seen: Snapshot | None = None) -> TreeUsage:
-        """Memory and CPU time of the tree now; also remembers the processes seen, for the sweep at the end.
+        """Measure memory and CPU time of the tree; also remember its processes for the end.
 
-        ``seen`` is a look that others share; without it, one is taken in a thread, which cancellation waits
-        for (milliseconds).
+        `seen`: a snapshot that others share. Without it, one is taken in a thread; cancellation waits for
+        that (milliseconds).
         """
         entries = (await self._look(seen)).values()
         return TreeUsage(
@@ -124,10 +113,12 @@ class AgentProcess:
         )
 
     async def stop(self) -> StopReport:
-        """End it with everything it started: close its input, then SIGTERM, then SIGKILL, each after its
+        """End the process with its whole tree: close its input, then SIGTERM, then SIGKILL, each after its
         grace.
 
-        Shielded from cancellation, bounded by the policy. Calling it again returns the first report.
+        Returns the report; another call returns the first report.
+
+        Shielded from cancellation, bounded by the policy.
         """
         with trio.CancelScope(shield=True):
             async with self._stopping:
@@ -159,7 +150,7 @@ class AgentProcess:
         )
 
     async def _terminate(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
-        """SIGTERM, then at most its grace; returns what is left, newcomers included."""
+        """Send SIGTERM and wait at most its grace. Returns the processes that are left, new ones included."""
         asked = {entry.id for entry in tree.values()}
         await self._signal(asked, signal.SIGTERM)
         with trio.move_on_after(self._policy.term_grace):
@@ -168,7 +159,7 @@ class AgentProcess:
         return await self._look()
 
     async def _kill(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
-        """SIGKILL until nothing is left: one pass is not enough for what forks meanwhile."""
+        """Send SIGKILL until nothing is left: one pass is not enough for processes that fork meanwhile."""
         with trio.move_on_after(self._policy.kill):
             while True:
                 await self._signal({entry.id for entry in tree.values()}, signal.SIGKILL)
@@ -179,7 +170,7 @@ class AgentProcess:
         return tree
 
     async def _look(self, seen: Snapshot | None = None) -> Mapping[int, ProcessEntry]:
-        """The living processes of its tree, also remembered."""
+        """Find the living processes of its tree, and remember them."""
         known, bounds = tuple(self._known), self._mark.bounds()
 
         def find() -> Mapping[int, ProcessEntry]:
@@ -194,7 +185,7 @@ class AgentProcess:
         return tree
 
     async def _signal(self, processes: Iterable[ProcessId], number: signal.Signals) -> None:
-        """Send the signal to the group and to each of the processes; SIGKILL to the control group, too."""
+        """Send the signal to the process group and to each process; SIGKILL also to the cgroup."""
         bounds, group = self._mark.bounds(), self._mark.group
 
         def send() -> None:
@@ -206,7 +197,7 @@ class AgentProcess:
         await trio.to_thread.run_sync(send, limiter=SCANNING)
 
     async def _watch(self) -> None:
-        """Learn of the exit without reaping."""
+        """Wait for the exit without reaping."""
         await _wait_exit(self.pid)
         result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it has ended
         assert result is not None
@@ -230,7 +221,7 @@ class AgentProcess:
                 relaying.rest()
 
     async def _release(self) -> None:
-        """Close the pipes and reap. After the stop."""
+        """Close the pipes and reap, after the stop."""
         await self.stdin.aclose()
         for pipe in self._pipes:
             await pipe.aclose()
@@ -256,11 +247,14 @@ async def spawn(
     stop: StopPolicy | None = None,
     seconds: float = SPAWN_SECONDS,
 ) -> AsyncIterator[AgentProcess]:
-    """Run ``argv`` in ``cwd`` with exactly ``env`` (plus a marker variable) for the length of the block.
+    """Run `argv` in `cwd` with exactly `env` (plus a marker variable) while the block runs.
 
-    Its program runs when the block is entered, which may take ``seconds`` at the most. Leaving the block,
-    however it is left, stops the whole tree (``AgentProcess.stop``), shielded and bounded. The block's own
-    exception comes out unwrapped. Raises SpawnError.
+    `seconds`: the limit of the start. The program runs when the block is entered.
+
+    Raises SpawnError. The block's own exception comes out unwrapped.
+
+    Owns the process: leaving the block, in any way, stops the whole tree (`AgentProcess.stop`), shielded
+    and bounded.
     """
     with _marked(argv) as mark:
         mark.variable = env.get(MARKER) or mark.variable
@@ -284,7 +278,7 @@ def _marked(argv: Sequence[str]) -> Iterator[Mark]:
 
 @asynccontextmanager
 async def _owned(process: AgentProcess) -> AsyncIterator[None]:
-    """Watch it for the length of the block, then stop it."""
+    """Watch the process while the block runs, then stop it."""
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         # Shielded, for the exit is to be learned, and standard error read, also while a cancelled block is
@@ -375,7 +369,7 @@ def _explain(argv: Sequence[str], cwd: Path, error: Exception) -> str:
 
 
 async def _wait_exit(pid: int) -> None:
-    """Return once this child of ours has ended, without reaping it."""
+    """Wait for the exit of this child, without reaping it."""
     if not hasattr(os, "pidfd_open"):
         await trio.to_thread.run_sync(
             os.waitid,

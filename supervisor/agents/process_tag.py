@@ -1,9 +1,9 @@
-"""A mark on processes that neither a session of their own nor an emptied environment takes off.
+"""A tag on processes that survives setsid(2) and an emptied environment.
 
-What a process inherits, keeps over exec, does not use, and shows to everybody in /proc is little. A resource
-limit is such a thing, and one limit has had no effect since Linux 2.4.25: RLIMIT_LOCKS, "Max file locks" in
-/proc/PID/limits (getrlimit(2)). Its soft value carries a number here: which state directory a process belongs
-to, and which agent of that server. Only a process that sets this very limit itself gets rid of it.
+Few attributes are inherited, kept over exec, unused by programs, and visible in /proc. A resource limit is
+one, and one limit has had no effect since Linux 2.4.25: RLIMIT_LOCKS, "Max file locks" in /proc/PID/limits
+(getrlimit(2)). Its soft value carries a number: which state directory a process belongs to, and which agent
+of that server. Only a process that sets this very limit itself gets rid of the tag.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from supervisor.agents.tree import read_file
 if sys.platform != "win32":
     import resource
 
-__all__ = ["Tag", "instance_id", "tag_of", "tag_of_spawner", "tagged", "usable"]
-
 RLIMIT_LOCKS: Final = 10
 """The number of the limit on every Linux; the standard library has no name for it."""
 
 AGENT_BITS: Final = 22
-"""Agents of one server start that can be told apart, as a power of two."""
+"""The number of distinct agents of one server start, as a power of two."""
 
 INSTANCE_BITS: Final = 40
 """Of the number of a state directory. With the agent's they make a positive signed 64-bit number."""
@@ -37,19 +35,19 @@ Tag = int
 
 
 def instance_id(state: Path) -> int:
-    """The number of a state directory that exists: another for every directory, the same after a restart."""
+    """The number of an existing state directory: unique for each directory, the same after a restart."""
     found = state.stat()
     text = f"{state.resolve()}\0{found.st_dev}\0{found.st_ino}\0{os.getuid()}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[: INSTANCE_BITS // 8], "big") or 1
 
 
 def tag_of(instance: int, agent: int) -> Tag:
-    """The tag of one agent, from 1 on; numbers begin again after 2 ** AGENT_BITS - 1 of them."""
+    """The tag of one agent, from 1 on; numbers repeat after 2 ** AGENT_BITS - 1 agents."""
     return instance << AGENT_BITS | 1 + (agent - 1) % ((1 << AGENT_BITS) - 1)
 
 
 def tag_of_spawner(instance: int) -> Tag:
-    """The tag of the process that starts agents (spawner.py): no agent's."""
+    """The tag of the spawner (spawner.py), which belongs to no agent."""
     return instance << AGENT_BITS
 
 
@@ -60,11 +58,10 @@ def instance_of_tag(tag: Tag) -> int:
 
 @contextmanager
 def tagged(tag: Tag) -> Iterator[None]:
-    """What the main thread starts inside of the block carries the tag; no await may lie in it. For trying
-    tags out: agents get theirs from the spawner, since here the server carries it, too, and somebody may
-    look.
+    """Tag the processes that the main thread starts inside the block; the block must not await.
 
-    The hard limit is left alone, so that this process and others may go on to set theirs.
+    For testing tags only: the server carries the tag meanwhile, and agents get theirs from the spawner. The
+    hard limit is left alone, so that this process and others can still set theirs.
     """
     before, most = resource.getrlimit(RLIMIT_LOCKS)
     resource.setrlimit(RLIMIT_LOCKS, (tag, most))
@@ -75,7 +72,7 @@ def tagged(tag: Tag) -> Iterator[None]:
 
 
 def usable() -> bool:
-    """Whether this system takes the mark and shows it."""
+    """Whether this system supports the tag."""
     if sys.platform != "linux":
         return False
     trial = tag_of((1 << INSTANCE_BITS) - 1, 1)
@@ -87,7 +84,7 @@ def usable() -> bool:
 
 
 def read_tag(pid: int) -> Tag:
-    """The tag of a process, which may be a zombie; 0 when it has none or is gone."""
+    """The tag of a process, which may be a zombie; 0 if it has none or is gone."""
     for line in read_file(pid, "limits").splitlines():
         if line.startswith(b"Max file locks"):
             soft = line.split()[3]

@@ -1,9 +1,9 @@
-"""When a crashed agent is started again, and when it is given up. Pure: times go in, decisions come out.
+"""When a crashed agent is restarted, and when it is parked. Pure: times in, decisions out.
 
-The rule is OTP's `transient` child under `one_for_one`: an agent that ended abnormally is started again by
-itself and for itself, with growing pauses, until it has used up its budget. Then it is parked: a crash loop
-costs money and heat, and helps nobody. What is no crash never comes here: an orderly exit, a stop that was
-asked for, missing credentials, a rate limit.
+The rule is OTP's `transient` child under `one_for_one`: an agent that ended abnormally is restarted alone,
+with growing pauses, until its budget of crashes is used up. Then it is parked: a crash loop costs money and
+helps nobody. Ends that are not crashes never come here: an orderly exit, a requested stop, missing
+credentials, a rate limit.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections import deque
 from typing import Final
 
 import attrs
-
-__all__ = ["BUDGET_CRASHES", "BUDGET_SECONDS", "Parked", "RestartBudget", "RestartPolicy", "Retry"]
 
 BUDGET_CRASHES: Final = 5
 """Crashes within BUDGET_SECONDS that are made good; one more parks the agent."""
@@ -36,8 +34,11 @@ JITTER: Final = 0.25
 
 @attrs.frozen(kw_only=True)
 class RestartPolicy:
-    """Limits of one server's agents, all settings. `parked_seconds` is after how long a parked agent may be
-    tried again by the next message; None: only an operator's restart helps."""
+    """The restart limits of one server's agents.
+
+    `parked_seconds`: after this time the next message may try a parked agent again; None: only an operator's
+    restart does.
+    """
 
     crashes: int = BUDGET_CRASHES
     seconds: float = BUDGET_SECONDS
@@ -48,7 +49,7 @@ class RestartPolicy:
 
 @attrs.frozen
 class Retry:
-    """Start it again after `pause` seconds; it is restart number `attempt` within the window."""
+    """Restart it after `pause` seconds; it is restart number `attempt` within the window."""
 
     pause: float
     attempt: int
@@ -71,7 +72,7 @@ class RestartBudget:
     _parked_at: float | None = None
 
     def crashed(self, now: float, chance: float) -> Retry | Parked:
-        """Take note of a crash and decide."""
+        """Count a crash, and decide."""
         self._crashes.append(now)
         while self._crashes and now - self._crashes[0] > self.policy.seconds:
             self._crashes.popleft()
@@ -83,7 +84,7 @@ class RestartBudget:
         return Retry(pause * (1 + JITTER * chance), attempt)
 
     def parked(self, now: float) -> bool:
-        """Whether it may not be started now. Forgets what the policy lets expire."""
+        """Whether it is parked. Forgets crashes that the policy lets expire."""
         if self._parked_at is None:
             return False
         after = self.policy.parked_seconds
@@ -93,6 +94,6 @@ class RestartBudget:
         return True
 
     def forgive(self) -> None:
-        """An operator restarts it: the budget is whole again."""
+        """Restore the whole budget, since an operator restarts the agent."""
         self._crashes.clear()
         self._parked_at = None

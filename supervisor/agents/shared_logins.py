@@ -1,15 +1,15 @@
-"""Credential files that several agents use and rotate, without destroying each other's login.
+"""Credential files that several agents share and rotate without invalidating each other's login.
 
-A refresh token counts once: whoever uses it gets the next one, and a copy of the old one that is used later
-may cost the login. So agents with one login share one file: every data directory has a hard link to it, and
-what one agent writes in place all others see. The file stands for a *lineage*: the value that was given, and
-all that it became. A value of the same lineage, wherever it is given, leads to that file; a value that is not
-is a new login, with a file of its own.
+A refresh token works once: its user gets the next one, and a later use of an old copy may cost the login. So
+agents with one login share one file: every data directory has a hard link to it, and what one agent writes in
+place, all others see. The file stands for a *lineage*: the value that was given, and all its rotations. A
+value of the same lineage leads to that file wherever it is given; any other value is a new login with a file
+of its own.
 
-What an agent left is looked at when it has ended, and at every start (so that a killed server loses
-nothing): a file that was replaced instead of written in place is merged, the later rotation wins, and the
-newest value is offered to whoever keeps the secret, with the lineage, so that a value that somebody else
-put there meanwhile stays.
+The file is checked when an agent has ended, and at every start, so that a killed server loses nothing. A file
+that an agent replaced instead of writing in place is merged; the later rotation wins. The newest value is
+offered to the secret's keeper together with the lineage, so that a value that somebody else stored meanwhile
+stays.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ import trio
 from supervisor.agents.credential import held_in, tokens_in
 from supervisor.agents.datadir import make_directory, write_private
 from supervisor.patience import KeyedLimiters, in_time, read_regular
-
-__all__ = ["Keep", "Lease", "Rotated", "SharedLogins"]
 
 T = TypeVar("T")
 
@@ -54,20 +52,23 @@ LINEAGE_LENGTH: Final = 200
 LOOKING: Final = KeyedLimiters(1)
 
 WRITING: Final = KeyedLimiters(1)
-"""One thread at a time for the credential files of one name. A thread that was given up keeps its place until
-it ends: what is looked at and changed under a name's lock belongs together."""
+"""One thread at a time for the credential files of one name.
+
+An abandoned thread keeps its slot until it ends: what is read and written under a name's lock belongs
+together.
+"""
 
 
 @attrs.frozen(kw_only=True)
 class Rotated:
-    """The newest value of a login; ``known`` tells whether a value is an earlier (or this) one of it."""
+    """The newest value of a login; `known` tests whether a value is this one or an earlier one of it."""
 
     name: str
     value: str = attrs.field(repr=False)
     lineage: frozenset[str] = attrs.field(repr=False)
 
     def known(self, value: str) -> bool:
-        """Whether ``value`` may be replaced by the newest one."""
+        """Whether the newest value may replace `value`."""
         return _digest(value) in self.lineage
 
 
@@ -77,7 +78,7 @@ Keep = Callable[[Rotated], Awaitable[None]]
 
 @attrs.frozen(kw_only=True)
 class Lease:
-    """A credential file that an agent has. ``handed`` is the digest of what it got."""
+    """A credential file of an agent. `handed` is the digest of the value that it got."""
 
     name: str
     user: str
@@ -90,11 +91,11 @@ class Lease:
 
 @attrs.define(eq=False)
 class SharedLogins:
-    """The credential files of one server, below ``root``. Owns no task and nothing that is open.
+    """The credential files of one server, below `root`. Owns no task and no open file.
 
-    One lock for each secret's name: what is looked at and changed under it belongs together. Work on files is
-    done in threads, which cancelling waits for, at most PATH_SECONDS; a change is then finished. Methods
-    raise OSError: PathTimeout, too, and BlockingIOError when an agent holds a lease on its file.
+    Each secret's name has a lock: what is read and written under it belongs together. File operations run in
+    threads; cancellation waits for them, at most PATH_SECONDS, and a begun change is finished. Methods raise
+    OSError, including PathTimeout, and BlockingIOError if an agent holds a lease on its file.
     """
 
     root: Path
@@ -102,10 +103,10 @@ class SharedLogins:
     _locks: dict[str, trio.Lock] = attrs.field(factory=dict, init=False)
 
     async def checkout(self, name: str, value: str, *, user: str, target: Path) -> Lease:
-        """Put the login that ``value`` belongs to at ``target`` (0600) for an agent of ``user``.
+        """Put the login that `value` belongs to at `target` (0600) for an agent of `user`.
 
-        The file has the newest value of the login, which may be a later one than ``value``. A file of another
-        login that is there is replaced.
+        The file has the newest value of the login, which may be later than `value`. It replaces a file of
+        another login.
         """
         await _answers(target)
         async with self._lock(name):
@@ -114,25 +115,27 @@ class SharedLogins:
         return lease
 
     async def give_back(self, lease: Lease) -> None:
-        """The agent has ended: take over what it rotated."""
+        """Take over what the agent rotated, after its end."""
         await _answers(lease.target)
         async with self._lock(lease.name):
             await self._offer(await _in_thread(lease.name, partial(_take_over, lease)))
 
     async def revoke(self, name: str, *, user: str, target: Path) -> None:
-        """The credential is not used (any more): a file of it that ``user`` got is removed."""
+        """Remove the file that `user` got for a credential that is no longer used."""
         await _answers(target)
         async with self._lock(name):
             await _in_thread(name, partial(self._revoke, name, user, target, None))
 
     async def same(self, name: str, one: str, other: str) -> bool:
-        """Whether both values are of one login, so that an agent with the one has the other already."""
+        """Whether both values belong to one login, so that an agent with one has the other already."""
         async with self._lock(name):
             return await _in_thread(name, partial(self._same, name, {_digest(one), _digest(other)}))
 
     async def forget(self, user: str) -> None:
-        """``user`` will never start an agent again. A login that nobody else uses is offered for keeping a
-        last time, then its file is removed."""
+        """Forget `user`, who never starts an agent again.
+
+        A login that nobody else uses is offered for storing a last time, then its file is removed.
+        """
         for name in await _in_thread("", self._names):
             async with self._lock(name):
                 for generation in await _in_thread(name, partial(self._without_users, name, user)):
@@ -233,7 +236,7 @@ class _Lineage:
         write_private(generation / LINEAGE, json.dumps(document) + "\n")
 
     def add(self, digest: str) -> bool:
-        """Note the newest value. False when it was known."""
+        """Record the newest value. False if it was known."""
         if digest in self.digests:
             return False
         self.digests.append(digest)
@@ -241,7 +244,7 @@ class _Lineage:
 
 
 def _take_over(lease: Lease) -> Rotated | None:
-    """Merge what the agent left with what others did meanwhile."""
+    """Merge the agent's version with changes that others made meanwhile."""
     file = lease.generation / VALUE
     own = _sound(lease.target)
     if own is None or not file.exists() or lease.target.samefile(file):
@@ -263,10 +266,10 @@ def _take_over(lease: Lease) -> Rotated | None:
 
 
 def _settle(name: str, generation: Path) -> Rotated | None:
-    """The newest value, noted in the lineage; None when there is none at all.
+    """The newest value, recorded in the lineage; None if there is none.
 
-    A file that an agent emptied (it logged out, or died over writing), or put an older value into, gets the
-    newest one again.
+    A file that an agent emptied (it logged out, or died while writing), or wrote an older value into, gets
+    the newest one again.
     """
     lineage = _Lineage.read(generation)
     value = _sound(generation / VALUE)
@@ -282,9 +285,10 @@ def _settle(name: str, generation: Path) -> Rotated | None:
 
 
 def _sound(path: Path) -> str | None:
-    """The content of a credential file; None when it is not there, has none, or is only half written.
+    """The content of a credential file; None if it is missing, empty, or half written.
 
-    Raises BlockingIOError."""
+    Raises BlockingIOError.
+    """
     try:
         data = read_regular(path, MAX_VALUE_BYTES + 1)
         text = data.decode()
@@ -303,7 +307,7 @@ def _sound(path: Path) -> str | None:
 
 
 def _overwrite(file: Path, value: str) -> None:
-    """In place: those who have a link to the file have to see it."""
+    """Overwrite the file in place: agents with a link to it have to see the change."""
     if not file.exists():
         write_private(file, value)
         return
@@ -329,11 +333,11 @@ def _digest(value: str) -> str:
 
 
 async def _answers(target: Path) -> None:
-    """Find out whether an agent's own directory hangs before others wait for it. Raises PathTimeout."""
+    """Check that an agent's own directory answers, before others wait for it. Raises PathTimeout."""
     look = partial(os.path.lexists, target)
     await in_time(look, f"to look for {target.name}", limiter=LOOKING.of(str(target)), shield=True)
 
 
 async def _in_thread(name: str, work: Callable[[], T]) -> T:
-    what = f"to look after the login {name}" if name else "to look for logins"
+    what = f"to read and write the login {name}" if name else "to look for logins"
     return await in_time(work, what, limiter=WRITING.of(name), shield=True)

@@ -18,8 +18,6 @@ from supervisor.agents import descriptors, spawner
 from supervisor.agents.prctl import attachable
 from supervisor.patience import KeyedLimiters, in_time
 
-__all__ = ["Spawner", "SpawnerGone", "receive"]
-
 log = structlog.get_logger(__name__)
 
 HELLO_SECONDS: Final = 10.0
@@ -29,13 +27,13 @@ _LAUNCHING: Final = KeyedLimiters(2)
 
 
 class SpawnerGone(Exception):
-    """It ended, or was killed, before it had started what it was asked for."""
+    """The spawner ended, or was killed, before it had started the requested process."""
 
 
 class Spawner:
-    """The process that starts others (spawner.py). Made by `open`; `close` ends it.
+    """The spawner process (spawner.py). `open` starts it; `close` ends it.
 
-    Started again when it is gone or does not answer. Where agents run as the same user they can kill it.
+    It is restarted when it is gone or does not answer: agents that run as the same user can kill it.
     """
 
     def __init__(self, number: int) -> None:
@@ -46,12 +44,12 @@ class Spawner:
         self._starting = trio.Lock()
 
     async def open(self) -> None:
-        """Start it. On the main thread, before there are agents: waits for its exec. Raises OSError."""
+        """Start it. On the main thread, before there are agents: this waits for its exec. Raises OSError."""
         self._take(*_launch(self.tag, dies_with_us=True))
         await self._greet()
 
     def close(self) -> None:
-        """End it; what it has started stays."""
+        """End it; the processes that it started stay."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -62,12 +60,14 @@ class Spawner:
             self._process = None
 
     def pids(self) -> tuple[int, ...]:
-        """Of the process, while there is one."""
+        """The PID of the spawner, while there is one."""
         return () if self._process is None else (self._process.pid,)
 
     async def send(self, handed: Sequence[int]) -> socket.socket:
-        """Hand over a request; what stands for the process that has it. Raises SpawnerGone, and OSError when
-        no spawner can be had."""
+        """Send a request, and return the spawner that has it.
+
+        Raises SpawnerGone, and OSError if no spawner can be started.
+        """
         channel = await self._connected()
         while True:
             try:
@@ -81,10 +81,9 @@ class Spawner:
                 return channel
 
     def lost(self, channel: socket.socket) -> None:
-        """That one is gone, or does not answer: the next request gets another. Not if that is there
-        already."""
+        """Replace a spawner that is gone or does not answer, unless another is there already."""
         if channel is self._channel:
-            log.warning("the process that starts agents is gone; starting it again")
+            log.warning("spawner is gone; starting it again")
             self.close()
 
     async def _connected(self) -> socket.socket:
@@ -93,7 +92,7 @@ class Spawner:
                 # In a thread, whose end must not be the process's: its parent's death it learns from the
                 # channel. The interpreter is a file, too, that may not answer.
                 launch = partial(_launch, self.tag, dies_with_us=False)
-                what = "to start the process that starts agents"
+                what = "to start the spawner"
                 limiter = _LAUNCHING.of("")
                 found = await in_time(launch, what, limiter=limiter, seconds=HELLO_SECONDS, wasted=_discard)
                 self._take(*found)
@@ -105,7 +104,7 @@ class Spawner:
         self._process, self._channel = process, channel
 
     async def _greet(self) -> None:
-        """Wait until it serves."""
+        """Wait until it is ready."""
         assert self._channel is not None
         word = b""
         try:
@@ -117,7 +116,7 @@ class Spawner:
             if word != spawner.READY:
                 self.close()
         if word != spawner.READY:
-            raise OSError("the process that starts agents cannot be started")
+            raise OSError("cannot start the spawner, which starts agents")
 
 
 def _discard(found: tuple[subprocess.Popen[bytes], socket.socket]) -> None:
@@ -153,7 +152,7 @@ def _launch(number: int, *, dies_with_us: bool) -> tuple[subprocess.Popen[bytes]
 
 
 async def receive(sock: socket.socket) -> bytes:
-    """The next message; empty at the end."""
+    """Return the next message; empty at the end."""
     while True:
         try:
             return sock.recv(256)

@@ -1,4 +1,4 @@
-"""Starting a process without waiting for its exec on the event loop, or holding the interpreter meanwhile.
+"""Starts a process without waiting for its exec on the event loop, or holding the GIL meanwhile.
 
 By the spawner (spawner_link.py) or, where there is none, by a thread.
 """
@@ -27,25 +27,30 @@ from supervisor.agents.mark import Mark
 from supervisor.agents.spawner_link import Spawner, SpawnerGone, receive
 from supervisor.agents.tree import ProcessId
 
-__all__ = ["SPAWN_SECONDS", "Child", "Request", "StartTimeout", "start_child"]
-
 log = structlog.get_logger(__name__)
 
 SPAWN_SECONDS: Final = 10.0
-"""From asking for a process until its program runs. That takes milliseconds; but opening the program, or
-going to its directory, may wait for a file system, or for a process that holds a lease, as long as they
-please."""
+"""Seconds from the request for a process until its program runs.
+
+That takes milliseconds; but opening the program, or entering its directory, may wait for a file system, or
+for a process that holds a lease, without a limit.
+"""
 
 ANSWER_SECONDS: Final = 3.0
-"""From a request to the pid, for which the spawner forks twice. One that takes longer was stopped by
-somebody."""
+"""Seconds from a request to the PID, for which the spawner forks twice.
+
+A spawner that takes longer was stopped.
+"""
 
 LONGEST_STRING: Final = 128 * 1024 - 1
 """Bytes that one argument or variable can have on Linux (execve(2), MAX_ARG_STRLEN)."""
 
 MOST_STRINGS_BYTES: Final = 6 * 1024 * 1024
-"""Bytes that arguments and variables can have together, whatever the limits: three quarters of what the
-kernel takes for a stack. What is more is refused before it is encoded and sent to the spawner."""
+"""Bytes that arguments and variables can have together, whatever the limits.
+
+That is three quarters of what the kernel accepts for a stack. A larger request is refused before it is
+encoded and sent to the spawner.
+"""
 
 LONGEST_PATH: Final = 4095
 """Bytes of a path (PATH_MAX)."""
@@ -62,12 +67,12 @@ subprocess._USE_VFORK = False  # type: ignore[misc]
 
 
 class StartTimeout(TimeoutError):
-    """The program did not run within the time it was given: its file or file system does not answer."""
+    """The program did not run within its time: its file or file system does not answer."""
 
 
 @attrs.frozen(kw_only=True)
 class Request:
-    """A process to be started, in a session of its own. The descriptors stay the caller's."""
+    """A process to start, in a session of its own. The descriptors stay the caller's."""
 
     argv: Sequence[str]
     cwd: Path | int
@@ -82,26 +87,30 @@ class Request:
 
 @attrs.frozen(eq=False)
 class Child:
-    """A process that the server waits for. The owner calls `reap` once it has ended."""
+    """A child of the server. Its owner calls `reap` once it has ended."""
 
     id: ProcessId
     _collect: Callable[[], bool]
 
     @property
     def pid(self) -> int:
-        """Its number, its group's and its session's."""
+        """Its PID, which is also its process group and session."""
         return self.id.pid
 
     def reap(self) -> None:
-        """Collect it if it has ended: from then on its number may be another's."""
+        """Reap it if it has ended; from then on its PID may be another's."""
         self._collect()
 
 
 async def start_child(request: Request, mark: Mark, seconds: float = SPAWN_SECONDS) -> Child:
-    """Start a process of the agent that `mark` is of, and wait until its program runs.
+    """Start a process of the agent with this `mark`, and wait until its program runs.
 
-    It is owned in the mark before any code of the program runs. Cancellation ends what was begun. Raises
-    OSError (`filename` is the directory where that is the reason), StartTimeout among them, and ValueError.
+    The mark owns the process before any code of the program runs.
+
+    Raises OSError (`filename` is the directory if that is the reason), including StartTimeout, and
+    ValueError.
+
+    Cancellation ends a start in progress.
     """
     _check(request)
     with trio.move_on_after(seconds):
@@ -114,15 +123,16 @@ async def start_child(request: Request, mark: Mark, seconds: float = SPAWN_SECON
             finally:
                 mark.starting -= 1
     raise StartTimeout(
-        f"could not be started within {seconds:g} s: its file or file system does not answer. "
-        "Look at who holds the file, or allow more time (OSTLER_DEADLINE_SPAWN)"
+        f"did not start within {seconds:g} s: its file or file system does not answer. "
+        "Find out who holds the file, or allow more time (OSTLER_DEADLINE_SPAWN)"
     )
 
 
 def _check(request: Request) -> None:
-    """Raise ValueError, or OSError, for what no program can be given. Neither repeats what is too long."""
+    """Raise ValueError, or OSError, for a request that no program can get. Neither repeats what is too
+    long."""
     if not request.argv:
-        raise ValueError("an empty command cannot be started")
+        raise ValueError("the command is empty")
     cwd = () if isinstance(request.cwd, int) else (str(request.cwd),)
     for path in (request.argv[0], *cwd):
         if len(path) > LONGEST_PATH:
@@ -147,7 +157,7 @@ async def _start_by_spawner(request: Request, mark: Mark, by: Spawner) -> Child:
             return await _ask(request, content, mark, by)
         except SpawnerGone:
             if attempt == ATTEMPTS - 1:
-                raise OSError("the process that starts agents was killed over it") from None
+                raise OSError("the spawner, which starts agents, was killed during the start") from None
     raise AssertionError("not reached")
 
 
@@ -212,7 +222,7 @@ def _encode(request: Request, mark: Mark) -> bytes:
 
 @contextmanager
 def _in_memory(content: bytes) -> Iterator[int]:
-    """A descriptor of a file with that content, which no other process finds."""
+    """A descriptor of a memory file with this content, which no other process finds."""
     descriptor = os.memfd_create("start")
     try:
         left = memoryview(content)
@@ -224,7 +234,7 @@ def _in_memory(content: bytes) -> Iterator[int]:
 
 
 def _error(word: bytes, request: Request) -> OSError:
-    """What the other side says: `e<errno> <step>`."""
+    """The spawner's error: `e<errno> <step>`."""
     number, _, step = word[1:].decode("ascii", "replace").partition(" ")
     code = int(number) if number.isdigit() else 0
     names = {"chdir": str(request.cwd), "exec": request.needs or request.argv[0]}
@@ -255,7 +265,7 @@ _threads: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("spa
 
 
 async def _start_in_thread(request: Request, mark: Mark) -> Child:
-    """With `subprocess`. What it would start after it was given up is killed by the thread."""
+    """Start with `subprocess` in a thread. If the start is given up, the thread kills what it starts."""
     try:
         limiter = _threads.get()
     except LookupError:
@@ -271,8 +281,10 @@ async def _start_in_thread(request: Request, mark: Mark) -> Child:
 
 
 class _Work:
-    """A start in a thread. It has descriptors of its own: the caller's may be others' by the time it
-    forks."""
+    """A start in a thread.
+
+    It has copies of the descriptors: the caller's may have other meanings by the time it forks.
+    """
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -315,7 +327,7 @@ class _Work:
                 _end(popen)
 
     def give_up(self) -> None:
-        """Nobody waits for it any more."""
+        """Give up the start: nobody waits for it."""
         with self._lock:
             self._given_up = True
             if self._popen is not None:
@@ -334,7 +346,7 @@ def _end(popen: subprocess.Popen[bytes]) -> None:
 
 
 def _require(name: str, cwd: str, env: Mapping[str, str]) -> None:
-    """Raise what the start of a program that is not there would: wrapped in another, it would start first."""
+    """Raise the error of a missing program: wrapped in another command, that one would start first."""
     if not os.path.isdir(cwd):  # noqa: PTH112
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), cwd)
     if shutil.which(str(Path(cwd, name)) if "/" in name else name, path=env.get("PATH")) is None:

@@ -1,15 +1,15 @@
-"""Which processes belong to an agent, and how they are ended.
+"""Finds the processes that belong to an agent, and ends them.
 
 A process group is not enough: agents put their shells and tool servers into sessions of their own. A process
-counts as an agent's when it descends from the agent, was seen to descend from it earlier, is in its session
-or process group, or carries its tag (see process_tag.py) or, where tags cannot be had, its marker variable.
+belongs to an agent when it descends from the agent, was seen to descend from it earlier, is in its session or
+process group, or carries its tag (see process_tag.py) or, where tags are unavailable, its marker variable.
 
-Marks can be forged, and looks at /proc can be unlucky. So what a tree can never hold is a value of its own
-(`Bounds`), used where trees are made and once more before a signal is sent: the server with all above it, the
-spawner, and other agents' leaders with all below them.
+Marks can be forged, and reads of /proc race. So the processes that a tree can never hold are a value of their
+own (`Bounds`), checked where trees are made and once more before a signal is sent: the server with all above
+it, the spawner, and other agents' leaders with all below them.
 
 Everything here is synchronous and reads all of /proc (tens of microseconds per process): callers on the event
-loop use a thread. Where there is no /proc only the process group is known.
+loop use a thread. Without /proc only the process group is known.
 """
 
 from __future__ import annotations
@@ -23,26 +23,6 @@ from pathlib import Path
 import attrs
 import structlog
 
-__all__ = [
-    "Bounds",
-    "ProcessEntry",
-    "ProcessId",
-    "ancestors",
-    "belonging",
-    "children",
-    "descendants",
-    "identify",
-    "kill",
-    "kill_tree",
-    "living",
-    "marked",
-    "process_table",
-    "read_entry",
-    "read_file",
-    "reap",
-    "trespass",
-]
-
 log = structlog.get_logger(__name__)
 
 PROC = Path("/proc")
@@ -55,8 +35,7 @@ DEAD_STATES = frozenset("ZXx")
 
 @attrs.frozen
 class ProcessId:
-    """A process for good: its number, and when it started (clock ticks since boot), as numbers are used
-    again."""
+    """A process, identified by its PID and its start time (clock ticks since boot), since PIDs are reused."""
 
     pid: int
     started: int
@@ -78,8 +57,10 @@ class ProcessEntry:
 
 @attrs.frozen
 class Bounds:
-    """What one agent's tree cannot hold. A process belongs to the nearest leader above it, whatever marks it
-    carries."""
+    """The processes that one agent's tree cannot contain.
+
+    A process belongs to its nearest leader ancestor, whatever marks it carries.
+    """
 
     trunk: frozenset[int] = frozenset()
     """Pids of the server, of all above it, and of the spawner: nobody's, and no tree goes through them."""
@@ -97,7 +78,7 @@ class Bounds:
 
 
 def process_table() -> dict[int, ProcessEntry]:
-    """All processes by pid, zombies included; empty where there is no /proc."""
+    """All processes by PID, including zombies; empty without /proc."""
     table: dict[int, ProcessEntry] = {}
     try:
         names = os.listdir(PROC)  # noqa: PTH208 - names only: a Path per process costs more than the rest
@@ -110,7 +91,7 @@ def process_table() -> dict[int, ProcessEntry]:
 
 
 def read_entry(pid: int) -> ProcessEntry | None:
-    """One line of the process table; None when there is no such process."""
+    """One line of the process table; None if there is no such process."""
     text = read_file(pid, "stat")
     # The command name, in parentheses, may hold anything, so fields count from the last closing one
     # (proc(5)).
@@ -129,7 +110,7 @@ def read_entry(pid: int) -> ProcessEntry | None:
 
 
 def read_file(pid: int, name: str) -> bytes:
-    """A file of the process; empty when it is gone or is not ours to look at."""
+    """A file of the process in /proc; empty if the process is gone or not readable."""
     try:
         descriptor = os.open(f"{PROC}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -146,7 +127,7 @@ def read_file(pid: int, name: str) -> bytes:
 
 
 def children() -> list[int]:
-    """The pids of our children that the main thread started or that were handed to us, zombies included."""
+    """The PIDs of this process's children, started by the main thread or adopted, including zombies."""
     try:
         return [int(pid) for pid in (PROC / f"self/task/{os.getpid()}/children").read_bytes().split()]
     except OSError:  # a kernel without this file
@@ -154,7 +135,7 @@ def children() -> list[int]:
 
 
 def descendants(roots: Iterable[int], table: Mapping[int, ProcessEntry]) -> set[int]:
-    """The pids below ``roots``, without these themselves."""
+    """The PIDs below `roots`, without `roots`."""
     children: dict[int, list[int]] = {}
     for pid, entry in table.items():
         children.setdefault(entry.parent, []).append(pid)
@@ -169,7 +150,7 @@ def descendants(roots: Iterable[int], table: Mapping[int, ProcessEntry]) -> set[
 
 
 def marked(variable: str, value: str, table: Mapping[int, ProcessEntry]) -> set[int]:
-    """The pids whose environment, as they were executed, holds ``variable=value``."""
+    """The PIDs whose environment, as of their exec, contains `variable=value`."""
     wanted = f"{variable}={value}".encode()
     return {
         pid
@@ -179,7 +160,7 @@ def marked(variable: str, value: str, table: Mapping[int, ProcessEntry]) -> set[
 
 
 def ancestors(pid: int, table: Mapping[int, ProcessEntry] | None = None) -> list[int]:
-    """The pids above a process, the nearest first: in the table, or, without one, as they are now."""
+    """The ancestors of a process, the nearest first: from the table, or, without one, as they are now."""
     found: list[int] = []
     while True:
         entry = read_entry(pid) if table is None else table.get(pid)
@@ -197,13 +178,16 @@ def belonging(
     table: Mapping[int, ProcessEntry],
     bounds: Bounds,
 ) -> dict[int, ProcessEntry]:
-    """The living processes in the table of the agent that ``leader`` is or was, by pid, the leader included.
+    """The living processes of one agent in the table, by PID, including the leader.
 
-    ``known`` are processes seen in earlier looks: they count while they live, and so does what is below them.
-    ``marked`` are the pids of those in the table that carry the agent's mark. Whatever these say, nothing
-    beyond ``bounds`` is in the result, nor reached through it.
-    The leader must not have been reaped: a zombie keeps its number, so that its session and group can be told
-    from those of strangers.
+    `leader`: the agent's own process. It must not have been reaped: a zombie keeps its PID, so that its
+    session and group differ from those of strangers.
+
+    `known`: processes seen earlier. They count while they live, and so do their descendants.
+
+    `marked`: the PIDs in the table that carry the agent's mark.
+
+    The result contains nothing beyond `bounds`, and nothing reached through it.
     """
     own, others = _present({leader, *bounds.own}, table), _present(bounds.others, table)
     others -= own
@@ -239,8 +223,10 @@ def _elsewhere(
     trunk: Set[int],
     table: Mapping[int, ProcessEntry],
 ) -> bool:
-    """Whether a process, in spite of what points to this agent, belongs to another one: by the nearest leader
-    above it, else by its session, which can be joined by being born in it only."""
+    """Whether a process belongs to another agent, in spite of its marks.
+
+    Its nearest leader ancestor decides, else its session, which a process can only be born into.
+    """
     if pid in own:
         return False
     for above in ancestors(pid, table):
@@ -254,7 +240,7 @@ def _elsewhere(
 
 
 def living(processes: Iterable[ProcessId]) -> set[ProcessId]:
-    """Those of ``processes`` that have not ended; one small read each."""
+    """The processes that have not ended; one small read each."""
     return {
         process
         for process in processes
@@ -265,11 +251,11 @@ def living(processes: Iterable[ProcessId]) -> set[ProcessId]:
 def kill_tree(
     leader: ProcessId, processes: Iterable[ProcessId], number: signal.Signals, bounds: Bounds
 ) -> None:
-    """Send the signal to the group of ``leader`` (not reaped yet) and to each of ``processes`` that still is.
+    """Send the signal to the process group of `leader` (not reaped yet) and to each of `processes`.
 
-    One that we may not signal, or that is gone, is passed over: what is left shows in the next look. One
-    beyond ``bounds`` is never signalled; that it was among the processes is an error, and logged. Reads
-    /proc a few times for each: callers on the event loop use a thread.
+    A process that may not be signalled, or is gone, is skipped: the next check shows what is left. A process
+    beyond `bounds` is never signalled; that it was among the processes is an error, and logged. Reads /proc
+    a few times for each: callers on the event loop use a thread.
     """
     if not _group_is_foreign(leader, bounds):
         with suppress(ProcessLookupError, PermissionError):
@@ -284,9 +270,9 @@ def kill_tree(
 
 
 def trespass(pid: int, bounds: Bounds) -> str | None:
-    """Why no signal of this agent's may go to that process, as things are now; None when it may."""
+    """The reason why this agent's signals may not reach a process now; None if they may."""
     if pid <= 1 or pid in bounds.trunk or pid == os.getpid():
-        return "it is the server's own"
+        return "it belongs to the server"
     passed: set[int] = set()
     while pid > 1 and pid not in passed and pid not in bounds.trunk:
         passed.add(pid)
@@ -294,26 +280,31 @@ def trespass(pid: int, bounds: Bounds) -> str | None:
         if entry is None or entry.id in bounds.own:
             break
         if entry.id in bounds.others:
-            return "it is another agent's"
+            return "it belongs to another agent"
         pid = entry.parent
     return None
 
 
 def _group_is_foreign(leader: ProcessId, bounds: Bounds) -> bool:
-    """Whether somebody beyond the bounds is in the leader's group, or is taken for its leader."""
+    """Whether a process beyond the bounds is in the leader's group, or is mistaken for its leader."""
     if leader.pid <= 1 or leader.pid in bounds.trunk:
-        log.error("not signalling a group", group=leader.pid, reason="it is the server's own")
+        log.error("not signalling a process group", group=leader.pid, reason="it belongs to the server")
         return True
     for pid in (os.getpid(), *bounds.trunk, *(each.pid for each in bounds.others)):
         with suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) == leader.pid:
-                log.error("not signalling a group", group=leader.pid, reason="others are in it", pid=pid)
+                log.error(
+                    "not signalling a process group",
+                    group=leader.pid,
+                    reason="it contains processes of others",
+                    pid=pid,
+                )
                 return True
     return False
 
 
 def kill(process: ProcessId, number: signal.Signals) -> None:
-    """Send the signal to this process and to no other that has got its number since.
+    """Send the signal to this process, and never to another one that got its PID.
 
     Raises ProcessLookupError or PermissionError.
     """
@@ -341,6 +332,6 @@ def reap(processes: Iterable[ProcessId]) -> None:
 
 
 def identify(pid: int) -> ProcessId:
-    """The identity of a child of ours that has not been reaped yet."""
+    """The identity of a child of this process that has not been reaped yet."""
     entry = read_entry(pid)
     return ProcessId(pid, 0) if entry is None else entry.id

@@ -1,17 +1,18 @@
-"""The process above the server: it sees to it that nothing outlives the server, and starts it again.
+"""The warden, the parent process of the server: it ends what the server leaves, and restarts the server.
 
-The process that the operator started becomes it, before it has imported much (lifeline.py): the standard
-library alone, some 10 MB. It is the one that orphans are handed to, so that whatever the server leaves comes
-here, whoever its parents were and whatever session or environment it has made itself.
+The process that the operator started becomes the warden, before it has imported much (lifeline.py): the
+standard library alone, some 10 MB. It is the subreaper, so every orphan that the server leaves comes to it,
+whatever its parents, session and environment.
 
-Servers are forked from it, and execute nothing. An exec would lay the environment open to every process of
-the user until the new program hides itself, and whoever has opened /proc/<pid>/mem in that moment could
-read it for ever after; the child of a process that is hidden is hidden from its first moment on (prctl.py).
+Servers are forked from the warden, and execute no program. An exec would open the environment to every
+process of the user until the new program hides itself, and a process that has opened /proc/<pid>/mem in that
+moment could read it for ever after. The child of a hidden process is hidden from its first moment on
+(prctl.py).
 
-The server's end is the warden's: it kills until it has no child left, then ends with the server's status,
-with 128 + n when that was signal n. A server that was killed, or crashed after it had begun to serve, is
-started again instead. Its listening sockets have been given here by then and go to the next one, so that
-the port stays and clients that connect meanwhile wait instead of being refused.
+When the server ends, the warden kills its children until none is left, then ends with the server's status, or
+with 128 + n for signal n. A server that was killed, or crashed after it had begun to serve, is restarted
+instead. It has given its listening sockets to the warden by then, which hands them to the next one. So the
+port stays, and clients that connect meanwhile wait instead of being refused.
 """
 
 from __future__ import annotations
@@ -30,51 +31,53 @@ CLOSING = b"closing"
 """On the channel, a packet: the server was told to stop and accepts nobody any more."""
 
 WORD_BYTES = 64
-"""Of a packet: more than any word. What is no word is dropped."""
+"""Bytes of a packet: more than any word has. Unknown words are dropped."""
 
 MOST_SOCKETS = 64
-"""Listening sockets that can be handed over: far more than a host name has addresses."""
+"""The most listening sockets in one packet: far more than a host name has addresses."""
 
 MOST_PACKETS = 64
-"""Taken in one go: signals and the server's end are looked at in between, however much it says."""
+"""Packets read at once: between them the warden checks signals and the server's end."""
 
 BUDGET_VARIABLE = "OSTLER_SERVER_RESTARTS"
 BUDGET = 5
 BUDGET_SECONDS = 60.0
-"""So many restarts within so many seconds; a server that needs more is not helped by them."""
+"""Restarts within the seconds below; more would not help the server."""
 
 FIRST_PAUSE_SECONDS = 0.1
-"""Before the first restart: a single accident should cost clients next to nothing."""
+"""Seconds before the first restart: a single crash should cost clients next to nothing."""
 
 PAUSE_FACTOR = 3.0
 """Pauses grow to 8 s within the budget: room for a full disk or memory to be cleared."""
 
 DRAIN_VARIABLE = "OSTLER_DRAIN_SECONDS"
 DRAIN_SECONDS = 5.0
-"""How long a server that was told to stop lets turns go on before it cancels them. The whole end stays below
-the ten seconds that service managers and container runtimes commonly grant."""
+"""Seconds that turns may continue in a stopping server before it cancels them.
+
+The whole end stays below the ten seconds that service managers and container runtimes commonly grant.
+"""
 
 END_SECONDS = 20.0
-"""What it may take to end after that, several times what it should; then it is killed."""
+"""Seconds that the end may take after that, several times the usual; then the server is killed."""
 
 KILL_SECONDS = 10.0
-"""How long killing goes on. Only what hangs in the kernel, or is not ours to kill, is left by then."""
+"""Seconds of killing. Only processes that hang in the kernel, or belong to others, are left by then."""
 
 KILL_POLL_SECONDS = 0.01
-"""Between two passes of killing, unless a child has ended before."""
+"""Seconds between two passes of killing, unless a child ends before."""
 
 BAD_INPUT = 2
-"""The status of a command that was called wrongly; it would be as wrong the next time."""
+"""The exit status of a usage error; a restart would not help."""
 
 PROC = "/proc"
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that the server is sent, too."""
+"""Signals that are passed on to the server."""
 
 
 class Bond:
-    """What a server has of its warden: the warden's pid, its own end of the channel, the sockets of the
-    server before, as descriptors."""
+    """A server's link to its warden: the warden's PID, the server's end of the channel, the previous server's
+    sockets as descriptors."""
 
     def __init__(self, warden: int, channel: socket.socket, listening: list[int]) -> None:
         self.warden = warden
@@ -83,7 +86,7 @@ class Bond:
 
 
 class Warden:
-    """One server command and what comes of it."""
+    """Runs one server, and restarts it."""
 
     def __init__(self, budget: int = BUDGET, drain: float = DRAIN_SECONDS) -> None:
         self._budget = budget
@@ -92,42 +95,42 @@ class Warden:
         self._told: list[int] = []
         """Signals to pass on."""
         self._before: dict[int, object] = {}
-        """What was done at a signal before we listened to it."""
+        """The signal handlers from before."""
         self._stopping = False
         self._served = False
-        """Whether any server of ours has ever served."""
+        """Whether any server of this warden has ever served."""
         self._listening: list[int] = []
         self._channel: socket.socket | None = None
         self._awake, self._wake = os.pipe()
         self._poll = select.poll()
 
     def run(self) -> int | Bond:
-        """Keep the server until it is through; the exit status.
+        """Run servers until the last one ends, and return the exit status.
 
-        Each server comes out of here as well, as a child of the warden, with its bond.
+        Each server returns from here as well, as a child of the warden, with its bond.
         """
         self._listen_to_signals()
         while True:
             how = ""
             try:
                 begun = self._start()
-            except OSError as error:  # no process or no memory to be had: that may pass
-                status, how = 1, f"cannot be started: {error.strerror}"
+            except OSError as error:  # no process or no memory: that may pass
+                status, how = 1, f"cannot start: {error.strerror}"
             else:
                 if isinstance(begun, Bond):
                     return begun
                 status = self._watch(begun)
             left = self._kill()
             if left:
-                _say(f"processes {left} of the server cannot be killed")
+                _say(f"cannot kill processes {left} of the server")
             if not (self._worth_a_restart(status) or (how and not self._stopping)):
                 return _exit_code(status)
             pause = self._next_pause()
             how = how or (f"was killed by signal {-status}" if status < 0 else f"ended with status {status}")
             if pause is None:
-                _say(f"the server {how}; {self._budget} restarts in {BUDGET_SECONDS:.0f} s did not help")
+                _say(f"the server {how}; giving up after {self._budget} restarts in {BUDGET_SECONDS:.0f} s")
                 return _exit_code(status)
-            _say(f"the server {how}; starting it again")
+            _say(f"the server {how}; restarting it")
             if not self._rest(pause):
                 return _exit_code(status)
 
@@ -142,7 +145,7 @@ class Warden:
                 self._before[number] = signal.signal(number, lambda number, _: self._told.append(number))
 
     def _wait(self, seconds: float | None = None) -> None:
-        """Until a signal or a word of the server comes."""
+        """Wait for a signal or a packet of the server."""
         self._poll.poll(None if seconds is None else seconds * 1000)
         try:
             while os.read(self._awake, 4096):
@@ -153,7 +156,7 @@ class Warden:
     # -- the server ----------------------------------------------------------------------------------------
 
     def _start(self) -> int | Bond:
-        """Fork the next server: its pid, and in itself its bond. Raises OSError."""
+        """Fork the next server. Returns its PID; in the server itself, its bond. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         warden = os.getpid()
         # None is lost: what is sent to the server while it still has our handlers, it gets afterwards.
@@ -180,7 +183,7 @@ class Warden:
         return pid
 
     def _let_go(self) -> None:
-        """In the server: be as a process that has just been started."""
+        """In the server: reset what the warden has set up."""
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
@@ -189,7 +192,7 @@ class Warden:
         os.close(self._wake)
 
     def _watch(self, pid: int) -> int:
-        """Until the server has ended; its exit code, or minus the signal's number."""
+        """Wait for the end of the server. Returns its exit code, or minus the signal's number."""
         status = None
         until: float | None = None
         while status is None:
@@ -212,7 +215,7 @@ class Warden:
         return status
 
     def _hear(self) -> bool:
-        """Take what the server has said. True: there may be more, which waits for the next time."""
+        """Read packets of the server. Returns True if there may be more, for the next time."""
         for _ in range(MOST_PACKETS):
             if self._channel is None:
                 return False
@@ -228,7 +231,7 @@ class Warden:
         return True
 
     def _take(self, word: bytes, descriptors: list[int]) -> None:
-        """What no server of ours says is dropped, with all that came with it."""
+        """Handle a packet. Unknown ones are dropped with their descriptors."""
         if word == SERVING:
             self._served = True
             self._drop_sockets()
@@ -262,9 +265,9 @@ class Warden:
     # -- its end -------------------------------------------------------------------------------------------
 
     def _reap(self, server: int | None = None) -> int | None:
-        """Collect every dead child; the status of the server if it is among them.
+        """Reap every dead child. Returns the status of the server if it is among them.
 
-        Raises ChildProcessError when there is no child at all any more.
+        Raises ChildProcessError if there is no child any more.
         """
         found = None
         while True:
@@ -280,9 +283,9 @@ class Warden:
                 found = os.waitstatus_to_exitcode(status)
 
     def _kill(self) -> list[int]:
-        """Kill until there is no child; the pids that are left after KILL_SECONDS.
+        """Kill until there is no child. Returns the PIDs that are left after KILL_SECONDS.
 
-        What dies hands its children to us, so that being childless means that nothing is left.
+        The children of a dead process come to the warden, so no child means that nothing is left.
         """
         until = time.monotonic() + KILL_SECONDS
         while True:
@@ -308,7 +311,7 @@ class Warden:
         return status < 0 or self._served
 
     def _next_pause(self) -> float | None:
-        """Seconds before the next restart, which is counted; None when the budget is spent."""
+        """Count a restart, and return the seconds before it; None if the budget is spent."""
         now = time.monotonic()
         self._restarts = [moment for moment in self._restarts if now - moment < BUDGET_SECONDS]
         if len(self._restarts) >= self._budget:
@@ -317,7 +320,7 @@ class Warden:
         return float(FIRST_PAUSE_SECONDS * PAUSE_FACTOR ** min(len(self._restarts) - 1, 4))
 
     def _rest(self, seconds: float) -> bool:
-        """Let the time pass; False when told to stop meanwhile."""
+        """Wait. Returns False if told to stop meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._wait(left)
@@ -351,13 +354,13 @@ def descendants(root: int) -> list[int]:
 
 
 def budget() -> int:
-    """How many restarts the operator grants."""
+    """The operator's budget of restarts."""
     text = os.environ.get(BUDGET_VARIABLE, "")
     return int(text) if text.isascii() and text.isdigit() else BUDGET
 
 
 def drain() -> float:
-    """How long the operator lets turns go on at the end. The server complains about what is no number."""
+    """The operator's seconds for running turns at the end. The server rejects an invalid number."""
     try:
         return float(os.environ.get(DRAIN_VARIABLE, DRAIN_SECONDS))
     except ValueError:
@@ -365,7 +368,7 @@ def drain() -> float:
 
 
 def _listens(descriptor: int) -> bool:
-    """Whether it is a socket that connections are accepted from: with another one, no server could serve."""
+    """Whether it is a listening socket: with another one, no server could serve."""
     try:
         # The object must not close what it was lent.
         with contextlib.closing(socket.socket(fileno=os.dup(descriptor))) as sock:

@@ -1,1 +1,1 @@
-"""Where a conversation lives: its nursery, its state machine and the agent it owns."""
+"""Conversations: each has a nursery, a state machine and an agent."""

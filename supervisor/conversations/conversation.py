@@ -1,4 +1,4 @@
-"""One conversation: its record, its queue of messages, and what can be asked of it."""
+"""One conversation: its record, its queue of messages, and the operations on it."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 TITLE_CHARS: Final = 50
-"""Length of a title made from the first message, as the wire's servers cut it."""
+"""Characters of a title made from the first message, as other servers of this wire cut it."""
 
 QUEUED_MAX: Final = 1_000
-"""Messages that may wait in one conversation. Each is a turn of its own: nobody means more."""
+"""The most messages that may wait in one conversation; each is a turn of its own."""
 
 QUEUED_BYTES: Final = 64 * 1024 * 1024
-"""What the messages that wait in one conversation may have together, bytes: two of the largest."""
+"""The most bytes that the waiting messages of one conversation may have together: two of the largest."""
 
 PAGE_EVENTS: Final = 500
 """Events read at once when a conversation is loaded: bounded memory, few reads."""
 
 
 class Conversation:
-    """A conversation that is loaded. The supervisor hands out one object per id.
+    """A loaded conversation. The supervisor hands out one object per id.
 
-    Its methods are the whole of what clients can ask. Each is durable when it returns; cancelling one
-    takes nothing back that was recorded.
+    Its methods are all operations that clients have. Each result is durable when the method returns;
+    cancellation does not take back what was recorded.
     """
 
     def __init__(self, context: Context, record: ConversationRecord, journal_log: Log) -> None:
@@ -75,59 +75,59 @@ class Conversation:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Which clients its events are written for."""
+        """The event vocabulary: which clients its events are written for."""
         return self.record.vocabulary
 
     @property
     def active(self) -> bool:
-        """Whether a turn is under way or an agent is alive: such a conversation stays loaded."""
+        """Whether a turn is running or an agent is alive: such a conversation stays loaded."""
         return self.busy or self.agent.live
 
     @property
     def agent(self) -> AgentLifecycle:
-        """Its agent, over all its incarnations."""
+        """The lifecycle of its agent, over all incarnations."""
         return self._runner.agent
 
     @property
     def busy(self) -> bool:
-        """Whether a turn is under way, or is about to be."""
+        """Whether a turn is running or about to begin."""
         return self._queue.busy
 
     @property
     def waiting(self) -> bool:
-        """Whether a person's confirmation is waited for."""
+        """Whether a permission request waits for a person."""
         return self._runner.waiting
 
     @property
     def cancelling(self) -> bool:
-        """Whether a cancelled turn has not settled yet."""
+        """Whether a cancelled turn has not ended yet."""
         return self._runner.cancelling
 
     @property
     def queued(self) -> list[Message]:
-        """The messages that wait, in their order."""
+        """The messages that wait, in order."""
         return [item.message for item in self._queue.waiting]
 
     # -- reading --------------------------------------------------------------------------------------
 
     def info(self) -> dict[str, Any]:
-        """The conversation resource, nulls present, as it is now: a crash could take some of it back."""
+        """The present conversation resource, with nulls; a crash could take some of it back."""
         return conversation_info(self.record)
 
     def full_state(self) -> bytes:
-        """The state snapshot as an event that is not journalled, as `info`."""
+        """The state snapshot as an event that is not journalled; see `info`."""
         return full_state(self.record)
 
     async def durable_info(self) -> dict[str, Any]:
-        """The resource, of what is on the disk. Raises JournalError."""
+        """The conversation resource as it is on disk. Raises JournalError."""
         return await self._durable_view(conversation_info)
 
     async def durable_state(self) -> bytes:
-        """The snapshot, of what is on the disk. Raises JournalError."""
+        """The state snapshot as it is on disk. Raises JournalError."""
         return await self._durable_view(full_state)
 
     async def _durable_view(self, show: Callable[[ConversationRecord], T]) -> T:
-        """The present state once it is durable, which takes milliseconds; or else the last one that is."""
+        """Return the present state once it is durable (milliseconds), or else the last durable one."""
         if self.recorder.unsaved and self.log.trouble is None:
             self.recorder.save()
         shown = show(self.record)
@@ -145,12 +145,13 @@ class Conversation:
     # -- messages and runs ----------------------------------------------------------------------------
 
     async def send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
-        """Queue a user's message; with `run` take up the queue. Returns the id of its event.
+        """Queue a user's message, and return the id of its event.
 
-        Messages are prompted one after another in the order they came, each once. Raises QueueFull when
-        too many wait already, AtCapacity; JournalUnavailable: either at once, and then nothing was taken, or
-        after a while (`Deadlines.durable`), and then it is queued. The same message sent again is taken for
-        the one that is queued.
+        `run`: also take up the queue. Messages are prompted one after another in order of arrival, each once.
+        A repeated message counts as the queued one.
+
+        Raises QueueFull when too many messages wait, AtCapacity, and JournalUnavailable: at once, and then
+        the message was not taken; or after `Deadlines.durable`, and then it is queued.
         """
         queued = self._unconfirmed.find(message, sender)
         if queued is not None:
@@ -196,9 +197,9 @@ class Conversation:
         self._unconfirmed.remove(queued)
 
     async def _durable(self) -> None:
-        """Wait until all that was recorded is on the disk, for a bounded time.
+        """Wait until everything recorded is on disk, for a bounded time.
 
-        Raises JournalUnavailable when it is not by then; it stays queued.
+        Raises JournalUnavailable if it is not by then; it stays queued.
         """
         with trio.move_on_after(self.context.deadlines.durable) as limit:
             await self.log.flushed()
@@ -206,8 +207,8 @@ class Conversation:
             trouble = self.log.trouble
             reason = "the disk does not answer" if trouble is None else trouble.reason
             raise JournalUnavailable(
-                f"It was taken and is queued, but it is not on the disk yet: {reason}. "
-                "It will be stored as soon as that is possible; there is no need to send it again."
+                f"The message is queued, but it is not on the disk yet: {reason}. "
+                "Ostler stores it as soon as it can. Do not send it again."
             )
 
     def _check_room(self) -> None:
@@ -216,16 +217,18 @@ class Conversation:
 
     def _run(self) -> None:
         if self.busy and self.record.execution_status is ExecutionStatus.PAUSED:
-            # The turn that a pause let go on is simply running again.
+            # The turn that a pause let finish is simply running again.
             self.record.execution_status = ExecutionStatus.RUNNING
             self.recorder.write([self.recorder.state("execution_status", ExecutionStatus.RUNNING)])
         self._runner.want()
 
     async def run(self) -> None:
-        """Take up the queue. While a confirmation is waited for, this accepts it.
+        """Take up the queue. If a permission request waits, accept it.
 
-        With an empty queue, a turn that did not end well is gone on with: by the same message where
-        nothing of it happened, else by a word to continue. Raises AlreadyRunning.
+        With an empty queue, a turn that did not end well is continued: by the same message if nothing of it
+        happened, else by a request to continue.
+
+        Raises AlreadyRunning.
         """
         self.log.accept()
         if self.waiting:
@@ -254,7 +257,8 @@ class Conversation:
         return False
 
     async def pause(self) -> None:
-        """Stop after the turn under way: the state is `paused` at once, the agent finishes what it does."""
+        """Stop after the current turn: the status becomes `paused` at once, and the agent finishes the
+        turn."""
         if self.record.execution_status in {ExecutionStatus.IDLE, ExecutionStatus.RUNNING}:
             self._runner.hold()
             self.record.execution_status = ExecutionStatus.PAUSED
@@ -269,36 +273,40 @@ class Conversation:
         await self.log.flushed_unless_troubled()
 
     async def interrupt(self) -> None:
-        """Cancel the turn under way. Answers when it has settled, at the latest after two seconds."""
+        """Cancel the current turn. Returns when it has ended, at the latest after two seconds."""
         if self.busy:
             await self._runner.interrupt()
         else:
             await self.pause()
 
     async def respond(self, accept: bool, reason: str) -> None:
-        """Decide what waits for a confirmation. Nothing waiting is no error."""
+        """Answer the waiting permission requests. It is not an error if none waits."""
         self.log.accept()
         self._runner.decide(accept, reason)
         await self._durable()
 
     async def ask(self, text: str) -> None:
-        """Send a text, and return once all that waits has been answered, or a run has ended otherwise: then
-        `record.execution_status` tells how. While a person is to confirm something, it goes on waiting.
+        """Send a text, and wait until the queue is empty, or the run has ended otherwise.
 
-        Raises as `send`. Cancelling it interrupts nothing; what was sent stays queued.
+        `record.execution_status` then tells how. A permission request that waits for a person does not end
+        the wait.
+
+        Raises as `send`.
+
+        Cancellation interrupts nothing; the sent text stays queued.
         """
         await self.send(Message(role="user", content=(TextContent(text=text),)), run=True)
         await self._queue.idle()
         await self.log.flushed_unless_troubled()
 
     async def final_response(self) -> str:
-        """The text of the newest final answer, empty when there is none. Raises JournalError."""
+        """The text of the newest final answer; empty if there is none. Raises JournalError."""
         return await final_response(self.log)
 
     # -- settings of the conversation -----------------------------------------------------------------
 
     async def set_title(self, title: str) -> None:
-        """Set the title; automatic titles end with that."""
+        """Set the title. No automatic title replaces it."""
         self.log.accept()
         self.record.title = title
         self.record.autotitle = False
@@ -313,13 +321,13 @@ class Conversation:
         await self._durable()
 
     async def add_child(self, conversation_id: str) -> None:
-        """Note a conversation that was started as a part of this one."""
+        """Record a conversation that was started as a part of this one."""
         self.record.children.append(conversation_id)
         self.recorder.save()
         await self.log.flushed_unless_troubled()
 
     async def set_confirmation_policy(self, policy: dict[str, Any]) -> None:
-        """Replace the policy; it counts from the next permission request on."""
+        """Replace the confirmation policy; it applies from the next permission request on."""
         self.log.accept()
         self.record.confirmation_policy = policy
         self._runner.policy_changed()
@@ -327,14 +335,15 @@ class Conversation:
         await self._durable()
 
     async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
-        """Replace the analyzer. External agents are not analysed; it is kept for clients to read."""
+        """Replace the analyzer. It is kept for clients to read: none is run (see `recording/risk.py`)."""
         self.log.accept()
         self.record.security_analyzer = analyzer
         self.recorder.write([self.recorder.state("security_analyzer", analyzer)])
         await self._durable()
 
     async def set_secrets(self, secrets: Mapping[str, str]) -> None:
-        """Add secrets by name. A live agent has its environment already: they count from its next start."""
+        """Add secrets by name. They apply from the agent's next start on: a live agent has its environment
+        already."""
         self.log.accept()
         self.record.secrets.update(await self.context.secret_box.seal(secrets))
         self.recorder.save()
@@ -343,12 +352,13 @@ class Conversation:
     # -- its life ---------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Make the state true after a start of the server, and take up the queue of a run that it cut off.
+        """Correct the state after a start of the server, and take up the queue of a run that was cut off.
 
-        A turn that was under way when an earlier server died is reported and its open calls are closed as
-        interrupted; it is not prompted again by itself. The messages behind it are, as they would have been.
-        While it cannot be stored it stays queued, and no agent is started. Raises JournalUnavailable when the
-        journal cannot be read now; then nothing was done.
+        A turn that was running when an earlier server died is reported, and its open tool calls are closed as
+        interrupted. It is not prompted again by itself. The messages behind it are prompted. While that
+        cannot be stored, it stays queued and no agent starts.
+
+        Raises JournalUnavailable if the journal is unreadable now; then nothing was done.
         """
         record = self.record
         await self._find_leaf()
@@ -371,7 +381,7 @@ class Conversation:
         events: list[Event] = calls.closing()
         failure = AgentFailure(
             "ServerRestarted",
-            "The server stopped while this turn was running; what the agent did last is not known.",
+            "The server stopped while this turn was running; the agent's last actions are unknown.",
             kind="transient",
             retryable=True,
             user_action="retry",
@@ -384,7 +394,8 @@ class Conversation:
         self.recorder.write(events)
 
     async def _find_leaf(self) -> None:
-        """The newest time, and the newest event that is more than a state: what the next ones hang on."""
+        """Find the newest timestamp, and the newest event other than a state: the parent of the next
+        events."""
         newest = await self.log.newest()
         leaf = await self.log.newest(besides="ConversationStateUpdateEvent")
         if newest is not None:
@@ -399,16 +410,16 @@ class Conversation:
             seq = page[-1].seq
 
     async def restart_agent(self, *, force: bool = False) -> None:
-        """Stop the agent and start it again with its session. Raises AgentFailure, JournalUnavailable."""
+        """Restart the agent with its session. Raises AgentFailure, JournalUnavailable."""
         self.log.accept()
         await self._runner.restart_agent(force=force)
 
     async def stop_agent(self, *, force: bool = False) -> None:
-        """Stop the agent; the next message starts it again. With `force` its turn is not waited for."""
+        """Stop the agent; the next message starts it again. With `force`, do not wait for its turn."""
         await self._runner.stop_agent(force=force)
 
     async def close(self) -> None:
-        """Stop the agent. A turn under way is interrupted first, so that what it said is kept."""
+        """Stop the agent. A running turn is interrupted first, so that its output is kept."""
         if self.busy:
             await self._runner.interrupt()
         await self._runner.stop()

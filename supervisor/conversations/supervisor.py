@@ -1,4 +1,4 @@
-"""The supervisor: the nursery of all conversations of a server."""
+"""The supervisor: owns the nursery of all conversations of a server."""
 
 from __future__ import annotations
 
@@ -40,32 +40,34 @@ from supervisor.settings import AgentSettings
 log = structlog.get_logger(__name__)
 
 NOT_LISTED: Final = frozenset({AgentPhase.NONE, AgentPhase.STOPPED, AgentPhase.EXITED})
-"""Phases of agents that an operator need not see: nothing of them runs, waits or is wrong."""
+"""Phases of agents that are not listed: nothing of them runs, waits or is wrong."""
 
 RECENT_MAX: Final = 256
-"""Idle conversations kept loaded, the ones asked for last: each is some kilobytes, and a client polls its
-own every few seconds."""
+"""Idle conversations kept loaded, the most recently used ones.
+
+Each takes some kilobytes, and a client polls its own every few seconds.
+"""
 
 DRAIN_LOOK_SECONDS: Final = 0.05
-"""How often draining looks whether turns are still under way."""
+"""Seconds between two checks for running turns while draining."""
 
 RECOVER_PAUSE_SECONDS: Final = 1.0
-"""Before what a dead server left is recovered after all: a journal that comes and goes is not hurried."""
+"""Seconds before the recovery is tried again, so that a journal that comes and goes is not hurried."""
 
 SHUTDOWN_SECONDS: Final = 8.0
-"""How long stopping all conversations may take before what is left is cancelled without a cancel turn."""
+"""Seconds for stopping all conversations; what is left then is cancelled without a cancelled turn."""
 
 
 @attrs.frozen(kw_only=True)
 class Page:
-    """A page of conversation resources; `next_page_id` is the id of the first one of the next page."""
+    """A page of conversation resources; `next_page_id` is the id of the first one on the next page."""
 
     items: list[dict[str, Any]]
     next_page_id: str | None
 
 
 class Supervisor:
-    """All conversations of one server. Loads them when they are asked for and keeps those that live."""
+    """The conversations of one server: loaded on demand, kept while they are active."""
 
     def __init__(
         self,
@@ -89,9 +91,11 @@ class Supervisor:
         return lock
 
     async def create(self, request: StartRequest) -> tuple[Conversation, bool]:
-        """Create a conversation, or find the one that has the given id already.
+        """Create a conversation, or find the one with the given id.
 
-        The flag tells whether it is new; for an existing one the rest of the request is ignored.
+        Returns the conversation, and whether it is new. For an existing one the rest of the request is
+        ignored.
+
         Raises InvalidStart.
         """
         conversation_id = request.conversation_id or str(uuid.uuid4())
@@ -154,7 +158,7 @@ class Supervisor:
             raise InvalidStart(str(error), ("parent_conversation_id",)) from error
 
     async def get(self, conversation_id: str) -> Conversation:
-        """The conversation of that (dashed) id. Raises UnknownConversation."""
+        """Return the conversation with this (dashed) id. Raises UnknownConversation."""
         loaded = self._loaded.get(conversation_id)
         if loaded is not None:
             self._keep(loaded)
@@ -172,7 +176,7 @@ class Supervisor:
                 await journal_log.flushed()  # the record on its way to the file counts
             if not journal_log.settled:
                 journal_log.accept()
-                raise JournalUnavailable("The conversation is being written; try again later")
+                raise JournalUnavailable("The conversation is still being written. Try again later.")
         except (NotInJournal, LogDeleted) as error:
             raise UnknownConversation(f"Conversation not found: {conversation_id}") from error
         stored = (await self._context.journal.get_records([conversation_id]))[0]
@@ -184,7 +188,7 @@ class Supervisor:
         return conversation
 
     def _keep(self, conversation: Conversation) -> None:
-        """Keep what was asked for lately. A live one keeps itself: its task refers to it."""
+        """Keep the most recently used ones. An active one keeps itself: its task refers to it."""
         self._loaded[conversation.id] = conversation
         self._recent[conversation.id] = conversation
         self._recent.move_to_end(conversation.id)
@@ -192,7 +196,7 @@ class Supervisor:
             self._recent.popitem(last=False)
 
     async def recover(self) -> None:
-        """After a start: make the state of every conversation that an earlier server left running true."""
+        """After a start: correct the state of every conversation that an earlier server left running."""
         await self._recover([found async for found in self._left_running()])
 
     async def _recover(self, ids: Sequence[str]) -> None:
@@ -205,7 +209,7 @@ class Supervisor:
             except UnknownConversation:
                 continue  # deleted while it waited
         if later:
-            log.warning("conversations are recovered when the journal can be written", count=len(later))
+            log.warning("recovering conversations once the journal is writable", count=len(later))
             self._context.nursery.start_soon(self._recover_later, later)
 
     async def _recover_later(self, ids: Sequence[str]) -> None:
@@ -214,7 +218,7 @@ class Supervisor:
             await trio.sleep(RECOVER_PAUSE_SECONDS)
             await self._recover(ids)
         except JournalError as error:
-            log.warning("conversations were not recovered", error=str(error))
+            log.warning("conversations not recovered", error=str(error))
 
     async def _left_running(self) -> AsyncIterator[str]:
         for status in sorted(LIVE_STATUSES):
@@ -228,7 +232,7 @@ class Supervisor:
                     break
 
     async def search(self, *, status: str | None, order: str, page: str | None, limit: int) -> Page:
-        """A page of conversation resources. `order` is one of the journal's record orders."""
+        """Return a page of conversation resources. `order` is one of the journal's record orders."""
         found = await self._context.journal.search_records(status=status, order=order, page=page, limit=limit)
         items = [self._info(stored.id, stored.record) for stored in found.items]
         return Page(items=items, next_page_id=found.next_page_id)
@@ -240,11 +244,11 @@ class Supervisor:
         return conversation_info(loaded.record if loaded and durable else ConversationRecord.load(stored))
 
     async def count(self, *, status: str | None = None) -> int:
-        """How many conversations there are, of one execution status or of all."""
+        """Count the conversations, of one execution status or of all."""
         return await self._context.journal.count_records(status=status)
 
     async def delete(self, conversation_id: str) -> None:
-        """Interrupt it, stop its agent, remove it with its events and its agent's data.
+        """Delete a conversation: interrupt it, stop its agent, remove its events and its agent's data.
 
         Raises UnknownConversation.
         """
@@ -259,26 +263,27 @@ class Supervisor:
     # -- for operators ----------------------------------------------------------------------------------
 
     async def agents(self) -> list[AgentView]:
-        """Every agent that lives, waits to, or is given up; measured now."""
+        """List the agents that run, wait to start, or are parked; measured now."""
         known = [found for found in self._loaded.values() if found.agent.phase not in NOT_LISTED]
         known.sort(key=lambda each: each.record.created_at)
         return await self._views(known)
 
     async def _views(self, conversations: Iterable[Conversation]) -> list[AgentView]:
-        """Their agents, all of them looked up in one look at the processes and at the secrets."""
+        """Views of the agents of these conversations, from one snapshot of the processes and of the
+        secrets."""
         level, seen = containment_level(), await take_snapshot()
         secrets = await self._context.launcher.global_secrets()
         return [await view(each, level, seen, secrets) for each in conversations]
 
     async def agent(self, conversation_id: str) -> AgentView:
-        """The agent of one conversation, in whatever state. Raises UnknownConversation."""
+        """Return the agent of one conversation, in any state. Raises UnknownConversation."""
         (found,) = await self._views([await self.get(conversation_id)])
         return found
 
     async def restart_agent(self, conversation_id: str, *, force: bool = False) -> None:
-        """Restart an agent with its session: the turn is cancelled cleanly or, with `force`, at once.
+        """Restart an agent with its session. Its turn is cancelled cleanly or, with `force`, at once.
 
-        Forgives earlier crashes. Raises UnknownConversation, AgentFailure, JournalUnavailable.
+        Earlier crashes no longer count. Raises UnknownConversation, AgentFailure, JournalUnavailable.
         """
         conversation = await self.get(conversation_id)
         await conversation.restart_agent(force=force)
@@ -288,7 +293,7 @@ class Supervisor:
         await (await self.get(conversation_id)).stop_agent()
 
     async def stderr(self, conversation_id: str) -> list[str]:
-        """The last lines that an agent wrote to its standard error. Raises UnknownConversation."""
+        """The last lines of an agent's standard error. Raises UnknownConversation."""
         return (await self.get(conversation_id)).agent.stderr_tail()
 
     async def trace(self, conversation_id: str) -> list[TraceLine]:
@@ -297,7 +302,7 @@ class Supervisor:
 
     @property
     def journal(self) -> Journal:
-        """The journal of all conversations; whoever opened it closes it."""
+        """The journal of all conversations. The caller that opened it closes it."""
         return self._context.journal
 
     def figures(self) -> Figures:
@@ -306,16 +311,18 @@ class Supervisor:
         return figures(list(self._loaded.values()), context.admission, context.counters)
 
     def hurry(self, *, kill: bool = False) -> None:
-        """Have `close` not wait for turns, also when it does so already; with `kill`, have it kill the agents
-        first instead of stopping them in order."""
+        """Make `close` stop waiting for turns, also while it runs already.
+
+        With `kill`, it kills the agents first instead of stopping them in order.
+        """
         self._hurried.set()
         if kill:
             self._killing.set()
 
     async def close(self, drain_seconds: float = 0.0) -> None:
-        """Let turns under way end for so long, then stop every agent, all at the same time.
+        """Let running turns end within a deadline, then stop every agent, all at the same time.
 
-        Turns that go on are interrupted, their output kept. Shielded and bounded.
+        Turns that last longer are interrupted; their output is kept. Shielded from cancellation, and bounded.
         """
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
@@ -330,7 +337,7 @@ class Supervisor:
                 nursery.cancel_scope.cancel()
 
     async def _drained(self) -> None:
-        """Until no turn is under way, or nobody wants to wait for any."""
+        """Wait until no turn is running, or `hurry` is called."""
         # While nothing can be stored, turns do not end.
         while self._context.journal.trouble is None and any(
             conversation.busy for conversation in self._loaded.values()
@@ -349,7 +356,7 @@ class Supervisor:
 
 
 def _absolute(path: str) -> str:
-    """Agents want an absolute path, and it has to stay the same wherever a later server is started."""
+    """Make the path absolute: agents require that, and it must not depend on where a later server starts."""
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - without resolving links
 
 
@@ -369,9 +376,11 @@ async def open_supervisor(
 ) -> AsyncIterator[Supervisor]:
     """Supervise conversations while the block runs.
 
-    Owns their nursery: leaving the block stops every agent, also by cancellation. `default_agent` answers
-    with the settings' agent, for requests that leave the choice to it (it may raise InvalidStart); for
-    `drain_seconds` turns under way may end before they are interrupted.
+    `default_agent`: returns the settings' agent, for requests that name none; it may raise InvalidStart.
+
+    `drain_seconds`: how long running turns may continue at the end before they are interrupted.
+
+    Owns the nursery of all conversations: leaving the block, also by cancellation, stops every agent.
     """
     async with trio.open_nursery() as nursery:
         context = Context(

@@ -1,4 +1,4 @@
-"""What an operator sees of the agents, and the figures of the whole server."""
+"""The operator's view of the agents, and the metrics of the whole server."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
 
 @attrs.frozen(kw_only=True)
 class AgentView:
-    """One conversation's agent. Times in seconds, memory in bytes; None: there is nothing to tell.
+    """The agent of one conversation. Times in seconds, memory in bytes; None: unknown or not applicable.
 
-    `state` is where the agent is, in a turn what it does there. `memory` is what it remembers of the
-    conversation. `changed_secrets` are names of secrets that are others now than when it was started.
+    `state` is the agent's phase, or what it does in a turn. `memory` is what it remembers of the
+    conversation. `changed_secrets` are names of secrets that changed since its start.
     """
 
     conversation_id: str
@@ -46,7 +46,7 @@ class AgentView:
 
 @attrs.frozen(kw_only=True)
 class Figures:
-    """Counts of the server since its start, and its limits."""
+    """Counters of the server since its start, and its limits."""
 
     live_agents: int
     starting: int
@@ -66,7 +66,7 @@ class Figures:
 
 
 def agent_state(conversation: Conversation) -> AgentPhase:
-    """Where the agent is, in one word."""
+    """The agent's state, in one word."""
     phase = conversation.agent.phase
     if phase is not AgentPhase.READY:
         return phase
@@ -80,8 +80,10 @@ def agent_state(conversation: Conversation) -> AgentPhase:
 async def view(
     conversation: Conversation, containment: str, seen: Snapshot, secrets: Mapping[str, str] | None
 ) -> AgentView:
-    """An agent as it is now; its tree is measured in `seen`, in a thread, which cancelling waits for.
-    `secrets` are the launcher's `global_secrets`."""
+    """View an agent as it is now, measured in the snapshot `seen`.
+
+    `secrets`: the launcher's `global_secrets`. The measurement runs in a thread; cancellation waits for it.
+    """
     agent, record = conversation.agent, conversation.record
     await agent.measure(seen)
     changed = await agent.changed_secrets(secrets)

@@ -1,4 +1,4 @@
-"""Encryption of short texts: Fernet, as clients of this wire know it. One key makes, several open."""
+"""Encrypts short texts with Fernet, as clients of this wire expect it. One key encrypts, several decrypt."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Cipher:
     """Encrypts and authenticates bytes under a key derived from a phrase of any length.
 
     The Fernet key is the SHA-256 of the phrase. That suits long random phrases; it does not
-    strengthen short ones. With :meth:`opening` it opens what other keys made, too.
+    strengthen short ones. With `opening` it opens what other keys made, too.
 
-    The first use imports ``cryptography`` (tens of milliseconds), which start-up does without.
+    The first use imports `cryptography` (tens of milliseconds), which start-up does without.
     """
 
     def __init__(self, phrase: str) -> None:
@@ -47,11 +47,11 @@ class Cipher:
         return Fernet(self._key)
 
     def encrypt(self, data: bytes) -> str:
-        """A token in URL-safe ASCII, starting with ``gAAAA``."""
+        """Encrypt: returns a token in URL-safe ASCII, starting with `gAAAA`."""
         return self._fernet.encrypt(data).decode("ascii")
 
     def decrypt(self, token: str) -> bytes:
-        """The bytes in a token. Raises NotDecryptable for an unknown key's token or a damaged one."""
+        """Decrypt a token. Raises NotDecryptable for a damaged token, or one of an unknown key."""
         from cryptography.fernet import Fernet, InvalidToken
 
         try:
@@ -70,9 +70,9 @@ class Cipher:
         raise NotDecryptable("the token was not made with this key")
 
     def opening(self, others: Iterable[Cipher] = (), wrapped: Iterable[str] = ()) -> Cipher:
-        """A cipher that makes the same tokens and also opens those of other keys.
+        """Return a cipher that makes the same tokens and also decrypts those of other keys.
 
-        These are the ciphers ``others`` and the keys ``wrapped``, which come from :meth:`wrap`.
+        These are the ciphers `others` and the keys `wrapped`, which come from `wrap`.
         """
         found = copy(self)
         found._others = tuple(others)
@@ -90,15 +90,16 @@ class Cipher:
         return hmac.compare_digest(signature, data[-SIGNATURE_BYTES:])
 
     def wrap(self, other: Cipher) -> tuple[str, ...]:
-        """Every key that ``other`` opens tokens with, each encrypted under ours; ours is left out.
+        """Return every key that `other` decrypts with, each encrypted under this cipher's key, without that
+        key.
 
-        Raises NotDecryptable when one of those is damaged: it must not be lost unnoticed.
+        Raises NotDecryptable if one of them is damaged: it must not be lost unnoticed.
         """
         keys = dict.fromkeys((other._key, *other._other_keys(strict=True)))
         return tuple(self.encrypt(key) for key in keys if key != self._key)
 
     def knows(self, other: Cipher) -> bool:
-        """Whether tokens of ``other``'s own key can be opened."""
+        """Whether this cipher decrypts tokens of `other`'s own key."""
         return other._key == self._key or other._key in self._other_keys(strict=False)
 
     def same_key(self, other: Cipher) -> bool:
@@ -106,7 +107,7 @@ class Cipher:
         return other._key == self._key
 
     def _other_keys(self, *, strict: bool) -> list[bytes]:
-        """The keys besides our own. Damaged ones are left out, or raise NotDecryptable."""
+        """The keys besides its own. Damaged ones are left out, or raise NotDecryptable."""
         from cryptography.fernet import InvalidToken
 
         keys = [key for each in self._others for key in (each._key, *each._other_keys(strict=strict))]

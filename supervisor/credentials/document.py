@@ -1,4 +1,4 @@
-"""The layout of the secret file: names and descriptions in clear, values as tokens. Pure."""
+"""The layout of the secret file: names and descriptions in the clear, values encrypted. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Sealed:
 class Document:
     """The file's content.
 
-    ``check`` is the token of PROBE. ``retired`` are the master keys of before, each encrypted under
-    that of now. ``keyring_entry`` names the entry of the OS keyring that holds it, if one does.
+    `check` is the token of PROBE. `retired` are the earlier master keys, each encrypted under the present
+    one. `keyring_entry` names the entry of the OS keyring that holds the present key, if one does.
     """
 
     check: str
@@ -44,7 +44,7 @@ class Document:
 
 
 def parse_document(data: bytes, path: Path) -> Document:
-    """The file's content from its bytes. Raises SecretsCorrupt, which names ``path``."""
+    """Parse the file's bytes. Raises SecretsCorrupt, which names `path`."""
     try:
         document = json.loads(data)
         if document["version"] not in (PLAIN_VERSION, FORMAT_VERSION):

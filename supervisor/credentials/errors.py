@@ -1,4 +1,4 @@
-"""What can go wrong with stored secrets. No message ever holds a value."""
+"""Errors of stored secrets. No message ever holds a value."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 class CredentialsFailure(Exception):
-    """Base of this room's errors. Its text is safe to show to a client and to log."""
+    """Base of the errors of credentials. Its text is safe to show to a client and to log."""
 
 
 class InvalidSecretName(CredentialsFailure):
-    """A secret name does not match ``SECRET_NAME``."""
+    """A secret name does not match `SECRET_NAME`."""
 
 
 class InvalidSecretValue(CredentialsFailure):
@@ -18,7 +18,7 @@ class InvalidSecretValue(CredentialsFailure):
 
 
 class SecretsCorrupt(CredentialsFailure):
-    """The secret file cannot be read as such. It is left as it is, for a person to look at."""
+    """The secret file is damaged. It is left unchanged, for a person to repair."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"secret file {path} is not usable: {reason}")
@@ -30,7 +30,8 @@ class WrongMasterKey(CredentialsFailure):
 
     def __init__(self, path: Path, source: str) -> None:
         super().__init__(
-            f"secret file {path} was encrypted with another master key than the one from {source}"
+            f"secret file {path} was encrypted with another master key than the one from {source}; "
+            "give the key that it was encrypted with"
         )
         self.path = path
         self.source = source
@@ -48,7 +49,7 @@ class MasterKeyUnavailable(CredentialsFailure):
 
 
 class CannotRotate(CredentialsFailure):
-    """There is no new key to go over to. Nothing was changed."""
+    """There is no new master key to change to. Nothing was changed."""
 
 
 class NotDecryptable(CredentialsFailure):

@@ -1,4 +1,4 @@
-"""Secrets that are given to the server from outside: directories of files, and variables."""
+"""Secrets from outside the store: directories of files, and variables."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ SECRET_PREFIX: Final = "OSTLER_SECRET_"  # noqa: S105 - a prefix of names
 
 @attrs.frozen
 class FoundSecret:
-    """A secret and where it comes from.
+    """A secret and its source.
 
-    ``source`` is the kind of place: ``store``, ``directory`` or ``variable``. ``where`` names it: the path of
-    the file, or the variable. ``hides`` are the places with a secret of the same name that do not count.
+    `source` is the kind: `store`, `directory` or `variable`. `where` names it: the path of the
+    file, or the variable. `hides` are the places with a secret of the same name that are not used.
     """
 
     name: str
@@ -44,14 +44,14 @@ class FoundSecret:
 
 @attrs.frozen
 class ExternalSources:
-    """Where secrets are given: directories in their order (path by variable), and secrets in variables."""
+    """The sources of secrets: directories in order (path by variable), and variables."""
 
     directories: Mapping[str, Path]
     variables: Mapping[str, Secret] = attrs.field(repr=False)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> ExternalSources:
-        """What the environment tells of."""
+        """The sources that the environment names."""
         directories = {
             name: Path(environ[name]).absolute() for name in DIRECTORY_VARIABLES if environ.get(name)
         }
@@ -59,10 +59,10 @@ class ExternalSources:
         return cls(directories, variables)
 
     def read(self) -> tuple[list[FoundSecret], tuple[str, ...]]:
-        """The secrets that are there now, first those that count, and what is wrong with others.
+        """Read the present secrets, and the problems with others.
 
-        What is wrong is a line for people that names the file or the variable and quotes no value. Blocks on
-        the disk: call it in a thread.
+        A problem is a line for people that names the file or the variable and quotes no value. Blocks on the
+        disk: call it in a thread.
         """
         found: list[FoundSecret] = []
         problems: list[str] = []
@@ -79,7 +79,7 @@ class ExternalSources:
 
 
 def merge(found: Iterable[FoundSecret]) -> dict[str, FoundSecret]:
-    """By name, the first of a name counting; it tells which others it hides."""
+    """Merge by name: the first one of a name counts, and lists the others that it hides."""
     merged: dict[str, FoundSecret] = {}
     for each in found:
         first = merged.get(each.name)
@@ -99,7 +99,7 @@ def take_private(environ: MutableMapping[str, str]) -> dict[str, str]:
     """Remove the variables that hold secrets, or the key to them, from this process's environment.
 
     So no child inherits them; and where the system lets us, they are blanked in the block that
-    ``/proc/<pid>/environ`` shows. What the parent of this process has stays with it.
+    `/proc/<pid>/environ` shows. What the parent of this process has stays with it.
     """
     names = [name for name in environ if is_private(name)]
     if environ is os.environ:
@@ -144,7 +144,7 @@ def _read_directory(variable: str, directory: Path, found: list[FoundSecret], pr
 
 
 def _read_file(path: Path) -> str:
-    """The text of a file without its last line end. Raises OSError, UnicodeError, InvalidSecretValue."""
+    """Read the text of a file without its last line end. Raises OSError, UnicodeError, InvalidSecretValue."""
     # Not to wait for the other end of what turns out to be a pipe.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:

@@ -1,4 +1,4 @@
-"""Private files: whole or not there, and for our eyes only. All of it blocks: call it in a thread."""
+"""Private files, mode 0600, written as a whole or not at all. Blocking: call it in a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRIVATE_DIRECTORY: Final = 0o700
 
 
 def replace_private(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path``; after a crash there is the old content or the new, never a part."""
+    """Write `data` to `path`; after a crash the file has the old content or the new, never a part."""
     temporary = _write_beside(path, data)
     try:
         temporary.replace(path)
@@ -26,7 +26,7 @@ def replace_private(path: Path, data: bytes) -> None:
 
 
 def create_private(path: Path, data: bytes) -> bool:
-    """Put ``data`` at ``path`` unless something is there; whether it was created.
+    """Write `data` to `path` unless it exists. Returns whether it was created.
 
     A hard link is exclusive and never shows a half-written file, which O_EXCL alone would.
     """

@@ -1,4 +1,4 @@
-"""Keeping known secret values out of what an agent says, in every form that they are likely to take. Pure.
+"""Masks known secret values in what an agent says, in every form that they are likely to take. Pure.
 
 A value is looked for as it is, as it stands in JSON, in a URL, and in base64, at any alignment. Of values
 that are JSON documents or several lines, the parts that are secrets by themselves count too.
@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 
 HIDDEN: Final = "<secret-hidden>"
-"""What stands for a secret; the word of the wire's servers."""
+"""The replacement for a secret, as in other servers of this wire."""
 
 SHORTEST: Final = 8
 """Forms below so many characters are not looked for: they would be found in ordinary words."""
@@ -60,11 +60,11 @@ class Masker:
             self._first = re.compile("[" + "".join(re.escape(c) for c in {f[0] for f in self._forms}) + "]")
 
     def __bool__(self) -> bool:
-        """Whether there is anything to look for."""
+        """Whether there is any secret to mask."""
         return self._text is not None
 
     def text(self, text: str) -> str:
-        """`text` with every form of a secret replaced."""
+        """Return `text` with every form of a secret replaced."""
         if self._text is None:
             return text
         if len(text) <= PIECE:
@@ -74,11 +74,11 @@ class Masker:
         return "".join((*pieces, stream.flush()))
 
     def beginning(self, text: str) -> str:
-        """The same for a text that is cut off: a secret that its end may be a part of goes, too."""
+        """Mask a text that is cut off: a secret that its end may be a part of is masked, too."""
         return self.text(text[: self._safe(text)])
 
     def value(self, value: Any) -> Any:
-        """A JSON value with every string in it masked, keys too; a number that is a secret becomes text."""
+        """Mask a JSON value: every string in it, keys too; a number that is a secret becomes text."""
         kind = type(value)
         if kind is str:
             return self.text(value)
@@ -105,7 +105,7 @@ class Masker:
         )
 
     def _found(self, content: bytes) -> bool:
-        """Whether one of the secrets is in there, as it is."""
+        """Whether the text contains one of the secrets, in plain form."""
         if len(content) <= PIECE:
             return self._bytes.search(content) is not None
         # Of a form that is cut by the end of one piece all is in the next: they overlap by that much.
@@ -113,11 +113,11 @@ class Masker:
         return any(self._bytes.search(content, at, at + step) for at in _starts(content))
 
     def document(self, document: bytes) -> bytes:
-        """A JSON text, masked."""
+        """Mask a JSON text."""
         return orjson.dumps(self.value(orjson.loads(document))) if self.suspects(document) else document
 
     def content(self, content: bytes) -> bytes:
-        """Any bytes, masked where they are text."""
+        """Mask bytes where they are text."""
         if self._text is None or not self._found(content):
             return content
         if len(content) <= PIECE:
@@ -126,11 +126,11 @@ class Masker:
         return self.text(text).encode("utf-8", "surrogateescape")
 
     def stream(self) -> StreamMask:
-        """A mask for a text that comes in pieces."""
+        """Return a mask for a streamed text."""
         return StreamMask(self)
 
     def _safe(self, text: str) -> int:
-        """How much of `text` can be shown whatever follows: its end may be the beginning of a secret."""
+        """How much of `text` can be shown, whatever follows: its end may be the beginning of a secret."""
         if self._text is None:
             return len(text)
         begin = max(0, len(text) - self._longest + 1)
@@ -164,14 +164,14 @@ class StreamMask:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """What can be shown now, masked; possibly nothing."""
+        """Feed a piece. Returns what can be shown now, masked; possibly nothing."""
         text = self._held + piece
         safe = self._masker._safe(text)
         self._held = text[safe:]
         return self._masker.text(text[:safe])
 
     def flush(self) -> str:
-        """What was held back: nothing follows that would make a secret of it."""
+        """Return what was held back; nothing follows that would make a secret of it."""
         held, self._held = self._held, ""
         return self._masker.text(held)
 

@@ -59,9 +59,9 @@ class Place(enum.Enum):
 
 @attrs.frozen
 class MasterKey:
-    """A key at hand. ``source`` names the variable, the file or the keyring; ``created``: made just now.
+    """A key at hand. `source` names the variable, the file or the keyring; `created`: made just now.
 
-    ``cipher`` also opens what the other keys at hand made. ``entry`` is the keyring's name for the key.
+    `cipher` also opens what the other keys at hand made. `entry` is the keyring's name for the key.
     """
 
     cipher: Cipher
@@ -74,7 +74,7 @@ class MasterKey:
 class KeyPlaces:
     """The places in which the master key of one state directory may be.
 
-    ``environ`` holds KEY_VARIABLES and PREVIOUS_VARIABLES; ``keyring`` None: there is none to be used.
+    `environ` holds KEY_VARIABLES and PREVIOUS_VARIABLES; `keyring` None: there is none to be used.
     """
 
     def __init__(self, state: Path, environ: Mapping[str, str], keyring: OsKeyring | None) -> None:
@@ -93,12 +93,12 @@ class KeyPlaces:
     async def find(self, secrets: Path, document: Document | None) -> MasterKey:
         """The key that the secret file was written with; where there is no such file, the key to begin with.
 
-        ``document`` is the content of the file ``secrets``, None where there is none or it is not readable.
+        `document` is the content of the file `secrets`, None where there is none or it is not readable.
         Whatever fits it is taken, wherever it is. To begin with: KEY_VARIABLES, a key file that is there
         already, the keyring, a new key file.
 
         Raises WrongMasterKey when no key fits, MasterKeyUnavailable when it is in a keyring that cannot be
-        read, SecretsCorrupt for a key file that cannot be used. No key is made while ``secrets`` exists:
+        read, SecretsCorrupt for a key file that cannot be used. No key is made while `secrets` exists:
         under a fresh one nothing could be read.
         """
         keys, problem = await trio.to_thread.run_sync(self._at_hand)
@@ -117,7 +117,7 @@ class KeyPlaces:
         """A key to go over to, kept at its place but in use by nobody yet.
 
         That of a variable, if it is another one than the one in use; else a new key, in the keyring if
-        there is one, else in NEW_KEY_FILE. Its cipher opens all that ``current`` opens. Raises CannotRotate
+        there is one, else in NEW_KEY_FILE. Its cipher opens all that `current` opens. Raises CannotRotate
         when the variable holds the current key, or where a key would move out of the keyring;
         NotDecryptable when a key of before is damaged; OSError. Cancelling leaves at most a key behind
         that nobody uses.
@@ -126,7 +126,7 @@ class KeyPlaces:
             if not current.cipher.same_key(Cipher(phrase)):
                 return await _renewed(current, MasterKey(Cipher(phrase), name))
             raise CannotRotate(
-                f"the master key is the one in {name}: start Ostler with a new one there and this one in "
+                f"the master key comes from {name}; start Ostler with a new key there and the present one in "
                 f"{PREVIOUS_VARIABLES[0]}, then rotate"
             )
         phrase = _fresh_phrase()
@@ -148,10 +148,10 @@ class KeyPlaces:
         return await _renewed(current, MasterKey(Cipher(phrase), str(path), place=Place.NEW_FILE))
 
     async def settle(self, current: MasterKey, before: MasterKey) -> MasterKey:
-        """Tidy up once the secret file is encrypted under ``current``: the key of before leaves its place.
+        """Tidy up once the secret file is encrypted under `current`: the key of before leaves its place.
 
         It is kept, encrypted, in the secret file. What cannot be tidied up is logged and stays. The result is
-        ``current`` at its lasting place.
+        `current` at its lasting place.
         """
         if current.place is not Place.NEW_FILE:
             await trio.to_thread.run_sync(self._remove_files, current)
@@ -165,7 +165,7 @@ class KeyPlaces:
             try:
                 await self._keyring.delete(key.entry)
             except KeyringUnavailable as error:
-                log.warning("an old key stays in the keyring", entry=key.entry, reason=str(error))
+                log.warning("cannot remove an old key from the keyring", entry=key.entry, reason=str(error))
 
     async def _fitting(
         self, secrets: Path, document: Document, keys: list[MasterKey], problem: CredentialsFailure | None
@@ -184,7 +184,7 @@ class KeyPlaces:
         wanted = next(iter(self._phrases), fitting.source)
         if wanted != fitting.source:
             log.warning(
-                "secrets are still encrypted under another key; `ostler secrets rotate` changes that",
+                "secrets are still encrypted with another key; run `ostler secrets rotate`",
                 in_use=fitting.source,
                 wanted=wanted,
             )
@@ -197,13 +197,13 @@ class KeyPlaces:
         try:
             await trio.to_thread.run_sync(self._promote)
         except OSError as error:
-            log.warning("the new key file could not be renamed", reason=error.strerror)
+            log.warning("cannot rename the new key file", reason=error.strerror)
             return key
         return attrs.evolve(key, source=str(self._state / KEY_FILE), place=Place.FILE)
 
     async def _from_keyring(self, secrets: Path, entry: str) -> MasterKey:
         if self._keyring is None:
-            raise MasterKeyUnavailable(secrets, "its use is turned off")
+            raise MasterKeyUnavailable(secrets, "its use is turned off (OSTLER_KEYRING)")
         try:
             phrase = await self._keyring.get(entry)
         except KeyringUnavailable as error:
@@ -226,7 +226,7 @@ class KeyPlaces:
         # Read back even after creating: when two servers start at once, the file decides.
         phrase = await trio.to_thread.run_sync(_read_phrase, path)
         if created:
-            log.info("made a master key for secrets", file=str(path))
+            log.info("created a master key for secrets", file=str(path))
         return MasterKey(Cipher(phrase), str(path), created, Place.FILE)
 
     async def _into_keyring(self, phrase: str) -> MasterKey | None:
@@ -238,7 +238,7 @@ class KeyPlaces:
             return None
         entry = f"master-key-{os.urandom(ENTRY_BYTES).hex()}"
         await self._keyring.set(entry, phrase)
-        log.info("made a master key for secrets", keyring=self._keyring.name, entry=entry)
+        log.info("created a master key for secrets", keyring=self._keyring.name, entry=entry)
         return MasterKey(Cipher(phrase), self._keyring.name, True, Place.KEYRING, entry)
 
     def _at_hand(self) -> tuple[list[MasterKey], CredentialsFailure | None]:
@@ -262,13 +262,13 @@ class KeyPlaces:
             (self._state / NEW_KEY_FILE).replace(self._state / KEY_FILE)
 
     def _remove_files(self, current: MasterKey) -> None:
-        """Remove key files, if all that they open is opened by ``current``, too."""
+        """Remove key files, if all that they open is opened by `current`, too."""
         for path in (self._state / KEY_FILE, self._state / NEW_KEY_FILE):
             try:
                 if path.exists() and current.cipher.knows(Cipher(_read_phrase(path))):
                     path.unlink()
             except (OSError, SecretsCorrupt) as error:
-                log.warning("the key file of before stays", reason=str(error))
+                log.warning("cannot remove the earlier key file", reason=str(error))
 
 
 def _cannot_move(reason: str) -> CannotRotate:
@@ -282,7 +282,7 @@ def _cannot_move(reason: str) -> CannotRotate:
 def _note_unused(error: KeyringUnavailable) -> None:
     """Say that a key goes to a file, which a keyring that is there would have kept more safely."""
     if isinstance(error, NoKeyring):
-        log.info("the OS keyring is not used", reason=str(error))
+        log.info("OS keyring not used", reason=str(error))
     else:
         log.warning(
             "the OS keyring cannot be used, and the new master key goes to a file. Unlock the keyring, start "
@@ -292,7 +292,7 @@ def _note_unused(error: KeyringUnavailable) -> None:
 
 
 async def _renewed(current: MasterKey, key: MasterKey) -> MasterKey:
-    """The key with a cipher that opens all that ``current`` opens."""
+    """The key with a cipher that opens all that `current` opens."""
     wrapped = await trio.to_thread.run_sync(key.cipher.wrap, current.cipher)
     return attrs.evolve(key, created=True, cipher=key.cipher.opening(wrapped=wrapped))
 

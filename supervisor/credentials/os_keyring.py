@@ -43,7 +43,7 @@ BUS_SOCKET: Final = "bus"
 
 
 class Backend(Protocol):
-    """What of a ``keyring`` backend is used. Each call may block for ever and raise anything."""
+    """What of a `keyring` backend is used. Each call may block for ever and raise anything."""
 
     def get_password(self, service: str, username: str, /) -> str | None:
         """The text of an entry, None where there is none."""
@@ -55,7 +55,7 @@ class Backend(Protocol):
         """Remove an entry."""
 
 
-#: What the exceptions of ``keyring`` mean for people, by their class: their own text is never shown.
+#: What the exceptions of `keyring` mean for people, by their class: their own text is never shown.
 MEANING: Final[Mapping[str, str]] = {
     "KeyringLocked": "the keyring is locked",
     "InitError": "the keyring cannot be opened; it is locked, or was never set up",
@@ -72,10 +72,10 @@ class NoKeyring(KeyringUnavailable):
 
 
 def find_backend() -> Backend:
-    """The best backend that is allowed, or the one that ``keyring`` is configured to use. Blocks.
+    """The best backend that is allowed, or the one that `keyring` is configured to use. Blocks.
 
-    Raises NoKeyring when there is none, or when another one is configured: so ``keyring --disable``
-    and ``PYTHON_KEYRING_BACKEND`` are obeyed.
+    Raises NoKeyring when there is none, or when another one is configured: so `keyring --disable`
+    and `PYTHON_KEYRING_BACKEND` are obeyed.
     """
     # Imported here: most machines that run agents have no keyring, and pay nothing for it.
     from keyring import backend, core
@@ -114,7 +114,7 @@ def plausible(environ: Mapping[str, str]) -> bool:
 
 
 class OsKeyring:
-    """The keyring of this user. Each question runs in a thread of its own and is given up after ``seconds``.
+    """The keyring of this user. Each question runs in a thread of its own and is given up after `seconds`.
 
     A thread that was given up is a daemon and does not hold up the exit; after the first one no more
     questions are asked. Cancelling gives up, too. Every method raises KeyringUnavailable.

@@ -1,4 +1,4 @@
-"""A secret value that does not show itself, and the rules of names and values."""
+"""A secret value that never prints itself, and the rules for names and values."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NAME_RULE: Final = "a secret name starts with a letter and has at most 64 letter
 REDACTED: Final = "**********"
 
 
-#: Linux takes no string longer than 32 pages of 4 KiB in an environment, ``NAME=`` and a NUL included.
+#: Linux takes no string longer than 32 pages of 4 KiB in an environment, `NAME=` and a NUL included.
 MAX_VALUE_BYTES: Final = 32 * 4096 - 64 - 2
 
 
 @attrs.frozen(repr=False)
 class Secret:
-    """A secret string. ``reveal()`` is the only way to its value; repr, str and format hide it."""
+    """A secret string. `reveal()` is the only way to its value; repr, str and format hide it."""
 
     _value: str
 
@@ -40,21 +40,21 @@ class Secret:
 
 @attrs.frozen
 class SecretInfo:
-    """What may be listed of a secret."""
+    """The parts of a secret that may be listed."""
 
     name: str
     description: str | None = None
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` or raise InvalidSecretName."""
+    """Return `name` or raise InvalidSecretName."""
     if not SECRET_NAME.fullmatch(name):
         raise InvalidSecretName(NAME_RULE)
     return name
 
 
 def check_value(value: str) -> str:
-    """Return ``value`` or raise InvalidSecretValue, which never quotes it."""
+    """Return `value` or raise InvalidSecretValue, which never quotes it."""
     if not value.strip():
         raise InvalidSecretValue("a secret value must not be blank")
     if value.strip() == REDACTED:
@@ -63,9 +63,9 @@ def check_value(value: str) -> str:
 
 
 def check_exportable(value: str) -> str:
-    """Return ``value`` or raise InvalidSecretValue where no environment variable can hold it.
+    """Return `value`, or raise InvalidSecretValue if no environment variable can hold it.
 
-    Otherwise exec would fail for the agent, far from here.
+    Otherwise the agent's exec would fail later.
     """
     if "\0" in value:
         raise InvalidSecretValue("a secret value must not contain a NUL character")

@@ -1,4 +1,4 @@
-"""Where a conversation's secret comes from, as a start request spells it."""
+"""The source of a conversation's secret, as a start request spells it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SecretSourceError(CredentialsFailure, Invalid):
 
 @attrs.frozen(kw_only=True)
 class StaticSource(Model):
-    """A ``StaticSecret`` as clients spell it."""
+    """A `StaticSecret` as clients spell it."""
 
     TAG: ClassVar[str | None] = "kind"
     kind: ClassVar[str] = "StaticSecret"
@@ -67,7 +67,7 @@ class StaticSource(Model):
 
 @attrs.frozen(kw_only=True)
 class LookupSource(Model):
-    """A ``LookupSecret`` as clients spell it."""
+    """A `LookupSecret` as clients spell it."""
 
     TAG: ClassVar[str | None] = "kind"
     kind: ClassVar[str] = "LookupSecret"
@@ -79,18 +79,18 @@ class LookupSource(Model):
     description: str | None = None
 
 
-#: Without ``kind`` a ``url`` makes it a lookup.
+#: Without `kind` a `url` makes it a lookup.
 ObjectSource = StaticSource | LookupSource
 
 
 def decode_secret_source(
     obj: object, *, loc: Location = ("body", "secrets"), own_origins: Collection[str] = ()
 ) -> SecretSource:
-    """A secret source from its JSON: a plain string, a ``StaticSecret`` or a ``LookupSecret``.
+    """A secret source from its JSON: a plain string, a `StaticSecret` or a `LookupSecret`.
 
-    A URL that is relative, or whose origin (``http://host:port``) is one of ``own_origins``, must name a
+    A URL that is relative, or whose origin (`http://host:port`) is one of `own_origins`, must name a
     secret of this server's store and becomes a StoreReference: no request to ourselves, and no session key to
-    keep. Unknown keys are ignored. Raises SecretSourceError; ``loc`` is where ``obj`` stands in the request.
+    keep. Unknown keys are ignored. Raises SecretSourceError; `loc` is where `obj` stands in the request.
     """
     if isinstance(obj, str):
         return StaticSecret(_present(obj, loc))
@@ -113,7 +113,7 @@ def decode_secret_source(
 
 
 def _store_name(url: str, own_origins: Collection[str]) -> str | None:
-    """The secret of our own store that ``url`` names; None when it leads elsewhere. Raises ValueError."""
+    """The secret of our own store that `url` names; None when it leads elsewhere. Raises ValueError."""
     parts = urlsplit(url)
     if parts.scheme or parts.netloc:
         if parts.scheme not in LOOKUP_SCHEMES or not parts.hostname:

@@ -1,4 +1,4 @@
-"""The store of global secrets: names in clear, values encrypted, one private file."""
+"""The store of global secrets: names in the clear, values encrypted, one private file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 #: In the state directory.
 SECRETS_FILE: Final = "secrets.json"
 
-#: Named here, since the store's own ``list`` hides the type inside the class.
+#: Named here, since the store's own `list` hides the type inside the class.
 SecretInfos = list[SecretInfo]
 FoundSecrets = list[FoundSecret]
 
@@ -53,10 +53,10 @@ class Rotation:
 
 
 class SecretStore:
-    """Global secrets: those in ``<state>/secrets.json``, and those that are given from outside.
+    """Global secrets: those in `<state>/secrets.json`, and those that are given from outside.
 
     The file is decrypted once and then kept in memory; what is given from outside is read each time. Open it
-    with :meth:`open`; there is nothing to close. One process owns the file: what others write into it
+    with `open`; there is nothing to close. One process owns the file: what others write into it
     meanwhile is not seen. Every method may raise SecretsCorrupt, WrongMasterKey or MasterKeyUnavailable; the
     file is then left alone, and one that is corrupt is asked again next time.
 
@@ -80,10 +80,10 @@ class SecretStore:
     async def open(
         cls, state: Path, environ: Mapping[str, str], *, keyring: OsKeyring | None = None
     ) -> SecretStore:
-        """Find or create the master key of ``state`` (``KeyPlaces.find``), and note what ``environ`` gives.
+        """Find or create the master key of `state` (`KeyPlaces.find`), and note what `environ` gives.
 
         A key that cannot be had does not stop a server from starting: every use of the store
-        then raises that error. ``keyring`` None: none is asked.
+        then raises that error. `keyring` None: none is asked.
         """
         path = state / SECRETS_FILE
         places = KeyPlaces(state, environ, keyring)
@@ -142,7 +142,7 @@ class SecretStore:
         return dict(sorted(merged.items()))
 
     async def values(self) -> dict[str, str]:
-        """The values that count, by name, as an agent's environment wants them."""
+        """The values in use, by name, as for an agent's environment."""
         return {name: secret.value.reveal() for name, secret in (await self.found()).items()}
 
     async def set(self, name: str, value: str, description: str | None = None) -> None:
@@ -192,7 +192,7 @@ class SecretStore:
             return True
 
     async def rotate(self) -> Rotation:
-        """Encrypt every stored secret under another master key (see ``KeyPlaces.renew``).
+        """Encrypt every stored secret under another master key (see `KeyPlaces.renew`).
 
         What else was encrypted under this store's cipher stays as it is and can still be opened: the keys of
         before are kept in the secret file, encrypted under the new one.
@@ -207,7 +207,7 @@ class SecretStore:
             try:
                 fresh = await self._places.renew(before)
             except NotDecryptable as error:
-                raise SecretsCorrupt(self._path, "a key of before is damaged") from error
+                raise SecretsCorrupt(self._path, "an earlier key is damaged") from error
 
             def write() -> None:
                 renewed = {
@@ -225,7 +225,7 @@ class SecretStore:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(write, limiter=self._limiter)
                 settled = self._key = await self._places.settle(fresh, before)
-            log.info("the master key was changed", source=settled.source, before=before.source)
+            log.info("changed the master key", source=settled.source, before=before.source)
             return Rotation(settled.source, before.source, len(entries))
 
     async def _loaded(self) -> dict[str, _Entry]:
@@ -244,7 +244,7 @@ class SecretStore:
         found, problems = await trio.to_thread.run_sync(self._outside.read, limiter=self._limiter)
         for problem in problems:
             if problem not in self._problems:
-                log.warning("a secret from outside is not used", problem=problem)
+                log.warning("external secret not used", problem=problem)
         self._problems = problems
         return found
 
@@ -276,7 +276,7 @@ async def _find(path: Path, places: KeyPlaces) -> MasterKey:
         try:
             return _read_document(path)
         except SecretsCorrupt:
-            return None  # whoever uses the store is told
+            return None  # each use of the store raises it
 
     document = await trio.to_thread.run_sync(read)
     try:

@@ -1,4 +1,4 @@
-"""What is written as one: appends and calls of many conversations, turned into few statements."""
+"""One batch of writes: appends and calls of many conversations, turned into few statements."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ T = TypeVar("T")
 
 
 class LogHandle(Protocol):
-    """One conversation as the writer sees it."""
+    """One conversation, as the writer sees it."""
 
     key: int | None
     """Set by the writer when the conversation is created; None before."""
     broken: JournalError | None
-    """Set by the writer thread: why what is still queued for this handle is dropped."""
+    """Set by the writer thread: why queued writes of this handle are dropped."""
 
     def settle(self, last_seq: int, ticket: int) -> None:
-        """On the Trio side: everything up to here is durable."""
+        """On the Trio side: note that everything up to here is durable."""
 
     def fail(self, error: JournalError) -> None:
-        """On the Trio side: what was not durable is lost."""
+        """On the Trio side: note that everything not durable is lost."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -47,8 +47,10 @@ class Append:
 
 @attrs.define(eq=False, kw_only=True)
 class Call(Generic[T]):
-    """Something that answers. The answer is there, and `settled` set, once it is durable. `deletes` marks
-    what frees space: it is tried also while nothing else can be written."""
+    """An action with an answer. The answer is there, and `settled` set, once it is durable.
+
+    `deletes` marks an action that frees space: it is tried also while nothing else can be written.
+    """
 
     action: Callable[[Store], T]
     handle: LogHandle | None
@@ -74,7 +76,7 @@ def write(store: Store, ops: Iterable[Op]) -> None:
 
 
 def _steps(store: Store, ops: Iterable[Op]) -> list[Step]:
-    """Turn a batch into statements: rows together, and of each conversation's records only the last."""
+    """Turn a batch into statements: rows together, and only the last record of each conversation."""
     steps: list[Step] = []
     appends: list[Append] = []
     for op in ops:

@@ -1,7 +1,7 @@
-"""Removing the events of conversations that were deleted, a little at a time, between other writes.
+"""Removes the events of deleted conversations in small steps, between other writes.
 
-In one transaction a million events take 7 s, and nothing else is written meanwhile. What is left at the end
-of the process is removed by the next one: the file says which conversations are to be erased.
+In one transaction a million events take 7 s, and nothing else is written meanwhile. The next process removes
+what is left when this one ends: the file lists the conversations to erase.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from supervisor.journal.store import Store
 
 SLICE_SECONDS = 0.005
-"""What one transaction may take: everything else that comes meanwhile is durable so much later."""
+"""Seconds that one transaction may take: the delay of all other writes."""
 
 FIRST_ROWS = 64
 """Events removed by the first transaction; the next ones remove more or fewer, by the time that it took."""
@@ -31,19 +31,19 @@ class Eraser:
         """Whether there may be anything to remove: an earlier process may have left some."""
 
     def look(self) -> None:
-        """A conversation was deleted."""
+        """Note that a conversation was deleted."""
         self.pending = True
 
     def wait(self) -> float | None:
-        """Seconds until there is something to do, None: nothing."""
+        """Seconds until there is work; None: there is none."""
         return max(0.0, self._not_before - time.monotonic()) if self.pending else None
 
     def rest(self, seconds: float) -> None:
-        """Do nothing for so long."""
+        """Pause for `seconds`."""
         self._not_before = time.monotonic() + seconds
 
     def slice(self) -> None:
-        """One transaction. Raises sqlite3.Error; then nothing of it happened."""
+        """Remove events in one transaction. Raises sqlite3.Error; then nothing of it happened."""
         begin = time.monotonic()
         if self._store.erase(self._rows) is None:
             self.pending = False

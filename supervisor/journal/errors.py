@@ -1,10 +1,10 @@
-"""Everything that the journal raises of its own."""
+"""Errors of the journal."""
 
 from __future__ import annotations
 
 
 class JournalError(Exception):
-    """The journal cannot do what was asked; what was not yet durable is lost and this says so."""
+    """The journal cannot carry out a request. Writes that were not yet durable are lost."""
 
 
 class JournalClosed(JournalError):
@@ -12,34 +12,41 @@ class JournalClosed(JournalError):
 
 
 class JournalFailed(JournalError):
-    """Nothing will ever be written to this journal again; reading may still go on. Another process may do
-    better, or say why it cannot."""
+    """This journal will never be written again; reading may continue.
+
+    Another process may do better, or say why it cannot.
+    """
 
 
 class JournalUnavailable(JournalError):
-    """The journal cannot be written, or read, at the moment; that passes. The message tells the reason, and
-    whether what was asked for was refused or is still queued."""
+    """The journal cannot be written or read now; that passes.
+
+    The message has the reason, and whether the request was refused or is still queued.
+    """
 
 
 class Unstorable(JournalError):
-    """SQLite does not take a value of what was appended. Told before anything is queued where that is known
-    by then; noticed only by the database, it breaks that one log, as DuplicateEvent does."""
+    """SQLite refuses an appended value.
+
+    If that is known in time, it is raised before anything is queued. If only the database notices, it breaks
+    that one log, as DuplicateEvent does.
+    """
 
 
 class TooLarge(Unstorable):
-    """Something is larger than one value of the journal may be."""
+    """A value is larger than the journal accepts."""
 
 
 class SearchTooLong(JournalError):
-    """Counting went on for longer than it may."""
+    """Counting took longer than its limit."""
 
 
 class JournalInUse(JournalError):
-    """Another process has this journal open: two writers would give out the same sequence numbers."""
+    """Another process has this journal open. Two writers would assign the same sequence numbers."""
 
 
 class NewerSchema(JournalError):
-    """The file was written by a newer Ostler. It has not been touched."""
+    """A newer Ostler wrote the file. It is unchanged."""
 
     def __init__(self, found: int, known: int) -> None:
         super().__init__(
@@ -51,11 +58,11 @@ class NewerSchema(JournalError):
 
 
 class AlreadyExists(JournalError):
-    """A conversation with this id exists."""
+    """There is a conversation with this id already."""
 
 
 class UnknownConversation(JournalError):
-    """No conversation has this id."""
+    """There is no conversation with this id."""
 
 
 class LogDeleted(JournalError):
@@ -63,16 +70,16 @@ class LogDeleted(JournalError):
 
 
 class DuplicateEvent(JournalError):
-    """An event id was appended twice to one conversation, which is a mistake of the caller.
+    """An event id was appended twice to one conversation, by a mistake of the caller.
 
-    Noticed within one append before anything is enqueued. Noticed only by the database, it breaks that one
-    log: what it had not yet made durable is lost, and every use of the object raises this. A log object
-    fetched anew goes on after the last durable event, so that sequence numbers stay gapless.
+    Within one append it is noticed before anything is queued. If only the database notices, it breaks that
+    one log: writes that were not yet durable are lost, and every use of the object raises this. A newly
+    fetched log object continues after the last durable event, so that sequence numbers stay gapless.
     """
 
 
 def again(error: JournalError) -> JournalError:
-    """Return a new error for a condition that lasts: one object raised twice would mix its tracebacks."""
+    """Return a new error for a lasting condition: one object raised twice would mix its tracebacks."""
     fresh = type(error)(*error.args)
     fresh.__cause__ = error
     return fresh

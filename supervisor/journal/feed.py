@@ -36,13 +36,13 @@ ITEM_OVERHEAD_BYTES = 400
 
 
 class Positioned(Protocol):
-    """A cursor, as far as the tail needs to know it."""
+    """A cursor, as the tail sees it."""
 
     position: int
 
 
 class Tail:
-    """Owned by its cursors together: when the last one is gone, so is the tail."""
+    """The tail of a log. Its cursors own it together: when the last one is gone, so is the tail."""
 
     def __init__(self, next_seq: int, high_water: int) -> None:
         self.first_seq = next_seq
@@ -64,22 +64,22 @@ class Tail:
 
     @property
     def size(self) -> int:
-        """Bytes that the items weigh."""
+        """Size of the items in bytes."""
         return self._bytes
 
     def append(self, row: Stored) -> None:
-        """Add an event; it shows when it is durable. Its `seq` must be `next_seq`."""
+        """Add an event; it becomes visible when it is durable. Its `seq` must be `next_seq`."""
         assert row.seq == self.next_seq
         self.next_seq += 1
         self._add((row.seq, False), row, len(row.body))
 
     def publish(self, frame: Frame) -> bool:
-        """Add a transient. Return whether it shows at once, because nothing before it is undurable."""
+        """Add a transient. Return whether it is visible at once, because nothing before it is undurable."""
         self._add((self.next_seq - 1, True), Transient(frame), frame.size)
         return self._advance()
 
     def commit(self, high_water: int) -> bool:
-        """Events up to this one are durable. Return whether something shows that did not before."""
+        """Note that events up to this one are durable. Return whether something became visible."""
         self.high_water = high_water
         return self._advance()
 
@@ -92,7 +92,7 @@ class Tail:
     def take(self, position: int, born: int, max_items: int) -> tuple[list[Item], int]:
         """Return visible items from a kept position on, and the position after them.
 
-        Transients before `born` are passed over: they were shown before the cursor was there.
+        Transients before `born` are skipped: they were shown before the cursor existed.
         """
         if position >= born:
             # A cursor may wait further on than anything that shows yet.
@@ -107,7 +107,7 @@ class Tail:
         return items, position
 
     def settle(self) -> None:
-        """Give back what every cursor has had, when that is worth it."""
+        """Release what every cursor has had, when that is worth it."""
         if self._bytes > TAIL_SETTLED_BYTES:
             had = min((cursor.position for cursor in self.cursors), default=self.visible)
             if had > self.start:

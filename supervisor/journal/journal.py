@@ -1,4 +1,4 @@
-"""The journal as the rest of Ostler sees it: conversations, their records, and their logs."""
+"""The journal's interface: conversations, their records, and their logs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ from supervisor.journal.trouble import Trouble
 from supervisor.journal.writer import Writer
 
 CLOSE_TIMEOUT = 10.0
-"""Seconds (of real time: a disk does not know a test's clock) that closing waits for the last commit. What
-can be queued takes about 0.2 s; a disk that needs longer than this is broken, and shutdown must go on."""
+"""Seconds of real time that closing waits for the last commit.
+
+The full queue takes about 0.2 s; a disk that needs longer than this is broken, and shutdown must continue.
+"""
 
 READ_CLOSE_TIMEOUT = 2.0
 """Seconds that closing waits for interrupted reads to come back."""
@@ -43,7 +45,7 @@ class Journal:
 
     def __init__(self, store: Store, readers: Readers) -> None:
         self.epoch = store.epoch
-        """Counts the opens of this file: every start of a server has a higher one."""
+        """The number of times that this file was opened: it rises with every start of a server."""
         self._readers = readers
         self._writer = Writer(store, self._failed, self._look_again)
         readers.on_damage = self._writer.fail
@@ -55,22 +57,25 @@ class Journal:
 
     @property
     def trouble(self) -> Trouble | None:
-        """Why nothing can be written at the moment. It is tried again and again, and what was queued is kept;
-        reading goes on."""
+        """Why nothing can be written now; None if it can.
+
+        Writing is retried, queued writes are kept, and reading continues.
+        """
         return self._writer.trouble
 
     @property
     def failure(self) -> JournalError | None:
-        """Why nothing will ever be written again; None while it may be."""
+        """Why nothing will ever be written again; None if the journal works."""
         return self._writer.failure
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that are queued and not durable yet."""
+        """Bytes that are queued and not yet durable."""
         return self._writer.pending_bytes
 
     def accept(self) -> None:
-        """Raises JournalUnavailable while nothing can be written, JournalError when the journal failed."""
+        """Check that the journal accepts work. Raises JournalUnavailable while it is not writable,
+        JournalError if it failed."""
         self._writer.check()
 
     async def writable(self) -> None:
@@ -82,7 +87,7 @@ class Journal:
             raise again(self._writer.failure)
 
     async def changed(self) -> None:
-        """Wait until trouble begins, goes on after another attempt, or ends, or the journal fails."""
+        """Wait until trouble begins, another attempt fails, trouble ends, or the journal fails."""
         await self._writer.changed()
 
     async def create(
@@ -98,8 +103,9 @@ class Journal:
     ) -> Log:
         """Add a conversation; durable on return.
 
-        Cancelled while it is being written, it returns (or raises) first: cancellation shows at the caller's
-        next checkpoint. Raises AlreadyExists, JournalUnavailable (nothing was created), JournalError.
+        Raises AlreadyExists, JournalUnavailable (nothing was created), JournalError.
+
+        Cancellation during the write is held back: it shows at the caller's next checkpoint.
         """
         first = RecordUpdate(record=record, status=status, updated_at=updated_at, title=title)
         async with self._lock(conversation_id):
@@ -127,7 +133,7 @@ class Journal:
             # Nobody holds one, so nothing of it is on its way either: the file is the whole truth.
             found = await self._readers.run(partial(queries.load, conversation_id=conversation_id))
             if found is None:
-                raise UnknownConversation(f"no conversation {conversation_id}")
+                raise UnknownConversation(f"there is no conversation {conversation_id}")
             key, last_seq = found
             log = Log(conversation_id, key=key, last_seq=last_seq, writer=self._writer, readers=self._readers)
             if self._writer.failure is not None:
@@ -136,12 +142,15 @@ class Journal:
             return log
 
     async def delete(self, conversation_id: str) -> bool:
-        """Remove a conversation with everything of it; durable on return. Return whether there was one.
+        """Delete a conversation with everything of it; durable on return. Return whether there was one.
 
-        Its events are removed little by little afterwards, also by the next start; its id is free at once.
-        Its log object, if somebody holds one, raises LogDeleted from now on. Cancellation as with `create`.
-        While nothing can be written it is tried all the same, on space that is set aside for it. Raises
-        JournalUnavailable when that does not help (the conversation is still there), JournalError.
+        Its id is free at once. Its events are removed in small steps afterwards, also by the next start. A
+        log object that somebody still holds raises LogDeleted from now on. While the journal is not writable,
+        the deletion is tried on the reserved disk space.
+
+        Raises JournalUnavailable if that does not help (the conversation still exists), JournalError.
+
+        Cancellation as with `create`.
         """
         async with self._lock(conversation_id):
             log = self._logs.pop(conversation_id, None)
@@ -156,7 +165,7 @@ class Journal:
                 raise
 
     async def get_records(self, ids: Sequence[str]) -> list[Record | None]:
-        """Return the records of these conversations in the order asked, None for an unknown one."""
+        """Return the records of these conversations in the given order, None for an unknown one."""
         return await self._readers.run(partial(queries.get_records, ids=ids))
 
     async def search_records(

@@ -28,14 +28,13 @@ MAX_VALUE_BYTES = 512 * 1024 * 1024
 half of it, and far more than anything that agents and clients may say."""
 
 COUNT_SECONDS = 10.0
-"""How long counting may go on that has to look at every event: some ten million events."""
+"""Seconds that counting may scan events: some ten million events."""
 
 
 class Log:
-    """The events of one conversation. Obtained from the journal, which keeps one object while it is in use.
+    """The events of one conversation. The journal keeps one object while it is in use.
 
-    An idle one, without cursor and with nothing on its way to the file, is a handful of integers; drop the
-    reference and it is gone.
+    An idle one, without cursors and queued writes, is a handful of integers; without a reference it is gone.
     """
 
     def __init__(
@@ -56,12 +55,12 @@ class Log:
 
     @property
     def last_seq(self) -> int:
-        """The last sequence number given out, -1 before the first."""
+        """The last assigned sequence number, -1 before the first."""
         return self._last_seq
 
     @property
     def high_water(self) -> int:
-        """The last durable sequence number, -1 before the first. What is read and shown ends here."""
+        """The last durable sequence number, -1 before the first. Reads and cursors end here."""
         return self._high_water
 
     # Writing.
@@ -69,12 +68,13 @@ class Log:
     def append(
         self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
     ) -> int:
-        """Give the events their sequence numbers and queue them; with record and blobs in one transaction.
+        """Assign sequence numbers to the events and queue them, with record and blobs in one transaction.
 
         Returns the last sequence number of the log. Does not wait: see `flushed` and `room`. While the
-        journal cannot be written for the moment it is queued all the same: see `accept`.
-        Raises DuplicateEvent when an id occurs twice here, TooLarge, LogDeleted, JournalError when the
-        journal failed; then nothing of it is queued.
+        journal is not writable, the events are queued all the same: see `accept`.
+
+        Raises DuplicateEvent if an id occurs twice here, TooLarge, LogDeleted, JournalError if the journal
+        failed; then nothing of it is queued.
         """
         self._check()
         _check_sizes(rows, record, blobs)
@@ -120,7 +120,7 @@ class Log:
         return seq
 
     def publish(self, frame: Frame) -> None:
-        """Show something to today's cursors, after everything appended so far. Never stored.
+        """Show something to the present cursors, after everything appended so far. Never stored.
 
         A cursor that falls far behind misses it. Raises as `append` does.
         """
@@ -135,12 +135,14 @@ class Log:
 
     @property
     def trouble(self) -> Trouble | None:
-        """Why nothing can be written at the moment, although it is tried again and again."""
+        """Why nothing can be written now, although it is retried; None if it can."""
         return self._writer.trouble
 
     def accept(self) -> None:
-        """Raises JournalUnavailable while nothing can be written, JournalError when the journal failed,
-        LogDeleted. For who wants to begin something, before anything is queued."""
+        """Check that new work is accepted, before anything is queued.
+
+        Raises JournalUnavailable while the journal is not writable, JournalError if it failed, LogDeleted.
+        """
         self._check()
         self._writer.check()
 
@@ -150,8 +152,11 @@ class Log:
         return self._durable_ticket == self._ticket
 
     async def flushed_unless_troubled(self) -> bool:
-        """Wait until everything appended so far is durable; False as soon as it is known that this takes a
-        while. Raises as `flushed` does."""
+        """Wait until everything appended so far is durable. Return False as soon as it is known that this
+        takes a while.
+
+        Raises as `flushed` does.
+        """
         wanted = self._ticket
         if not self.settled:
             self._writer.hurry()
@@ -164,9 +169,11 @@ class Log:
         return True
 
     async def flushed(self) -> None:
-        """Wait until everything appended so far is durable. Cancellation takes nothing back.
+        """Wait until everything appended so far is durable.
 
-        Raises JournalError when it was lost, LogDeleted when the conversation was deleted meanwhile.
+        Raises JournalError if it was lost, LogDeleted if the conversation was deleted meanwhile.
+
+        Cancellation takes nothing back.
         """
         wanted = self._ticket
         if not self.settled:
@@ -177,40 +184,32 @@ class Log:
             await self._moved.park()
 
     async def room(self) -> None:
-        """Wait while too much, of all conversations together, is not durable yet. Raises as `append` does."""
+        """Wait while the writes of all conversations that are not durable exceed a limit. Raises as `append`
+        does."""
         await self._writer.room()
         self._check()
-
-    async def put_blob(self, blob_id: str, data: bytes, media_type: str = "application/octet-stream") -> None:
-        """Store bytes beside the events, replacing a blob of this id; durable on return.
-
-        Cancelled, it is stored all the same. Raises as `flushed` does. To store a blob together with the
-        event that refers to it, pass it to `append`.
-        """
-        self.append((), blobs=(Blob(blob_id, media_type, data),))
-        await self.flushed()
 
     # Reading: only what is durable. All of these can be cancelled and raise LogDeleted or JournalError.
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]:
-        """Return the events of these ids in the order asked, None for an unknown one."""
+        """Return the events of these ids in the given order, None for an unknown one."""
         until = self._high_water
         return await self._read(lambda c, key: queries.get(c, key, until, ids))
 
     async def read(
         self, after_seq: int, limit: int, *, kind: str | None = None, source: str | None = None
     ) -> list[Stored]:
-        """Return events after a sequence number (-1 = all), oldest first: up to `limit`, fewer where they are
-        very large, none when there is none.
+        """Return events after a sequence number (-1 = all), oldest first.
 
-        `kind` and `source` are as in `search`.
+        Returns up to `limit` events, fewer if they are very large, none if there is none. `kind` and `source`
+        are as in `search`.
         """
         asked = Filter(kind=kind, source=source)
         until, most = self._high_water, queries.PAGE_MAX_BYTES
         return await self._read(lambda c, key: queries.read(c, key, after_seq, until, limit, asked, most))
 
     async def newest(self, *, besides: str | None = None) -> Brief | None:
-        """Return id and time of the last event, of those of other kinds than `besides`."""
+        """Return id and time of the last event whose kind is not `besides`."""
         until = self._high_water
         return await self._read(lambda c, key: queries.newest(c, key, until, besides))
 
@@ -228,15 +227,13 @@ class Log:
     ) -> Page:
         """Return a page of matching events in log order, or with `order="desc"` newest first.
 
-        It has up to `limit` events, fewer where they are very large, and also where many had to be looked at:
-        a search by anything but `kind` looks at events for a bounded time (`queries.SCAN_SECONDS`). Its page
-        may then have no event at all, and its `next_page_id` tells how far it looked: the next one goes on
-        there. Only a page without `next_page_id` is the last.
+        `kind`: a class name, alone or at the end of a dotted path. `body`: text that occurs in the event's
+        JSON, in upper or lower case. `since` (inclusive) and `before` (exclusive): timestamps in the form of
+        the events. `page`: the id of the first event of the page; an unknown one starts from the beginning.
 
-        `kind` is a class name, alone or at the end of a dotted path. `body` is text that occurs in the
-        event's JSON, in upper or lower case. `since` (inclusive) and `before` (exclusive) are timestamps as
-        the events carry them. `page` is the id of the first event of the page; an unknown one starts from
-        the beginning.
+        A page has up to `limit` events, fewer if they are very large. A search by anything but `kind` looks
+        at events for a bounded time (`queries.SCAN_SECONDS`). Its page may then be short or empty, and the
+        next one continues at `next_page_id`. Only a page without `next_page_id` is the last.
         """
         asked = Filter(kind=kind, source=source, body=body, since=since, before=before)
         until = self._high_water
@@ -271,7 +268,7 @@ class Log:
             if time.monotonic() > end:
                 raise SearchTooLong(
                     f"Counting took longer than {COUNT_SECONDS:g} s, with {until - seen} events to go. "
-                    "Count by kind alone, or search page by page"
+                    "Count by kind alone, or search page by page."
                 )
             more, seen = await self._read(
                 partial(_count_some, after=seen, until=until, asked=asked), scans=True
@@ -366,10 +363,10 @@ def _too_large(what: str, size: int) -> str:
 
 
 class Cursor:
-    """A place in a log, for one task: integers, and a share in the tail of recent items.
+    """A position in a log, for one task: integers, and a share in the tail of recent items.
 
-    Sees every durable event after its start exactly once and in order, and the transients among them unless
-    it has fallen behind the tail.
+    It sees every durable event after its start exactly once and in order, and the transients among them
+    unless it has fallen behind the tail.
     """
 
     __slots__ = ("__weakref__", "_after_seq", "_born", "_log", "_tail", "position")

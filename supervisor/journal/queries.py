@@ -1,4 +1,4 @@
-"""The reading side: plain functions over a connection, run in reader threads.
+"""The reading side: plain functions on a connection, run in reader threads.
 
 Reads of events return their rows packed into one: a thread that reads row by row waits for the GIL after
 every row, up to the interpreter's switch interval. Measured for 256 rows of 1 kB beside a busy loop: 338 ms

@@ -24,12 +24,12 @@ READERS = 4
 """Reads at once, each with a thread and a connection of its own. More would only queue for the GIL."""
 
 SCANS = 2
-"""Of these, reads that look at event after event: the others stay free for what takes a moment."""
+"""Of these, reads that scan events: the others stay free for short reads."""
 
 
 @attrs.define(eq=False)
 class _Call:
-    """One read under way; the lock keeps an interrupt from hitting whoever uses the connection next."""
+    """One read in progress; the lock keeps an interrupt from hitting the connection's next user."""
 
     lock: threading.Lock = attrs.field(factory=threading.Lock)
     connection: sqlite3.Connection | None = None
@@ -43,12 +43,12 @@ class _Call:
 
 
 class Readers:
-    """A pool of connections that cannot write. Whoever made it closes it."""
+    """A pool of read-only connections. The caller that made it closes it."""
 
     def __init__(self, path: Path, busy_timeout: float = BUSY_TIMEOUT) -> None:
         """Open the connections. Synchronous: run it in a thread."""
         self.on_damage: Callable[[JournalError], object] = lambda _error: None
-        """Told when a read shows that the files are damaged."""
+        """Called when a read shows that the files are damaged."""
         self._limiter = trio.CapacityLimiter(READERS)
         self._scans = trio.CapacityLimiter(SCANS)
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
@@ -62,10 +62,11 @@ class Readers:
             self._idle.put(connection)
 
     async def run(self, query: Callable[[sqlite3.Connection], T], *, scans: bool = False) -> T:
-        """Run a query in a thread; not more than `SCANS` of those that take long at the same time.
+        """Run a query in a thread, with at most `SCANS` long ones at the same time.
+
+        Raises JournalClosed, JournalUnavailable if SQLite fails in a way that passes, or else JournalError.
 
         Cancellation returns at once and interrupts the query; its connection comes back by itself.
-        Raises JournalClosed, JournalUnavailable when SQLite fails in a way that passes, or else JournalError.
         """
         if not scans:
             return await self._run(query)

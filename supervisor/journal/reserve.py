@@ -1,9 +1,9 @@
-"""Space that is set aside on the disk of the journal, for what frees space.
+"""Disk space reserved beside the journal, so that conversations can be deleted on a full disk.
 
-Deleting writes: the pages that it changes go to the write-ahead log, and that is emptied into the database
-only where the database can take all of it. Measured on a full disk, deleting needs up to as much as the log
-holds then: 1.6 MB with events of 1 kB, 9 MB with events of 3 MB. So a file beside the journal keeps that much
-back, and is emptied when somebody deletes on a full disk.
+Deleting writes: changed pages go to the write-ahead log, and SQLite empties the log into the database only if
+the database can take all of it. Measured on a full disk, deleting needs up to as much as the log then holds:
+1.6 MB with events of 1 kB, 9 MB with events of 3 MB. So a file beside the journal keeps that much back, and
+is emptied when somebody deletes on a full disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The values that go into the journal and come out of it."""
+"""The values that the journal stores and returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema of the journal file and the way from an older one to it.
+"""The schema of the journal file, and its migrations.
 
 A file carries its version in the table `schema_version`. Migrations only go forward, each in a transaction of
 its own, so that a server killed in between leaves a file of some whole version. A released script is never
@@ -77,7 +77,7 @@ def version(connection: sqlite3.Connection) -> int:
     if not tables:
         return 0
     if "schema_version" not in tables:
-        raise JournalError("the file is a database of something else, not a journal")
+        raise JournalError("the file is a database, but not a journal of Ostler")
     (found,) = connection.execute("SELECT version FROM schema_version").fetchone()
     return int(found)
 

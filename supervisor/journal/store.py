@@ -27,8 +27,10 @@ from supervisor.journal.rows import Blob, Durability, RecordUpdate, Stored
 from supervisor.journal.trouble import Nature, may_be_waited_for, nature
 
 BUSY_TIMEOUT = 5.0
-"""Seconds to wait for a lock: only a stranger, such as the sqlite3 shell, can hold one that we meet. Longer
-than that, and it is trouble that is told."""
+"""Seconds to wait for a lock: only another program, such as the sqlite3 shell, can hold one.
+
+A longer wait is reported as trouble.
+"""
 
 OPEN_SECONDS = 20.0
 """How long opening waits for a lock, or for space on a full disk. Less than a server may take to end, which
@@ -43,7 +45,7 @@ TROUBLED_BUSY_TIMEOUT = 1.0
 or somebody who wants to delete, must not wait for long."""
 
 PAGE_BYTES = 8192
-"""Of a new file. Measured, events of 1 kB take a fifth less CPU than with SQLite's usual 4,096."""
+"""Page size of a new file. Measured, events of 1 kB take a fifth less CPU than with SQLite's usual 4,096."""
 
 STATEMENT_ROWS = (1024, 512, 256, 128, 64, 32)
 """Sizes of the INSERT statements above `EXACT_ROWS`. Few sizes, since preparing costs about 2 us a row and
@@ -62,7 +64,7 @@ Step = Callable[[], object]
 
 
 class JournalGone(JournalError):
-    """The file was deleted, or another one is in its place: what is written now is lost with the process."""
+    """The file was deleted or replaced: new writes are lost with the process."""
 
 
 def insert_sizes(count: int) -> Iterator[int]:
@@ -85,7 +87,7 @@ _INSERTS = {count: _insert(count) for count in (*STATEMENT_ROWS, *range(1, EXACT
 class Store:
     """One writing connection, the lock that makes it the only one, and the SQL that writes.
 
-    Made by `Store.open`; whoever opened it closes it.
+    Made by `Store.open`; the caller closes it.
     """
 
     def __init__(
@@ -155,8 +157,10 @@ class Store:
             os.close(self._lock)
 
     def check_place(self) -> None:
-        """Raises JournalGone when the file, or its write-ahead log, is not where it was: SQLite would go on
-        writing into files that nobody finds any more."""
+        """Check that the file and its write-ahead log are in place. Raises JournalGone.
+
+        Otherwise SQLite would write on into files that nobody finds any more.
+        """
         try:
             place, wal = _place(self._path), _place(self._wal_path)
         except OSError:
@@ -169,16 +173,16 @@ class Store:
             raise JournalGone(f"its file {self._wal_path.name} was deleted or replaced")
 
     def be_patient(self, patient: bool) -> None:
-        """Wait for locks as long as usual, or for a moment while there is trouble."""
+        """Set how long to wait for locks: the usual time, or a moment during trouble."""
         seconds = self._busy_timeout if patient else min(self._busy_timeout, TROUBLED_BUSY_TIMEOUT)
         self._execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
     def probe(self) -> None:
-        """Write something that changes nothing. Raises sqlite3.Error when nothing can be written."""
+        """Write something without effect. Raises sqlite3.Error if nothing can be written."""
         self._execute("UPDATE server SET epoch = epoch")
 
     def checkpoint(self) -> None:
-        """Empty the write-ahead log into the file and give its space back, if that can be done now."""
+        """Empty the write-ahead log into the file and free its space, if that is possible now."""
         with suppress(sqlite3.Error):
             self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
@@ -300,7 +304,7 @@ def _prepare_patiently(
 
 
 def _prepare(connection: sqlite3.Connection, durability: Durability, migrations: Sequence[str]) -> int:
-    """Set a new connection up; returns the epoch."""
+    """Prepare a new connection; returns the epoch."""
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # nothing happens to a file with content
     schema.migrate(connection, migrations)
     connection.execute("PRAGMA journal_mode = WAL")
@@ -315,7 +319,7 @@ def _reserve_path(path: Path) -> Path:
 
 
 def _place(path: Path) -> tuple[int, int] | None:
-    """Which file is there."""
+    """The identity of the file at the path."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -334,8 +338,8 @@ def _connect(path: Path, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connecti
 
 
 def _make_private(path: Path) -> None:
-    """Make the file unless it is there. It is ours alone, whatever the umask is: SQLite gives that to the
-    others."""
+    """Create the file unless it exists, mode 0600 whatever the umask: SQLite gives the same mode to its side
+    files."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(descriptor, 0o600)
@@ -352,5 +356,7 @@ def _lock(path: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(lock)
-        raise JournalInUse(f"another process has the journal {path} open") from error
+        raise JournalInUse(
+            f"another process has the journal {path} open; end it, or choose another state directory"
+        ) from error
     return lock

@@ -1,10 +1,10 @@
-"""What is wrong when SQLite cannot write, and whether that passes. Pure.
+"""Classifies errors of SQLite: what is wrong, and whether it passes. Pure.
 
-Three kinds. What *passes* is tried again, with everything that is queued kept: a full disk, a lock of another
-process, a disk that fails for a moment, too few file descriptors or too little memory. What is its *own*
-fault - a value that SQLite does not take, an id that is there already - costs one conversation what it had
-queued, and no other. What *lasts* ends the journal: a file that is no database, is damaged, may not be
-written, or is gone.
+There are three kinds. An error that *passes* is retried, and everything queued is kept: a full disk, a lock
+of another process, a disk that fails for a moment, too few file descriptors or too little memory. An error of
+its *own* - a value that SQLite refuses, an id that exists already - costs one conversation its queued writes,
+and no other. An error that *lasts* ends the journal: the file is not a database, is damaged, read-only, or
+gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import attrs
 from supervisor.journal.errors import DuplicateEvent, JournalError, TooLarge, Unstorable
 
 FIRST_PAUSE = 0.05
-"""Seconds before the first new attempt: many locks are gone by then."""
+"""Seconds before the first retry: many locks are gone by then."""
 
 LONGEST_PAUSE = 1.0
 """Seconds between attempts later on: what clears the trouble is a person or another program, and nobody
@@ -28,7 +28,7 @@ LOG_SECONDS = 60.0
 
 
 class Nature(enum.Enum):
-    """What becomes of a failure."""
+    """The consequence of a failure."""
 
     PASSES = "passes"
     OWN = "own"
@@ -41,13 +41,13 @@ _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space, or delete conversations",
     sqlite3.SQLITE_BUSY: "another process holds the database; wait for it, or end it",
     sqlite3.SQLITE_LOCKED: "another process holds the database; wait for it, or end it",
-    sqlite3.SQLITE_IOERR: "the disk fails; see the system's log",
-    sqlite3.SQLITE_CANTOPEN: "its files cannot be opened; look at their rights and at the open file limit",
-    sqlite3.SQLITE_NOMEM: "there is no memory; end something",
+    sqlite3.SQLITE_IOERR: "the disk reports an error; read the system's log",
+    sqlite3.SQLITE_CANTOPEN: "its files cannot be opened; check their mode and the limit of open files",
+    sqlite3.SQLITE_NOMEM: "memory is exhausted; end other programs",
     sqlite3.SQLITE_PROTOCOL: "another process holds the database; wait for it, or end it",
     sqlite3.SQLITE_INTERRUPT: "it was interrupted",
 }
-"""Failures that pass, by SQLite's primary code, and what a person can do."""
+"""Failures that pass, by SQLite's primary code, and the advice for each."""
 
 _LASTING = frozenset({
     sqlite3.SQLITE_IOERR_CORRUPTFS,
@@ -72,7 +72,7 @@ def _code(error: BaseException) -> int | None:
 
 
 def nature(error: BaseException) -> Nature:
-    """Whether a failure of a write passes, is the fault of what was written, or lasts."""
+    """Classify a failure of a write: it passes, is the write's own fault, or lasts."""
     if isinstance(error, MemoryError):
         return Nature.PASSES
     if isinstance(error, OverflowError | UnicodeError | sqlite3.IntegrityError | sqlite3.DataError):
@@ -88,7 +88,7 @@ def nature(error: BaseException) -> Nature:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether the files are no journal any more, whoever meets it: the next start may find what is left."""
+    """Whether the files are damaged, whoever notices it: the next start may recover the rest."""
     code = _code(error)
     return code is not None and (code in _LASTING or code & _PRIMARY in _DAMAGE)
 
@@ -100,13 +100,13 @@ def is_full(error: BaseException) -> bool:
 
 
 def may_be_waited_for(error: BaseException) -> bool:
-    """Whether it is a full disk or a lock: what somebody else may end at any moment."""
+    """Whether it is a full disk or a lock, which may end at any moment."""
     code = _code(error)
     return code is not None and code & _PRIMARY in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
 
 
 def own_fault(error: Exception) -> JournalError:
-    """What the conversation is told whose write SQLite did not take."""
+    """The error for the conversation whose write SQLite refused."""
     code = _code(error)
     found: JournalError
     if isinstance(error, sqlite3.IntegrityError):
@@ -121,8 +121,8 @@ def own_fault(error: Exception) -> JournalError:
 
 @attrs.frozen
 class Trouble:
-    """Why nothing can be written at the moment. `since` is in seconds since the epoch, `attempts` counts the
-    writes that failed since then."""
+    """Why nothing can be written now. `since` is in seconds since the epoch, `attempts` counts the failed
+    writes."""
 
     reason: str
     since: float
@@ -132,5 +132,5 @@ class Trouble:
     def of(cls, error: BaseException, *, since: float, attempts: int) -> Trouble:
         """From a failure that passes."""
         code = _code(error)
-        advice = "there is no memory; end something" if code is None else _ADVICE[code & _PRIMARY]
+        advice = "memory is exhausted; end other programs" if code is None else _ADVICE[code & _PRIMARY]
         return cls(f"{advice} (SQLite: {error})", since, attempts)

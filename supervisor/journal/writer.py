@@ -1,12 +1,11 @@
-"""The one thread that writes, and group commit.
+"""The writer: one thread, with group commit.
 
-Everything that gathered while the last transaction ran is the next transaction. For each one the Trio side is
+Everything that gathered during the last transaction is the next transaction. For each one the Trio side is
 woken once, with what it needs to move the high-water marks.
 
-A failure that passes (see `trouble`) stops nothing: the thread keeps what it could not write and tries again,
-and what comes meanwhile is queued behind it. The queue has a bound since who produces much waits in `room`,
-and who wants to begin something is refused (`check`). Calls are not kept: they are told at once that nothing
-was stored, so that whoever tries again does nothing twice.
+An error that passes (see `trouble`) stops nothing: the thread keeps what it could not write and retries, and
+new writes queue behind it. The queue is bounded: producers wait in `room`, and new work is refused (`check`).
+Calls are not kept: they fail at once, with nothing stored, so that a caller who retries does nothing twice.
 """
 
 from __future__ import annotations
@@ -55,29 +54,34 @@ MAX_PENDING_BYTES = 4 * 1024 * 1024
 writing, so that a flooding conversation delays the others by no more than that."""
 
 REFUSE_PENDING_BYTES = 64 * 1024 * 1024
-"""Undurable bytes above which `check` refuses what somebody wants to begin: a disk that hangs says nothing
-for a while, and a few large requests are all that may gather meanwhile."""
+"""Undurable bytes above which `check` refuses new work.
+
+A hanging disk reports nothing for a while, and only a few large requests may gather meanwhile.
+"""
 
 CROWD = 8
-"""From so many appends and calls in one transaction on, more of them are on their way."""
+"""The number of appends and calls in one transaction from which more are probably on their way."""
 
 CROWD_SECONDS = 0.003
-"""How long they may gather then, seconds, unless somebody waits (`hurry`): as many as a slice or two of the
-relaying bring. Each transaction has a cost of its own and takes the interpreter from the Trio thread several
-times: measured, a flood of events takes a sixth less CPU. A single event never waits."""
+"""Seconds that they may gather then, unless a task waits (`hurry`).
+
+Each transaction has a cost of its own and takes the GIL from the Trio thread several times: measured, a flood
+of events takes a sixth less CPU. A single event never waits.
+"""
 
 ERASE_AT_ONCE_SECONDS = 1.0
-"""How long events are removed on a full disk before anything else is tried: what this frees is for all."""
+"""Seconds of removing events on a full disk before anything else is tried: the freed space is for all."""
 
 ERASE_PAUSE = 1.0
-"""Seconds after a slice that could not be removed before the next attempt: nobody waits for it."""
+"""Seconds after a failed removal before the next attempt: nobody waits for it."""
 
 
 class Writer:
     """The thread, its queue, and what is not durable yet.
 
-    All methods belong to the Trio thread. `start` once, then `stop` once, which joins the thread.
-    `on_failure` is told the error after which nothing is ever written again, `on_trouble` that it began.
+    All methods belong to the Trio thread. Call `start` once, then `stop` once, which joins the thread.
+    `on_failure` gets the error after which nothing is ever written again; `on_trouble` is called when trouble
+    begins.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class Writer:
     ) -> None:
         self.failure: JournalError | None = None
         self.trouble: Trouble | None = None
-        """Why nothing can be written now, although it will be tried again."""
+        """Why nothing can be written now, although it is retried; None if it can."""
         self._store = store
         self._on_failure = on_failure
         self._on_trouble = on_trouble
@@ -116,7 +120,7 @@ class Writer:
 
     @property
     def pending_bytes(self) -> int:
-        """What is not durable yet."""
+        """Bytes that are not durable yet."""
         return self._pending_bytes
 
     def start(self) -> None:
@@ -132,8 +136,8 @@ class Writer:
     def stop(self, timeout: float) -> bool:
         """Write what is queued, close the store and join the thread within `timeout` seconds of real time.
 
-        While there is trouble that is tried once more. Blocks: run it in a thread. Returns whether the
-        thread has ended.
+        During trouble the writing is tried once more. Blocks: run it in a thread. Returns whether the thread
+        has ended.
         """
         self._stopping = True
         self._queue.put(None)
@@ -143,8 +147,10 @@ class Writer:
         return not self._thread.is_alive()
 
     def check(self) -> None:
-        """Raises the failure, or JournalUnavailable while there is trouble, or far too much to write: for
-        whoever wants to begin something and can be told to come back."""
+        """Check that new work is accepted.
+
+        Raises the failure, or JournalUnavailable during trouble or with far too much to write.
+        """
         if self.failure is not None:
             raise again(self.failure)
         if self.trouble is not None:
@@ -156,14 +162,14 @@ class Writer:
             )
 
     def enqueue(self, append: Append) -> None:
-        """Queue an append, also while there is trouble. Raises the journal's failure."""
+        """Queue an append, also during trouble. Raises the journal's failure."""
         if self.failure is not None:
             raise again(self.failure)
         self._pending_bytes += append.size
         self._queue.put(append)
 
     def hurry(self) -> None:
-        """Somebody waits for what is queued."""
+        """Write soon: a task waits for what is queued."""
         self._hurry.set()
 
     async def call(
@@ -232,7 +238,7 @@ class Writer:
         if now - self._logged_at >= LOG_SECONDS:
             self._logged_at, self._told_log = now, True
             log.error(
-                "the journal cannot be written; it is tried again",
+                "journal is not writable; trying again",
                 reason=trouble.reason,
                 seconds=round(time.time() - trouble.since, 1),
                 attempts=trouble.attempts,
@@ -247,11 +253,11 @@ class Writer:
         if trouble is not None and self._told_log:
             self._told_log = False
             seconds = round(time.time() - trouble.since, 1)
-            log.warning("the journal is written again", seconds=seconds, attempts=trouble.attempts)
+            log.warning("journal is writable again", seconds=seconds, attempts=trouble.attempts)
         self._changes.unpark_all()
 
     def fail(self, error: JournalError) -> None:
-        """Nothing is to be written any more, for a reason that somebody else met. Nothing if it failed
+        """Fail for a reason that was met elsewhere: nothing is written any more. Does nothing if it failed
         already."""
         if self.failure is None:
             self._failed(error)
@@ -296,7 +302,8 @@ class Writer:
             self._post(self._failed, JournalError(f"cannot close the journal: {error}"))
 
     def _gather(self, seconds: float | None) -> None:
-        """Take everything that is queued into the batch; wait so long for the first, None: for ever."""
+        """Take everything that is queued into the batch; wait `seconds` for the first, None: without a
+        limit."""
         with suppress(queue.Empty):
             op = self._queue.get(timeout=seconds) if seconds != 0 else self._queue.get_nowait()
             while op is not None:
@@ -306,8 +313,11 @@ class Writer:
             self._open = False
 
     def _commit(self) -> bool:
-        """Make the batch durable and tell the Trio side, however long that takes. False when it is not, since
-        nothing can be written any more, or the journal is to be closed."""
+        """Make the batch durable and notify the Trio side, however long that takes.
+
+        Returns False if it is not durable, since nothing can be written any more, or the journal is to be
+        closed.
+        """
         pause = FIRST_PAUSE
         while True:
             try:
@@ -324,7 +334,7 @@ class Writer:
             self._make_room()
 
     def _attempt(self) -> None:
-        """Write the batch. What is written leaves it."""
+        """Write the batch. Written parts leave it."""
         self._store.check_place()
         if not self._batch:
             self._store.probe()
@@ -382,7 +392,7 @@ class Writer:
     # The thread, when a write has failed.
 
     def _go_on(self, error: Exception) -> bool:
-        """Whether to try again: not after a failure that lasts, nor at the end."""
+        """Whether to retry: not after a lasting failure, nor at the end."""
         if nature(error) is not Nature.PASSES:
             failure = JournalFailed(f"cannot write the journal: {error}")
             failure.__cause__ = error
@@ -431,7 +441,7 @@ class Writer:
             self._post(self._settled, calls, {id(call): error for call in calls})
 
     def _make_room(self) -> None:
-        """Do what frees space before what needs it is tried again."""
+        """Carry out what frees space before retrying what needs it."""
         with suppress(queue.Empty):
             while True:
                 call = self._urgent.get_nowait()
@@ -441,11 +451,11 @@ class Writer:
             self._erase_at_once()
 
     def _delete(self, call: Call[Any]) -> None:
-        """Run a deletion while there is trouble, on the space that is set aside."""
+        """Run a deletion during trouble, on the reserved space."""
         try:
             self._with_reserve(lambda: _write(self._store, [call]))
         except Exception as error:  # noqa: BLE001  # a failure that lasts is met by the next attempt, too
-            told = JournalUnavailable(f"The conversation cannot be deleted now, and is still there: {error}")
+            told = JournalUnavailable(f"Cannot delete the conversation now; it still exists: {error}")
             told.__cause__ = error
             self._refuse([call], told)
             return
@@ -466,7 +476,7 @@ class Writer:
             self._store.checkpoint()  # which gives the space of the write-ahead log back
 
     def _with_reserve(self, write: Callable[[], None]) -> None:
-        """Write what frees space, on the space that is set aside if there is no other."""
+        """Write what frees space, on the reserved space if there is no other."""
         try:
             write()
         except Exception as error:
@@ -476,7 +486,7 @@ class Writer:
             write()
 
     def _end_in_trouble(self, trouble: Trouble) -> None:
-        """The last attempt, with all that is queued and the space set aside; then what is lost is told."""
+        """The last attempt, with everything queued and the reserved space; then losses are reported."""
         self._gather(0)
         self._refuse(
             [op for op in self._batch if isinstance(op, Call)], JournalUnavailable(_refusal(trouble))
@@ -492,7 +502,7 @@ class Writer:
             self._post(
                 self._failed,
                 JournalError(
-                    f"the journal could not be written before its end: {events} events of {conversations} "
+                    f"cannot write the journal before the server stops: {events} events of {conversations} "
                     f"conversations are lost: {trouble.reason}"
                 ),
             )
@@ -500,7 +510,8 @@ class Writer:
     # The thread, when there is time: conversations that were deleted.
 
     def _erase_some(self) -> bool:
-        """One transaction of it, if there is anything. False when nothing can be written any more."""
+        """Erase in one transaction, if there is anything. Returns False if nothing can be written any
+        more."""
         if not self._open or self._eraser.wait() != 0:
             return True
         try:

@@ -1,4 +1,4 @@
-"""MCP servers: their configuration, what of it is forwarded to an agent, and speaking to them."""
+"""MCP servers: their configuration, what an agent gets of it, and connections to them."""
 
 from __future__ import annotations
 

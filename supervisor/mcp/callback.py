@@ -1,4 +1,4 @@
-"""Where a browser comes back to after a login: a loopback address that takes one answer."""
+"""The loopback address that a browser returns to after a login; it takes one answer."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ HEAD_SECONDS: Final = 10.0
 MAX_CONNECTIONS: Final = 16
 
 PAGE: Final = "<!doctype html><title>Ostler</title><p>{}</p>"
-DONE: Final = "You are logged in, and can close this window."
+DONE: Final = "You are logged in. You can close this window."
 REFUSED: Final = "The login was refused. You can close this window."
-OTHER: Final = "This is not the answer that is waited for."
+OTHER: Final = "This is not the answer to the current login."
 
 
 class LoginRefused(Exception):
@@ -31,7 +31,7 @@ class LoginRefused(Exception):
 
 
 class Callback:
-    """Waits for one answer of one login, from a browser or pasted. Answers to other logins are none."""
+    """Waits for one answer to one login, from a browser or pasted. Answers to other logins are ignored."""
 
     def __init__(self) -> None:
         self._state: str | None = None
@@ -41,16 +41,19 @@ class Callback:
         self.whole = False
 
     def expect(self, authorization_url: str, *, whole: bool = False) -> None:
-        """A person is sent to this address: the answer has its `state`.
+        """Expect an answer with the `state` of this authorization URL.
 
-        `whole`: the authorization server names itself in its answer (RFC 9207), so that a code alone is none.
+        `whole`: the authorization server names itself in its answer (RFC 9207), so that a code alone is not
+        enough.
         """
         self.whole = whole
         self._state = (parse_qs(urlsplit(authorization_url).query).get("state") or [""])[0]
 
     def take(self, callback_url: object, code: object = None) -> bool:
-        """Look at an address that the browser was sent to, or at a code that was copied; whether it is the
-        answer. An error is one, too."""
+        """Check a URL that the browser ended at, or a copied code. Returns whether it is the answer.
+
+        An error is an answer, too.
+        """
         if isinstance(code, str) and code and self._state and not self.whole:
             return self._answer({"code": code.strip(), "state": self._state})
         if not isinstance(callback_url, str):
@@ -79,7 +82,7 @@ class Callback:
         return True
 
     async def answer(self) -> dict[str, str]:
-        """Wait for it: `code`, `state`, perhaps `iss`. Raises LoginRefused."""
+        """Wait for the answer: `code`, `state`, perhaps `iss`. Raises LoginRefused."""
         await self._came.wait()
         if self._given is None:
             raise LoginRefused(f"the login was refused: {self._refused}")
@@ -87,7 +90,8 @@ class Callback:
 
     @asynccontextmanager
     async def listening(self, port: int = 0) -> AsyncIterator[str]:
-        """Serve the loopback address for the block; its URL. `port` is tried first, else any free one."""
+        """Serve the loopback address while the block runs; yields its URL. `port` is tried first, else any
+        free one."""
         try:
             listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
         except OSError:

@@ -1,7 +1,7 @@
-"""Which MCP servers a conversation has: those of the file and those that are its own, by name. Pure.
+"""The MCP servers of a conversation: those of the file and its own, merged by name. Pure.
 
-A conversation's own servers (its start request's and, below these, those that the settings had when it was
-started) go before those of `mcp.json` of the same name, also where they are disabled.
+A conversation's own servers take precedence over those of `mcp.json` with the same name, also when they are
+disabled. They are those of its start request and, below these, those that the settings had at its start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REFERENCE: Final = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @attrs.frozen
 class Server:
-    """One server that is to be mounted; `entry` in the settings' shape, secrets in it still by name."""
+    """One server to mount; `entry` is in the form of the settings, with secrets by name."""
 
     name: str
     source: str
@@ -48,7 +48,7 @@ class Configured:
 def configured(
     file: Mapping[str, Any], own: Mapping[str, Any], *, only: Collection[str] | None = None
 ) -> Configured:
-    """What counts of the entries of the file and of the conversation's own. `only`: no others of the file."""
+    """Merge the entries of the file with the conversation's own. `only`: the names allowed from the file."""
     servers: list[Server] = []
     dropped: list[tuple[str, str]] = []
     for name, entry in own.items():
@@ -74,7 +74,7 @@ def configured(
 
 
 def resolve(server: Server, secrets: Mapping[str, str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The entry with the secrets that its values name, and the names of those that there are not."""
+    """The entry with the secrets that its values name, and the names of missing ones."""
     missing: list[str] = []
 
     def expand(text: str) -> str:
@@ -98,10 +98,10 @@ VALUES: Final = frozenset({"env", "headers", "auth", "args", "url"})
 
 
 def without_secrets(reasons: Iterable[str]) -> str:
-    """Why a server is dropped whose secrets are not there."""
+    """The reason for dropping a server whose secrets are missing."""
     names = list(reasons)
     what = "the secret" if len(names) == 1 else "the secrets"
-    return f"there is no value for {what} {', '.join(names)}; `ostler secrets set` stores one"
+    return f"there is no value for {what} {', '.join(names)}; store it with `ostler secrets set`"
 
 
 def _each(value: Any, change: Callable[[str], str]) -> Any:
@@ -115,5 +115,5 @@ def _each(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _shown(name: str) -> str:
-    """A name out of a file, as far as it can be shown."""
+    """A name from a file, in printable form."""
     return "".join(character for character in name if character.isprintable())[:64] or "(no name)"

@@ -1,4 +1,4 @@
-"""Why a connection to an MCP server failed, and what a person should look at."""
+"""Explains why a connection to an MCP server failed, and what to check."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LINES: Final = 8
 
 
 class Diagnosis:
-    """What was seen of a server while it was spoken to."""
+    """What was observed of a server during a connection."""
 
     def __init__(self, server: Mapping[str, Any]) -> None:
         self.server = server
@@ -76,7 +76,7 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
     for leaf in leaves:
         if isinstance(leaf, LoginRefused):
             return "unknown", f"Authentication: {leaf}."
-    # A server that wants a login has answered 401 before this; what happened then counts.
+    # A server that requires a login has answered 401 before this; what happened then counts.
     for leaf in leaves:
         if type(leaf).__name__.startswith("OAuth"):
             return "unknown", f"Authentication: {str(leaf)[:WORDS]}."
@@ -108,7 +108,7 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
             )
     if seen.status is not None:
         what = (
-            "The URL is redirected somewhere else" if seen.status < 400 else "The URL does not answer as MCP"
+            "The URL redirects to another address" if seen.status < 400 else "The URL does not answer as MCP"
         )
         if seen.status >= 500:
             what = "The server has failed"
@@ -116,7 +116,7 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
             "connection",
             f"Status: the server answered with status {seen.status}. {what}. {_check(server)}",
         )
-    return "connection", f"What answers is not an MCP server ({_words(leaves)}). {_check(server)}"
+    return "connection", f"The answer is not MCP ({_words(leaves)}). {_check(server)}"
 
 
 def _of_command(leaves: list[BaseException], server: Mapping[str, Any]) -> tuple[str, str]:
@@ -129,23 +129,23 @@ def _of_command(leaves: list[BaseException], server: Mapping[str, Any]) -> tuple
             if isinstance(leaf, FileNotFoundError):
                 return (
                     "connection",
-                    f"Command not found: {command}. Check the command, and where it is looked for (PATH).",
+                    f"Command not found: {command}. Check the command, and PATH.",
                 )
             return (
                 "connection",
                 f"The command {command} cannot be started ({leaf.strerror}). {_check(server)}",
             )
-    return "connection", f"The command ended, or what it says is not MCP ({_words(leaves)}). {_check(server)}"
+    return "connection", f"The command exited, or its output is not MCP ({_words(leaves)}). {_check(server)}"
 
 
 def _check(server: Mapping[str, Any]) -> str:
     if server.get("command") is not None:
         return "Run the command by hand."
-    return "Check the URL, and that the server runs."
+    return "Check the URL, and that the server is running."
 
 
 def _elsewhere(error: BaseException, server: Mapping[str, Any]) -> str | None:
-    """The origin that could not be reached, where it is not the server's: a login needs others, too."""
+    """The unreachable origin, if it is not the server's: a login needs others, too."""
     if server.get("url") is None:
         return None
     try:
@@ -156,7 +156,7 @@ def _elsewhere(error: BaseException, server: Mapping[str, Any]) -> str | None:
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port of an address: what is in it besides may be a credential."""
+    """Scheme, host and port of a URL: the rest may be a credential."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 

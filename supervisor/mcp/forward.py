@@ -1,4 +1,4 @@
-"""What of the MCP servers an ACP agent is told in session/new."""
+"""Converts MCP servers to the form that `session/new` requires."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.patience import KeyedLimiters, PathTimeout, in_time
 #: Turns a command into the absolute path of its program, or None when there is none.
 Resolve = Callable[[str], str | None]
 
-#: Where an ``api_key`` goes that names no header of its own.
+#: Where an `api_key` goes that names no header of its own.
 API_KEY_HEADER: Final = "X-API-Key"
 
 #: ACP names of remote transports by ours. Each is also the capability that an agent must have.
@@ -38,8 +38,8 @@ LOOKING: Final = KeyedLimiters(RESOLVE_THREADS)
 class Forwarded:
     """The outcome. Reasons name properties and servers, never values, so they may be shown.
 
-    ``servers`` is what goes to the agent as ``mcpServers``; ``dropped`` are (name, reason) of those
-    that do not; ``notes`` are (name, reason) of servers that go, but without something.
+    `servers` is what goes to the agent as `mcpServers`; `dropped` are (name, reason) of those
+    that do not; `notes` are (name, reason) of servers that go, but without something.
     """
 
     servers: list[dict[str, Any]] = attrs.field(repr=False)
@@ -52,9 +52,9 @@ class _DroppedError(Exception):
 
 
 def resolver(workspace: Path, search_path: str | None = None) -> Resolve:
-    """Resolve as the agent's own shell would: names on ``search_path``, paths from ``workspace``.
+    """Resolve as the agent's own shell would: names on `search_path`, paths from `workspace`.
 
-    ``search_path`` is a PATH value, by default the server's own. The function blocks on the disk.
+    `search_path` is a PATH value, by default the server's own. The function blocks on the disk.
     """
 
     def resolve(command: str) -> str | None:
@@ -69,11 +69,11 @@ def resolver(workspace: Path, search_path: str | None = None) -> Resolve:
 def to_acp_servers(
     mcp_config: Mapping[str, Any], mcp_capabilities: Mapping[str, Any], *, resolve: Resolve | None = None
 ) -> Forwarded:
-    """The enabled servers of ``mcp_config`` that the agent can be given, in their order.
+    """The enabled servers of `mcp_config` that the agent supports, in order.
 
-    stdio always; ``http`` and ``sse`` only if the agent's ``mcpCapabilities`` say so. A bad entry
-    drops that server alone. The only I/O is ``resolve``, called for commands that are not absolute;
-    by default they are looked up from the server's own directory and PATH.
+    stdio always; `http` and `sse` only if the agent's `mcpCapabilities` say so. An invalid entry drops
+    only that server. The only I/O is `resolve`, called for commands that are not absolute; by default they
+    are looked up from the server's own directory and PATH.
     """
     resolve = resolve or resolver(Path.cwd())
     forwarded = Forwarded([], [], [])
@@ -104,9 +104,11 @@ async def forward_servers(
     workspace: Path,
     search_path: str | None = None,
 ) -> Forwarded:
-    """``to_acp_servers`` with the look-up of commands in a thread, which cancellation leaves behind.
+    """`to_acp_servers` with the look-up of commands in a thread.
 
-    Where a directory does not answer in PATH_SECONDS, only servers with absolute commands are forwarded.
+    If a directory does not answer within PATH_SECONDS, only servers with absolute commands are forwarded.
+
+    Cancellation abandons the thread.
     """
     convert = partial(to_acp_servers, mcp_config, mcp_capabilities)
     resolve = resolver(workspace, search_path)
@@ -124,10 +126,10 @@ def _stdio(name: str, command: str, server: MCPServer, resolve: Resolve, notes: 
     if not Path(command).is_absolute():
         found = resolve(command)
         if found is None:
-            raise _DroppedError("its command was not found or is not executable")
+            raise _DroppedError("its command is not on PATH, or not executable")
         command = found
     if server.cwd is not None:
-        notes.append("its cwd is left out: ACP has no place for it, the agent's own applies")
+        notes.append("its cwd is ignored: ACP has no field for it, and the agent's own applies")
     # No "type": that is how ACP marks the one transport every agent must have.
     return {"name": name, "command": command, "args": list(server.args), "env": _pairs(server.env)}
 
@@ -147,7 +149,7 @@ def _remote(
 
 
 def _auth_headers(auth: Mapping[str, Any], notes: list[str]) -> dict[str, str]:
-    """What an ``auth`` object means as headers; a note where it means none."""
+    """The headers of an `auth` object; a note if there are none."""
     strategy = auth.get("strategy", "none")
     value = auth.get("value")
     if strategy == "bearer" and value:
@@ -160,7 +162,7 @@ def _auth_headers(auth: Mapping[str, Any], notes: list[str]) -> dict[str, str]:
     if strategy == "header":
         return dict(auth.get("headers") or {})
     if strategy == "oauth2":
-        notes.append("its oauth2 login is left out: it does not fit into a header that lasts")
+        notes.append("its oauth2 login is ignored: it does not fit in a fixed header")
     elif strategy != "none":
         notes.append(f"its {strategy} credential has no value")
     return {}

@@ -47,7 +47,7 @@ MAX_TEXT: Final = 64 * 1024
 """Bounds of what a server can make us tell: tools and pages of them, characters of a name and of a result."""
 
 STDERR_BYTES: Final = 4096
-"""The end of a server's standard error, which goes into what is told of a failure."""
+"""Bytes of the end of a server's standard error that are reported with a failure."""
 
 CONNECT_SECONDS: Final = 10.0
 
@@ -118,7 +118,7 @@ async def main() -> None:
                 else:
                     result = await _test(request, diagnosis)
         except Exception as error:  # noqa: BLE001 - it is told
-            # Whatever it is, it is told: nobody reads a traceback here.
+            # Whatever it is, it is reported: nobody reads a traceback here.
             result = diagnose(error, diagnosis, seconds)
         talk.tell("done", **result)
         nursery.cancel_scope.cancel()

@@ -1,7 +1,7 @@
-"""Logins to MCP servers, encrypted on the disk: `mcp-logins.json` in the state directory.
+"""Logins to MCP servers, encrypted on disk: `mcp-logins.json` in the state directory.
 
-A login is what `helper.py` calls its state. It belongs to an address: under another one, the name of a server
-means nothing. The file is shared by the server and the commands.
+A login is the state of `helper.py`. It belongs to an address: under another address the name of a server
+means nothing. The server and the commands share the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EARLY_PART: Final = 1 / 4
 
 
 class Cipher(Protocol):
-    """What encrypts for the disk and opens again. Both raise errors of their own."""
+    """Encrypts for the disk, and decrypts. Both raise errors of their own."""
 
     def encrypt(self, data: bytes) -> str:
         """A token."""
@@ -50,7 +50,7 @@ class LoginsError(Exception):
 
 @attrs.frozen
 class Token:
-    """An access token. `expires_at` in seconds since the epoch, None where it lasts."""
+    """An access token. `expires_at` in seconds since the epoch; None if it does not expire."""
 
     value: str = attrs.field(repr=False)
     expires_at: float | None
@@ -75,7 +75,7 @@ class Token:
         )
 
     def fresh(self, now: float | None = None) -> bool:
-        """Whether it can be used for a while yet."""
+        """Whether it stays valid for a while."""
         if self.expires_at is None:
             return True
         early = EARLY_SECONDS if self.lifetime is None else min(EARLY_SECONDS, self.lifetime * EARLY_PART)
@@ -95,7 +95,7 @@ class LoginStore:
         self._cipher = cipher
 
     def get(self, url: str) -> dict[str, Any] | None:
-        """The login to the server at this address."""
+        """Return the login to the server at this address."""
         token = self._read().get(_key(url))
         if token is None:
             return None
@@ -104,26 +104,28 @@ class LoginStore:
         except ValueError as error:
             raise LoginsError(f"{self._path} is not usable: a login in it is damaged") from error
         if not isinstance(found, dict) or found.get("url") != url or not isinstance(found.get("state"), dict):
-            raise LoginsError(f"{self._path} is not usable: a login in it is another one's")
+            raise LoginsError(f"{self._path} is not usable: a login in it belongs to another server")
         state: dict[str, Any] = found["state"]
         return state
 
     def put(self, url: str, state: Mapping[str, Any]) -> None:
-        """Keep a login durably, in place of the one before."""
+        """Store a login durably, in place of the previous one."""
         token = self._cipher.encrypt(json.dumps({"url": url, "state": state}).encode())
         self._change(url, token)
 
     def try_lock(self, url: str) -> int | None:
-        """The right to renew or end a login, among all programs, until the descriptor is closed; None where
-        another one has it. A refresh token that two of them use ends the login."""
+        """Try to lock a login among all programs, to renew or end it. None if another one has the lock.
+
+        The lock lasts until the descriptor is closed. A refresh token that two of them use ends the login.
+        """
         path = self._path.with_name(f"{FILE}.{_key(url)[:LOCK_NAME]}.lock")
         try:
             return try_lock(path)
         except OSError as error:
-            raise LoginsError(f"{path} cannot be used: {error}") from error
+            raise LoginsError(f"cannot use {path}: {error}") from error
 
     def drop(self, url: str) -> bool:
-        """Forget a login; whether there was one."""
+        """Remove a login. Returns whether there was one."""
         return self._change(url, None)
 
     def _change(self, url: str, token: str | None) -> bool:
@@ -138,7 +140,7 @@ class LoginStore:
                 replace(self._path, json.dumps({"version": VERSION, "logins": logins}, indent=2).encode())
                 return there
         except (OSError, UnusableError) as error:
-            raise LoginsError(f"{self._path} cannot be written: {error}") from error
+            raise LoginsError(f"cannot write {self._path}: {error}") from error
 
     def _read(self) -> dict[str, str]:
         try:
@@ -152,12 +154,12 @@ class LoginStore:
         except FileNotFoundError:
             return {}
         except (OSError, UnusableError) as error:
-            raise LoginsError(f"{self._path} cannot be read: {error}") from error
+            raise LoginsError(f"cannot read {self._path}: {error}") from error
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise LoginsError(f"{self._path} is not usable: it is damaged") from None
         return dict(logins)
 
 
 def _key(url: str) -> str:
-    """Addresses may hold credentials, too: they are no names in the clear."""
+    """The key of an address: it may hold credentials, so it is not a name in the clear."""
     return hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()

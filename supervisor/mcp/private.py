@@ -1,4 +1,4 @@
-"""Files that one user's programs share: private, exchanged as a whole, changed by one of them at a time."""
+"""Private files that the programs of one user share: replaced as a whole, under a lock."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PRIVATE_FILE: Final = 0o600
 PRIVATE_DIRECTORY: Final = 0o700
 
 LOCK_SECONDS: Final = 10.0
-"""How long another writer is waited for: each needs milliseconds."""
+"""Seconds to wait for another writer: each needs milliseconds."""
 
 LOCK_LOOK_SECONDS: Final = 0.01
 
 
 class UnusableError(Exception):
-    """What stands there cannot be used as such a file; one line says why."""
+    """The file cannot be used; one line says why."""
 
 
 def read_regular(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
@@ -40,8 +40,11 @@ def read_regular(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Alone among the writers of that file, whose directory is made if need be. The lock is a file of its
-    own, since the other one is exchanged. Raises UnusableError after `LOCK_SECONDS`, and OSError."""
+    """Hold the lock of a file's writers; its directory is created if necessary.
+
+    The lock is a file of its own, since the other one is replaced. Raises UnusableError after `LOCK_SECONDS`,
+    and OSError.
+    """
     path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(path.with_name(f"{path.name}.lock"), flags, PRIVATE_FILE)
@@ -62,8 +65,10 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def try_lock(path: Path) -> int | None:
-    """Be the only one that has this lock, a file of its own, until the descriptor is closed; None where
-    somebody has it. Raises OSError."""
+    """Try to take a lock, a file of its own, until the descriptor is closed. None if it is taken.
+
+    Raises OSError.
+    """
     path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
     try:

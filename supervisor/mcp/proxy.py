@@ -1,7 +1,7 @@
-"""A loopback address that stands for a remote MCP server behind a login, and adds the token of the moment.
+"""A loopback proxy for a remote MCP server behind a login: it adds the current token.
 
-Agents keep the headers that they are told at their start, and access tokens end sooner than conversations do.
-So where a token expires, the agent is told this address instead: all it has is a path that nobody can guess,
+Agents keep the headers that they get at their start, and access tokens expire before conversations end. So
+where a token expires, the agent gets this address instead. The agent has only a path that nobody can guess,
 and the token never leaves the server. One proxy serves the servers of one agent, and ends with it.
 """
 
@@ -39,7 +39,7 @@ MAX_CONNECTIONS: Final = 64
 CONNECT_SECONDS: Final = 10.0
 WRITE_SECONDS: Final = 30.0
 STALL_SECONDS: Final = 60.0
-"""How long the agent may take nothing of an answer."""
+"""Seconds that the agent may read nothing of an answer."""
 
 AHEAD_BYTES: Final = 64 * 1024
 """Read of a connection while its answer is under way: more than the beginning of a next request is odd."""
@@ -57,14 +57,15 @@ NOT_PASSED_BACK: Final = frozenset(
     b"connection keep-alive proxy-authenticate te trailer transfer-encoding upgrade www-authenticate "
     b"set-cookie".split()
 )
-"""Of an answer: the same; and whoever is told where to log in would do so past us."""
+"""Headers of an answer that are dropped: the same, and those that would lead the agent to log in past the
+proxy."""
 
 GetToken = Callable[[str | None], Awaitable[str]]
-"""Gives a token that can be used now. Takes one that was refused. Raises NoToken."""
+"""Returns a valid token. Takes one that was refused. Raises NoToken."""
 
 
 class NoToken(Exception):
-    """There is no token, and why: one line, which the agent is told. `for_now`: it may ask again later."""
+    """There is no token. The message is one line for the agent. `for_now`: it may try again later."""
 
     def __init__(self, reason: str, *, for_now: bool = False) -> None:
         super().__init__(reason)
@@ -73,7 +74,7 @@ class NoToken(Exception):
 
 @attrs.frozen
 class Target:
-    """A server: its address, and where its token comes from."""
+    """A server: its address, and the source of its token."""
 
     url: str = attrs.field(repr=False)
     token: GetToken
@@ -121,21 +122,21 @@ class Proxy:
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, h11.ProtocolError):
             pass
         except Exception:
-            # One connection's fault: the agent's other servers go on.
-            log.exception("a request to an MCP server could not be passed on")
+            # One connection's fault: the agent's other servers continue.
+            log.exception("cannot forward a request to an MCP server")
         finally:
             self._limit.release()
 
     async def _answer(self, request: h11.Request, body: bytes, exchange: _Exchange) -> None:
         headers = {name.lower(): value for name, value in request.headers}
         if headers.get(b"host") not in (f"{HOST}:{self.port}".encode(), f"localhost:{self.port}".encode()):
-            await exchange.refuse(421, "not our name")
+            await exchange.refuse(421, "Host not allowed")
             return
         target = self._target(request.target)
         if target is None:
-            await exchange.refuse(404, "no such server")
+            await exchange.refuse(404, "no such MCP server")
         elif request.method not in METHODS:
-            await exchange.refuse(405, "not a method of MCP")
+            await exchange.refuse(405, "method not allowed by MCP")
         else:
             await self._pass_on(target, request, body, exchange)
 
@@ -180,8 +181,8 @@ class Proxy:
         except NoToken as error:
             await exchange.refuse(503 if error.for_now else 401, str(error))
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            log.info("an MCP server could not be asked", error=type(error).__name__)
-            await exchange.refuse(502, f"the MCP server cannot be reached ({type(error).__name__})")
+            log.info("MCP server is unreachable", error=type(error).__name__)
+            await exchange.refuse(502, f"the MCP server is unreachable ({type(error).__name__})")
 
 
 class _Exchange:
@@ -231,7 +232,7 @@ class _Exchange:
         return bytes(body)
 
     async def _while_there(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do it for as long as the agent keeps its connection."""
+        """Run it while the agent keeps its connection."""
         async with trio.open_nursery() as nursery:
 
             async def watch() -> None:
@@ -253,7 +254,7 @@ class _Exchange:
     async def send(
         self, status: int, headers: list[tuple[bytes, bytes]], content: AsyncIterator[bytes]
     ) -> None:
-        """An answer, piece by piece as it comes."""
+        """Send an answer, piece by piece as it comes."""
         self._begun = True
         await self._write(h11.Response(status_code=status, headers=headers))
         async for piece in content:
@@ -261,7 +262,7 @@ class _Exchange:
         await self._write(h11.EndOfMessage())
 
     async def refuse(self, status: int, reason: str) -> None:
-        """An answer of our own; none where another one has begun."""
+        """Send an error answer, unless an answer has begun."""
         if self._begun or self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         self._begun = True

@@ -1,7 +1,7 @@
-"""What Ostler asks of an authorization server: how its client authenticates, and for which scopes.
+"""The registration of Ostler's OAuth client: its authentication method and its scopes.
 
-The SDK knows both only before it has found the server, and sets the scopes itself when it has, just before it
-registers the client. This is where the rest is decided. Imported by the helper alone: it imports the SDK.
+The SDK knows both only once it has found the authorization server, and sets the scopes itself just before it
+registers the client. This module decides the rest. Only the helper imports it: it imports the SDK.
 """
 
 from __future__ import annotations

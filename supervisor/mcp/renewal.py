@@ -1,4 +1,4 @@
-"""A login to an MCP server in the hands of the SDK: its state, and what is asked for it later.
+"""The state of a login for the MCP SDK, and the later steps: refresh and revoke.
 
 Runs in the process of `helper.py` alone, and imports the SDK only when it is used.
 """
@@ -141,7 +141,7 @@ async def refresh(request: Mapping[str, Any]) -> dict[str, Any]:
         where = origin_of(str((login.state.get("metadata") or {}).get("issuer") or server["url"]))
         return {
             "ok": False,
-            "error": f"the authorization server {where} gave no new token (status {status})",
+            "error": f"the authorization server {where} refused a new token (status {status})",
             "error_kind": "unknown",
             "refused": _refusal(status, said),
         }
@@ -183,7 +183,7 @@ async def revoke(request: Mapping[str, Any]) -> dict[str, Any]:
     if tokens is None or context.client_info is None or known is None or known.revocation_endpoint is None:
         return {
             "ok": False,
-            "error": "the authorization server takes no such notice",
+            "error": "the authorization server has no revocation endpoint",
             "error_kind": "unknown",
         }
     data = {"client_id": context.client_info.client_id, "token": tokens.refresh_token or tokens.access_token}

@@ -1,4 +1,4 @@
-"""One MCP server entry as settings and start requests hold it."""
+"""One MCP server entry, as settings and start requests hold it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from supervisor.reading import (
 
 Transport = Literal["stdio", "http", "streamable-http", "sse"]
 
-#: Values of ``transport``. Without it a command means stdio and a URL means streamable HTTP.
+#: Values of `transport`. Without it a command means stdio and a URL means streamable HTTP.
 TRANSPORTS: Final[tuple[str, ...]] = get_args(Transport)
 
 REMOTE: Final = tuple(name for name in TRANSPORTS if name != "stdio")
 
 
 class Auth(Model):
-    """How a server is logged in to, told apart by ``strategy``. Every field may be null or absent, but for a
+    """How a server is logged in to, told apart by `strategy`. Every field may be null or absent, but for a
     user's name. What is not known here (a client's state of a login) is kept."""
 
     __slots__ = ()
@@ -58,7 +58,7 @@ class ApiKeyAuth(Auth):
 
 @attrs.frozen(kw_only=True)
 class BearerAuth(Auth):
-    """``Authorization: Bearer``."""
+    """`Authorization: Bearer`."""
 
     strategy: ClassVar[str] = "bearer"
 
@@ -67,7 +67,7 @@ class BearerAuth(Auth):
 
 @attrs.frozen(kw_only=True)
 class BasicAuth(Auth):
-    """``Authorization: Basic``."""
+    """`Authorization: Basic`."""
 
     strategy: ClassVar[str] = "basic"
 
@@ -101,8 +101,8 @@ AnyAuth = NoAuth | ApiKeyAuth | BearerAuth | BasicAuth | HeaderAuth | OAuth2Auth
 class MCPServer(Model):
     """An entry, decoded. What may carry a credential is kept out of repr, the URL included.
 
-    Times are in seconds. ``auth`` is the entry's JSON, one of ``AnyAuth``. Exactly one of ``command`` and
-    ``url`` is set. A property that is null counts as absent, but for ``enabled``.
+    Times are in seconds. `auth` is the entry's JSON, one of `AnyAuth`. Exactly one of `command` and
+    `url` is set. A property that is null counts as absent, but for `enabled`.
     """
 
     FORBID: ClassVar[bool] = True
@@ -153,7 +153,7 @@ class MCPServerError(Invalid):
 
 
 def server_errors(obj: object, loc: Location = ()) -> list[ErrorDetail]:
-    """What is wrong with an entry, by place; ``loc`` is where the entry itself stands."""
+    """What is wrong with an entry, by place; `loc` is where the entry itself stands."""
     errors = Errors()
     attempt(MCPServer, obj, loc, errors)
     return list(errors.told())

@@ -43,7 +43,7 @@ SCHEMA_VERSION: Final = 9
 ACP: Final = "acp"
 OPENHANDS: Final = "openhands"
 
-#: Spellings of ``agent_kind``; the last is what older clients send.
+#: Spellings of `agent_kind`; the last is what older clients send.
 AGENT_KINDS: Final[Mapping[str, str]] = {ACP: ACP, OPENHANDS: OPENHANDS, "llm": OPENHANDS}
 
 #: Any command at all, which has to be given.
@@ -89,9 +89,9 @@ PATH_BELOW: Final = Form(
 
 @attrs.frozen(kw_only=True)
 class FileSecret(Setting):
-    """A secret that an agent wants as a file: ``<private dir>/<subdir>/<filename>``.
+    """A secret that an agent wants as a file: `<private dir>/<subdir>/<filename>`.
 
-    ``env_var`` is set to the file or to its directory, as ``env_points_to`` says. ``warn_if_unset``
+    `env_var` is set to the file or to its directory, as `env_points_to` says. `warn_if_unset`
     names variables that the agent needs besides.
     """
 
@@ -151,7 +151,7 @@ Server = Annotated[Mapping[str, Any], Named(MCP_SERVER)]
 class CommonAgentSettings(Setting):
     """What both spellings of an ACP agent have: that of settings, and that of start requests.
 
-    Timeouts are in seconds. ``mcp_config`` (server entry by name) and ``agent_context`` are kept as
+    Timeouts are in seconds. `mcp_config` (server entry by name) and `agent_context` are kept as
     JSON; these and the arguments may hold credentials and stay out of repr.
     """
 
@@ -174,7 +174,7 @@ class CommonAgentSettings(Setting):
 
 @attrs.frozen(kw_only=True)
 class AgentSettings(CommonAgentSettings):
-    """Settings of the ``acp`` kind. Once decoded, server and command agree and are not empty."""
+    """Settings of the `acp` kind. Once decoded, server and command agree and are not empty."""
 
     NAME: ClassVar[str] = "ACPAgentSettings"
     TAG: ClassVar[str | None] = "agent_kind"
@@ -192,7 +192,7 @@ class AgentSettings(CommonAgentSettings):
 
 @attrs.frozen(kw_only=True)
 class ACPAgent(CommonAgentSettings):
-    """The ``agent`` of a start request. What only the built-in agent uses is ignored."""
+    """The `agent` of a start request. What only the built-in agent uses is ignored."""
 
     TAG: ClassVar[str | None] = "kind"
     TAG_REQUIRED: ClassVar[bool] = True
@@ -203,12 +203,12 @@ class ACPAgent(CommonAgentSettings):
 
 
 def agent_settings_to_dict(settings: AgentSettings) -> dict[str, Any]:
-    """Settings as JSON, every field present. The inverse of ``agent_settings_from_dict``."""
+    """Settings as JSON, every field present. The inverse of `agent_settings_from_dict`."""
     return as_json(settings)
 
 
 def agent_settings_from_dict(obj: Mapping[str, Any]) -> AgentSettings:
-    """Settings from JSON that ``agent_settings_to_dict`` made, perhaps of an earlier release.
+    """Settings from JSON that `agent_settings_to_dict` made, perhaps of an earlier release.
 
     They are not judged again: a conversation keeps the agent it started with, whatever the presets
     are by now. Absent fields are defaulted, unknown ones dropped.
@@ -217,7 +217,7 @@ def agent_settings_from_dict(obj: Mapping[str, Any]) -> AgentSettings:
 
 
 def read_kind(obj: Mapping[str, Any], loc: Location) -> str:
-    """``acp`` or ``openhands``. Unsaid, it is the former where an ``acp_…`` key is there."""
+    """`acp` or `openhands`. Unsaid, it is the former where an `acp_…` key is there."""
     kind = obj.get("agent_kind")
     if kind is None:
         return ACP if any(key.startswith("acp_") for key in obj) else OPENHANDS
@@ -235,10 +235,10 @@ def decode_agent_settings(
 ) -> AgentSettings:
     """The settings of an ACP agent from their JSON, absent fields defaulted.
 
-    ``acp_command`` and ``acp_server`` are made to agree: without a command it is the provider's;
+    `acp_command` and `acp_server` are made to agree: without a command it is the provider's;
     a command that is a preset's makes that the provider; any other leaves the provider that was
-    named, or else is ``custom``. Unknown keys are ignored. ``check_server`` checks the entries of
-    ``mcp_config``. Raises SettingsError, for the built-in agent too.
+    named, or else is `custom`. Unknown keys are ignored. `check_server` checks the entries of
+    `mcp_config`. Raises SettingsError, for the built-in agent too.
     """
     if isinstance(obj, Mapping):
         if read_kind(obj, loc) != ACP:
@@ -254,10 +254,10 @@ def decode_acp_agent(
     loc: Location = ("body", "agent"),
     check_server: ServerCheck | None = None,
 ) -> AgentSettings:
-    """The ``agent`` of a start request as settings. What only the built-in agent uses is ignored.
+    """The `agent` of a start request as settings. What only the built-in agent uses is ignored.
 
-    A provider that is unknown here counts as ``custom``: the command is always given, and it is
-    what runs. Raises SettingsError, for any other kind than ``ACPAgent`` too.
+    A provider that is unknown here counts as `custom`: the command is always given, and it is
+    what runs. Raises SettingsError, for any other kind than `ACPAgent` too.
     """
     if isinstance(obj, Mapping):
         if obj.get("kind") == "Agent":

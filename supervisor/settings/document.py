@@ -87,7 +87,7 @@ def first_document(presets: Presets) -> SettingsDocument:
 
 
 def public(document: SettingsDocument, expose: Expose, cipher: Cipher | None = None) -> dict[str, Any]:
-    """The document as clients get it, secrets shown as ``expose`` says. Raises EncryptionUnavailable."""
+    """The document as clients get it, secrets shown as `expose` says. Raises EncryptionUnavailable."""
     llm = document.agent_settings.get("llm")
     return {
         **attrs.asdict(document, recurse=False),
@@ -124,8 +124,8 @@ class SettingsUpdateRequest(Setting):
 def apply_change(document: SettingsDocument, body: object, rules: Rules) -> SettingsDocument:
     """The document after a PATCH body, judged as a whole.
 
-    Raises SettingsError with every error in it (``loc`` from ``body`` on) and SettingsEmpty. That
-    ``active_agent_profile_id`` names a profile is for the caller to see to.
+    Raises SettingsError with every error in it (`loc` from `body` on) and SettingsEmpty. That
+    `active_agent_profile_id` names a profile is for the caller to see to.
     """
     if too_deep(body):
         raise problem(("body",), f"Value error, nested deeper than {MAX_DEPTH} levels", "value_error")

@@ -16,7 +16,7 @@ class SettingsFailure(Exception):
 
 
 class SettingsError(SettingsFailure, Invalid):
-    """Something is not shaped as it must be; ``errors`` say where and how (HTTP 422)."""
+    """Something is not shaped as it must be; `errors` say where and how (HTTP 422)."""
 
 
 class SettingsEmpty(SettingsFailure):
@@ -67,7 +67,7 @@ def read(model: Any, obj: object, loc: Location, checks: Mapping[str, Check] | N
 
 
 def read(model: Any, obj: object, loc: Location, checks: Mapping[str, Check] | None = None) -> Any:
-    """``obj`` as a ``model``; ``checks`` are those that its description leaves to others. Raises
+    """`obj` as a `model`; `checks` are those that its description leaves to others. Raises
     SettingsError with every error."""
     errors = Errors(checks)
     found = attempt(model, obj, loc, errors)

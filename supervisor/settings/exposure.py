@@ -39,7 +39,7 @@ class Expose(enum.Enum):
     PLAINTEXT = enum.auto()
 
 
-#: Values of the header ``X-Expose-Secrets``; its absence is None. Others are an error (HTTP 400).
+#: Values of the header `X-Expose-Secrets`; its absence is None. Others are an error (HTTP 400).
 EXPOSE_HEADER: Final[Mapping[str | None, Expose]] = {
     None: Expose.REDACTED,
     "encrypted": Expose.ENCRYPTED,
@@ -84,7 +84,7 @@ SECRET_PATHS: Final[tuple[_Path, ...]] = (
     ("verification", "critic_api_key"),
 )
 
-#: Paths by their first key, then by their second, ...; ``_HERE`` where one ends.
+#: Paths by their first key, then by their second, ...; `_HERE` where one ends.
 _Tree = dict[str, "_Tree"]
 
 _HERE: Final = ""
@@ -104,7 +104,7 @@ _SECRET_TREE: Final = _tree(SECRET_PATHS)
 
 
 def replace_secrets(settings: Mapping[str, Any], replace: Callable[[str], str | None]) -> dict[str, Any]:
-    """A copy of agent settings with ``replace`` applied to each secret; None removes its key."""
+    """A copy of agent settings with `replace` applied to each secret; None removes its key."""
     return dict(_replaced(settings, _SECRET_TREE, replace))
 
 
@@ -143,7 +143,7 @@ def erase_placeholders(settings: Mapping[str, Any]) -> dict[str, Any]:
 def expose_secrets(settings: Mapping[str, Any], expose: Expose, cipher: Cipher | None) -> dict[str, Any]:
     """Agent settings as a client may see them.
 
-    Raises EncryptionUnavailable when they are to be encrypted, hold a secret, and ``cipher`` is None.
+    Raises EncryptionUnavailable when they are to be encrypted, hold a secret, and `cipher` is None.
     """
 
     def encrypt(value: str) -> str:

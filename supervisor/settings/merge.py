@@ -23,7 +23,7 @@ def merge_patch(target: object, patch: object) -> Any:
 
 
 def merge_fields(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Like ``merge_patch``, but null at the top is a value: of a field that may be null, or an error."""
+    """Like `merge_patch`, but null at the top is a value: of a field that may be null, or an error."""
     merged = dict(target)
     for key, value in patch.items():
         merged[key] = None if value is None else merge_patch(merged.get(key), value)
@@ -31,7 +31,7 @@ def merge_fields(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[st
 
 
 def too_deep(value: object) -> bool:
-    """Whether JSON nests deeper than ``MAX_DEPTH``. Does not recurse."""
+    """Whether JSON nests deeper than `MAX_DEPTH`. Does not recurse."""
     level = [value]
     for _ in range(MAX_DEPTH):
         following: list[object] = []

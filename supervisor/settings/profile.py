@@ -51,8 +51,8 @@ SHELL_WORDS: Final = Form(_shell_words)
 class AgentProfile(Setting):
     """A profile of an ACP agent. Its command is one string, split as a shell would; None is the provider's.
 
-    ``mcp_server_refs`` and ``secret_refs`` name what of the settings' servers and of the stored secrets
-    the agent may use; None is all of them. Timeouts are in seconds. ``id`` and ``revision`` are the
+    `mcp_server_refs` and `secret_refs` name what of the settings' servers and of the stored secrets
+    the agent may use; None is all of them. Timeouts are in seconds. `id` and `revision` are the
     server's.
     """
 
@@ -102,7 +102,7 @@ class AgentProfile(Setting):
 
 
 def decode_profile(obj: object, name: str, presets: Presets, *, loc: Location = ("body",)) -> AgentProfile:
-    """A new profile from its JSON, called ``name`` whatever that says; it has an id of its own, revision 0.
+    """A new profile from its JSON, called `name` whatever that says; it has an id of its own, revision 0.
 
     Unknown keys are refused, so is a profile of the built-in agent. Raises SettingsError.
     """
@@ -136,7 +136,7 @@ def profile_to_settings(
 ) -> AgentSettings:
     """The settings that a conversation with this profile gets.
 
-    ``server`` is the JSON of the server's agent settings, which say what is ``SHARED``; a profile's
+    `server` is the JSON of the server's agent settings, which say what is `SHARED`; a profile's
     reference to an MCP server that they do not have counts for nothing. Raises SettingsError where the
     presets have changed so that there is nothing to run.
     """
@@ -163,7 +163,7 @@ def profile_to_settings(
 
 
 def settings_to_profile(settings: AgentSettings, name: str, presets: Presets) -> AgentProfile:
-    """A profile that launches what the settings launch, together with what is ``SHARED``."""
+    """A profile that launches what the settings launch, together with what is `SHARED`."""
     is_preset = presets.get(settings.acp_server) == settings.acp_command
     return AgentProfile(
         name=name,

@@ -26,12 +26,12 @@ DEFAULT_PROFILE: Final = "default"
 #: Profiles of a server. They are made by hand; each is read with every listing.
 MAX_PROFILES: Final = 200
 
-#: Named here, since the store's own ``list`` hides the type inside the class.
+#: Named here, since the store's own `list` hides the type inside the class.
 AgentProfiles = list[AgentProfile]
 
 
 class AgentProfileStore:
-    """Agent profiles in ``<state>/agent-profiles.json``, read once and then kept in memory.
+    """Agent profiles in `<state>/agent-profiles.json`, read once and then kept in memory.
 
     Which one is active is a field of the settings. Changes are durable on return and happen one
     after the other. Every method may raise SettingsCorrupt; such a file is left alone.
@@ -47,7 +47,7 @@ class AgentProfileStore:
     async def list(self) -> AgentProfiles:
         """All profiles by name.
 
-        While there is none, one called ``default`` is made of the settings and becomes active, unless
+        While there is none, one called `default` is made of the settings and becomes active, unless
         those name an agent that cannot be run.
         """
         async with self._lock:
@@ -75,7 +75,7 @@ class AgentProfileStore:
     async def save(self, name: str, body: Any) -> AgentProfile:
         """Create or replace the profile of this name from its JSON.
 
-        Its id is new or stays, its revision is 0 or one more, whatever ``body`` says. Raises
+        Its id is new or stays, its revision is 0 or one more, whatever `body` says. Raises
         SettingsError and TooManyProfiles.
         """
         async with self._lock:

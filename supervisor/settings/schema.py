@@ -55,7 +55,7 @@ _VALUE_TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float:
 
 
 def agent_schema(presets: Presets, names: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The settings of an ACP agent. ``names`` are what providers are called, by key."""
+    """The settings of an ACP agent. `names` are what providers are called, by key."""
     labels = {CUSTOM: "Custom", **(names or {})}
     choices = {"acp_server": [(key, labels.get(key, key)) for key in (*presets, CUSTOM)]}
     section = _section(

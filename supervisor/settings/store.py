@@ -30,13 +30,13 @@ PROFILES_FILE: Final = "agent-profiles.json"
 
 
 class SettingsStore:
-    """Settings in ``<state>/settings.json``, read once and then kept in memory.
+    """Settings in `<state>/settings.json`, read once and then kept in memory.
 
     One process owns the file: what others write into it meanwhile is not seen. A file that cannot be
     used raises SettingsCorrupt from every method, is left alone, and is tried again the next time.
 
-    ``presets`` are the providers' commands, ``check_server`` is how the mcp room checks an entry. Credentials
-    inside of the settings are encrypted on the disk with ``cipher``, whose errors come out of every method
+    `presets` are the providers' commands, `check_server` is how the mcp room checks an entry. Credentials
+    inside of the settings are encrypted on the disk with `cipher`, whose errors come out of every method
     that needs it; without one they are in the clear.
     """
 
@@ -51,12 +51,12 @@ class SettingsStore:
         self._document: SettingsDocument | None = None
 
     async def get(self) -> SettingsDocument:
-        """The settings as they are; a server that nobody has set up has ``first_document``."""
+        """The settings as they are; a server that nobody has set up has `first_document`."""
         async with self._lock:
             return await self._load()
 
     async def patch(self, body: Any) -> SettingsDocument:
-        """Apply a PATCH body (``apply_change``) and store the outcome durably before returning it.
+        """Apply a PATCH body (`apply_change`) and store the outcome durably before returning it.
 
         Concurrent calls happen one after the other. Raises SettingsError, SettingsEmpty,
         UnknownProfile, SettingsCorrupt, or OSError from the disk; nothing is changed then.
@@ -64,7 +64,7 @@ class SettingsStore:
         return await self.patch_with(lambda _: body)
 
     async def patch_with(self, make: Callable[[SettingsDocument], Any]) -> SettingsDocument:
-        """``patch`` with the body that ``make`` makes of the settings now; what it raises comes out."""
+        """`patch` with the body that `make` makes of the settings now; what it raises comes out."""
         async with self._lock:
             body = make(await self._load())
             changed = apply_change(await self._load(), body, self.rules)

@@ -319,7 +319,6 @@ async def test_a_request_times_out(autojump_clock: trio.testing.MockClock) -> No
             nursery.start_soon(agent)
             assert await connection.request("session/new", {}, timeout=30) == "right"
         assert heard == []
-        assert (connection.late_answers, connection.unmatched_answers) == (1, 1)
 
 
 async def test_cancelling_a_request_tells_the_agent() -> None:
@@ -452,7 +451,6 @@ async def test_an_agent_that_does_not_read_its_input(monkeypatch: pytest.MonkeyP
     async with open_connection(ours, ours, Recorder()) as connection:
         connection.notify("big", {"x": "y" * 5000})
         assert connection.reason is None
-        assert connection.queued_bytes > 5000
         with trio.move_on_after(0.01) as scope:
             await connection.drained()
         assert scope.cancelled_caught
@@ -466,7 +464,6 @@ async def test_what_is_queued_goes_out_in_order_and_whole() -> None:
         for number in range(1000):
             connection.notify("n", {"n": number, "text": "line\nbreak " * 50})
         await connection.drained()
-        assert connection.queued_bytes == 0
         assert [(await peer.read())["params"]["n"] for _ in range(1000)] == list(range(1000))
 
 
@@ -658,7 +655,7 @@ async def test_an_agent_that_does_not_read_its_answers(monkeypatch: pytest.Monke
             while connection.reason is None:
                 with trio.move_on_after(1):
                     await theirs.send_all(b'{"id":"x","method":"nope"}\n' * 1000)
-                assert connection.queued_bytes <= most
+                assert sum(map(len, connection._outbox)) <= most
         assert str(connection.reason).startswith("the agent does not read its input")
 
 

@@ -95,3 +95,27 @@ def test_a_frame_too_large_names_the_limit() -> None:
     error = FrameTooLarge(100, 64)
     assert error.data == {"size": 100, "maxFrameBytes": 64}
     assert classify_error(error) == "internal"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (
+            None,
+            "it has 100 bytes, and Ostler takes at most 64 in one message. Raise OSTLER_MAX_FRAME",
+        ),
+        (
+            "more than 100000 values",
+            "it has more than 100000 values, Ostler's fixed limit for one message.",
+        ),
+        (
+            "nested deeper than 200 levels",
+            "it is nested deeper than 200 levels, Ostler's fixed limit",
+        ),
+        ("not valid JSON", "it is not valid JSON. This is a fault of the agent:"),
+    ],
+)
+def test_a_frame_that_is_discarded_says_which_limit_whose_and_what_to_do(
+    reason: str | None, words: str
+) -> None:
+    assert f"The agent's answer was discarded: {words}" in str(FrameTooLarge(100, 64, reason))

@@ -115,7 +115,7 @@ def test_discarding_keeps_a_bounded_head_only() -> None:
     splitter = FrameSplitter(max_frame=100_000)
     for _ in range(200):
         assert splitter.feed(b"x" * 65536) == []
-    assert splitter.buffered <= HEAD_BYTES
+    assert len(splitter._partial) <= HEAD_BYTES
     (frame,) = splitter.feed(b"\n")
     assert frame == Oversize(200 * 65536)
 
@@ -141,7 +141,7 @@ def test_a_frame_survives_whole() -> None:
     splitter = FrameSplitter()
     frames = [f for i in range(0, len(line), 4096) for f in splitter.feed(line[i : i + 4096])]
     assert [orjson.loads(f) for f in frames if isinstance(f, bytes)] == [{"text": text}]
-    assert splitter.buffered == 0
+    assert splitter.finish() == []
 
 
 def test_the_cap_must_be_positive() -> None:

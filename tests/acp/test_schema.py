@@ -75,23 +75,17 @@ INITIALIZE = {
 def test_initialize_result() -> None:
     result = parse_initialize(INITIALIZE)
     offered = result.capabilities
-    assert (offered.load_session, offered.image, offered.audio, offered.embedded_context) == (
-        True,
-        True,
-        False,
-        True,
-    )
-    assert (offered.mcp_http, offered.mcp_sse, offered.logout) == (True, False, True)
+    assert (offered.load_session, offered.image) == (True, True)
+    assert (offered.mcp_http, offered.mcp_sse) == (True, False)
     assert offered.session == {"close", "resume"}
     assert result.agent is not None
     assert (result.agent.name, result.agent.version) == ("an-agent", "1.2.3")
-    assert [(m.id, m.type, m.in_terminal) for m in result.auth_methods] == [
-        ("login", "agent", False),
-        ("tty", "terminal", True),
-        ("vendor", "terminal", True),
+    assert [(m.id, m.type) for m in result.auth_methods] == [
+        ("login", "agent"),
+        ("tty", "terminal"),
+        ("vendor", "terminal"),
     ]
     assert result.auth_methods[1].raw["args"] == ["login"]
-    assert result.steering
     assert result.raw == INITIALIZE
     assert result.lost is None
 
@@ -101,7 +95,7 @@ def test_an_agent_that_says_little_offers_nothing(result: Any) -> None:
     parsed = parse_initialize(result)
     assert not parsed.capabilities.load_session
     assert parsed.capabilities.session == frozenset()
-    assert (parsed.agent, parsed.auth_methods, parsed.steering) == (None, (), False)
+    assert (parsed.agent, parsed.auth_methods) == (None, ())
 
 
 @pytest.mark.parametrize("result", [{"protocolVersion": 2}, {}, None, {"protocolVersion": None}, []])
@@ -189,8 +183,6 @@ def test_config_options() -> None:
     ]
     assert options[0].choices == (Choice("ask", "Ask", "asks"),)
     assert options[2].choices == (Choice("a", "A", None, "Fast"), Choice("b", "b", None, "g2"))
-    assert options[2].offers("b")
-    assert not options[2].offers("g2")
     model, mode = model_option(options), mode_option(options)
     assert model is not None
     assert mode is not None

@@ -20,7 +20,7 @@ async def test_beyond_the_servers_share_there_is_an_error_and_places_come_back(t
         first = await one.handle("terminal/create", sleeping)
         await other.handle("terminal/create", sleeping)
         for services in (one, other):
-            with pytest.raises(RpcError, match="no file descriptors for more terminals"):
+            with pytest.raises(RpcError, match="no file descriptors left for a terminal"):
                 await services.handle("terminal/create", sleeping)
         await one.handle("terminal/release", first)
         with pytest.raises(RpcError, match="cannot be started"):

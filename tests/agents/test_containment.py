@@ -375,10 +375,10 @@ def test_choice(text, warden, level):
 def test_what_cannot_be_had_is_said_in_one_line(monkeypatch):
     with pytest.raises(LevelUnavailable, match=r"^containment 'warden' is unavailable: [^\n]+$"):
         levels.choose(Level.WARDEN, warden=False)
-    with pytest.raises(ValueError, match="'strong' is none of auto, tree, warden"):
+    with pytest.raises(ValueError, match="'strong' is not one of auto, tree, warden"):
         levels.parse("strong")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(LevelUnavailable, match="the program unshare is not there"):
+    with pytest.raises(LevelUnavailable, match="the program unshare is not installed"):
         levels.choose(Level.PIDNS, warden=True)
     monkeypatch.setattr(cgroup, "own_group", lambda: None)
     with pytest.raises(LevelUnavailable, match="not in a cgroup v2 group"):
@@ -435,7 +435,7 @@ def test_groups_are_made_found_and_removed(tmp_path):
 def test_a_directory_is_no_group_to_be_used(tmp_path):
     assert "cgroup.kill" in cgroup.probe(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert "no group can be made" in cgroup.probe(tmp_path / "missing")
+    assert "cannot create a cgroup" in cgroup.probe(tmp_path / "missing")
 
 
 @cgroup_only

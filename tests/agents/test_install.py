@@ -143,7 +143,7 @@ async def test_failure_leaves_nothing_and_says_why(prefix, npm):
 
 async def test_install_without_its_program_is_a_failure(prefix, npm):
     npm.mode("empty")
-    with pytest.raises(InstallError, match="without its program"):
+    with pytest.raises(InstallError, match="but its program is missing"):
         await run_install(prefix, npm)
     assert left(prefix) == []
 
@@ -251,7 +251,7 @@ async def test_another_process_is_waited_for(prefix, npm):
             nursery.start_soon(run_install, prefix, npm, told)
             while not told:
                 await trio.sleep(0.01)
-            assert told == ["Waiting for another Ostler that is installing Gemini CLI"]
+            assert told == ["Waiting for another process that is installing Gemini CLI"]
             assert npm.runs() == []
             release()
     assert len(npm.runs()) == 1
@@ -268,7 +268,7 @@ async def test_waiting_has_an_end(prefix, npm, mock_clock):
     with lock_held(prefix):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(jump_once_it_waits)
-            with pytest.raises(InstallError, match="does not end"):
+            with pytest.raises(InstallError, match="has been installing"):
                 await run_install(prefix, npm, told)
     assert trio.current_time() - began == pytest.approx(SECONDS + install.CLEAN_UP_SECONDS, abs=1)
 
@@ -291,7 +291,7 @@ async def test_directory_without_its_mark_is_installed_again(prefix, npm):
 
 async def test_prefix_that_cannot_be_written(tmp_path, npm):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InstallError, match="cannot be installed below"):
+    with pytest.raises(InstallError, match=r"cannot install .* below"):
         await run_install(tmp_path / "file", npm)
 
 
@@ -342,7 +342,7 @@ async def test_resolve_launch(prefix, npm):
     launch = await resolve("gemini-cli", GEMINI.command, ("--x",))
     assert launch.argv[2:] == ("--acp", "--skip-trust", "--x")
     assert (await resolve("custom", ("my-agent",), ())).argv == ("my-agent",)
-    with pytest.raises(InstallError, match="give the command"):
+    with pytest.raises(InstallError, match="set acp_command"):
         await resolve("custom", (), ())
 
 

@@ -159,7 +159,7 @@ time.sleep(300)
         err = process.communicate(timeout=WAIT_S)[1]
     assert process.returncode == 128 + signal.SIGKILL
     assert "the server did not end within 0.3 s; killing it" in err
-    assert "starting it again" not in err
+    assert "restarting it" not in err
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ os.fork = sometimes
     with started(tmp_path, "serve(); die()", code + AS_WARDEN, OSTLER_SERVER_RESTARTS="3") as process:
         out, err = process.communicate(timeout=WAIT_S)
     assert len(out.splitlines()) == 2
-    assert err.count("the server cannot be started: Resource temporarily unavailable") == 2
+    assert err.count("the server cannot start: Resource temporarily unavailable") == 2
 
 
 def test_its_end_is_told_to_the_server(tmp_path):

@@ -53,7 +53,7 @@ async def framing(random: Random) -> None:
     while position < len(data):
         size = random.choice((1, 2, 7, 100, 5000))
         frames += splitter.feed(data[position : position + size])
-        assert splitter.buffered <= max(cap + 1, HEAD_BYTES)
+        assert len(splitter._partial) <= max(cap + 1, HEAD_BYTES)
         position += size
     frames += splitter.finish()
     # White space around a frame means nothing.
@@ -205,7 +205,8 @@ async def updates(random: Random) -> None:
         if random.random() < 0.1:
             with contextlib.suppress(RpcError):
                 request = schema.parse_permission(_read(mutator.text([seeds.PERMISSION])))
-                outs += translator.ask(request.tool_call.raw)[1]
+                key, _, told = translator.requested(request.tool_call.raw)
+                outs += told + translator.ask(key)
     outs += translator.end_turn(random.choice(list(Close)), random.choice((None, "a note")))
     for out in outs:
         if isinstance(out, Recorded):

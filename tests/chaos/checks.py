@@ -15,10 +15,10 @@ at which a message counts as handed over and its prompt."""
 Json = Any
 
 EXITED = re.compile(r"agent exited +code=(\S+) pid=(\d+) signal=(\S+)")
-ENDING = re.compile(r"(the warden is gone|stopping +signal=).*?(?=containing agents|\Z)", re.DOTALL)
+ENDING = re.compile(r"(warden is gone|stopping +signal=).*?(?=containing agents|\Z)", re.DOTALL)
 """What a server does that ends, and its agents with it."""
 ENDED = re.compile(r"^ostler: (the server (?:ended|was killed) .*)$", re.MULTILINE)
-NEVER = ("Traceback (most recent call last)", "not signalling a", "none of its own")
+NEVER = ("Traceback (most recent call last)", "not signalling a", "foreign process")
 """What no accident may bring into the log: failures, and signals that were about to reach others."""
 SHOWN = 3000  # characters of the log before and after one
 

@@ -79,7 +79,7 @@ def test_prompts(events, prompted, queued, right):
 
 
 EXIT = "[info     ] agent exited                   code=None pid=7 signal=15\n"
-KILLED = "ostler: the server was killed by signal 9; starting it again\n"
+KILLED = "ostler: the server was killed by signal 9; restarting it\n"
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ KILLED = "ostler: the server was killed by signal 9; starting it again\n"
     [
         (EXIT, [7], 0, None),
         (EXIT, [8], 0, "agent 7 ended"),
-        (f"the warden is gone; x\n{EXIT}y containing agents\n", [], 0, None),
-        (f"the warden is gone; x\nz containing agents\n{EXIT}", [], 0, "agent 7 ended"),
+        (f"warden is gone; x\n{EXIT}y containing agents\n", [], 0, None),
+        (f"warden is gone; x\nz containing agents\n{EXIT}", [], 0, "agent 7 ended"),
         (KILLED, [], 1, None),
         (KILLED, [], 0, "0 servers were killed"),
-        ("ostler: the server ended with status 120; starting it again\n", [], 1, "status 120"),
+        ("ostler: the server ended with status 120; restarting it\n", [], 1, "status 120"),
         ("x\nTraceback (most recent call last):\n", [], 0, "a failure"),
     ],
 )

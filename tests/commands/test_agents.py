@@ -119,7 +119,7 @@ def test_install_that_fails_says_why(place, npm):
     ("arguments", "status", "reason"),
     [
         (["install", "cdex"], 1, "did you mean codex?"),
-        (["install", "custom"], 1, "has no program of its own"),
+        (["install", "custom"], 1, "has no package to install"),
         (["install"], 2, "NAME"),
         (["probe", "cdex"], 1, "did you mean codex?"),
         (["probe", "custom"], 2, "ostler agents probe -- COMMAND"),

@@ -92,7 +92,7 @@ def test_commands_of_ours(served):
         terminal.wait_for(PROMPT)
         say(terminal, "/help", "/permissions")
         say(terminal, "/permissions", "ask: you are asked")
-        say(terminal, "/permissions allow", "allow: everything")
+        say(terminal, "/permissions allow", "allow: every request")
         say(terminal, "!perm", "allowed")
         say(terminal, "/permissions ask", lambda text: text.count("ask: you are asked") == 2)
         say(terminal, "/permissions perhaps", "/permissions ask, or")
@@ -176,7 +176,7 @@ def test_ctrl_c_twice_at_the_prompt_leaves(served):
     with chat(served) as terminal:
         terminal.wait_for(PROMPT)
         terminal.type(CTRL_C)
-        terminal.wait_for("once more")
+        terminal.wait_for("again, or Ctrl-D")
         terminal.wait_for(ready)
         terminal.type(CTRL_C)
         assert terminal.end() == 130
@@ -233,7 +233,7 @@ def test_what_is_typed_during_a_turn_is_not_lost_and_not_in_between(served):
 def test_chat_needs_a_terminal(served):
     done = served.run("chat", given="hello\n")
     assert done.returncode == 2
-    assert done.stderr == "ostler: chat needs a terminal; `ostler run` is for scripts and pipes\n"
+    assert done.stderr == "ostler: chat requires a terminal; use `ostler run` in scripts and pipes\n"
 
 
 def test_no_color(served):

@@ -73,7 +73,7 @@ def test_a_server_that_runs(served):
     for port in (free_port(), "0"):
         findings = look(served, OSTLER_PORT=port)
         assert "free" in findings["port"]["detail"]
-        assert "a server has this state directory" in findings["control socket"]["detail"]
+        assert "a server uses this state directory" in findings["control socket"]["detail"]
 
 
 def test_a_control_socket_that_is_none(place):

@@ -122,7 +122,7 @@ def test_delete_asks_in_a_terminal(served, answer, status):
     assert served.run("run", "to be deleted").returncode == 0
     one = served.newest()
     with served.terminal("conversations", "delete", one[:8]) as terminal:
-        assert "to be deleted" in terminal.wait_for("Delete with all events?")
+        assert "to be deleted" in terminal.wait_for("Delete it with all its events?")
         terminal.type(f"{answer}\r")
         assert terminal.end() == status
     assert (served.run("conversations", "show", one).returncode == 0) is (answer == "n")
@@ -133,13 +133,13 @@ def test_delete_asks_in_a_terminal(served, answer, status):
     [
         (["conversations", "show", NOBODY], 1, "not found"),
         (["conversations", "show", "ffffffff"], 1, "no conversation"),
-        (["conversations", "show", "nonsense"], 2, "neither an id"),
+        (["conversations", "show", "nonsense"], 2, "is not an id"),
         (["conversations", "shwo", "f"], 2, "did you mean show?"),
         (["conversations"], 2, "ACTION"),
-        (["conversations", "list", "-n", "-1"], 2, "not a count"),
+        (["conversations", "list", "-n", "-1"], 2, "not a whole number"),
         (["conversations", "export", "f", "--format", "pdf"], 2, "no 'pdf'"),
         (["events", NOBODY], 1, "no such conversation"),
-        (["events", "f", "--since-seq", "x"], 2, "not a count"),
+        (["events", "f", "--since-seq", "x"], 2, "not a whole number"),
         (["conversations", "list", "--url", "http://127.0.0.1:1"], 3, "no server"),
         (["events", NOBODY, "--url", "http://127.0.0.1:1"], 3, "no server"),
         (["settings", "get", "--url", "http://127.0.0.1:1"], 3, "no server"),
@@ -235,7 +235,7 @@ def test_settings_below_settings_and_their_secrets(served):
         (["set", "acp_server", "cdex"], 2, "acp_server: "),
         (["set", "acp_prompt_timeout", "soon"], 2, "acp_prompt_timeout: "),
         (["set", "acp_prompt_timeout", "-1"], 2, "acp_prompt_timeout: "),
-        (["set", "acp_command", "'open"], 2, "not a command"),
+        (["set", "acp_command", "'open"], 2, "not a valid command"),
         (["set", "acp_server"], 2, "VALUE"),
     ],
 )

@@ -142,7 +142,7 @@ def test_a_question_that_somebody_else_answers_goes_away(served):
 def test_ask_needs_a_terminal(served):
     done = served.run("run", "--ask", "hello")
     assert done.returncode == 2
-    assert "--ask needs a terminal" in error_line(done)
+    assert "--ask requires a terminal" in error_line(done)
 
 
 # -- the terminal
@@ -280,11 +280,11 @@ def test_an_agent_that_will_not(served):
         (["run", "--agent", "cdex", "hi"], 2, "did you mean codex?"),
         (["run", "--cwd", "/no/such/place", "hi"], 2, "--cwd: there is no directory /no/such/place"),
         (["run", "--resume", "ffffffff", "hi"], 1, "no conversation"),
-        (["run", "--resume", "xyz", "hi"], 2, "neither an id"),
-        (["run", "--resume", "ff", "--agent", "demo", "hi"], 2, "--agent is for new conversations"),
-        (["run", "--continue", "--model", "m", "hi"], 2, "--model is for new conversations"),
-        (["run"], 2, "there is no prompt"),
-        (["run", "  "], 2, "there is no prompt"),
+        (["run", "--resume", "xyz", "hi"], 2, "is not an id"),
+        (["run", "--resume", "ff", "--agent", "demo", "hi"], 2, "--agent applies to new conversations only"),
+        (["run", "--continue", "--model", "m", "hi"], 2, "--model applies to new conversations only"),
+        (["run"], 2, "give a prompt"),
+        (["run", "  "], 2, "give a prompt"),
         (["run", "--url", "http://127.0.0.1:1", "hi"], 3, "no server at http://127.0.0.1:1"),
         (["run", "--url", "nonsense", "hi"], 2, "not the address"),
     ],

@@ -38,7 +38,7 @@ def wait_for_server(place):
 def test_it_is_started_and_ended(place):
     done = place.run("run", "--yes", "Please write a file")
     assert done.returncode == 0, done.stderr
-    assert "starting a server for the time" in done.stderr
+    assert "starting a temporary server" in done.stderr
     assert "I wrote hello-from-ostler.txt" in done.stdout
     nothing_is_left(place)
     assert place.state.stat().st_mode & 0o777 == 0o700
@@ -67,7 +67,7 @@ def test_commands_at_the_same_time_share_one(place):
         there = wait_for_server(place)
         second = place.run("run", "quick")
         assert second.returncode == 0, second.stderr
-        assert "starting a server" not in second.stderr
+        assert "starting a temporary server" not in second.stderr
         assert alive(there["pid"])  # the first one goes on with it
         with place.going_on("run", "slowly, too") as third:
             assert wait_until(
@@ -96,7 +96,7 @@ def test_one_that_a_killed_command_left_is_used_and_ended_by_the_next(place):
     assert alive(there["pid"])
     done = place.run("run", "quick")
     assert done.returncode == 0, done.stderr
-    assert "starting a server" not in done.stderr
+    assert "starting a temporary server" not in done.stderr
     nothing_is_left(place)
 
 
@@ -132,7 +132,7 @@ def test_ctrl_c_twice_ends_it(place):
 
 def test_ctrl_c_while_it_starts(place):
     with place.terminal("run", "slowly please") as terminal:
-        terminal.wait_for("starting a server")
+        terminal.wait_for("starting a temporary server")
         terminal.type(CTRL_C)
         assert terminal.end() == 130
     nothing_is_left(place)
@@ -159,13 +159,13 @@ def test_a_server_of_the_same_state_elsewhere_is_found(serve, port):
     ):
         done = other.run("run", *arguments, "hi", OSTLER_PORT=port, **more)
         assert done.returncode == 0, done.stderr
-        assert "starting a server" not in done.stderr
+        assert "starting a temporary server" not in done.stderr
     default = other.home / ".ostler"
     default.symlink_to(other.state)
     del other.env["OSTLER_STATE"]
     done = other.run("run", "hi", OSTLER_PORT=port)
     assert done.returncode == 0, done.stderr
-    assert "starting a server" not in done.stderr
+    assert "starting a temporary server" not in done.stderr
 
 
 def test_a_server_of_the_same_state_that_cannot_be_reached(serve):
@@ -240,7 +240,7 @@ def test_one_that_cannot_start_says_why(place):
     place.state.write_text("a file")
     done = place.run("run", "hi")
     assert done.returncode == 1
-    assert "state directory cannot be used" in done.stderr
+    assert "cannot use the state directory" in done.stderr
     done = place.run("run", "hi", OSTLER_STATE=str(place.directory / "new"), OSTLER_MAX_BODY_BYTES="x")
     assert done.returncode == 3
     assert "OSTLER_MAX_BODY_BYTES" in done.stderr

@@ -192,3 +192,11 @@ def test_the_lines_of_a_diff():
     assert lines(Edit("p", None, "x\n" * 100))[-1] == "  ... 40 more lines"
     assert lines(Edit("p", None, "\x1b[31mred\x1b[0m")) == ["+red"]
     assert lines(Edit("p", None, "", "--- a\n+++ b\n@@\n-x\n+y")) == ["@@", "-x", "+y"]
+
+
+def test_what_is_announced_as_lost_ends_there(frames):
+    frames.delta("m", 0, "half")
+    aborted = {"type": "item_aborted", "item_id": "m", "attempt": 0, "reason": "too_large"}
+    assert frames.track.take(aborted) == [Said("text", "", ends=True)]
+    assert frames.track.take(aborted) == []
+    assert text_of(frames.message("n", "next")) == "next"

@@ -120,10 +120,10 @@ async def test_a_message_that_meets_the_full_disk_is_prompted_once(
             with trio.move_on_after(0.1):
                 await conversation.send(say("second"), run=True)
         else:
-            with pytest.raises(JournalUnavailable, match="It was taken and is queued"):
+            with pytest.raises(JournalUnavailable, match="The message is queued"):
                 await conversation.send(say("second"), run=True)
         for _ in range(2):
-            with pytest.raises(JournalUnavailable, match="It was taken and is queued"):
+            with pytest.raises(JournalUnavailable, match="The message is queued"):
                 await conversation.send(say("second"), run=True)
         with pytest.raises(JournalUnavailable, match="nothing was stored"):
             await conversation.send(say("another"), run=True)

@@ -121,7 +121,7 @@ async def test_a_large_output_is_cut_and_can_be_fetched(tmp_path):
         text = ended["raw_output"]["output"]
         assert (text[:5], text[-5:]) == ("heado", "otail")
         assert len(orjson.dumps(ended)) < 3 * PAYLOAD_BYTES
-        blob_id = text.split("the whole is blob ")[1].split()[0]
+        blob_id = text.split("all of it is in blob ")[1].split()[0]
         blob = await conversation.log.get_blob(blob_id)
         assert orjson.loads(blob.data)["output"] == "head" + "o" * 3 * MEGABYTE + "tail"
 

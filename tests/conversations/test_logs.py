@@ -12,8 +12,8 @@ from tests.conversations.harness import open_harness, say, settled, turn, until
 
 SERVER_WIDE = frozenset(
     {
-        "made a master key for secrets",
-        "the state directory was open to others and is not any more",
+        "created a master key for secrets",
+        "closed the state directory to other users",
     }
 )
 """Lines about no conversation."""
@@ -42,5 +42,5 @@ async def test_every_line_about_a_conversation_names_it(tmp_path: Path) -> None:
     known = {crashing.id, noisy.id, refused.id}
     about = [line for line in lines if line["event"] not in SERVER_WIDE]
     assert {line["event"] for line in about} >= {"agent exited", "turn failed", "agent is parked"}
-    assert [line for line in about if line.get("conversation") not in known] == []
-    assert {line["conversation"] for line in about} == known
+    assert [line for line in about if line.get("conversation_id") not in known] == []
+    assert {line["conversation_id"] for line in about} == known

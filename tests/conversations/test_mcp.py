@@ -69,7 +69,7 @@ async def test_servers_of_the_file_reach_the_agent(tmp_path: Path) -> None:
         reasons = {each["name"]: each["reason"] for each in told["dropped"]}
         assert set(reasons) == {"old", "none", "bad"}
         assert "does not offer MCP over sse" in reasons["old"]
-        assert "not found" in reasons["none"]
+        assert "not on PATH" in reasons["none"]
         assert "mcp.json" in reasons["bad"]
 
 
@@ -235,14 +235,14 @@ async def test_mcp_shows_what_is_active_and_what_will_be(tmp_path: Path) -> None
             },
         )
         second = answer(await turn(conversation, "/mcp"))
-        active, after = second.split("The configuration has changed since")
+        active, after = second.split("The configuration has changed")
         assert "drop (stdio" in active
         assert "new" not in active
         for line in (
-            "new (stdio, mcp.json) will be mounted",
-            "change (stdio, mcp.json) will be mounted with its new settings",
+            "new (stdio, mcp.json) will be added",
+            "change (stdio, mcp.json) will get its new settings",
             "needs will be left out: there is no value for the secret NONE",
-            "drop will be gone",
+            "drop will be removed",
         ):
             assert line in after
         assert "keep" not in after

@@ -170,7 +170,7 @@ async def test_without_a_login_the_server_is_left_out(tmp_path: Path) -> None:
         conversation = await harness.start()
         found = await turn(conversation, "hello")
         (dropped,) = states(found, "mcp_servers")[0]["dropped"]
-        assert dropped == {"name": "calc", "reason": "nobody has logged in to it: `ostler mcp login calc`"}
+        assert dropped == {"name": "calc", "reason": "it requires a login; run `ostler mcp login calc`"}
         assert harness.log.received("session/new")[-1]["params"]["mcpServers"] == []
         assert "ostler mcp login calc" in answer(await turn(conversation, "/mcp"))
 
@@ -182,7 +182,7 @@ async def test_a_server_over_sse_gets_a_header_and_a_note(tmp_path: Path) -> Non
         found = await turn(conversation, "hello")
         assert given(harness)["headers"][0]["value"].startswith("Bearer access-")
         (note,) = states(found, "mcp_servers")[0]["notes"]
-        assert "not renewed" in note["reason"]
+        assert "cannot renew" in note["reason"]
 
 
 async def test_two_at_once_renew_a_login_once(tmp_path: Path) -> None:

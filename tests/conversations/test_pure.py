@@ -16,13 +16,14 @@ from supervisor.conversations.agent.opening import wait_to_restore
 from supervisor.conversations.recording import prompt, usage
 from supervisor.conversations.recording.history import REPEATED_BYTES, OpenCalls, speech
 from supervisor.conversations.recording.recorder import later
+from supervisor.conversations.recording.tool_calls import INTERRUPTED, text_block
 from supervisor.conversations.recording.translate import Usage
 from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, TEXT_BYTES, clip_payload, clip_text
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.turn import Turn, outcome_of
 from supervisor.conversations.turns import permissions
-from supervisor.events import Event, ImageContent, Message, TextContent, Vocabulary
+from supervisor.events import Event, ImageContent, Message, SecurityRisk, TextContent, Vocabulary
 from supervisor.settings import AgentSettings
 
 
@@ -104,7 +105,7 @@ def test_a_standing_permission_is_never_given_without_a_person() -> None:
     ],
 )
 def test_who_is_asked(policy: dict[str, Any], risk: str, asks: bool) -> None:
-    assert permissions.asks_a_person(policy, risk) is asks
+    assert permissions.asks_a_person(policy, SecurityRisk(risk)) is asks
 
 
 def test_cost_is_cumulative_and_a_decrease_is_a_new_count() -> None:
@@ -144,12 +145,12 @@ PNG = "data:image/png;base64," + base64.b64encode(b"png").decode()
         (
             (ImageContent(image_urls=(PNG,)),),
             False,
-            [{"type": "text", "text": "[a picture (image/png) that this agent cannot take]"}],
+            [{"type": "text", "text": "[an image (image/png) that this agent does not support]"}],
         ),
         (
             (ImageContent(image_urls=("data:image/png;base64,%%%",)),),
             True,
-            [{"type": "text", "text": "[a picture that could not be read]"}],
+            [{"type": "text", "text": "[an image that could not be read]"}],
         ),
         (
             (ImageContent(image_urls=("https://example.org/a.png",)),),
@@ -293,7 +294,7 @@ def test_what_a_crash_left_open_is_not_held_whole() -> None:
     large = {"text": "x" * (2 * REPEATED_BYTES)}
     stored = {"kind": "ACPToolCallEvent", "tool_call_id": "1", "status": "pending", "title": "t"}
     (closing,) = left_open([{**stored, "raw_input": large, "content": [large]}])
-    assert (closing.raw_input, closing.content) == (None, None)  # type: ignore[attr-defined]
+    assert (closing.raw_input, closing.content) == (None, (text_block(INTERRUPTED),))  # type: ignore[attr-defined]
     (closing,) = left_open([{**stored, "raw_input": {"a": 1}, "tool_kind": "read"}])
     assert (closing.raw_input, closing.tool_kind) == ({"a": 1}, "read")  # type: ignore[attr-defined]
 

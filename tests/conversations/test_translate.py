@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from supervisor.acp import parse_update
-from supervisor.conversations.recording.tool_calls import BLOCKS_MAX, Recorded
+from supervisor.conversations.recording.tool_calls import BLOCKS_MAX, INTERRUPTED, Recorded
 from supervisor.conversations.recording.translate import Close, Delta, Opened, Title, Translator, Usage
 from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.events import (
@@ -43,6 +43,11 @@ def say(t: Translator, text: str, message_id: str | None = None) -> list[Any]:
 
 def think(t: Translator, text: str) -> list[Any]:
     return feed(t, "agent_thought_chunk", content={"type": "text", "text": text})
+
+
+def ask(t: Translator, tool_call: dict[str, Any]) -> tuple[str, list[Any]]:
+    key, _, outs = t.requested(tool_call)
+    return key, outs + t.ask(key)
 
 
 def events(outs: list[Any]) -> list[Event]:
@@ -266,7 +271,7 @@ def test_a_call_that_asks_is_an_action_in_either_vocabulary(core: bool) -> None:
     assert (
         feed(t, "tool_call_update", toolCallId="c", status="in_progress", rawInput={"command": "rm x"}) == []
     )
-    key, outs = t.ask({"toolCallId": "c", "title": "rm x", "status": "pending"})
+    key, outs = ask(t, {"toolCallId": "c", "title": "rm x", "status": "pending"})
     (action,) = events(outs)
     assert isinstance(action, ActionEvent)
     assert action.action == MCPToolAction(data={"command": "rm x"})
@@ -279,7 +284,7 @@ def test_a_call_that_asks_is_an_action_in_either_vocabulary(core: bool) -> None:
 def test_a_permission_without_a_call_before_it_opens_the_call() -> None:
     t = translator(confirming=True)
     say(t, "May I?")
-    _, outs = t.ask({"toolCallId": "w", "title": "write", "kind": "edit", "rawInput": {"p": "x"}})
+    _, outs = ask(t, {"toolCallId": "w", "title": "write", "kind": "edit", "rawInput": {"p": "x"}})
     message, action = events(outs)
     assert text_of(message) == "May I?"
     assert isinstance(action, ActionEvent)
@@ -287,7 +292,7 @@ def test_a_permission_without_a_call_before_it_opens_the_call() -> None:
 
 def test_a_rejected_call_is_closed_at_once_and_only_once() -> None:
     t = translator(confirming=True)
-    key, outs = t.ask({"toolCallId": "c", "title": "rm", "rawInput": {}})
+    key, outs = ask(t, {"toolCallId": "c", "title": "rm", "rawInput": {}})
     (action,) = events(outs)
     (reject,) = events(t.reject(key, "not that"))
     assert isinstance(reject, UserRejectObservation)
@@ -302,12 +307,22 @@ def test_a_call_shown_before_it_asked_gets_both_its_answers() -> None:
     feed(t, "tool_call", toolCallId="c", title="x", status="in_progress")
     (shown,) = events(t.release())
     assert isinstance(shown, ACPToolCallEvent)
-    _, outs = t.ask({"toolCallId": "c"})
+    _, outs = ask(t, {"toolCallId": "c"})
     (action,) = events(outs)
     closing = events(feed(t, "tool_call_update", toolCallId="c", status="completed"))
     assert [event.kind for event in closing] == ["ObservationEvent", "ACPToolCallEvent"]
     assert isinstance(action, ActionEvent)
     assert action.tool_call_id == shown.tool_call_id
+
+
+def test_shell_output_in_meta_is_output_for_core_clients() -> None:
+    t = translator(core=True)
+    feed(t, "tool_call", toolCallId="c", title="echo", status="in_progress")
+    for part in ("MARK", "ER\n"):
+        feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output_delta": {"data": part}})
+    (end,) = events(feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput={"exit": 0}))
+    assert isinstance(end, ObservationEvent)
+    assert [part.text for part in end.observation.content] == ["MARKER\n"]  # type: ignore[union-attr]
 
 
 def test_shell_output_in_meta_is_output() -> None:
@@ -397,6 +412,22 @@ def test_usage_and_title_are_no_events() -> None:
     ]
     assert feed(t, "session_info_update", title="T") == [Title("T")]
     assert feed(t, "user_message_chunk", content={"type": "text", "text": "echo"}) == []
+
+
+@pytest.mark.parametrize("core", [False, True])
+def test_an_interrupted_call_keeps_what_its_shell_gave_back(core: bool) -> None:
+    t = translator(core=core)
+    feed(t, "tool_call", toolCallId="c", title="make", kind="execute", status="in_progress")
+    feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output_delta": {"data": "half of it"}})
+    (end,) = events(t.end_turn(Close.MESSAGE))
+    if core:
+        assert isinstance(end, AgentErrorEvent)
+        assert end.error == f"{INTERRUPTED} half of it"
+    else:
+        assert isinstance(end, ACPToolCallEvent)
+        assert end.is_error
+        assert end.content is not None
+        assert [block["content"]["text"] for block in end.content] == ["half of it", INTERRUPTED]
 
 
 SECRET = "sk-0123456789-abcdef"

@@ -108,6 +108,7 @@ class World:
             confirming=confirming,
             mint=lambda: f"id-{next(count)}",
             originals=Originals(allowance or Allowance()),
+            workspace="/w",
         )
         nursery = SimpleNamespace(start_soon=lambda *_: None)
         queued = Queued(0, "message", Message(role="user", content=()))

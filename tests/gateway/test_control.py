@@ -80,7 +80,7 @@ async def test_what_is_no_socket_is_left_alone_and_the_server_goes_on(tmp_path):
     path = tmp_path / "state" / "control.sock"
     path.write_text("mine")
     async with running_server(tmp_path) as server:
-        assert server.output.read_text().count("no control socket") == 1
+        assert server.output.read_text().count("control socket unavailable") == 1
         assert "ready" in await ostler(server, "status", url=True)
     assert path.read_text() == "mine"
 

@@ -194,7 +194,7 @@ async def test_a_server_without_any_descriptor_goes_on(tmp_path):
         host, port = server.url.removeprefix("http://").split(":")
         waiting = [await trio.open_tcp_stream(host, int(port)) for _ in range(20)]
         await trio.sleep(2)
-        assert server.output.read_text().count("no connection can be accepted") <= 2
+        assert server.output.read_text().count("connection not accepted") <= 2
         # Operators have descriptors of their own.
         with connect(server.state / "control.sock", 5) as sock:
             sock.sendall(b"GET /api/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

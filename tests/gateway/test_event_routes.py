@@ -11,6 +11,7 @@ import pytest
 from gateway.config import MAX_EVENT_IDS
 from supervisor.events import Message, MessageEvent, PauseEvent, TextContent, Vocabulary, timestamp_now
 from supervisor.journal import Row
+from tests.journal.harness import put_blob
 
 BASE = "/api/conversations"
 
@@ -208,7 +209,7 @@ async def test_odd_stored_payloads_are_still_shown(gateway):
 
 async def test_the_original_of_a_cut_content_is_downloaded_and_not_rendered(gateway):
     conversation = await gateway.conversation()
-    await conversation.log.put_blob("b1", b"<script>", "text/html")
+    await put_blob(conversation.log, "b1", b"<script>", "text/html")
     client = gateway.app.test_client()
     response = await client.get(f"{BASE}/{conversation.id}/blobs/b1")
     assert response.status_code == 200

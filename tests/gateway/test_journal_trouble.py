@@ -57,10 +57,10 @@ async def test_ready_and_status_tell_it(gateway, trouble):
     assert (found["journal"]["reason"], found["journal"]["attempts"]) == (FULL, 7)
     assert found["journal"]["since"].endswith("Z")
     (line,) = [text for text in lines("http://x", found, None) if text.startswith("journal")]
-    assert "CANNOT BE WRITTEN since 20" in line
+    assert "NOT WRITABLE since 20" in line
     assert FULL in line
     metrics = await gateway.app.test_client().get("/metrics")
-    assert "\nostler_journal_degraded 1\n" in await metrics.get_data(as_text=True)
+    assert "\nostler_journal_degraded 1.0\n" in await metrics.get_data(as_text=True)
     trouble(None)
     assert (await gateway.call("GET", "/ready"))[0] == 200
 
@@ -101,7 +101,7 @@ async def test_the_service_manager_is_told_and_a_failure_ends_the_server(gateway
     ended = []
 
     async def watch():
-        with pytest.raises(JournalError, match="the server ends, since its journal failed: gone"):
+        with pytest.raises(JournalError, match="the journal failed and the server stopped: gone"):
             await _watch_journal(journal, Listener(None, None))
         ended.append(True)
 

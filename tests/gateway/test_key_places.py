@@ -71,12 +71,12 @@ def test_lines(text, found):
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b"OSTLER_MASTER_KEY", "here, line 1: that is not NAME=value"),
-        (b"\nexport OSTLER_MASTER_KEY=s3cr3t", "here, line 2: that is not NAME=value"),
-        (b"OSTLER_MASTER_KEY=s3cr3t\0", "here, line 1: that is not NAME=value"),
-        (b"OSTLER_PORT=s3cr3t", "here, line 1: OSTLER_PORT is not a key; give it as a variable"),
+        (b"OSTLER_MASTER_KEY", "here, line 1: the line is not NAME=value"),
+        (b"\nexport OSTLER_MASTER_KEY=s3cr3t", "here, line 2: the line is not NAME=value"),
+        (b"OSTLER_MASTER_KEY=s3cr3t\0", "here, line 1: the line is not NAME=value"),
+        (b"OSTLER_PORT=s3cr3t", "here, line 1: OSTLER_PORT is not the name of a key; set it as a variable"),
         (b"OSTLER_SECRET_A=1\nOSTLER_SECRET_A=s3cr3t", "here, line 2: OSTLER_SECRET_A is given twice"),
-        (b"OSTLER_SECRET_A=s3cr3t\xff", "here is not UTF-8"),
+        (b"OSTLER_SECRET_A=s3cr3t\xff", "here is not valid UTF-8"),
         (b"#" * (keys.MOST_BYTES + 1), f"here has more than {keys.MOST_BYTES} bytes"),
     ],
 )
@@ -135,7 +135,7 @@ def test_whose_file_it_may_be(file, monkeypatch):
 def test_what_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe", 0o600)
     for path, complaint in (
-        (tmp_path / "pipe", "is not a regular file; use --keys-fd to read keys from a pipe"),
+        (tmp_path / "pipe", "is not a regular file; give a pipe with --keys-fd"),
         (tmp_path, "is not a regular file"),
         (tmp_path / "none", "cannot be read: No such file"),
         (f"{tmp_path}/\0", "cannot be read"),
@@ -194,7 +194,7 @@ def serve(tmp_path, *arguments, **options):
 @pytest.mark.parametrize("warden", [[], ["--no-warden"]])
 def test_wrong_keys_are_one_line_and_status_2(tmp_path, file, warden):
     wide, bad = file(mode=0o644, name="wide"), file("OSTLER_PORT=1", name="bad")
-    wrong = f"{bad}, line 1: OSTLER_PORT is not a key; give it as a variable"
+    wrong = f"{bad}, line 1: OSTLER_PORT is not the name of a key; set it as a variable"
     open_to_others = f"{wide} is open to others (mode 0644); chmod 600 it"
     for arguments, variables, complaint in (
         (["--keys-file", wide], {}, f"--keys-file: file {open_to_others}"),

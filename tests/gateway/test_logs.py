@@ -34,7 +34,7 @@ def test_lines_that_cannot_be_written_are_counted(tmp_path):
     assert (tmp_path / "said").read_text() == "on standar"
     torn, second, third = path.read_text().splitlines()
     assert len(torn) == 10
-    assert second == "3 lines of the log could not be written"
+    assert second == "3 lines of the log were lost"
     assert "there is room again" in third
 
 

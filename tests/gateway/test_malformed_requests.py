@@ -36,9 +36,9 @@ async def exchange(server, data, *, ended=False):
 @pytest.mark.parametrize(
     ("request_bytes", "detail"),
     [
-        (b"GET ?alive HTTP/1.1\r\n" + HOST, "The request target has no path"),
-        (b"GET /alive HTTP/1.1\r\nHost: 127......0.0.1\r\n", "The Host header is not a host name"),
-        (b"GET /alive HTTP/1.1\r\nHost: " + b"a" * 64 + b".com\r\n", "The Host header is not a host name"),
+        (b"GET ?alive HTTP/1.1\r\n" + HOST, "The request target has no path."),
+        (b"GET /alive HTTP/1.1\r\nHost: 127......0.0.1\r\n", "The Host header is not a host name."),
+        (b"GET /alive HTTP/1.1\r\nHost: " + b"a" * 64 + b".com\r\n", "The Host header is not a host name."),
     ],
 )
 async def test_what_no_application_could_read(server, request_bytes, detail, capsys):

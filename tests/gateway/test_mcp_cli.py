@@ -186,8 +186,8 @@ def test_json_for_programs(mcp: Machine) -> None:
         (["add", "a", "--transport", "stdio", "https://x"], ["TARGET", "stdio", "http or sse"]),
         (["add", "a", "--transport", "http", "http://x", "--env", "A=b"], ["--env", "stdio", "--header"]),
         (["add", "a", "--transport", "sse", "http://x", "--env", "A=b"], ["--env", "stdio"]),
-        (["add", "a", "--transport", "stdio", "c", "--header", "A: b"], ["--header", "http or sse", "--env"]),
-        (["add", "a", "--transport", "stdio", "c", "--auth", "oauth"], ["--auth", "http or sse"]),
+        (["add", "a", "--transport", "stdio", "c", "--header", "A: b"], ["http and sse", "--env"]),
+        (["add", "a", "--transport", "stdio", "c", "--auth", "oauth"], ["--auth", "http and sse"]),
         (["add", "a", "--transport", "http", "http://x", "--", "y"], ["--", "stdio"]),
         (["add", "a", "--transport", "http", "http://x", "--auth", "magic"], ["--auth", "magic", "oauth"]),
         (
@@ -197,7 +197,7 @@ def test_json_for_programs(mcp: Machine) -> None:
         ),
         (["add", "a", "--transport", "stdio", "c", "--enabled", "--disabled"], ["--enabled", "--disabled"]),
         (["add", "a", "--transport", "stdio", "c", "-y"], ["-y", "--"]),
-        (["add", "a", "--transport", "stdio", "c", "pkg"], ["pkg", "behind --"]),
+        (["add", "a", "--transport", "stdio", "c", "pkg"], ["pkg", "after --"]),
         (["add", "a", "--transport", "http", "http://x", "--header", "nocolon"], ["--header", "Key: Value"]),
         (["add", "a", "--transport", "http", "http://x", "--header", "a b: c"], ["--header", "Key: Value"]),
         (["add", "a", "--transport", "sse", "http://x", "--header", "A: b\r\nC: d"], ["--header", "control"]),
@@ -317,7 +317,7 @@ def test_where_each_comes_from(mcp: Machine) -> None:
         ["both", "hidden", "stdio", "file"],
         ["mine", "enabled", "stdio", "file"],
     ]
-    assert "both of mcp.json does not count" in done.err
+    assert "both of mcp.json is not used" in done.err
     assert "gAAAA" not in mcp("list", "--show-secrets", "--json").out
     assert mcp("get", "both", "--json").json["source"] == "settings"
     refused = mcp("disable", "theirs")
@@ -326,7 +326,8 @@ def test_where_each_comes_from(mcp: Machine) -> None:
     (mcp.state / "settings.json").write_text("{")
     done = mcp("list")
     assert done.status == 0
-    assert "settings.json cannot be read" in done.err
+    assert "cannot read" in done.err
+    assert "settings.json" in done.err
 
 
 def test_what_is_masked(mcp: Machine) -> None:

@@ -147,10 +147,10 @@ def free_port() -> int:
     ("entry", "words"),
     [
         ({"command": "no-such-command", "args": ["x"]}, ["Command not found", "no-such-command"]),
-        ({"command": "/bin/false"}, ["The command ended", "by hand"]),
+        ({"command": "/bin/false"}, ["The command exited", "by hand"]),
         (
             {"command": "sh", "args": ["-c", "echo the reason >&2; exit 3"]},
-            ["The command ended", "the reason"],
+            ["The command exited", "the reason"],
         ),
         ({"command": "sh", "args": ["-c", "echo hello; sleep 60"]}, ["Time-out", "2 s"]),
         ({"command": "cat", "cwd": "/no/such/dir"}, ["Directory", "/no/such/dir"]),
@@ -158,8 +158,8 @@ def free_port() -> int:
         ({"url": "ODD/404"}, ["Status", "404", "Check the URL"]),
         ({"url": "ODD/500"}, ["Status", "500"]),
         ({"url": "ODD/403"}, ["Authentication", "403"]),
-        ({"url": "ODD/200"}, ["no MCP server", "text/html"]),
-        ({"url": "ODD/302"}, ["Status", "302", "redirected"]),
+        ({"url": "ODD/200"}, ["not MCP", "text/html"]),
+        ({"url": "ODD/302"}, ["Status", "302", "redirects"]),
         ({"url": "ODD/never"}, ["Time-out", "2 s"]),
         ({"url": "ODD/401", "transport": "sse"}, ["Authentication", "401"]),
         ({"url": "FREE/mcp"}, ["URL", "cannot be reached"]),
@@ -304,7 +304,7 @@ def test_a_login_that_is_refused(mcp: Machine, tmp_path: Path) -> None:
 def test_a_server_that_asks_for_no_login(mcp: Machine, tmp_path: Path) -> None:
     with real_server("http", tmp_path) as server:
         mcp.write({"calc": {"url": server.url, "auth": "oauth"}, "other": {"url": server.url}})
-        assert mcp("login", "calc").out == "calc asks for no login; it has 2 tools\n"
+        assert mcp("login", "calc").out == "calc requires no login; it has 2 tools\n"
         done = mcp("login", "other")
         assert done.status == 1
         assert '"auth": "oauth"' in done.err
@@ -329,7 +329,7 @@ def test_a_login_that_cannot_be_renewed_has_ended(mcp: Machine, tmp_path: Path) 
         expires_in(mcp, server, -1, refresh_token="refresh-of-another-day")
         done = mcp("test", "calc")
         assert done.status == 1
-        assert "the login has ended: `ostler mcp login calc`" in done.err
+        assert "the login has expired; run `ostler mcp login calc`" in done.err
         assert "refresh-of" not in done.err
 
 

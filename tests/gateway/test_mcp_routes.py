@@ -88,7 +88,7 @@ async def test_trying_a_command(gateway: Any, tmp_path: Path) -> None:
 async def test_trying_what_does_not_work(gateway: Any) -> None:
     for server, kind, words in (
         ({"command": "no-such-command"}, "connection", "Command not found"),
-        ({"command": "sh", "args": ["-c", f"echo {VALUE} >&2"], "env": {"A": VALUE}}, "connection", "ended"),
+        ({"command": "sh", "args": ["-c", f"echo {VALUE} >&2"], "env": {"A": VALUE}}, "connection", "exited"),
         ({"command": "sleep", "args": ["60"]}, "timeout", "Time-out"),
         ({"type": "http", "url": "http://127.0.0.1:1/"}, "connection", "cannot be reached"),
         ({"type": "http", "url": "http://x/", "headers": {"A": "${NONE}"}}, "unknown", "NONE"),

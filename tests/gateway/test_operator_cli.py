@@ -256,7 +256,7 @@ async def test_watching_waits_for_a_server_that_went_away(server_with, free_port
         async with server_with(port=free_port) as server:
             watching = stack.enter_context(running(server.url, "ps", "-w", "0.1"))
             assert await watching.line() == "no agents\n"
-        while "waiting for it" not in await watching.line():
+        while "waiting for the server" not in await watching.line():
             pass
         async with server_with(port=free_port):
             while await watching.line() != "no agents\n":
@@ -327,7 +327,12 @@ async def test_stop(server, ostler):
 
 @pytest.mark.parametrize(
     ("text", "status", "reason"),
-    [("0f8fad5b", 1, "2 ids"), ("ab", 1, "no conversation"), ("demo", 2, "neither"), (OTHER, 1, "not found")],
+    [
+        ("0f8fad5b", 1, "2 ids"),
+        ("ab", 1, "no conversation"),
+        ("demo", 2, "is not an id"),
+        (OTHER, 1, "not found"),
+    ],
 )
 async def test_an_id_that_does_not_do(server, ostler, text, status, reason):
     server.supervisor.add_agent(ID)
@@ -457,11 +462,14 @@ async def test_attach_goes_on_with_the_next_server(server_with, free_port):
         async with server_with(port=free_port):  # one that has never heard of it
             status, errors = await attached.end()
             assert status == 1
-            assert errors.endswith("ostler: there is no such conversation\n")
+            assert errors.endswith("ostler: the server has no such conversation\n")
 
 
 async def test_attach_to_nothing(server, ostler):
     status, _, errors = await ostler("attach", "--url", server.url)
-    assert (status, errors) == (1, "ostler: there is no conversation yet\n")
+    assert (status, errors) == (
+        1,
+        "ostler: there is no conversation yet; `ostler chat` or `ostler run` begins one\n",
+    )
     status, _, errors = await ostler("attach", ID, "--url", server.url)
-    assert (status, errors) == (1, "ostler: there is no such conversation\n")
+    assert (status, errors) == (1, "ostler: the server has no such conversation\n")

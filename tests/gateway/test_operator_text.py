@@ -186,7 +186,7 @@ def test_status():
         "secret key": "OSTLER_MASTER_KEY",
         "session keys": "required",
         "conversations": "40, 7 of them loaded",
-        "agents": "3 live, 1 starting, 2 queued, 4 hibernated, 1 parked; 8 at the most",
+        "agents": "3 live, 1 starting, 2 queued, 4 hibernated, 1 parked; at most 8",
         "memory": "2.0G of 8.0G",
         "admission": "4 starts at a time; queue when full; hibernated when idle for 30m00s",
         "turns": "2 running, 30 end_turn, 2 cancelled ended",
@@ -207,10 +207,10 @@ def test_status_of_a_server_without_limits_turns_and_keys():
     lines = "\n".join(status.lines("http://h:1", bare, None))
     assert "1 parked\n" in lines
     assert "2.0G\n" in lines
-    assert "idle ones stay\n" in lines
+    assert "idle agents keep running\n" in lines
     assert "none ended" in lines
     assert "none: the key is missing" in lines
-    assert "none: open to who reaches it" in lines
+    assert "none: open to everybody who reaches the address" in lines
 
 
 @pytest.mark.parametrize(

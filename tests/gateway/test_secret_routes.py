@@ -122,5 +122,6 @@ def test_the_keyring_can_be_turned_off():
     assert load_config({}).keyring
     assert load_config({"OSTLER_KEYRING": "auto"}).keyring
     assert not load_config({"OSTLER_KEYRING": "off"}).keyring
+    assert not load_config({"OSTLER_KEYRING": "no"}).keyring
     with pytest.raises(ConfigError, match="OSTLER_KEYRING"):
-        load_config({"OSTLER_KEYRING": "no"})
+        load_config({"OSTLER_KEYRING": "perhaps"})

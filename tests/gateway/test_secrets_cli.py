@@ -212,7 +212,7 @@ async def test_the_list(ostler, server, given):
         ["VAR", "variable", "OSTLER_SECRET_VAR"],
     ]
     hidden, problem = errors.splitlines()
-    assert hidden == f"ostler: FILE of {given / 'FILE'} does not count: the store goes before it"
+    assert hidden == f"ostler: FILE of {given / 'FILE'} is not used: the store takes precedence"
     assert str(given / "not-a-name") in problem
     status, out, errors = await ostler("list", "--json")
     assert (status, errors) == (0, "")

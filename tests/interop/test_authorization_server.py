@@ -290,7 +290,7 @@ def test_a_provider_that_is_down_at_a_renewal(world: World) -> None:
     said = world.run("test", "calc", status=1)
     assert world.authorization.issuer in said
     assert "cannot be reached" in said
-    assert "has ended" not in said
+    assert "has expired" not in said
     world.authorization.up()
     assert "2 tools" in world.run("test", "calc")
 
@@ -323,7 +323,7 @@ def test_a_logout_without_the_provider_says_so(world: World) -> None:
     world.authorization.down()
     said = world.run("logout", "calc")
     assert "logged out of calc" in said
-    assert "could not be told" in said
+    assert "could not revoke" in said
     assert world.kept() == {}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.journal import Journal, Log, Row, open_journal
+from supervisor.journal import Blob, Journal, Log, Row, open_journal
 
 CREATED = "2026-11-21T08:00:00.000000Z"
 
@@ -29,6 +29,12 @@ async def log(journal: Journal) -> Log:
 
 async def new_log(journal: Journal, conversation_id: str) -> Log:
     return await journal.create(conversation_id, b"{}", status="idle", created_at=CREATED, updated_at=CREATED)
+
+
+async def put_blob(log: Log, blob_id: str, data: bytes, media_type: str = "text/plain") -> None:
+    """Store bytes, as the recorder does, and wait until they are durable."""
+    log.append((), blobs=(Blob(blob_id, media_type, data),))
+    await log.flushed()
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ async def test_a_database_of_something_else_is_refused_and_untouched(tmp_path):
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("CREATE TABLE cookies (x);")
     before = path.read_bytes()
-    with pytest.raises(JournalError, match="something else"):
+    with pytest.raises(JournalError, match="not a journal of Ostler"):
         async with open_journal(path):
             pass
     assert path.read_bytes() == before

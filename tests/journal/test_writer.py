@@ -18,6 +18,7 @@ from supervisor.journal import (
     open_journal,
     writer,
 )
+from tests.journal.harness import put_blob
 
 UPDATE = RecordUpdate(record=b"new", status="running", updated_at="2026-11-21T09:00:00.000000Z")
 
@@ -181,7 +182,7 @@ async def test_a_failure_that_lasts_is_told_to_everybody_and_nothing_hangs(journ
                     log.room,
                     lambda: make_log(journal, "c-3"),
                     lambda: journal.delete("c-1"),
-                    lambda: log.put_blob("b", b""),
+                    lambda: put_blob(log, "b", b""),
                 ):
                     with pytest.raises(JournalError, match="readonly"):
                         await wait()

@@ -152,7 +152,7 @@ def test_files_with_nothing_in_them(tmp_path: Path, text: str) -> None:
 def test_what_is_no_file_or_no_reasonable_one(tmp_path: Path) -> None:
     file = McpFile(tmp_path)
     os.mkfifo(file.path)
-    with pytest.raises(McpFileError, match="no regular file"):
+    with pytest.raises(McpFileError, match="not a regular file"):
         file.read()
     file.path.unlink()
     file.path.mkdir()

@@ -63,7 +63,7 @@ async def settled(rest, conversation):
 
 
 CUT = re.compile(
-    r"\[\.\.\. (\d+) bytes cut; the first (\d+) bytes are blobs (\S+) to (\S+)-(\d+), the next (\d+)"
+    r"\[\.\.\. (\d+) bytes cut; the first (\d+) bytes are in blobs (\S+) to (\S+)-(\d+), the next (\d+)"
 )
 
 

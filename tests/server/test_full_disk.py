@@ -145,7 +145,7 @@ async def test_all_goes_on_when_the_disk_takes_writes_again(directory, spoil):
                     text=True,
                     check=True,
                 )
-                assert "CANNOT BE WRITTEN since" in shown.stdout
+                assert "NOT WRITABLE since" in shown.stdout
                 # Reading goes on, and shows what is durable.
                 assert await rest.events(conversation) == before
                 assert (await rest.info(conversation))["execution_status"] == "finished"
@@ -192,7 +192,7 @@ async def test_all_goes_on_when_the_disk_takes_writes_again(directory, spoil):
             rows = connection.execute("SELECT seq FROM events ORDER BY seq").fetchall()
         assert rows == [(seq,) for seq in range(len(events))]
         output = server.output.read_text()
-        assert output.count("the journal cannot be written") == 1
+        assert output.count("journal is not writable") == 1
         assert "Traceback" not in output
 
 
@@ -272,7 +272,7 @@ async def test_a_journal_that_is_gone_ends_the_server_and_the_warden_starts_the_
         await until(lambda: _there(rest), "its answer")
         assert await rest.call("GET", "/api/conversations/count") == 0
         output = server.output.read_text()
-        assert "the journal failed; the server ends" in output
+        assert "journal failed; stopping the server" in output
         assert "was deleted or replaced" in output
         assert "Traceback" not in output
 

@@ -71,7 +71,7 @@ async def test_programs_under_a_lease_hold_up_nothing(tmp_path):
                     await server.rest.wait_status(each, "error", timeout=SPAWN_S + SOON_S)
                     events = await server.rest.events(each)
                     text = json.dumps(events)
-                    assert f"could not be started within {SPAWN_S:g} s: its file or file system" in text
+                    assert f"did not start within {SPAWN_S:g} s: its file or file system" in text
             for each in hanging:
                 await server.rest.send(each, "once more")
             await trio.sleep(0.3)

@@ -1,4 +1,4 @@
-"""Typed forms of the messages that are interpreted; whatever else an agent sends is kept as it came.
+"""Typed forms of the messages that Ostler interprets; everything else is kept as the agent sent it.
 
 Agents disagree with the protocol and with each other, so reading is liberal: members of the wrong type count
 as absent, unknown words stay words, and every type keeps the object it was read from as `raw`.

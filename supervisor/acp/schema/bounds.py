@@ -1,7 +1,7 @@
-"""How long what an agent says may be where it is no prose: ids, names, lists, whole answers. Pure.
+"""Limits on the parts of an agent's answers that are not prose: ids, names, lists. Pure.
 
-What is kept of an answer for as long as its session lives, or shown to clients with every look at a
-conversation, has a bound here. Prose and payloads have theirs where events are made of them.
+Whatever is kept of an answer for the life of a session, or shown to clients with a conversation, has a bound
+here. Prose and payloads have their bounds where events are made of them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Kept:
             told.append(f"{self.lost_items} items")
         if self.lost_chars:
             told.append(f"{self.lost_chars} characters")
-        return f"{' and '.join(told)} left out: more than is kept of an answer" if told else None
+        return f"{' and '.join(told)} left out: the answer is over the limit" if told else None
 
     def members(self, obj: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
         """The object with each member within its bounds: the `known` ones first, so that none of the others

@@ -1,4 +1,4 @@
-"""`initialize`: who the agent is and what it can do, who we are and what we can do."""
+"""`initialize`: the agent's name and capabilities, and ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KNOWN_MEMBERS: Final = ("protocolVersion", "agentCapabilities", "authMethods", "
 """The members of the answer that are interpreted: nothing else in it can crowd them out."""
 
 METHODS_MAX: Final = 50
-"""Ways to log in that are looked at. Agents offer one to five."""
+"""The most login methods that are read. Agents offer one to five."""
 
 PROTOCOL_VERSION: Final = 1
 """The only stable version. An agent asked for 2 may answer with an unfinished draft of it."""
@@ -39,11 +39,6 @@ class AuthMethod:
     type: str
     raw: Json = attrs.field(repr=False)
 
-    @property
-    def in_terminal(self) -> bool:
-        """Whether a person has to run a program for it. Such an id never goes to `authenticate`."""
-        return self.type == "terminal"
-
 
 @attrs.frozen
 class AgentCapabilities:
@@ -54,12 +49,9 @@ class AgentCapabilities:
 
     load_session: bool
     image: bool
-    audio: bool
-    embedded_context: bool
     mcp_http: bool
     mcp_sse: bool
     session: frozenset[str]
-    logout: bool
     raw: Json = attrs.field(repr=False)
 
 
@@ -67,11 +59,9 @@ class AgentCapabilities:
 class InitializeResult:
     """The answer to `initialize`. `raw` is what is kept of it, `lost` says in words what is not."""
 
-    protocol_version: int
     capabilities: AgentCapabilities
     auth_methods: tuple[AuthMethod, ...]
     agent: Implementation | None
-    steering: bool
     raw: Json = attrs.field(repr=False)
     lost: str | None = None
 
@@ -86,13 +76,11 @@ def parse_initialize(result: Any) -> InitializeResult:
     info = member(raw, "agentInfo")
     name = line(info, "name", NAME_CHARS)
     return InitializeResult(
-        protocol_version=PROTOCOL_VERSION,
         capabilities=_capabilities(member(raw, "agentCapabilities")),
         auth_methods=parse_auth_methods(raw),
         agent=Implementation(name, line(info, "title", NAME_CHARS), line(info, "version", NAME_CHARS))
         if name
         else None,
-        steering=member(member(raw, "_meta"), "steering").get("supported") is True,
         raw=raw,
         lost=kept.lost,
     )
@@ -129,12 +117,9 @@ def _capabilities(raw: Json) -> AgentCapabilities:
     return AgentCapabilities(
         load_session=marked(raw, "loadSession"),
         image=marked(prompt, "image"),
-        audio=marked(prompt, "audio"),
-        embedded_context=marked(prompt, "embeddedContext"),
         mcp_http=marked(mcp, "http"),
         mcp_sse=marked(mcp, "sse"),
         session=frozenset(name for name in session if name != "_meta" and marked(session, name)),
-        logout=marked(member(raw, "auth"), "logout"),
         raw=raw,
     )
 

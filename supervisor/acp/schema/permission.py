@@ -1,4 +1,4 @@
-"""`session/request_permission`: what the agent wants to do, and the answers that it offers."""
+"""`session/request_permission`: the action, and the options that the agent offers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supervisor.acp.schema.update_reader import parse_tool_call_update
 from supervisor.acp.schema.updates import ToolCallUpdate
 
 OPTIONS_MAX: Final = 32
-"""Options of a request that are looked at. Agents offer two to six."""
+"""The most options of a request that are read. Agents offer two to six."""
 
 
 @attrs.frozen

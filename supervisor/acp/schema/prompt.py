@@ -1,4 +1,4 @@
-"""What goes into a prompt, and what its answer says."""
+"""The content of a prompt, and its answer."""
 
 from __future__ import annotations
 

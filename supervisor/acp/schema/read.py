@@ -1,4 +1,4 @@
-"""Reading members of JSON objects that may be missing or wrong: what has the wrong type counts as absent."""
+"""Reads members of JSON objects that may be missing or wrong: a wrong type counts as absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session can be set to: configuration options, and the older modes and models."""
+"""The options of a session: configuration options, and the older modes and models."""
 
 from __future__ import annotations
 
@@ -37,10 +37,6 @@ class ConfigOption:
     current: str | bool | None
     choices: tuple[Choice, ...]
     raw: Json = attrs.field(repr=False)
-
-    def offers(self, value: str) -> bool:
-        """Whether `value` is one of the choices."""
-        return any(choice.value == value for choice in self.choices)
 
 
 @attrs.frozen

@@ -1,4 +1,4 @@
-"""From the parameters of `session/update` to one of the update types.
+"""Decodes the parameters of `session/update` into one of the update types.
 
 An update of a kind that is not known here, or one without what makes it usable, becomes UnknownUpdate with
 everything the agent wrote.

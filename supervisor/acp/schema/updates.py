@@ -1,4 +1,4 @@
-"""What an agent tells while it works, and in between: the types of `session/update`.
+"""The types of `session/update`: what an agent reports during a turn and between turns.
 
 `raw` is each update as it came.
 """
@@ -85,7 +85,7 @@ class ToolCall(ToolCallFields):
 
 
 class ToolCallUpdate(ToolCallFields):
-    """A tool call goes on. May be the first that is heard of it, or come after it has ended."""
+    """An update of a tool call. It may be the first one, or come after the end."""
 
     __slots__ = ()
 
@@ -109,7 +109,7 @@ class Plan:
 
 @attrs.frozen
 class Command:
-    """A slash command. `hint` says what it wants as input; None: it takes none."""
+    """A slash command. `hint` describes its input; None: it takes none."""
 
     name: str
     description: str

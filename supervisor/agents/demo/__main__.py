@@ -1,4 +1,4 @@
-"""``python -m supervisor.agents.demo``: speak ACP on standard input and output until the input ends."""
+"""`python -m supervisor.agents.demo`: speak ACP on standard input and output until the input ends."""
 
 from __future__ import annotations
 

@@ -10,8 +10,6 @@ from supervisor.agents.demo.turn import Ask, Script, Turn, TurnCancelled
 from supervisor.agents.demo.wire import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, Wire
 from supervisor.version import __version__
 
-__all__ = ["DemoAgent"]
-
 PROTOCOL_VERSION = 1
 
 
@@ -23,7 +21,7 @@ class _Running:
         self.session = session
         self.script = script
         self.wake_at: float | None = 0.0
-        """When to go on; None while a question is open."""
+        """When to resume; None while a question is open."""
         self.question: int | None = None
 
 
@@ -141,7 +139,7 @@ class DemoAgent:
     def _prompt(self, request_id: Any, params: dict[str, Any]) -> None:
         session = self._session(params)
         if session.id in self._turns:
-            raise RpcError(INVALID_REQUEST, "a turn of this session is running")
+            raise RpcError(INVALID_REQUEST, "a turn of this session is still running")
         blocks = params.get("prompt")
         text = "\n".join(
             block["text"]
@@ -202,7 +200,7 @@ def _unknown(params: dict[str, Any]) -> dict[str, Any]:
 def _text(params: dict[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str):
-        raise RpcError(INVALID_PARAMS, f"{name} has to be a string")
+        raise RpcError(INVALID_PARAMS, f"{name} must be a string")
     return value
 
 

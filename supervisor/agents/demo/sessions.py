@@ -1,4 +1,4 @@
-"""What the demo remembers: one small JSON file per session."""
+"""The demo's sessions: one small JSON file each."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-__all__ = ["DEFAULT_MODE", "DEFAULT_MODEL", "HOME_VARIABLE", "MODELS", "MODES", "Session", "Sessions"]
 
 HOME_VARIABLE = "OSTLER_DEMO_HOME"
 DEFAULT_HOME = ".ostler-demo"
@@ -100,7 +98,7 @@ class Sessions:
     def load(self, session_id: str) -> Session | None:
         """A remembered session, or None."""
         try:
-            name = str(uuid.UUID(session_id))  # anything else is not an id of ours, and could be a path
+            name = str(uuid.UUID(session_id))  # anything else is not an id of this agent, and could be a path
             stored = json.loads((self._directory / f"{name}.json").read_text(encoding="utf-8"))
             session = Session(name, stored["cwd"])
             session.mode, session.model = stored["mode"], stored["model"]
@@ -123,7 +121,7 @@ class Sessions:
             beside.replace(target)
 
     def listed(self, cwd: str | None) -> list[dict[str, Any]]:
-        """The remembered sessions, newest first, as ``session/list`` tells them."""
+        """The remembered sessions, newest first, as `session/list` tells them."""
         try:
             files = sorted(self._directory.glob("*.json"), key=lambda file: -file.stat().st_mtime)
         except OSError:

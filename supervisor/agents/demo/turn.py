@@ -1,7 +1,7 @@
-"""What the demo does with a prompt, as a script: a generator that says what it waits for.
+"""The demo's turn as a script: a generator that yields what it waits for.
 
-It yields ``Pause`` (resumed with None) and ``Ask`` (resumed with the client's answer); ``TurnCancelled``
-thrown into it ends it. Everything else happens through ``update``, at once.
+It yields `Pause` (resumed with None) and `Ask` (resumed with the client's answer); `TurnCancelled`
+thrown into it ends it. Everything else happens through `update`, at once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.agents.demo.sessions import Session
-
-__all__ = ["FILE_NAME", "Ask", "Pause", "Script", "Turn", "TurnCancelled"]
 
 FILE_NAME = "hello-from-ostler.txt"
 
@@ -41,14 +39,14 @@ class TurnCancelled(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Pause:
-    """Go on after so many seconds."""
+    """Resume after so many seconds."""
 
     seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
-    """Go on with the client's answer to this permission request."""
+    """Resume with the client's answer to this permission request."""
 
     params: dict[str, Any]
 
@@ -65,7 +63,7 @@ PERMISSIONS = [
 
 
 class Turn:
-    """One prompt of a session. ``update(kind, fields)`` sends a ``session/update``."""
+    """One prompt of a session. `update(kind, fields)` sends a `session/update`."""
 
     def __init__(self, session: Session, text: str, update: Update) -> None:
         self._session = session
@@ -80,7 +78,7 @@ class Turn:
         """None when nobody asked for it."""
 
     def play(self) -> Script:
-        """The script; returns the prompt's result and leaves the turn in ``session.turns``."""
+        """The script; returns the prompt's result and leaves the turn in `session.turns`."""
         reason = "end_turn"
         try:
             yield from self._act()
@@ -157,7 +155,7 @@ class Turn:
             subject = {"toolCallId": call, "title": title, "kind": "edit", "status": "pending"}
             chosen = _chosen((yield Ask({"toolCall": subject, "options": PERMISSIONS})))
             if chosen not in ("allow", "always"):
-                self._close_call(call, "failed", "The person said no.")
+                self._close_call(call, "failed", "The user rejected the action.")
                 return
             self._session.may_write = chosen == "always"
         yield Pause(self._pace)

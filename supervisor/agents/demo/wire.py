@@ -1,4 +1,4 @@
-"""JSON-RPC lines on the standard streams, with a clock: what the agent does is decided by who holds this."""
+"""JSON-RPC lines on the standard streams, with a clock. The agent on top of it decides what to do."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import os
 import select
 from typing import Any
-
-__all__ = ["INVALID_PARAMS", "INVALID_REQUEST", "METHOD_NOT_FOUND", "RpcError", "Wire"]
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -34,7 +32,7 @@ class Wire:
         self.ended = False
 
     def receive(self, timeout: float | None) -> list[dict[str, Any]]:
-        """The messages that arrive within ``timeout`` seconds (None: any time); sets ``ended`` at end of
+        """The messages that arrive within `timeout` seconds (None: any time); sets `ended` at end of
         input."""
         if not select.select([0], [], [], timeout)[0]:
             return []
@@ -69,7 +67,7 @@ class Wire:
         try:
             message = json.loads(line)
         except ValueError:
-            self.refuse(None, RpcError(PARSE_ERROR, "this is not JSON"))
+            self.refuse(None, RpcError(PARSE_ERROR, "not valid JSON"))
             return None
         return message if isinstance(message, dict) else None
 

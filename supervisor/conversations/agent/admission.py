@@ -1,9 +1,8 @@
-"""How many agents may live, and how many may start at the same time; who has to make room.
+"""Limits on agents: how many live, how many start at the same time, and which one makes room.
 
-An agent's tree takes 300 MB to several GB, and some file descriptors of the server. So there are limits: on
-agents, on starts at a time, on memory, and on what the descriptors allow. At a limit, agents that do nothing
-are hibernated, the one idle longest first; where none can be, a start waits in a queue, or is refused, as
-configured.
+An agent's process tree takes 300 MB to several GB, and some file descriptors of the server. So agents,
+concurrent starts, memory and descriptors are limited. At a limit, idle agents are hibernated, the one idle
+longest first. If none is idle, a start waits in a queue, or is refused, as configured.
 """
 
 from __future__ import annotations
@@ -26,33 +25,33 @@ STARTS_AT_ONCE: Final = 8
 """Agents that start at the same time: each takes a core for a second or so."""
 
 IDLE_SECONDS: Final = 1800.0
-"""After so long without a turn an agent is hibernated: it comes back with the next message in seconds."""
+"""Seconds without a turn after which an agent is hibernated; the next message brings it back in seconds."""
 
 MEMORY_PART: Final = 0.8
-"""Part of the machine's (or the control group's) memory that agents may take together."""
+"""Part of the machine's (or the cgroup's) memory that all agents together may use."""
 
 SAMPLE_SECONDS: Final = 5.0
-"""How often the memory of all agents is looked at, and idle ones are looked for."""
+"""Seconds between two measurements of all agents' memory, and two searches for idle ones."""
 
 RETRY_AFTER_SECONDS: Final = 5.0
-"""What a refused client is told to wait."""
+"""Seconds that a refused client is told to wait (Retry-After)."""
 
 FULL_POLICIES: Final = ("queue", "refuse")
 
 
 class Tenant(Protocol):
-    """An agent as far as admission is concerned."""
+    """An agent, as admission sees it."""
 
     @property
     def idle_since(self) -> float | None:
-        """Since when it could be hibernated (Trio's clock); None while it may not."""
+        """Since when it may be hibernated (Trio's clock); None while it may not."""
 
     @property
     def rss_bytes(self) -> int:
-        """Memory of its tree when it was looked at last."""
+        """Memory of its process tree at the last measurement, in bytes."""
 
     async def measure(self, seen: Snapshot | None = None) -> None:
-        """Look at its tree."""
+        """Measure its process tree."""
 
     async def hibernate(self, reason: str) -> None:
         """Stop it so that it can come back."""
@@ -60,9 +59,15 @@ class Tenant(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """The operator's limits. `agents` and `memory_bytes` None mean no limit of that kind; `idle_seconds`
-    None: idle agents stay until room is needed. `full` says what becomes of a start beyond the limits.
-    `places` and `terminals` are how many the server's file descriptors allow, None where that is no matter.
+    """The operator's limits.
+
+    `agents` and `memory_bytes`: None means no such limit.
+
+    `idle_seconds`: None: idle agents keep running until room is needed.
+
+    `full`: what happens to a start beyond the limits.
+
+    `places` and `terminals`: how many the server's file descriptors allow; None where that does not matter.
     """
 
     agents: int | None = None
@@ -75,33 +80,34 @@ class Limits:
 
     @property
     def most_agents(self) -> int | None:
-        """How many may live, by the operator's limit and by the descriptors."""
+        """The number of agents that may live, by the operator's limit and by the descriptors."""
         return min((each for each in (self.agents, self.places) if each is not None), default=None)
 
 
 class Places:
-    """So many of something may be at the same time."""
+    """A counter with a limit: so many of something may exist at the same time."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self.taken = 0
 
     def take(self) -> bool:
-        """Take a place, to be given back; False if there is none."""
+        """Take a place; the caller gives it back. False if none is free."""
         if self.limit is not None and self.taken >= self.limit:
             return False
         self.taken += 1
         return True
 
     def give(self) -> None:
-        """Give one back."""
+        """Give a place back."""
         self.taken -= 1
 
 
 def memory_budget(root: Path = Path("/")) -> int | None:
-    """What agents may take by default: a part of the smallest limit that holds for this process.
+    """The default memory limit for agents, in bytes: a part of the smallest limit that holds for this
+    process.
 
-    Reads /proc/meminfo and the control group's limits (version 2, then 1); None where nothing is known.
+    Reads /proc/meminfo and the cgroup's limits (version 2, then 1). None where neither is known.
     """
     found: list[int] = []
     for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -120,7 +126,7 @@ def memory_budget(root: Path = Path("/")) -> int | None:
 
 
 class Admission:
-    """The agents that live, and the queue of those that want to. One per server."""
+    """The agents that live, and the queue of those that wait to start. One per server."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -130,33 +136,35 @@ class Admission:
         self._line = trio.Lock()
         self.queued = 0
         self.terminals = Places(limits.terminals)
-        """Of the terminals of all agents."""
+        """Places for the terminals of all agents."""
 
     @property
     def live(self) -> int:
-        """Agents that live or start."""
+        """The number of agents that live or start."""
         return len(self._tenants)
 
     @property
     def starting(self) -> int:
-        """Starts under way."""
+        """The number of starts in progress."""
         return self._starts.borrowed_tokens
 
     @property
     def rss_bytes(self) -> int:
-        """Memory of all agents, as looked at last."""
+        """Memory of all agents at the last measurement, in bytes."""
         return sum(tenant.rss_bytes for tenant in self._tenants)
 
     def check(self) -> None:
-        """Refuse what could not be started now. Raises AtCapacity where the operator wants that."""
+        """Refuse a start that would have to wait. Raises AtCapacity if the operator chose that."""
         if self.limits.full == "refuse" and self._full() and self._idle() is None:
             raise AtCapacity("the server is at its limit of agents; try again later", RETRY_AFTER_SECONDS)
 
     @asynccontextmanager
     async def tenancy(self, tenant: Tenant, waiting: Callable[[], None]) -> AsyncIterator[None]:
-        """A place for an agent, for as long as the block; `waiting` is called if there is none right away.
+        """Hold a place for an agent while the block runs.
 
-        Waits in the order of arrival. Cancelling it leaves the queue.
+        `waiting`: called if no place is free at once.
+
+        Starts wait in order of arrival. Cancellation leaves the queue.
         """
         if self._line.locked() or self._full():
             waiting()
@@ -175,12 +183,12 @@ class Admission:
 
     @asynccontextmanager
     async def start(self) -> AsyncIterator[None]:
-        """A turn to start, for as long as the block."""
+        """Hold one of the places for concurrent starts while the block runs."""
         async with self._starts:
             yield
 
     def look_again(self) -> None:
-        """An agent has become idle: who waits for a place may have it hibernated."""
+        """Check the queue again: an agent has become idle, and may be hibernated for a waiting start."""
         self._left.set()
 
     async def _make_room(self) -> None:
@@ -188,7 +196,7 @@ class Admission:
             self._left = trio.Event()
             tenant = self._idle()
             if tenant is not None:
-                await tenant.hibernate("another agent needs its place")
+                await tenant.hibernate("another agent needs its slot")
             else:
                 with trio.move_on_after(SAMPLE_SECONDS):
                     await self._left.wait()
@@ -206,7 +214,8 @@ class Admission:
         return longest_idle(self._tenants)
 
     async def watch(self) -> None:
-        """Measure all agents and hibernate those idle for too long, for ever. The supervisor's task."""
+        """Measure all agents and hibernate those idle for too long, until cancelled. The supervisor's
+        task."""
         while True:
             await trio.sleep(SAMPLE_SECONDS)
             try:
@@ -217,7 +226,7 @@ class Admission:
                 await self._hibernate_idle()
             except Exception:
                 # This task is the whole server's: a fault over one agent must not end it.
-                log.exception("agents could not be looked after")
+                log.exception("hibernation check failed")
 
     async def _hibernate_idle(self) -> None:
         patience = self.limits.idle_seconds
@@ -227,10 +236,10 @@ class Admission:
                 return
             if trio.current_time() - tenant.idle_since < patience:
                 return
-            await tenant.hibernate("it has been idle for long")
+            await tenant.hibernate("idle time is over")
 
 
 def longest_idle(tenants: Iterable[Tenant]) -> Tenant | None:
-    """The one that has been idle longest, of those that may be hibernated."""
+    """Return the tenant that has been idle longest, of those that may be hibernated."""
     idle = [(tenant.idle_since, tenant) for tenant in tenants if tenant.idle_since is not None]
     return min(idle, key=lambda pair: pair[0])[1] if idle else None

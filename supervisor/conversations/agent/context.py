@@ -17,7 +17,8 @@ from supervisor.journal import Journal
 
 @attrs.frozen(kw_only=True)
 class Context:
-    """Made by the supervisor, and never changed. The nursery is the supervisor's: runners live in it."""
+    """Shared by the conversations of one supervisor; immutable. The nursery is the supervisor's: runners live
+    in it."""
 
     journal: Journal
     launcher: Launcher
@@ -28,4 +29,4 @@ class Context:
     counters: Counters
     nursery: trio.Nursery
     allowance: Allowance = attrs.field(factory=Allowance)
-    """How much each conversation may set aside of what is too large for its events."""
+    """The limit of attachments for each conversation."""

@@ -22,17 +22,22 @@ from supervisor.credentials.masking import Masker
 log = structlog.get_logger(__name__)
 
 STDERR_LINES: Final = 8
-"""Last words of an agent that go into the report of its end: enough for an error and where it came from."""
+"""Lines of an agent's standard error in the report of its exit: enough for an error and its origin."""
 
 
 @attrs.define(eq=False)
 class Incarnation:
-    """A running agent. `initialized` and `session` are set once the handshake is through, `mounted` with the
-    session.
+    """A running agent.
 
-    `nursery` is for what serves the agent and ends with it.
-    `scope` ends it: cancelling it stops the process tree by the stop ladder. `gone` is set when the whole
-    tree is. `asked` is the phase that follows when the end was asked for; None makes it a crash.
+    `initialized` and `session` are set after the handshake, `mounted` together with the session.
+
+    `nursery`: for tasks that serve the agent and end with it.
+
+    `scope`: cancelling it stops the process tree by the stop ladder.
+
+    `gone`: set when the whole tree has ended.
+
+    `asked`: the phase that follows a requested end; None makes the end a crash.
     """
 
     plan: Plan
@@ -44,46 +49,46 @@ class Incarnation:
     session: Session | None = None
     mounted: Mounted = attrs.field(factory=Mounted)
     servers: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
-    """The MCP servers as it is told of them, once they are known."""
+    """The MCP servers in the form that it gets, once they are known."""
     asked: AgentPhase | None = None
     gone: trio.Event = attrs.field(factory=trio.Event)
     replaying: bool = False
-    """Whether its updates repeat now what the journal already holds."""
+    """Whether its current updates repeat what the journal already holds."""
 
     @property
     def scope(self) -> trio.CancelScope:
-        """What ends it."""
+        """The cancel scope that ends it."""
         return self.nursery.cancel_scope
 
     @property
     def pid(self) -> int:
-        """Process id of the program that was started."""
+        """Process id of the agent's program."""
         return self.process.pid
 
     @property
     def serves_terminals(self) -> bool:
-        """Whether commands that it started in terminals of ours still run."""
+        """Whether commands that it started in client terminals still run."""
         return bool(self.services.terminals)
 
     def note_replay(self, going_on: bool) -> None:
-        """What it sends now is old, or new again."""
+        """Mark the updates that follow as a replay, or as new again."""
         self.replaying = going_on
 
     @property
     def usable(self) -> bool:
-        """Whether it can take a prompt: neither gone, nor cut off, nor being stopped."""
+        """Whether it can take a prompt: it is connected, and not being stopped."""
         return not (
             self.process.exited.is_set() or self.connection.closed.is_set() or self.scope.cancel_called
         )
 
 
 def stderr_words(process: AgentProcess, mask: Masker) -> list[str]:
-    """The last lines that an agent wrote to its standard error, masked."""
+    """The last lines of an agent's standard error, masked."""
     return [mask.text(line) for line in process.stderr_tail()[-STDERR_LINES:]]
 
 
 async def last_words(process: AgentProcess, mask: Masker) -> str:
-    """Why an agent ended, once it has: exit status or signal, uptime, last stderr lines."""
+    """Wait for the agent's exit and describe it: exit status or signal, uptime, last lines of stderr."""
     status = await process.wait()
     log.info("agent exited", pid=process.pid, code=status.code, signal=status.signal)
     tail = "\n".join(process.stderr_tail()[-STDERR_LINES:])
@@ -104,12 +109,16 @@ async def _told_of_the_end(plan: Plan) -> AsyncIterator[None]:
 async def run_agent(
     plan: Plan, handler: Handler, stop: StopPolicy, spawn_seconds: float, places: TerminalPlaces | None = None
 ) -> AsyncIterator[Incarnation]:
-    """Start the agent's process, within so many seconds, and connect to it; `stop` bounds the steps of ending
-    it, `places` how many terminals there are with those of others.
+    """Start the agent's process within a deadline, and connect to it.
 
-    Owns both: leaving the block, also by cancellation, stops the process tree and fails what is pending.
-    When the process ends by itself, what is pending fails with its last words, and the block goes on.
+    `stop` bounds the steps of ending it; `places` is the limit on terminals that all agents share.
+
+    When the process exits by itself, pending requests fail with its last words, and the block continues.
+
     Raises AgentFailure (ACPSpawnError).
+
+    Owns process and connection: leaving the block, also by cancellation, stops the process tree and fails
+    pending requests.
     """
     try:
         async with (

@@ -1,4 +1,4 @@
-"""What it takes to start the agent of a conversation: program, environment, credentials, MCP servers."""
+"""Prepares the start of a conversation's agent: program, environment, credentials, MCP servers."""
 
 from __future__ import annotations
 
@@ -49,42 +49,48 @@ from supervisor.settings.agent import DEFAULT_FILE_SECRETS
 log = structlog.get_logger(__name__)
 
 CUSTOM: Final = "custom"
-"""The key of an agent that is only known by its command."""
+"""The key of an agent that is known only by its command."""
 
 CONVERSATION: Final = "conversation"
 STORE: Final = "store"
-"""Where a secret was given: for the conversation, or for all. `Launcher.origins` may say more precisely."""
+"""The source of a secret: the conversation, or all conversations. `Launcher.origins` may be more precise."""
 
 LOGINS_DIR: Final = "logins"
 """In the directory of data: what is shared by conversations, whose directories have their ids as names."""
 
 OWN_PATHS: Final = KeyedLimiters(2)
-"""Threads at a time for the paths of one conversation: its agent may make them hang."""
+"""Threads at a time for the paths of one conversation, since its agent can make them hang."""
 
 REMOVE_SECONDS: Final = 30.0
-"""For removing what agents kept for a conversation: some ten thousand files. Beyond, it goes on by itself."""
+"""Seconds for removing an agent's data: some ten thousand files. After that the removal continues by
+itself."""
 
 FILES_DIR: Final = "files"
-"""In a conversation's directory: the files that its settings ask for."""
+"""Directory of the files that a conversation's settings ask for."""
 
 
 @attrs.frozen(kw_only=True)
 class Login:
-    """How an agent can be logged in: with what credentials, out of the methods that it advertises."""
+    """How an agent can log in: the credentials, and the methods that it advertises."""
 
     descriptor: Descriptor
     choice: Choice
     environment: Mapping[str, str] = attrs.field(repr=False)
 
     def params(self, methods: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-        """The parameters of `authenticate`, or None where no credential fits. A method that wants a terminal
-        never does."""
+        """The parameters of `authenticate`, or None if no credential fits.
+
+        A method that requires a terminal never fits.
+        """
         offered = [str(method.get("id")) for method in methods if method.get("type") != "terminal"]
         return auth_params(self.descriptor, self.choice, offered, self.environment)
 
     def needed(self, methods: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """What a person can do about missing credentials, as JSON: the methods that the agent offers, and the
-        names of the secrets that would help. Of an agent known by its command alone these are not known."""
+        """What a person can do about missing credentials, as JSON.
+
+        These are the methods that the agent offers, and the names of secrets that would help. For an agent
+        known only by its command there are no such names.
+        """
         return {
             "agent": self.descriptor.key,
             "methods": [
@@ -112,39 +118,46 @@ class Plan:
     argv: tuple[str, ...]
     environment: Mapping[str, str] = attrs.field(repr=False)
     secrets: Mapping[str, str] = attrs.field(repr=False)
-    """All that there were, by name: given to the agent or not."""
+    """All secrets by name, given to the agent or not."""
     cwd: Path
     jail: Jail
-    """The workspace, as it was found before the agent could exchange it."""
+    """The workspace, resolved before the agent can replace it."""
     mounting: Mounting
     mask: Masker = attrs.field(repr=False)
     version: str | None
     login: Login
     max_frame: int = MAX_FRAME_BYTES
-    """Longest message of the agent, bytes."""
+    """Longest message of the agent, in bytes."""
     lent: frozenset[str] = frozenset()
-    """The secrets that it has as files, which it shares with other agents."""
+    """The secrets that it has as files shared with other agents."""
     ended: Callable[[], Awaitable[None]] = _nothing
-    """To be awaited when the agent's processes are gone: takes over the tokens that it rotated. Does not
-    raise; cancelling it waits for what is written, and may leave the rest to the next start."""
+    """Await it when the agent's processes are gone: it takes over the tokens that the agent rotated.
+
+    Raises nothing. Cancellation waits for writes in progress, and may leave the rest to the next start.
+    """
 
 
 PLAIN_NAMES: Final = ("_BASE_URL", "_MODE", "_MODEL", "MODEL_PROVIDER")
-"""Ends of the names of settings of agents that are no secrets."""
+"""Suffixes of names of agents' settings that are not secrets."""
 
 KeepSecret = Callable[[str, str, Callable[[str], bool]], Awaitable[bool]]
-"""Takes a name, its new value, and what says whether a value may be replaced. Tells whether it was."""
+"""Called with a name, its new value, and a test whether a value may be replaced. Returns whether it was
+replaced."""
 
 
 @attrs.frozen(kw_only=True)
 class Launcher:
-    """Plans starts for one server. Owns nothing but files; `secrets` answers with the global secrets by name.
+    """Plans starts for one server. It owns nothing but files.
 
-    `origins` says of global secrets, by name, where they were given; those that it does not name are from the
-    store. `keep_secret` puts a new value (a token that an agent rotated) into the store, if what stands there
-    may be replaced; without it such a value is kept in the data directory alone. `hidden` are values of the
-    server's own that are masked in what agents say, though no agent is given them. `mcp_file` has the MCP
-    servers of this machine, `mcp_logins` the tokens for those that want a login.
+    `secrets` returns the global secrets by name. `origins` names their sources; a secret that it does not
+    name is from the store.
+
+    `keep_secret` stores a new value (a token that an agent rotated) if the present one may be replaced.
+    Without it the value stays in the data directory alone.
+
+    `hidden` are the server's own values; they are masked in what agents say, though no agent gets them.
+
+    `mcp_file` has the MCP servers of this machine, `mcp_logins` the tokens for those that require a login.
     """
 
     catalog: Mapping[str, Descriptor]
@@ -165,7 +178,7 @@ class Launcher:
     )
 
     def descriptor(self, record: ConversationRecord) -> Descriptor:
-        """The descriptor of a conversation's agent: by its key, else by its command, else custom."""
+        """The descriptor of a conversation's agent: by its key, else by its command, else `custom`."""
         settings = record.agent
         key = settings.acp_server
         if key == CUSTOM or key not in self.catalog:
@@ -173,24 +186,26 @@ class Launcher:
         return self.catalog[key]
 
     async def forget(self, conversation_id: str) -> None:
-        """Remove what agents kept for a conversation. In threads; what does not answer is left behind."""
+        """Remove an agent's data for a conversation. In threads; a thread that hangs is abandoned."""
         try:
             await self._logins.forget(conversation_id)
         except OSError as error:
-            log.warning("a login could not be forgotten", conversation=conversation_id, error=str(error))
+            log.warning("cannot remove a login", conversation_id=conversation_id, error=str(error))
         remove = partial(shutil.rmtree, self.data / conversation_id, ignore_errors=True)
         try:
             limiter = OWN_PATHS.of(conversation_id)
             await in_time(remove, "to remove the data", limiter=limiter, seconds=REMOVE_SECONDS)
         except PathTimeout as error:
-            log.warning("an agent's data is not removed yet", conversation=conversation_id, error=str(error))
+            log.warning("agent's data is not removed yet", conversation_id=conversation_id, error=str(error))
 
     async def plan(
         self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float
     ) -> Plan:
-        """Install if need be, within so many seconds, and compose the environment.
+        """Install the agent if necessary, within a deadline, and compose its environment.
 
-        Raises AgentFailure (ACPSpawnError). Cancelling it stops an installation that nobody else waits for.
+        Raises AgentFailure (ACPSpawnError).
+
+        Cancellation stops an installation that no other task waits for.
         """
         settings = record.agent
         descriptor = self.descriptor(record)
@@ -217,7 +232,7 @@ class Launcher:
                 if isinstance(error, BlockingIOError)
                 else None
             )
-            reason = f"The agent's data directory could not be prepared: {held or error.strerror or error}"
+            reason = f"Cannot prepare the agent's data directory: {held or error.strerror or error}"
             raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
         opened = await self.secret_box.open_settings(settings)
         mounting = await gather(self.mcp_file, opened.mcp_config, given, record.mcp_only, self.mcp_logins)
@@ -250,7 +265,7 @@ class Launcher:
         )
 
     async def mounting(self, record: ConversationRecord) -> Mounting:
-        """The MCP servers that an agent of this conversation would be given if it were started now.
+        """The MCP servers that an agent of this conversation would get if it started now.
 
         Raises what `secrets` raises.
         """
@@ -261,7 +276,7 @@ class Launcher:
         )
 
     async def global_secrets(self) -> Mapping[str, str] | None:
-        """The global secrets as they are now; None while they cannot be read."""
+        """The present global secrets; None while they are unreadable."""
         try:
             return await self.secrets()
         except CredentialsFailure:
@@ -270,9 +285,11 @@ class Launcher:
     async def changed_secrets(
         self, record: ConversationRecord, plan: Plan, current: Mapping[str, str] | None
     ) -> tuple[str, ...]:
-        """The names of the secrets that are others now than when the agent was started with this plan, of
-        those that concern it. `current` are the global ones; no names while secrets cannot be read. A login
-        that an agent rotated is not among them: whoever uses it has the file."""
+        """The names of secrets that changed since the agent started with this plan, of those that concern it.
+
+        `current`: the present global secrets; None (unreadable) gives no names. A login that an agent rotated
+        is not among the names: the agent has the file.
+        """
         if current is None:
             return ()
         try:
@@ -290,9 +307,10 @@ class Launcher:
         return tuple(sorted(files | concerning(plan.descriptor, changed, self.catalog)))
 
     async def credentials(self, key: str) -> Choice:
-        """What the agent of that key would use now in a conversation without settings or secrets of its own.
+        """The credentials that an agent would use now, in a conversation without settings or secrets of its
+        own.
 
-        Raises KeyError for an unknown agent, and what `secrets` raises. Looks at files in a thread.
+        Looks at files in a thread. Raises KeyError for an unknown agent, and what `secrets` raises.
         """
         descriptor = self.catalog[key]
         choice, _ = await self._choose(descriptor, await self.secrets(), await self._origins(), None)
@@ -387,7 +405,7 @@ class Launcher:
             try:
                 await self._logins.give_back(lease)
             except OSError as error:
-                log.warning("a login could not be looked at", secret=lease.name, error=str(error))
+                log.warning("cannot read a login", secret=lease.name, error=str(error))
 
         # At once: where directories do not answer, their deadlines are not to add up.
         async with trio.open_nursery() as nursery:
@@ -395,17 +413,17 @@ class Launcher:
                 nursery.start_soon(one, lease)
 
     async def _keep(self, rotated: Rotated) -> None:
-        """Put the newest value of a login into the store, if an earlier one of it stands there."""
+        """Store the newest value of a login, if the store has an earlier one of it."""
         if self.keep_secret is None:
             return
         try:
             if (await self._origins()).get(rotated.name, STORE) != STORE:
                 return
             if await self.keep_secret(rotated.name, rotated.value, rotated.known):
-                log.info("an agent rotated a login; the store has the new one", secret=rotated.name)
+                log.info("agent rotated a login; stored the new one", secret=rotated.name)
         except (CredentialsFailure, OSError) as error:
             # The value is not lost: it stays in its file, and is offered again at the next start.
-            log.warning("a rotated login could not be stored", secret=rotated.name, error=str(error))
+            log.warning("cannot store a rotated login", secret=rotated.name, error=str(error))
 
 
 @attrs.frozen
@@ -417,8 +435,11 @@ class _Prepared:
 
 
 def declared_files(settings: AgentSettings) -> dict[str, FileSecret]:
-    """The file secrets that the settings ask for, by name. Those that every settings have do not count: they
-    are what the catalogue's agents read, and a custom agent is not given another agent's login."""
+    """The file secrets that the settings name.
+
+    Those in the default settings do not count: agents of the catalogue read them, and a custom agent must not
+    get another agent's login.
+    """
     return {spec.secret_name: spec for spec in settings.acp_file_secrets if spec not in DEFAULT_FILE_SECRETS}
 
 
@@ -426,12 +447,12 @@ def _warn(settings: AgentSettings, names: Sequence[str], environment: Mapping[st
     for spec in settings.acp_file_secrets:
         missing = [name for name in spec.warn_if_unset if not environment.get(name)]
         if spec.secret_name in names and missing:
-            log.warning("a credential file wants variables besides", secret=spec.secret_name, missing=missing)
+            log.warning("credential file requires more variables", secret=spec.secret_name, missing=missing)
 
 
 async def _remove_kept_key(descriptor: Descriptor, choice: Choice, environment: Mapping[str, str]) -> None:
-    """Remove the key that the agent wrote into its data directory: it would use that one, and not the one
-    that it is given now."""
+    """Remove the key that the agent wrote into its data directory: it would use that key instead of the given
+    one."""
     if choice.credential.kind is not Kind.API_KEY or choice.credential.name is None:
         return
     kept = choose_credential(descriptor, {}, (await find_logins(descriptor, environment)).found)
@@ -447,12 +468,13 @@ def _make_workspace(path: Path) -> Jail:
 
 
 def _masker(secrets: Mapping[str, str], tokens: Iterable[str], settings: Mapping[str, Any]) -> Masker:
-    """Knows what the agent is given, and what it is not: as a process of the user it may find that, too."""
+    """A masker of all secrets, given to the agent or not: a process of the same user may find the others,
+    too."""
     hidden = [value for name, value in secrets.items() if not _is_plain(name, value)]
     return Masker([*hidden, *tokens, *secrets_of(settings)])
 
 
 def _is_plain(name: str, value: str) -> bool:
-    """Whether it is kept among the secrets only so that it reaches the agent: an address, or a choice whose
-    value clients have to read in what the agent tells."""
+    """Whether a secret is not confidential: an address or a choice, which clients have to read in the agent's
+    text."""
     return name.endswith(PLAIN_NAMES) and "@" not in value and "?" not in value

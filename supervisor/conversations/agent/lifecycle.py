@@ -1,5 +1,7 @@
-"""One conversation's agent over all its incarnations: started when it is needed, started again after a
-crash, hibernated when idle, stopped in order. What an agent says is not the lifecycle's business.
+"""The lifecycle of one conversation's agent, over all its incarnations.
+
+It starts the agent on demand, restarts it after a crash, hibernates it when idle, and stops it in order. What
+an agent says is handled elsewhere (`turns.incoming`).
 """
 
 from __future__ import annotations
@@ -32,15 +34,16 @@ from supervisor.conversations.state.status import AgentPhase, Memory
 log = structlog.get_logger(__name__)
 
 LAST_WORDS_SECONDS: Final = 1.0
-"""After an agent's exit: for the rest of its output and its exit status to reach what waits for them. Its
-pipes end a quarter of a second after it at the latest."""
+"""Seconds after an agent's exit for its remaining output and its exit status to arrive.
+
+Its pipes end a quarter of a second after it at the latest.
+"""
 
 
 class AgentLifecycle:
-    """Owns the agent's processes, one at a time, and writes down where the agent is.
+    """Owns the agent's processes, one at a time, and records the agent's phase.
 
-    Its tasks live in a nursery of the runner's, while that is there (`enter`). Whoever waits for an end of
-    its processes waits for `TurnQueue.changed`.
+    Its tasks live in a nursery of the runner (`enter`). `TurnQueue.changed` is set when a process ends.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class AgentLifecycle:
         self._translator = translator
         self._reports = reports
         self._queue = queue
-        self._logger = log.bind(conversation=recorder.record.id)
+        self._logger = log.bind(conversation_id=recorder.record.id)
         self._nursery: trio.Nursery | None = None
         self._handler: Handler | None = None
         self._lock = trio.Lock()
@@ -62,28 +65,28 @@ class AgentLifecycle:
         self._crashes = 0
         self._last: Incarnation | None = None
         self.ready: Incarnation | None = None
-        """The incarnation that can be prompted."""
+        """The incarnation that can take a prompt."""
         self.current: Incarnation | None = None
         """The incarnation that has a process, ready or not."""
         self.phase = AgentPhase.NONE
         self.transcript_due = False
-        """Whether it lost its memory and has not been told yet what was said before."""
+        """Whether it lost its memory, and still has to get the transcript."""
         self.restarts = 0
         self._came_back = trio.Event()
         self._coming_back = trio.CancelScope()
         self.restarting = False
-        """Whether it comes back by itself after a crash."""
+        """Whether it restarts by itself after a crash."""
         self.last_exit: str | None = None
         self.started_at: float | None = None
         self.rss_bytes = self.processes = 0
         self.cpu_seconds = 0.0
 
     def enter(self, nursery: trio.Nursery, handler: Handler) -> None:
-        """From here on agents can be started: in `nursery`, and `handler` hears all that they say."""
+        """Allow starts: agents live in `nursery`, and `handler` gets what they send."""
         self._nursery, self._handler = nursery, handler
 
     def leave(self) -> None:
-        """The nursery has ended, and every process with it."""
+        """Note that the nursery has ended, and every process with it."""
         self._nursery = self._handler = None
 
     @property
@@ -98,16 +101,16 @@ class AgentLifecycle:
 
     @property
     def ready_pid(self) -> int | None:
-        """Process id of the agent that can be prompted."""
+        """Process id of the agent that can take a prompt."""
         return None if self.ready is None else self.ready.pid
 
     @property
     def descriptor(self) -> Descriptor:
-        """What is known of this kind of agent."""
+        """The descriptor of this kind of agent."""
         return self._context.launcher.descriptor(self._record)
 
     def set_phase(self, phase: AgentPhase) -> None:
-        """Say where the agent is, to whoever looks on."""
+        """Set the agent's phase, and publish it."""
         if self.phase is not phase:
             self.phase = phase
             self._reports.phase(phase)
@@ -116,18 +119,18 @@ class AgentLifecycle:
 
     @property
     def idle_since(self) -> float | None:
-        """Since when nobody has needed it, None while somebody does."""
+        """Since when it has been idle (Trio's clock); None while it is in use."""
         run = self.ready
         if run is None or self.phase is not AgentPhase.READY or self._queue.busy or run.serves_terminals:
             return None
         return self._used_at
 
     def touch(self) -> None:
-        """It is of use now."""
+        """Note that it is in use now."""
         self._used_at = trio.current_time()
 
     async def measure(self, seen: Snapshot | None = None) -> None:
-        """Look at memory and CPU time of the tree, in `seen` or, without it, in a look of its own."""
+        """Measure memory and CPU time of the process tree, in the snapshot `seen` or in a new one."""
         run = self.current
         if run is not None and not run.process.exited.is_set():
             usage = await run.process.usage(seen)
@@ -138,8 +141,10 @@ class AgentLifecycle:
             )
 
     async def hibernate(self, reason: str) -> None:
-        """Close the session and stop the process; the next message brings both back. `reason` is for the
-        log."""
+        """Close the session and stop the process; the next message brings both back.
+
+        `reason` goes into the log.
+        """
         async with self._lock:
             if self.idle_since is not None:
                 self._logger.info("hibernating an idle agent", reason=reason)
@@ -148,10 +153,13 @@ class AgentLifecycle:
     # -- starting ---------------------------------------------------------------------------------------
 
     async def ensure(self) -> Incarnation:
-        """The agent, ready to be prompted: the live one, or a new incarnation.
+        """Return an agent that can take a prompt: the live one, or a new incarnation.
 
-        While it comes back after a crash, its coming back (or being given up) is waited for. Raises
-        AgentFailure. Cancelling it stops what it was starting.
+        While the agent restarts after a crash, this waits until it is ready or parked.
+
+        Raises AgentFailure.
+
+        Cancellation stops an agent that this call was starting.
         """
         while self.restarting:
             await self._came_back.wait()
@@ -166,7 +174,7 @@ class AgentLifecycle:
             if run is not None and run.usable:
                 if not await self._outdated(run):
                     return run
-                self._logger.info("restarting agent for its changed secrets")
+                self._logger.info("restarting agent: its secrets changed")
                 await self.stop(AgentPhase.RESTARTING)
             if self.current is not None:
                 # One process at a time holds a session: the old one is gone before the new one starts.
@@ -183,18 +191,20 @@ class AgentLifecycle:
             return await self._start()
 
     async def changed_secrets(self, current: Mapping[str, str] | None) -> tuple[str, ...]:
-        """The names of the secrets that the live agent was started with, or without, and that are others now:
-        `current` are the launcher's `global_secrets`.
+        """The names of secrets that changed since the live agent started.
 
-        They count from its next start on: before the next turn where its session can be restored, else when
-        an operator restarts it."""
+        `current`: the launcher's `global_secrets`.
+
+        The changes count from the agent's next start on: before the next turn if its session can be restored,
+        else when an operator restarts it.
+        """
         run = self.current
         if run is None:
             return ()
         return await self._context.launcher.changed_secrets(self._record, run.plan, current)
 
     async def _outdated(self, run: Incarnation) -> bool:
-        """Whether it has to be started again for its secrets, and can be without losing anything."""
+        """Whether changed secrets require a restart, and a restart loses nothing."""
         assert run.initialized is not None
         restorable = not self._record.session_used or any(
             method_offered(run.initialized, method) for method in ("session/resume", "session/load")
@@ -247,7 +257,7 @@ class AgentLifecycle:
         self.set_phase(AgentPhase.READY)
 
     def _opened(self, run: Incarnation, started: Started) -> None:
-        """A session is open: its facts go into the record, and into events."""
+        """Record an open session: its facts go into the record, and into events."""
         self._recorder.mask = self._translator.mask = run.plan.mask
         note_session(self._record, run, started)
         self._translator.new_session(self._record.sessions - 1)
@@ -263,9 +273,9 @@ class AgentLifecycle:
     async def _own(
         self, plan: Plan, task_status: trio.TaskStatus[Incarnation] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """The task of one incarnation, from its place among the living to the end of its process tree."""
+        """The task of one incarnation: from its admission to the end of its process tree."""
         # A task has the context of who started it, which may be an operator's request.
-        bind_contextvars(conversation=self._record.id)
+        bind_contextvars(conversation_id=self._record.id)
         handler = self._handler
         assert handler is not None
         run: Incarnation | None = None
@@ -281,7 +291,7 @@ class AgentLifecycle:
                 task_status.started(run)
                 await run.process.exited.wait()
                 with trio.move_on_after(LAST_WORDS_SECONDS):
-                    await run.connection.closed.wait()  # what waits for an answer is told why there is none
+                    await run.connection.closed.wait()  # pending requests fail with the reason
         except trio.Cancelled:
             ours = True  # the server, or the conversation, is at its end
             raise
@@ -316,7 +326,7 @@ class AgentLifecycle:
             self.set_phase(AgentPhase.EXITED)
 
     def _note_crash(self, words: str) -> bool:
-        """Count it. False when that was one too many: the agent is parked."""
+        """Count a crash. False when the budget is spent and the agent is parked."""
         self._crashes += 1
         self._context.counters.crashes += 1
         now = trio.current_time()
@@ -332,7 +342,7 @@ class AgentLifecycle:
         return True
 
     async def _restart(self) -> None:
-        """Start a crashed agent again, so that the next message finds it ready. OTP's `transient`."""
+        """Restart a crashed agent, so that the next message finds it ready. OTP's `transient`."""
         try:
             await self._try_until_back()
         finally:
@@ -349,7 +359,7 @@ class AgentLifecycle:
                 try:
                     await self._ensure()
                 except AgentFailure as failure:
-                    self._logger.info("agent was not restarted", code=failure.code)
+                    self._logger.info("agent not restarted", code=failure.code)
                     # A start that crashed has been counted and is tried again; any other reason stays.
                     if self.phase is AgentPhase.PARKED or self._crashes == before:
                         return
@@ -359,22 +369,26 @@ class AgentLifecycle:
                     return
 
     def note_restart(self) -> None:
-        """It came back after a crash, or because an operator wanted it."""
+        """Note that it restarted, after a crash or at an operator's request."""
         self.restarts += 1
         self._context.counters.restarts += 1
 
     # -- ending -----------------------------------------------------------------------------------------
 
     def drop(self, run: Incarnation, phase: AgentPhase = AgentPhase.STOPPED) -> None:
-        """End a run that is of no use any more, without waiting. A process that ended by itself crashed."""
+        """End an incarnation that is no longer usable, without waiting. A process that exited by itself
+        crashed."""
         if not run.process.exited.is_set():
             run.asked = phase
         run.scope.cancel()
 
     async def stop(self, phase: AgentPhase = AgentPhase.STOPPED) -> None:
-        """The stop ladder: close the session, close the input, SIGTERM, SIGKILL, sweep; each step bounded.
+        """Stop the agent: close the session, close its input, SIGTERM, SIGKILL, reap; each step has a
+        deadline.
 
-        Returns when nothing of the agent is left. Cancelling it leaves the rest to the process's owner.
+        Returns when no process of the agent is left.
+
+        Cancellation leaves the rest to the owner of the process.
         """
         if self.restarting:
             self._coming_back.cancel()
@@ -390,7 +404,7 @@ class AgentLifecycle:
         await run.gone.wait()
 
     async def close_session(self, run: Incarnation) -> bool:
-        """`session/close`, if offered. Best effort; returns whether the agent agreed."""
+        """Send `session/close` if the agent offers it. Best effort; returns whether the agent agreed."""
         if run.session is None or run.initialized is None or not run.usable:
             return False
         if not method_offered(run.initialized, "session/close"):
@@ -407,19 +421,20 @@ class AgentLifecycle:
         return True
 
     async def free_session(self, run: Incarnation, turn_ends: Callable[[], Awaitable[bool]]) -> None:
-        """Free a session of a turn that does not end: close it and open it again, else end the process.
+        """Free a session whose turn does not end: close it and open it again, else end the process.
 
-        Nobody gets the agent from `ensure` before that is through, also when the turn ends first: what is
-        prompted in a closed session is lost. `turn_ends` waits a while and tells. Cancelling it may leave
-        the session closed; the one who cancels stops the agent.
+        `ensure` gives nobody the agent before this is done, also when the turn ends first: a prompt in a
+        closed session is lost. `turn_ends` waits for a bounded time and tells whether the turn ended.
+
+        Cancellation may leave the session closed; the canceller stops the agent.
         """
         async with self._lock:
             if not (await self.close_session(run) and await turn_ends() and await self.reopen(run)):
-                self._logger.warning("agent's session could not be freed; ending its process", pid=run.pid)
+                self._logger.warning("cannot close the agent's session; ending its process", pid=run.pid)
                 self.drop(run)
 
     async def reopen(self, run: Incarnation) -> bool:
-        """Open the session again that was closed, in the same process. False when that did not work."""
+        """Open the closed session again in the same process. Returns whether that worked."""
         try:
             with trio.fail_after(self._record.agent.acp_startup_timeout):
                 started = await open_agent(run, self._record, self._context.deadlines)
@@ -430,7 +445,8 @@ class AgentLifecycle:
         return True
 
     def stderr_tail(self) -> list[str]:
-        """The last lines of the agent's standard error, masked; of the one before where there is none."""
+        """The last lines of the agent's standard error, masked; those of the previous incarnation if there is
+        none."""
         if self._last is None:
             return []
         mask, session_id = self._last.plan.mask, self._record.session_id
@@ -438,13 +454,13 @@ class AgentLifecycle:
         return [shorten_session_id(mask.text(line), session_id) for line in lines]
 
     def trace(self) -> list[TraceLine]:
-        """The last frames, masked; of the incarnation before where there is none."""
+        """The last frames, masked; those of the previous incarnation if there is none."""
         return (
             [] if self._last is None else self._last.connection.trace.render(self._last.plan.mask.beginning)
         )
 
     def forgive(self) -> None:
-        """An operator restarts it: crashes so far do not count, and no pause is kept."""
+        """Forget earlier crashes and their pause, since an operator restarts the agent."""
         self._budget.forgive()
         self._not_before = -math.inf
         if self.phase is AgentPhase.PARKED:
@@ -454,8 +470,8 @@ class AgentLifecycle:
 def _parked(words: str | None) -> AgentFailure:
     return AgentFailure(
         "AgentParked",
-        "The agent crashed too often and is not started again until an operator restarts it. "
-        f"Its last end: {words}",
+        "The agent crashed too often and is parked. Restart it with `ostler restart` to continue. "
+        f"Last exit: {words}",
         kind="internal",
         retryable=False,
         user_action="none",
@@ -463,8 +479,11 @@ def _parked(words: str | None) -> AgentFailure:
 
 
 def _with_words(failure: AgentFailure, run: Incarnation) -> AgentFailure:
-    """The failure of a start that took too long, with what the agent said meanwhile: it may have asked for
-    something where nobody reads it. Other failures as they are."""
+    """Add the agent's last words to the failure of a start that took too long; leave other failures as they
+    are.
+
+    The agent may have asked for something on its standard error.
+    """
     words = stderr_words(run.process, run.plan.mask)
     if failure.code == STARTUP_TIMEOUT and words:
         failure.detail = "\n".join([f"{failure.detail} Its last words:", *words])

@@ -1,4 +1,4 @@
-"""From a running process to an agent that can be prompted: handshake, session, model and mode."""
+"""Brings a running process to an agent that takes prompts: handshake, session, model and mode."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from supervisor.mcp import forward_servers
 from supervisor.version import __version__
 
 RESTORES_TRIED: Final = 2
-"""An agent that dies over restoring a session so often gets a new one: it would die again."""
+"""Crashes while restoring a session after which a new one is opened: it would crash again."""
 
 MINUTE_MARGIN_SECONDS: Final = 0.5
-"""After the full minute: its clock is read a moment after ours."""
+"""Seconds after the full minute: the agent reads its clock a moment after ours."""
 
 
 @attrs.frozen
 class Started:
-    """What came of a start: the session, its models, its MCP servers, and what of the agent's answers was not
-    kept, in words."""
+    """The result of a start: the session, its models, its MCP servers, and notes on what was cut from its
+    answers."""
 
     session: Session
     models: ModelChoice
@@ -47,7 +47,7 @@ class Started:
     cut: tuple[str, ...] = ()
 
     def states(self) -> Iterator[tuple[str, Any]]:
-        """What clients are told of it beside the `agent_state`, by key."""
+        """The states that clients get besides `agent_state`, by key."""
         if self.mounted:
             yield "mcp_servers", self.mounted.dump()
         if self.session.result.config_options:
@@ -55,15 +55,18 @@ class Started:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The MCP servers that were left out, or are there without something, with reasons."""
+        """The MCP servers that were left out, or lack something, with reasons."""
         return tuple(f"{name}: {reason}" for name, reason in (*self.mounted.dropped, *self.mounted.notes))
 
 
 async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: Deadlines) -> Started:
-    """Shake hands (once per run), open the session (the record's own where it can be restored), set model
-    and mode.
+    """Shake hands (once per incarnation), open the session, and set model and mode.
 
-    Raises AgentFailure, ConnectionLost. Cancelling it leaves the run for its owner to stop.
+    The session is the record's own if it can be restored.
+
+    Raises AgentFailure, ConnectionLost.
+
+    Cancellation leaves the incarnation to its owner, who stops it.
     """
     descriptor = run.plan.descriptor
     if run.initialized is None:
@@ -105,30 +108,33 @@ def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -
     if session.result.lost is not None:
         yield f"the session's answer: {session.result.lost}"
     if models.left_out:
-        yield f"{models.left_out} models are not shown: more than {MODELS_BYTES // 1024} KiB"
+        yield f"{models.left_out} models are not shown: the list exceeds {MODELS_BYTES // 1024} KiB"
 
 
 def _given_up(record: ConversationRecord) -> str | None:
-    """Why a session with memories is not restored, if so."""
+    """The reason not to restore a session; None if there is none."""
     if not record.session_used:
         return None
     if record.session_cwd != record.working_dir:
-        return "the workspace is another one"
+        return "the workspace changed"
     if record.failed_restores >= RESTORES_TRIED:
-        return f"the agent ended {record.failed_restores} times while restoring it"
+        return f"the agent exited {record.failed_restores} times while restoring it"
     return None
 
 
 def wait_to_restore(record: ConversationRecord, *, by_minute: bool, now: float) -> float:
-    """Seconds until the session may be restored: some agents would overwrite it within the minute (see
-    `Descriptor.sessions_by_minute`). `now` is in seconds since the epoch."""
+    """Seconds until the session may be restored.
+
+    Some agents would overwrite it within the same minute (see `Descriptor.sessions_by_minute`). `now` is in
+    seconds since the epoch.
+    """
     if not by_minute or not record.session_used or record.session_opened // 60 != now // 60:
         return 0.0
     return (now // 60 + 1) * 60 - now + MINUTE_MARGIN_SECONDS
 
 
 def note_session(record: ConversationRecord, run: Incarnation, started: Started) -> None:
-    """Write down in the record what a start brought; `agent_state` is what clients see of it."""
+    """Record the result of a start; `agent_state` is the part that clients see."""
     session, models = started.session, started.models
     if session.memory in (Memory.NEW, Memory.LOST):
         record.sessions += 1

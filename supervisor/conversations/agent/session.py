@@ -1,4 +1,4 @@
-"""Getting a session out of an agent: handshake, credentials, and the ladder new / resume / load.
+"""Opens a session: handshake, credentials, and the ladder new / resume / load.
 
 Nothing here knows a process: these are steps over one connection, each with its deadline.
 """
@@ -41,21 +41,27 @@ from supervisor.conversations.state.status import Memory
 log = structlog.get_logger(__name__)
 
 STARTUP_TIMEOUT: Final = "ACPStartupTimeout"
-"""The code of a start that took too long."""
+"""The error code of a start that took too long."""
 
 AUTH_REQUIRED: Final = -32000
-"""The protocol's code for "authentication required"."""
+"""ACP's error code for "authentication required"."""
 
 
 MODELS_BYTES: Final = 64 * 1024
-"""What the models of an agent that are shown take, bytes of JSON. They are part of the conversation's
-resource, twice, and a page has a hundred of those; the longest list of a known agent takes half of it."""
+"""Bytes of JSON that the list of an agent's models may take.
+
+The list is in the conversation's resource twice, and a page has a hundred of those. The longest list of a
+known agent takes half of it.
+"""
 
 
 @attrs.frozen(kw_only=True)
 class SessionRequest:
-    """What a session is opened with. `prior_id` is the session to go on with, `login` chooses how to
-    authenticate, `lost_already` says why a session that was there is not even tried."""
+    """What a session is opened with.
+
+    `prior_id`: the session to resume. `login`: how to authenticate. `lost_already`: why an existing session
+    is not tried.
+    """
 
     cwd: str
     mcp_servers: Sequence[Mapping[str, Any]]
@@ -66,9 +72,9 @@ class SessionRequest:
 
 @attrs.frozen
 class Session:
-    """An open session: its id, what the agent remembers, and what it said of modes and options.
+    """An open session: its id, what the agent remembers, and its modes and options.
 
-    `reason` says why memory was lost, where it was.
+    `reason` says why memory was lost, if it was.
     """
 
     session_id: str
@@ -80,9 +86,11 @@ class Session:
 async def handshake(
     connection: Connection, version: str, deadlines: Deadlines, *, fs: bool, terminal: bool
 ) -> InitializeResult:
-    """`initialize`. Raises AgentFailure (ACPInitError, ACPStartupTimeout).
+    """Send `initialize` and return the answer.
 
-    Cancelling it leaves the connection unusable for a session; the caller owns and closes it.
+    Raises AgentFailure (ACPInitError, ACPStartupTimeout).
+
+    Cancellation leaves the connection unusable for a session; the caller owns and closes it.
     """
     try:
         answer = await connection.request(
@@ -104,11 +112,14 @@ async def open_session(
     deadlines: Deadlines,
     replaying: Callable[[bool], None],
 ) -> Session:
-    """The ladder: `session/resume`, else `session/load` (its replay announced by `replaying`), else new.
+    """Open a session: `session/resume`, else `session/load`, else `session/new`.
 
-    Raises AgentFailure. A refusal for want of credentials is answered by one `authenticate` and one more
-    try. Only an error that says the session is not there, or is about nothing in particular, leads on to
-    the next step: a lost connection or missing credentials are reported, they say nothing about memory.
+    `replaying` announces the replay of `session/load`. A refusal for lack of credentials leads to one
+    `authenticate` and one more try. Only an error that says that the session does not exist, or that says
+    nothing specific, leads to the next step. A lost connection and missing credentials say nothing about
+    memory, so they are raised.
+
+    Raises AgentFailure.
     """
     reason = request.lost_already
     if request.prior_id is not None:
@@ -148,7 +159,7 @@ async def open_session(
     if not isinstance(session_id, str) or not session_id:
         raise AgentFailure("ACPInitError", "The agent answered session/new without a sessionId.")
     if len(session_id) > EXACT_CHARS:
-        told = f"The agent's sessionId has {len(session_id)} characters; at most {EXACT_CHARS} are kept."
+        told = f"The agent's sessionId has {len(session_id)} characters; at most {EXACT_CHARS} are allowed."
         raise AgentFailure("ACPInitError", told)
     memory = Memory.NEW if reason is None else Memory.LOST
     return Session(session_id, memory, parse_session(answer), reason)
@@ -188,9 +199,9 @@ async def authenticate(
     deadlines: Deadlines,
     complaint: str,
 ) -> None:
-    """`authenticate` by the method that fits the credentials there are.
+    """Send `authenticate` with the method that fits the available credentials.
 
-    Raises AgentFailure (ACPAuthRequired) where none fits or the agent refuses it.
+    Raises AgentFailure (ACPAuthRequired) if none fits or the agent refuses it.
     """
     methods = _methods(initialized)
     params = login.params(methods)
@@ -210,7 +221,7 @@ async def authenticate(
 
 
 def add_choices(failure: AgentFailure, login: Login, initialized: InitializeResult) -> None:
-    """Say in a failure for want of credentials what can be done about it, unless it says so."""
+    """Add to a failure for lack of credentials what a person can do about it, unless it says so already."""
     if failure.code == "ACPAuthRequired" and failure.choices is None:
         failure.choices = login.needed(_methods(initialized))
 
@@ -223,8 +234,11 @@ def _methods(initialized: InitializeResult) -> list[Mapping[str, Any]]:
 
 @attrs.frozen
 class ModelChoice:
-    """What an agent says of its models: the one in force, those there are (None: it does not say), whether
-    it can be asked for another, and whether by a config option. `left_out` counts those not shown."""
+    """The models of an agent.
+
+    These are the current one, the available ones (None: the agent does not say), whether another can be
+    chosen, and whether by a config option. `left_out` counts those that are not shown.
+    """
 
     current: str | None
     available: list[dict[str, Any]] | None
@@ -234,7 +248,7 @@ class ModelChoice:
 
 
 def models_of(result: SessionResult) -> ModelChoice:
-    """The models of a session, from its option of that category, else from the older block."""
+    """The models of a session, from its config option of that category, else from the older block."""
     option = model_option(result.config_options or ())
     if option is not None:
         choices = [
@@ -255,7 +269,7 @@ def models_of(result: SessionResult) -> ModelChoice:
 
 
 def _first_of(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first of the models, as many as are shown."""
+    """The first models of the list, as many as fit."""
     left = MODELS_BYTES
     for index, model in enumerate(models):
         left -= len(orjson.dumps(model))
@@ -267,8 +281,11 @@ def _first_of(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
 async def choose_model(
     connection: Connection, session: Session, model: str, deadlines: Deadlines
 ) -> str | None:
-    """Ask for a model, by the option of that category or the older call. Best effort: an agent that
-    refuses keeps its own model. Returns the model that is in force, as far as the agent tells."""
+    """Choose a model, by the config option of that category or the older method.
+
+    Best effort: an agent that refuses keeps its model. Returns the model that is then current, as far as the
+    agent says.
+    """
     option = model_option(session.result.config_options or ())
     if option is not None:
         method, params = "session/set_config_option", set_option_params(session.session_id, option.id, model)
@@ -282,7 +299,7 @@ async def choose_model(
 
 
 async def choose_mode(connection: Connection, session: Session, mode: str, deadlines: Deadlines) -> bool:
-    """Ask for a mode. Best effort, never fatal. Returns whether the agent took it."""
+    """Choose a mode. Best effort, never fatal. Returns whether the agent accepted it."""
     option = mode_option(session.result.config_options or ())
     if option is not None:
         params = set_option_params(session.session_id, option.id, mode)
@@ -297,7 +314,7 @@ async def _set(connection: Connection, method: str, params: Mapping[str, Any], d
     try:
         await connection.request(method, params, timeout=deadlines.option)
     except (RpcError, RequestTimeout) as error:
-        log.warning("agent did not take a setting", method=method, error=str(error))
+        log.warning("agent refused a setting", method=method, error=str(error))
         return False
     return True
 
@@ -314,5 +331,5 @@ def startup_timeout(what: str, seconds: float) -> AgentFailure:
 
 
 def lost(error: ConnectionLost, code: str = "ACPAgentExited") -> AgentFailure:
-    """The failure for an agent that went away; its reason names exit status and last words."""
+    """The failure for an agent whose connection ended; its reason has exit status and last words."""
     return AgentFailure(code, str(error), kind="transient", retryable=True, user_action="retry")

@@ -1,1 +1,1 @@
-"""The MCP servers of conversations: gathered, logged in to, tried out."""
+"""The MCP servers of conversations: gathered, logged in to, tested."""

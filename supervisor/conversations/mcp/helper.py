@@ -1,4 +1,4 @@
-"""Runs the process that speaks to an MCP server (`supervisor.mcp.helper`), and ends all of it."""
+"""Runs the MCP helper process (`supervisor.mcp.helper`), and ends its whole tree."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import trio
 from supervisor.agents import AgentProcess, SpawnError, base_environment, spawn
 
 START_SECONDS: Final = 30.0
-"""What a helper may take on top of its own limit: the SDK takes a second to import, or more."""
+"""Seconds that a helper may take on top of its own limit: the SDK takes a second to import, or more."""
 
 MAX_LINE: Final = 4 * 1024 * 1024
-"""Bytes of one event: a thousand tools and a result fit into half a megabyte."""
+"""The most bytes of one event: a thousand tools and a result fit into half a megabyte."""
 
 PIECE: Final = 65536
 
 
 class HelperFailed(Exception):
-    """The helper did not do its work; one line."""
+    """The helper failed. The message is one line."""
 
 
 @attrs.define
@@ -35,44 +35,47 @@ class Helper:
     _buffer: bytearray = attrs.field(factory=bytearray)
 
     async def event(self) -> dict[str, Any]:
-        """The next event. Raises HelperFailed at the end of them."""
+        """Return the next event. Raises HelperFailed after the last one."""
         searched = 0
         while (end := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
             data = await self._process.stdout.receive_some(PIECE)
             if not data or searched > MAX_LINE:
-                raise HelperFailed("the helper for MCP servers ended before its time")
+                raise HelperFailed("the MCP helper process exited early")
             self._buffer += data
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         try:
             found: dict[str, Any] = orjson.loads(line)
         except orjson.JSONDecodeError:
-            raise HelperFailed("the helper for MCP servers said something odd") from None
+            raise HelperFailed("the MCP helper process sent an invalid answer") from None
         return found
 
     async def done(self) -> dict[str, Any]:
-        """The last event; others are passed over. Raises HelperFailed."""
+        """Return the last event, and skip the others. Raises HelperFailed."""
         while (event := await self.event()).get("event") != "done":
             pass
         return event
 
     async def send(self, message: Mapping[str, Any]) -> None:
-        """Tell it something. Raises HelperFailed when it is gone."""
+        """Send an object to the helper. Raises HelperFailed if it has exited."""
         try:
             await self._process.stdin.send_all(orjson.dumps(message) + b"\n")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise HelperFailed("the helper for MCP servers has ended") from error
+            raise HelperFailed("the MCP helper process exited") from error
 
 
 @asynccontextmanager
 async def run_helper(
     request: Mapping[str, Any], *, environment: Mapping[str, str], cwd: Path
 ) -> AsyncIterator[Helper]:
-    """A helper that was asked this, for the length of the block. `environment` is the caller's whole one, of
-    which the helper gets what any child may see.
+    """Run a helper with this request while the block runs.
 
-    Leaving the block, also by cancellation, ends it with everything that it started. Raises HelperFailed.
+    `environment`: the caller's whole environment; the helper gets the part that any child may see.
+
+    Raises HelperFailed.
+
+    Owns the process: leaving the block, also by cancellation, ends it with its whole tree.
     """
     argv = (sys.executable, "-P", "-m", "supervisor.mcp.helper")
     try:
@@ -87,14 +90,14 @@ async def run_helper(
 async def ask_helper(
     request: Mapping[str, Any], *, environment: Mapping[str, str], cwd: Path, seconds: float
 ) -> dict[str, Any]:
-    """Ask, and give the last event, within so many seconds and those that a start takes. Raises HelperFailed.
+    """Run a helper and return its last event, within `seconds` plus the time of its start.
 
-    Cancelling it ends the helper.
+    Raises HelperFailed. Cancellation ends the helper.
     """
     answer: dict[str, Any] = {}
     with trio.move_on_after(seconds + START_SECONDS):
         async with run_helper({**request, "timeout": seconds}, environment=environment, cwd=cwd) as helper:
             answer = await helper.done()
     if not answer:
-        raise HelperFailed("the helper for MCP servers did not answer in time")
+        raise HelperFailed("the MCP helper process did not answer in time")
     return answer

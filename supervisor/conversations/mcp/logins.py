@@ -1,4 +1,4 @@
-"""Access tokens for MCP servers that want OAuth: kept, and renewed before they expire."""
+"""Access tokens for MCP servers that require OAuth: stored, and renewed before they expire."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ from supervisor.mcp.logins import LoginsError, LoginStore, Token
 log = structlog.get_logger(__name__)
 
 REFRESH_SECONDS: Final = 20.0
-"""For a new token. An authorization server answers within one."""
+"""Seconds for a new token. An authorization server answers within one."""
 
 
 LOCK_SECONDS: Final = REFRESH_SECONDS + START_SECONDS + 5.0
-"""For another program that renews the same login: the most that this takes, and a little."""
+"""Seconds to wait for another process that renews the same login: the most that this takes, and a little
+more."""
 
 LOCK_LOOK_SECONDS: Final = 0.05
 
 
 class NotLoggedIn(Exception):
-    """There is no token for a server; one line, with what to do."""
+    """There is no token for a server. The message is one line that says what to do."""
 
 
 class CannotRenew(NotLoggedIn):
-    """There is no token now, and there may be one later: the authorization server is away, say."""
+    """There is no token now, but there may be one later, for example when the authorization server is
+    back."""
 
 
 class McpLogins:
-    """The logins of one state directory. Callers may be many: one at a time renews a login."""
+    """The logins of one state directory. Of several callers, one at a time renews a login."""
 
     def __init__(self, store: LoginStore, environment: Mapping[str, str], cwd: Path) -> None:
         self._store = store
@@ -47,10 +49,13 @@ class McpLogins:
         self._limiter = trio.CapacityLimiter(1)
 
     async def token(self, name: str, server: Mapping[str, Any], *, refused: str | None = None) -> Token:
-        """A token that can be used now for the server at `server["url"]`; `refused` is one that cannot.
+        """Return a valid token for the server at `server["url"]`.
 
-        Raises NotLoggedIn, and what the store's cipher raises. Cancelling it leaves the login as it is, or
-        renewed.
+        `refused`: a token that the server has refused.
+
+        Raises NotLoggedIn, CannotRenew, and what the store's cipher raises.
+
+        Cancellation leaves the login as it is, or renewed.
         """
         url = server["url"]
         lock = self._locks.get(url)
@@ -66,23 +71,26 @@ class McpLogins:
                 except NotLoggedIn as error:
                     if token.value == refused or not token.alive():
                         raise
-                    log.warning("a login to an MCP server was not renewed", reason=str(error))
+                    log.warning("login to MCP server not renewed", reason=str(error))
             if token.value == refused or not token.alive():
                 raise _ended(name)
             return token  # it may do for a moment yet
 
     async def check(self, name: str, server: Mapping[str, Any]) -> None:
-        """Raise NotLoggedIn where nobody has logged in to a server. Asks nobody."""
+        """Raise NotLoggedIn if there is no login to a server. Sends no request."""
         _token(name, await self._state(server))
 
     async def keep(self, url: str, state: Mapping[str, Any]) -> None:
-        """Keep a login. Raises LoginsError, and what the cipher raises."""
+        """Store a login. Raises LoginsError, and what the cipher raises."""
         with trio.CancelScope(shield=True):  # a token that was renewed may be the last one
             await trio.to_thread.run_sync(self._store.put, url, state, limiter=self._limiter)
 
     async def forget(self, server: Mapping[str, Any]) -> str | None:
-        """Forget the login to a server, and tell its authorization server, which may be away: then why it
-        could not be told. Raises NotLoggedIn where there is no login, and LoginsError."""
+        """Remove the login to a server, and revoke its tokens.
+
+        Returns why the revocation failed; None if it worked. Raises NotLoggedIn if there is no login, and
+        LoginsError.
+        """
         url = server["url"]
         async with self._alone(url):
             state = await self._kept(url)
@@ -103,7 +111,7 @@ class McpLogins:
             return None  # what cannot be read can be dropped all the same
 
     async def state(self, url: str) -> dict[str, Any] | None:
-        """The login that is kept for an address. Holds credentials."""
+        """The stored login of an address. It contains credentials."""
         return await trio.to_thread.run_sync(self._store.get, url, limiter=self._limiter)
 
     async def _state(self, server: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -118,7 +126,7 @@ class McpLogins:
         return dict(given) if isinstance(given, Mapping) else None
 
     async def _renewed(self, name: str, server: Mapping[str, Any], refused: str | None) -> Token:
-        """A new token, kept. Raises NotLoggedIn, as CannotRenew where it may be had later."""
+        """Renew and store the token. Raises NotLoggedIn, or CannotRenew if a later try may work."""
         with trio.CancelScope(shield=True):
             # Bounded. Where tokens rotate, one that is asked for and not kept ends the login.
             async with self._alone(server["url"]):
@@ -137,12 +145,12 @@ class McpLogins:
                         tokens = {**state["tokens"], "refresh_token": None}
                         await self.keep(server["url"], {**state, "tokens": tokens, "client_info": None})
                 except (HelperFailed, LoginsError) as error:
-                    raise CannotRenew(f"the login cannot be renewed: {error}") from error
+                    raise CannotRenew(f"cannot renew the login: {error}") from error
         reason = answer.get("error")
-        log.warning("a login to an MCP server was not renewed", reason=reason)
+        log.warning("login to MCP server not renewed", reason=reason)
         if answer.get("refused"):
             raise _ended(name)
-        raise CannotRenew(f"the login cannot be renewed now: {reason}. Try again later")
+        raise CannotRenew(f"cannot renew the login now: {reason}; try again later")
 
     async def _ask(self, op: str, server: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
         request = {"op": op, "server": dict(server), "state": dict(state)}
@@ -152,7 +160,7 @@ class McpLogins:
 
     @asynccontextmanager
     async def _alone(self, url: str) -> AsyncIterator[None]:
-        """Alone with a login, among all programs. Raises CannotRenew, where that takes too long."""
+        """Hold the lock on a login, among all processes. Raises CannotRenew if that takes too long."""
         descriptor: int | None = None
         try:
             with trio.move_on_after(LOCK_SECONDS):
@@ -165,7 +173,7 @@ class McpLogins:
         except LoginsError as error:
             raise CannotRenew(str(error)) from error
         if descriptor is None:
-            raise CannotRenew("another program has been renewing the login for long. Try again later")
+            raise CannotRenew("another process has been renewing the login for too long; try again later")
         try:
             yield
         finally:
@@ -184,8 +192,8 @@ def _usable(token: Token, refused: str | None) -> bool:
 
 
 def _ended(name: str) -> NotLoggedIn:
-    return NotLoggedIn(f"the login has ended: `ostler mcp login {name}`")
+    return NotLoggedIn(f"the login has expired; run `ostler mcp login {name}`")
 
 
 def _nobody(name: str) -> str:
-    return f"nobody has logged in to it: `ostler mcp login {name}`"
+    return f"it requires a login; run `ostler mcp login {name}`"

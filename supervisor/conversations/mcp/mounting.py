@@ -1,4 +1,4 @@
-"""The MCP servers of one conversation: gathered when its agent is started, and what became of them."""
+"""The MCP servers of one conversation: gathered at the agent's start, and which of them it got."""
 
 from __future__ import annotations
 
@@ -18,26 +18,29 @@ from supervisor.mcp.file import FILE, McpFile, McpFileError
 from supervisor.mcp.proxy import NoToken, Proxy, Target, new_path
 
 _limiter: Final = trio.CapacityLimiter(2)
-"""Threads that read the file at a time: it takes less than a millisecond."""
+"""Threads that may read the file at the same time: it takes less than a millisecond."""
 
 
 @attrs.frozen
 class Mounting:
-    """What there is to mount. `entries` are the servers by name with the secrets in them; `dropped` are
-    (name, reason) of those that cannot be mounted. Equal `wanted` means that nothing was changed since."""
+    """The servers to mount.
+
+    `entries` are the servers by name, with the secrets in them. `dropped` are (name, reason) of those that
+    cannot be mounted. Equal `wanted` means that nothing has changed.
+    """
 
     wanted: Configured = attrs.field(factory=Configured)
     entries: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     dropped: tuple[tuple[str, str], ...] = ()
     without: tuple[tuple[str, str], ...] = ()
-    """(name, reason) of servers that are mounted, but without something."""
+    """(name, reason) of servers that are mounted, but lack something."""
     notes: tuple[str, ...] = ()
     proxied: Mapping[str, tuple[str, Target]] = attrs.field(factory=dict, repr=False)
-    """The servers, by name, whose token expires: the path of a proxy for each, and what it stands for."""
+    """The servers whose token expires, by name: the path of a proxy for each, and its target."""
 
     @property
     def servers(self) -> tuple[Server, ...]:
-        """Those that can be mounted as far as is known without the agent."""
+        """The servers that can be mounted, as far as is known without the agent."""
         return tuple(server for server in self.wanted.servers if server.name in self.entries)
 
 
@@ -50,10 +53,12 @@ async def gather(
     *,
     peek: bool = False,
 ) -> Mounting:
-    """Read the file (in a thread, which cancelling waits for) and put together what counts.
+    """Read the file, and merge the servers that apply.
 
-    A file that cannot be read drops its own servers alone. `logins` gives tokens to servers that want them,
-    which may ask an authorization server; not with `peek`, which only looks whether there is a login.
+    A file that cannot be read drops only its own servers. `logins` gives tokens to servers that require them,
+    which may send requests to an authorization server; with `peek` it only checks whether there is a login.
+
+    Cancellation waits for the thread that reads the file.
     """
     found = await trio.to_thread.run_sync(_found, file, own, secrets, only, limiter=_limiter)
     entries, dropped = dict(found.entries), list(found.dropped)
@@ -76,7 +81,7 @@ async def gather(
 def _found(
     file: McpFile | None, own: Mapping[str, Any], secrets: Mapping[str, str], only: Collection[str] | None
 ) -> Mounting:
-    """What there is, before anybody is logged in. Blocks on the disk, and on what a large file takes."""
+    """The merged servers, without logins. Blocks on the disk, and parses."""
     entries: dict[str, Any] = {}
     dropped: list[tuple[str, str]] = []
     notes: tuple[str, ...] = ()
@@ -100,7 +105,7 @@ def _found(
 
 
 class _LoggedIn:
-    """Gives servers their tokens: as a header where one lasts, else through a proxy."""
+    """Gives servers their tokens: in a header if the token does not expire, else by a proxy."""
 
     def __init__(self, logins: McpLogins | None, *, peek: bool) -> None:
         self._logins, self._peek = logins, peek
@@ -108,10 +113,10 @@ class _LoggedIn:
         self.without: list[tuple[str, str]] = []
 
     async def entry(self, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """The entry with its login in it. Raises NotLoggedIn, and what the store of logins raises."""
+        """Return the entry with its login in it. Raises NotLoggedIn, and what the store of logins raises."""
         logins = self._logins
         if logins is None:
-            raise NotLoggedIn("there are no logins here")
+            raise NotLoggedIn("this server stores no logins")
         plain = {key: value for key, value in entry.items() if key != "auth"}
         if self._peek:
             await logins.check(name, entry)
@@ -122,7 +127,7 @@ class _LoggedIn:
             return plain
         if token.expires_at is not None:
             self.without.append(
-                (name, "its login is not renewed while the agent runs: it speaks MCP over sse")
+                (name, "Ostler cannot renew its login while the agent runs, since it uses the sse transport")
             )
         headers = entry.get("headers") or {}
         given = {key: value for key, value in headers.items() if key.lower() != "authorization"}
@@ -139,7 +144,7 @@ async def _current(logins: McpLogins, name: str, entry: Mapping[str, Any], refus
 
 
 async def served(mounting: Mounting, nursery: trio.Nursery) -> Mapping[str, Any]:
-    """The entries as the agent is to get them: a proxy for those that need one lives in the nursery."""
+    """The entries for the agent. A proxy for those that need one lives in the nursery."""
     if not mounting.proxied:
         return mounting.entries
     proxy = Proxy(dict(mounting.proxied.values()))
@@ -153,8 +158,11 @@ async def served(mounting: Mounting, nursery: trio.Nursery) -> Mapping[str, Any]
 
 @attrs.frozen
 class Mounted:
-    """What an agent was given: servers, (name, reason) of those that it was not, and (name, reason) of those
-    that it got without something. Names and reasons alone, so that it can be shown."""
+    """The servers that an agent got, (name, reason) of those that it did not get, and of those that lack
+    something.
+
+    Names and reasons only, so that it can be shown.
+    """
 
     servers: tuple[Server, ...] = ()
     dropped: tuple[tuple[str, str], ...] = ()
@@ -162,7 +170,7 @@ class Mounted:
 
     @classmethod
     def of(cls, mounting: Mounting, forwarded: Forwarded) -> Mounted:
-        """After `session/new` and its like were told."""
+        """The result after `session/new`, `session/load` or `session/resume`."""
         given = {server["name"] for server in forwarded.servers}
         return cls(
             tuple(server for server in mounting.servers if server.name in given),
@@ -171,11 +179,11 @@ class Mounted:
         )
 
     def __bool__(self) -> bool:
-        """Whether there is anything to tell."""
+        """Whether there is anything to report."""
         return bool(self.servers or self.dropped or self.notes)
 
     def dump(self) -> dict[str, Any]:
-        """As a state that clients see."""
+        """As the state that clients see."""
         return {
             "active": [
                 {"name": server.name, "transport": server.transport, "source": server.source}
@@ -190,12 +198,13 @@ class Mounted:
 
 
 def overview(running: tuple[Mounting, Mounted] | None, now: Mounting) -> str:
-    """The answer to `/mcp`: what the running agent has (None: there is none), and what it will have."""
+    """The answer to `/mcp`: the servers of the running agent (None: there is none), and those after a
+    restart."""
     lines: list[str] = []
     if running is None:
-        lines.append("No agent is running. When it starts, these MCP servers are mounted:")
+        lines.append("No agent is running. The next one gets these MCP servers:")
         lines += _listed(now.servers)
-        lines += _reasons("They cannot be mounted:", now.dropped)
+        lines += _reasons("Left out:", now.dropped)
     else:
         mounting, mounted = running
         lines.append("Active MCP servers:")
@@ -204,9 +213,9 @@ def overview(running: tuple[Mounting, Mounted] | None, now: Mounting) -> str:
         lines += _reasons("Notes:", mounted.notes)
         changes = _changes(mounting, now)
         if changes:
-            lines += ["", "The configuration has changed since. When the agent is restarted:", *changes]
+            lines += ["", "The configuration has changed. After a restart of the agent:", *changes]
     lines += [f"\n{note}" for note in now.notes]
-    lines += ["", "`ostler mcp` changes the servers; changes count from the next start of the agent."]
+    lines += ["", "`ostler mcp` changes the servers. The agent sees changes at its next start."]
     return "\n".join(lines)
 
 
@@ -223,7 +232,7 @@ def _reasons(head: str, reasons: tuple[tuple[str, str], ...]) -> list[str]:
 
 
 def _changes(before: Mounting, now: Mounting) -> list[str]:
-    """What a restart would do, line by line; none where it would do nothing."""
+    """The changes that a restart would bring, line by line."""
     old = {server.name: server for server in before.wanted.servers}
     new = {server.name: server for server in now.servers}
     could = {server.name for server in before.servers}
@@ -231,13 +240,13 @@ def _changes(before: Mounting, now: Mounting) -> list[str]:
     lines = []
     for name, server in new.items():
         if name not in could:
-            lines.append(f"- {name} ({server.transport}, {_source(server)}) will be mounted")
+            lines.append(f"- {name} ({server.transport}, {_source(server)}) will be added")
         elif server != old[name]:
-            lines.append(
-                f"- {name} ({server.transport}, {_source(server)}) will be mounted with its new settings"
-            )
+            lines.append(f"- {name} ({server.transport}, {_source(server)}) will get its new settings")
     lines += [f"- {name} will be left out: {reason}" for name, reason in dropped.items()]
     lines += [
-        f"- {name} will be gone" for name in old if name not in new and name not in dropped and name in could
+        f"- {name} will be removed"
+        for name in old
+        if name not in new and name not in dropped and name in could
     ]
     return lines

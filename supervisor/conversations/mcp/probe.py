@@ -1,4 +1,4 @@
-"""Connecting to an MCP server as an agent would, to see whether it works; and logging in to it."""
+"""Connects to an MCP server as an agent would, to test it; and logs in to it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from supervisor.mcp.entry import uses_oauth
 from supervisor.settings import secrets_of
 
 EVERYTHING: Final = {"http": True, "sse": True}
-"""Capabilities of an agent that takes every transport."""
+"""The capabilities of an agent that supports every transport."""
 
 LOGIN_SECONDS: Final = 600.0
-"""For a person to find the password, and the second factor."""
+"""Seconds for a login: a person has to find the password and the second factor."""
 
 
 class CannotTry(Exception):
-    """Nothing was asked of the server; one line with what to check, no values. `kind` is the wire's."""
+    """The server was not contacted. The message is one line that says what to check, without values. `kind`
+    is the wire's."""
 
     def __init__(self, reason: str, kind: str = "unknown") -> None:
         super().__init__(reason)
@@ -35,8 +36,10 @@ class CannotTry(Exception):
 
 @attrs.frozen
 class McpProbe:
-    """Speaks to MCP servers on behalf of a person. `environment` is that of the caller; commands are looked
-    for with its PATH and started in `cwd`."""
+    """Connects to MCP servers on behalf of a person.
+
+    `environment`: that of the caller; commands are looked for on its PATH and started in `cwd`.
+    """
 
     environment: Mapping[str, str] = attrs.field(repr=False)
     cwd: Path
@@ -51,10 +54,12 @@ class McpProbe:
         seconds: float,
         tool_call: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Connect and list the tools: the wire's answer, with objects as `tools`. `entry` is valid, in the
-        settings' shape; `secrets` are what its values may name.
+        """Connect to a server and list its tools. Returns the answer of the wire, with objects as `tools`.
 
-        Bounded by `seconds` and what a start takes. Cancelling it ends what it started.
+        `entry`: a valid entry in the form of the settings. `secrets`: the values that it may refer to.
+        `seconds`: the limit, besides the time of a start.
+
+        Cancellation ends what it started.
         """
         try:
             server, mask = await self._ready(name, entry, secrets)
@@ -73,7 +78,7 @@ class McpProbe:
     async def _ready(
         self, name: str, entry: Mapping[str, Any], secrets: Mapping[str, str]
     ) -> tuple[dict[str, Any], Masker]:
-        """The entry as an agent would get it, and what hides the values in it. Raises CannotTry."""
+        """The entry as an agent would get it, and a masker for its values. Raises CannotTry."""
         given = self.resolved(name, entry, secrets)
         if uses_oauth(given):
             try:
@@ -104,7 +109,7 @@ class McpProbe:
         return server, _mask(given, secrets)
 
     def resolved(self, name: str, entry: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[str, Any]:
-        """The entry with the secrets in it. Raises CannotTry."""
+        """Return the entry with the secrets in it. Raises CannotTry."""
         given, missing = resolve(Server(name, FROM_CONVERSATION, entry), secrets)
         if missing:
             raise CannotTry(f"Secrets: {without_secrets(missing)}.")
@@ -114,13 +119,15 @@ class McpProbe:
     async def login(
         self, name: str, entry: Mapping[str, Any], secrets: Mapping[str, str]
     ) -> AsyncIterator[Login]:
-        """Log in to a remote server, in the block, which has to see it through (`Login.event`).
+        """Log in to a remote server while the block runs; the block drives the login by `Login.event`.
 
-        Raises CannotTry, HelperFailed, and what the store of logins raises. Cancelling it ends the login.
+        Raises CannotTry, HelperFailed, and what the store of logins raises.
+
+        Cancellation ends the login.
         """
         given = self.resolved(name, entry, secrets)
         if given.get("url") is None:
-            raise CannotTry("A command has no login: give it its credentials with --env")
+            raise CannotTry("A command has no login. Give it credentials with --env.")
         try:
             before = await self.logins.state(given["url"])
         except CredentialsFailure as error:
@@ -132,7 +139,7 @@ class McpProbe:
 
 @attrs.define
 class Login:
-    """A login under way."""
+    """A login in progress."""
 
     _helper: Helper
     _logins: McpLogins
@@ -140,9 +147,13 @@ class Login:
     _mask: Masker
 
     async def event(self) -> dict[str, Any]:
-        """What happens next: `authorize` with the `url` for a person, `refused` for an answer that is none,
-        and at last `done`, the outcome - by then the login is kept. Raises HelperFailed and what the store
-        of logins raises."""
+        """Wait for the next event.
+
+        `authorize` has the `url` for a person. `refused` follows an invalid answer. `done` is the outcome;
+        the login is stored by then.
+
+        Raises HelperFailed, and what the store of logins raises.
+        """
         event = await self._helper.event()
         if event.get("event") != "done":
             return event
@@ -153,12 +164,13 @@ class Login:
         return _masked(event, self._mask)
 
     async def answer(self, **given: str) -> None:
-        """The answer of the browser: `callback_url`, or `code`. Raises HelperFailed."""
+        """Pass on the browser's answer: `callback_url`, or `code`. Raises HelperFailed."""
         await self._helper.send(given)
 
 
 def _masked(answer: Mapping[str, Any], mask: Masker) -> dict[str, Any]:
-    """What a server said may hold what it was told. The login's state is not for showing as it is anyway."""
+    """Masks secrets in a server's answer, which may repeat what it was sent. The login's state is never
+    shown."""
     return {key: value if key == "oauth_state" else mask.value(value) for key, value in answer.items()}
 
 

@@ -1,1 +1,1 @@
-"""From what an agent says to events of the journal: translation, truncation, figures."""
+"""From the agent's updates to events of the journal: translation, truncation, usage."""

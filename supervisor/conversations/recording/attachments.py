@@ -1,7 +1,7 @@
-"""Originals of what is too large for an event: set aside as blobs, in pieces, and not without end. Pure.
+"""Attachments: originals that are too large for an event, stored as blobs within a limit. Pure.
 
-What an agent can fill the disk with has a bound for each turn and one for each conversation. What is beyond
-them is dropped and counted, and the event says so.
+The limit holds for each turn and for each conversation, so that an agent cannot fill the disk. Bytes beyond
+it are dropped and counted, and the event says so.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ from typing import Final
 import attrs
 
 BLOB_BYTES: Final = 4 * 1024 * 1024
-"""Most of an original that goes into one blob, bytes. It is held in memory until it is full, it is one row of
-the journal, and one answer to the client that fetches it."""
+"""The most bytes of an original in one blob.
+
+A blob is held in memory until it is full, is one row of the journal, and one answer to the client that
+fetches it.
+"""
 
 TURN_BYTES: Final = 64 * 1024 * 1024
-"""Most that is set aside in one turn, bytes: some twenty outputs of megabytes each, far more than an agent's
-model can have read."""
+"""The most bytes of attachments in one turn.
+
+That is some twenty outputs of megabytes each, far more than an agent's model can have read.
+"""
 
 CONVERSATION_BYTES: Final = 1024 * 1024 * 1024
-"""Most that is set aside in one conversation, bytes."""
+"""The most bytes of attachments in one conversation."""
 
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
@@ -28,7 +33,7 @@ JSON: Final = "application/json"
 
 @attrs.frozen(kw_only=True)
 class Allowance:
-    """How much of originals may be set aside: in a turn, and in a conversation, bytes."""
+    """The limits of attachments in a turn and in a conversation, in bytes."""
 
     turn_bytes: int = TURN_BYTES
     conversation_bytes: int = CONVERSATION_BYTES
@@ -36,9 +41,9 @@ class Allowance:
 
 @attrs.frozen
 class Attachment:
-    """An original, or a piece of one, that was set aside: fetch it by `blob_id` from its conversation.
+    """An original, or a piece of one, stored as a blob: fetch it by `blob_id` from its conversation.
 
-    `masked` tells that no secret is in it: it need not be searched again.
+    `masked`: it contains no secret, and need not be searched again.
     """
 
     blob_id: str
@@ -49,32 +54,32 @@ class Attachment:
 
 @attrs.define
 class Originals:
-    """What one conversation has set aside so far, and what it still may."""
+    """The attachments of one conversation so far, and the rest of its limit."""
 
     allowance: Allowance = attrs.field(factory=Allowance)
     kept: int = 0
     """Bytes of the conversation, those of earlier turns too."""
     _kept_before: int = 0
     dropped: int = 0
-    """Bytes that found no room, since the server has this conversation in memory."""
+    """Bytes dropped over the limit since the server loaded this conversation."""
 
     def __attrs_post_init__(self) -> None:
         self._kept_before = self.kept
 
     def new_turn(self) -> None:
-        """The allowance of a turn begins anew."""
+        """Begin the allowance of a turn anew."""
         self._kept_before = self.kept
 
     def apart(self) -> Originals:
-        """The same allowance for a worker thread; what it took there is counted here with `charge`."""
+        """The same limits for a worker thread; `charge` counts what it used there."""
         return attrs.evolve(self)
 
     def charge(self, size: int) -> None:
-        """So many bytes have been set aside."""
+        """Count bytes that were stored elsewhere."""
         self.kept += size
 
     def take(self, size: int) -> bool:
-        """Whether so many bytes may be set aside; they count from now on."""
+        """Take bytes from the allowance. Returns whether they fit."""
         allowed = self.allowance
         if (
             self.kept - self._kept_before + size > allowed.turn_bytes
@@ -88,7 +93,7 @@ class Originals:
 
 @attrs.define
 class Original:
-    """One original that is set aside, in as many blobs as it needs: `blob_id`, then `blob_id-2` and so on."""
+    """One original, in as many blobs as it needs: `blob_id`, then `blob_id-2` and so on."""
 
     blob_id: str
     originals: Originals
@@ -99,7 +104,8 @@ class Original:
     dropped: int = 0
 
     def put(self, raw: bytes) -> list[Attachment]:
-        """Set the next bytes aside, as far as there is room. After the first that found none, nothing is."""
+        """Store the next bytes, as far as there is room. After the first that do not fit, nothing is
+        stored."""
         attachments: list[Attachment] = []
         for piece in pieces(raw):
             if self.dropped or not self.originals.take(len(piece)):
@@ -114,16 +120,16 @@ class Original:
         return attachments
 
     def where(self) -> str:
-        """In words, where the original is."""
+        """The place of the original, in words."""
         if not self.blobs:
-            return "the rest is lost: no more may be set aside in this turn, or conversation"
+            return "the rest is lost: the turn or the conversation is at its limit of attachments"
         last = "" if self.blobs == 1 else f" to {self.blob_id}-{self.blobs}"
         blobs = f"{'blob' if self.blobs == 1 else 'blobs'} {self.blob_id}{last}"
         if not self.dropped:
-            return f"the whole is {blobs}"
+            return f"all of it is in {blobs}"
         return (
-            f"the first {self.kept} bytes are {blobs}, the next {self.dropped} are lost: "
-            "no more may be set aside in this turn, or conversation"
+            f"the first {self.kept} bytes are in {blobs}, the next {self.dropped} are lost: "
+            "the turn or the conversation is at its limit of attachments"
         )
 
 

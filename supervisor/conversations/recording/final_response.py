@@ -10,15 +10,15 @@ import orjson
 from supervisor.journal import Log
 
 SOME: Final = 20
-"""Events per look into the journal; the first one nearly always is it."""
+"""Events per read of the journal; the first one nearly always is the answer."""
 
 Reading = Callable[[Mapping[str, Any]], str | None]
 
 
 async def final_response(log: Log) -> str:
-    """The text of the newest final answer, empty when there is none.
+    """Return the text of the newest final answer; empty if there is none.
 
-    A final answer is a FinishAction, or a message of the agent's: whichever is newer.
+    A final answer is a FinishAction, or a message of the agent, whichever is newer.
     """
     finish = await _newest(log, "ActionEvent", "FinishAction", _finish_text)
     message = await _newest(log, "MessageEvent", None, _message_text)

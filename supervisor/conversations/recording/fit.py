@@ -1,7 +1,7 @@
-"""The last look at an event before it is stored: none is larger than a client can receive. Pure.
+"""The last check of an event before it is stored: none is larger than a client can receive. Pure.
 
-What makes events large is cut where they are made (`clip`, `gather`), by the bytes of the text. Written as
-JSON some text takes six times as much; and a fault of ours must not make a conversation unreadable either.
+Large values are cut where events are made (`clip`, `gather`), by the bytes of the text. Written as JSON some
+text takes six times as much, and a bug of Ostler must not make a conversation unreadable either.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from typing import Any, Final
 import orjson
 
 EVENT_BYTES: Final = 3 * 1024 * 1024
-"""Largest event, bytes of JSON. Clients of the wire take frames of 4 MiB; an event that is larger would cut
-them off each time that they catch up."""
+"""Bytes of JSON of the largest event.
+
+Clients of the wire accept frames of 4 MiB; a larger event would disconnect them each time that they catch up.
+"""
 
 _STEPS: Final = (64 * 1024, 8 * 1024, 2 * 1024)
-"""Longest string in an event that is too large, characters: tried one after the other. None is shorter than
-an id or a name can be, so that what refers to the event still finds it."""
+"""Longest string in an event that is too large, in characters: tried one after the other.
+
+None is shorter than an id or a name can be, so that references still find the event.
+"""
 
 _FREE: Final[Mapping[str, Any]] = {
     "raw_input": None,
@@ -28,12 +32,14 @@ _FREE: Final[Mapping[str, Any]] = {
     "tools": [],
     "thinking_blocks": [],
 }
-"""Properties that are payloads, and what may stand there without one, where strings are not what is large."""
+"""Properties that are payloads, and what replaces them if their strings are not what is large."""
 
 
 def fitting(body: bytes) -> bytes:
-    """An event with its long strings cut, and if that is not enough without its payloads. Says so in their
-    place. Kind, ids and references stay."""
+    """Cut an event's long strings and, if that is not enough, replace its payloads by a note.
+
+    Kind, ids and references stay.
+    """
     event = orjson.loads(body)
     size = len(body)
     for most in _STEPS:

@@ -1,7 +1,7 @@
-"""A text that comes in pieces, gathered within bounds: what is beyond them is set aside in blobs. Pure.
+"""A streamed text, gathered within bounds; what exceeds them goes to blobs. Pure.
 
-However long the text gets, its head and its tail are in memory and no more than one blob of the rest; each
-byte is moved a fixed number of times, whatever the sizes of the pieces.
+However long the text gets, only its head, its tail and at most one blob of the rest are in memory. Each byte
+is moved a fixed number of times, whatever the sizes of the pieces.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from supervisor.conversations.recording.truncation import Clipped, clip_text, jo
 
 
 class Gathered:
-    """One text. `limit` is how much of it goes into an event, bytes; what is set aside goes under `blob_id`.
+    """One text. `limit`: its bytes in an event. The rest is stored under `blob_id`.
 
-    The pieces hold no secrets any more.
+    The pieces contain no secrets any more.
     """
 
     def __init__(self, blob_id: str, limit: int, originals: Originals) -> None:
@@ -27,7 +27,7 @@ class Gathered:
         self._buffer = bytearray()
 
     def __bool__(self) -> bool:
-        """Whether anything was said."""
+        """Whether there is any text."""
         return bool(self._buffer or self._flushed)
 
     @property
@@ -36,7 +36,7 @@ class Gathered:
         return len(self._head) + len(self._tail) + len(self._buffer)
 
     def add(self, piece: str) -> list[Attachment]:
-        """Take the next piece. Returns what is to be written now."""
+        """Add the next piece. Returns what is to be written now."""
         self._buffer += piece.encode("utf-8", "surrogatepass")
         attachments: list[Attachment] = []
         while len(self._buffer) > BLOB_BYTES:
@@ -44,7 +44,7 @@ class Gathered:
         return attachments
 
     def fold(self, limit: int) -> list[Attachment]:
-        """Hold no more than about `limit` bytes from now on, and show no more in the event."""
+        """Keep no more than about `limit` bytes from now on, also in the event."""
         self._limit = min(self._limit, limit)
         attachments = self._flush(len(self._buffer)) if len(self._buffer) > self._limit else []
         half = self._limit // 2
@@ -53,7 +53,7 @@ class Gathered:
         return attachments
 
     def close(self) -> Clipped:
-        """The text within its limit, once nothing follows, and what is still to be written."""
+        """End the text: returns it within its limit, and what is still to be written."""
         if not self._flushed:
             text = self._buffer.decode("utf-8", "surrogatepass")
             self._buffer = bytearray()

@@ -1,4 +1,4 @@
-"""Reading journalled events back: what was said, and what was left open. Pure; events are stored dicts."""
+"""Reads stored events back: the messages, and the open tool calls. Pure; events are stored dicts."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from supervisor.conversations.recording.prompt import MCP_COMMAND
+from supervisor.conversations.recording.tool_calls import interrupted_acp, interrupted_action
 from supervisor.conversations.recording.translate import BY_OSTLER
-from supervisor.events import ACPToolCallEvent, AgentErrorEvent, Event, new_event_id
-
-INTERRUPTED: Final = (
-    "Interrupted: the server stopped before this tool call ended; what it has done is not known."
-)
+from supervisor.events import Event, new_event_id
 
 REPEATED_BYTES: Final = 16 * 1024
-"""Up to what size the first event of a call is repeated in the one that closes it, bytes: of thousands of
-calls that a dead server leaves open the rest need not be in memory."""
+"""Bytes up to which the first event of a call is repeated in the closing one.
 
-_CARD_NAMES: Final = ("tool_call_id", "title", "tool_kind")
+A dead server may leave thousands of calls open, and the rest need not be in memory.
+"""
+
+_CALL_FIELDS: Final = ("title", "tool_kind")
+_CALL_PAYLOADS: Final = ("raw_input", "content")
 
 NOT_FOR_AGENTS: Final = frozenset({MCP_COMMAND})
-"""Messages that Ostler answers: no agent has heard of them."""
+"""Messages that Ostler answers: no agent has got them."""
 
 OUTPUT_CHARS: Final = 500
-"""How much of a tool's output a transcript shows: enough to know what it was."""
+"""Characters of a tool's output in a transcript: enough to know what it was."""
 
 
 class OpenCalls:
-    """The tool calls that a turn leaves open: its events are taken in one by one, oldest first. Only what the
-    closing events need is kept, and no large payload."""
+    """The tool calls that a turn leaves open.
+
+    Feed it the turn's events one by one, oldest first. It keeps only what the closing events need, and no
+    large payload.
+    """
 
     KINDS: Final = frozenset(
         {
@@ -43,56 +46,36 @@ class OpenCalls:
 
     def __init__(self) -> None:
         self._calls: dict[str, Mapping[str, Any]] = {}
-        self._actions: dict[str, Mapping[str, Any]] = {}
+        self._actions: dict[str, str] = {}
 
     def take(self, event: Mapping[str, Any], size: int) -> None:
         """The next event, and how many bytes of JSON it has."""
-        kind, call = event.get("kind"), str(event.get("tool_call_id"))
+        kind, call_id = event.get("kind"), str(event.get("tool_call_id"))
         if kind == "ACPToolCallEvent":
             if event.get("status") in {"completed", "failed"}:
-                self._calls.pop(call, None)
+                self._calls.pop(call_id, None)
             else:
-                names = _CARD_NAMES if size > REPEATED_BYTES else (*_CARD_NAMES, "raw_input", "content")
-                self._calls[call] = {name: event.get(name) for name in names}
+                payloads = () if size > REPEATED_BYTES else _CALL_PAYLOADS
+                fields = {name: event.get(name) for name in (*_CALL_FIELDS, *payloads)}
+                self._calls[call_id] = {**dict.fromkeys(_CALL_PAYLOADS), **fields}
         elif kind == "ActionEvent":
-            self._actions[call] = {name: event[name] for name in ("tool_name", "tool_call_id")}
+            self._actions[call_id] = event["tool_name"]
         elif kind in self.KINDS:
-            self._actions.pop(call, None)
+            self._actions.pop(call_id, None)
 
     def closing(self) -> list[Event]:
-        """The events that close them."""
-        return _closing(self._calls, self._actions)
-
-
-def _closing(calls: Mapping[str, Mapping[str, Any]], actions: Mapping[str, Mapping[str, Any]]) -> list[Event]:
-    closing: list[Event] = [
-        AgentErrorEvent(
-            id=new_event_id(),
-            tool_name=event["tool_name"],
-            tool_call_id=event["tool_call_id"],
-            error=INTERRUPTED,
-        )
-        for event in actions.values()
-    ]
-    closing += [
-        ACPToolCallEvent(
-            id=new_event_id(),
-            tool_call_id=event["tool_call_id"],
-            title=event["title"],
-            status="failed",
-            tool_kind=event.get("tool_kind"),
-            raw_input=event.get("raw_input"),
-            raw_output=INTERRUPTED,
-            content=event.get("content"),
-            is_error=True,
-        )
-        for event in calls.values()
-    ]
-    return closing
+        """The events that close them, of the same shape as at the end of a turn (`tool_calls.end_events`)."""
+        closing: list[Event] = []
+        for call_id in dict.fromkeys((*self._actions, *self._calls)):
+            if call_id in self._actions:
+                closing.append(interrupted_action(new_event_id(), self._actions[call_id], call_id))
+            if call_id in self._calls:
+                closing.append(interrupted_acp(new_event_id(), call_id, **self._calls[call_id]))
+        return closing
 
 
 def speech(event: Mapping[str, Any]) -> tuple[str, str] | None:
-    """An event as a line of a transcript: who, and what. None for what is no part of the talk."""
+    """An event as a line of a transcript: speaker and text. None if it is no part of the talk."""
     kind = event.get("kind")
     if kind == "MessageEvent":
         words = _text(event["llm_message"].get("content"))

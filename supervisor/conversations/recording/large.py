@@ -1,7 +1,7 @@
-"""Making little of what is large before a conversation sees it, in the connection's worker thread. Pure.
+"""Cuts large messages in the connection's worker thread, before a conversation sees them. Pure.
 
-A text of megabytes becomes pieces, as if the agent had streamed it. Of everything else each member is cut as
-an event would cut it, with its whole set aside, so that what the Trio thread is left with is small.
+A text of megabytes becomes pieces, as if the agent had streamed it. Every other member is cut as an event
+would cut it, with the original set aside, so that little is left for the Trio thread.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from supervisor.credentials.masking import Masker
 from supervisor.events import new_event_id
 
 MEMBER_BYTES: Final = PAYLOAD_BYTES - 16 * 1024
-"""What is left of one member of a large update, bytes: so much less than an event's payload may have that
-what the event adds does not make it cut a second time."""
+"""Bytes that are left of one member of a large update.
+
+That is so much less than an event's payload may have that the event does not cut it a second time.
+"""
 
 PIECE_CHARS: Final = 64 * 1024
 """Length of the pieces of a long text: each is masked, encoded and sent in some milliseconds."""
@@ -33,16 +35,16 @@ IDS: Final = frozenset({"sessionUpdate", "toolCallId", "messageId"})
 
 @attrs.frozen
 class Relieved:
-    """Parameters of which something was set aside: the originals, masked, to be stored before their use."""
+    """Parameters with attachments: the originals, masked, to be stored before the parameters are used."""
 
     params: Any
     attachments: tuple[Attachment, ...]
 
 
 def relieve(method: str, params: Any, mask: Masker, originals: Originals) -> list[Any]:
-    """What the parameters of a large message become: one or several like them, some perhaps `Relieved`.
+    """Cut the parameters of a large message into one or several like them, some perhaps `Relieved`.
 
-    `originals` says how much may be set aside, and counts it.
+    `originals` has the limits of attachments, and counts them.
     """
     if not isinstance(params, dict):
         return [params]
@@ -97,7 +99,7 @@ def _relieved(params: Mapping[str, Any], name: str, originals: Originals) -> Any
 
 
 def _cut_output(meta: Any, cut: Callable[[Any], Any]) -> Any:
-    """Two agents stream the output of their shell in here: the members one level further down are cut."""
+    """Cut the members one level further down: two agents stream the output of their shell there."""
     if not isinstance(meta, dict):
         return cut(meta)
     return {

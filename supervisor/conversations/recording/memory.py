@@ -1,4 +1,4 @@
-"""Giving memory back to the system once a flood is over."""
+"""Returns memory to the system after a flood."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import trio
 from supervisor.journal import JournalError, Log
 
 FLOOD_BYTES: Final = 8 * 1024 * 1024
-"""From how much on, in one turn, it is worth it: less is used again before long."""
+"""Bytes in one turn from which it is worthwhile: less is used again soon."""
 
 
 async def give_back(log: Log) -> None:
-    """Return what is free to the system once `log` is on disk: the allocator keeps it in pieces between what
-    is still in use.
+    """Return free memory to the system once `log` is on disk: the allocator keeps fragments.
 
-    Takes some milliseconds, in a thread. Cancelling it waits for that thread. Does nothing where the C
-    library has no such call. Raises nothing.
+    Takes some milliseconds in a thread. Does nothing if the C library has no such call. Raises nothing.
+
+    Cancellation waits for the thread.
     """
     trim = _trim()
     if trim is not None:

@@ -19,7 +19,7 @@ CONTINUE: Final = (
     "The previous turn was interrupted before it was finished. Continue where you left off; "
     "check first what has been done already."
 )
-"""What an explicit run says to an agent whose last turn did not end well, when nothing else is queued."""
+"""The prompt of an explicit run after a turn that did not end well, if nothing else is queued."""
 
 MCP_COMMAND: Final = "/mcp"
 """The message that Ostler answers by itself: which MCP servers the conversation has."""
@@ -31,13 +31,13 @@ TRANSCRIPT_HEAD: Final = (
 TRANSCRIPT_TAIL: Final = "<<END OF TRANSCRIPT>>\nThe user's next message follows.\n"
 
 TRANSCRIPT_BYTES: Final = 64 * 1024
-"""Most of a transcript that is given to a new session: about 16,000 tokens, the newest part of it."""
+"""The most bytes of a transcript for a new session: about 16,000 tokens, the newest part."""
 
 _DATA_URI: Final = re.compile(r"data:(?P<mime>[\w.+-]+/[\w.+-]+)(;[\w=.+-]+)*;base64,(?P<data>.*)", re.DOTALL)
 
 
 def blocks(message: Message, *, images: bool) -> list[dict[str, Any]]:
-    """The prompt blocks of a message. Never empty: an agent must be told something."""
+    """The prompt blocks of a message. Never empty, since an agent requires some content."""
     out: list[dict[str, Any]] = []
     for part in message.content:
         if isinstance(part, TextContent):
@@ -58,21 +58,21 @@ def _image(url: str, *, images: bool) -> dict[str, Any]:
     match = _DATA_URI.fullmatch(url)
     if match is None:
         if url.startswith("data:"):
-            return text_block("[a picture that could not be read]")
+            return text_block("[an image that could not be read]")
         return resource_link_block(url, url.rsplit("/", 1)[-1] or "picture")
     try:
         base64.b64decode(match["data"], validate=True)
     except (binascii.Error, ValueError):
-        return text_block("[a picture that could not be read]")
+        return text_block("[an image that could not be read]")
     if not images:
-        return text_block(f"[a picture ({match['mime']}) that this agent cannot take]")
+        return text_block(f"[an image ({match['mime']}) that this agent does not support]")
     return image_block(match["data"], match["mime"])
 
 
 def transcript(lines: Iterable[tuple[str, str]], limit: int = TRANSCRIPT_BYTES) -> str:
-    """What was said, as text for an agent that has forgotten it: pairs of speaker and words, oldest first.
+    """Render a transcript for an agent without memory, from pairs of speaker and text, oldest first.
 
-    The newest part is kept when it is more than `limit` bytes.
+    If it exceeds `limit` bytes, the newest part is kept.
     """
     kept: list[str] = []
     left = limit

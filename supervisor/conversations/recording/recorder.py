@@ -1,4 +1,4 @@
-"""From translated events to the journal: times, tree links, bytes. Synchronous, in arrival order.
+"""Writes translated events to the journal: times, tree links, bytes. Synchronous, in arrival order.
 
 The recorder is the only writer of its conversation's log, so that the order of what is appended and of
 what is streamed is the order in which it was said.
@@ -43,7 +43,7 @@ _TICK: Final = datetime.timedelta(microseconds=1)
 
 
 def later(previous: str, now: str) -> str:
-    """`now`, or one microsecond after `previous` where the clock did not move on (or went back).
+    """Return `now`, or one microsecond after `previous` if the clock did not advance.
 
     Clients page and catch up by timestamp, so the order of the log must be the order of its times.
     """
@@ -61,9 +61,11 @@ class Recorder:
     record: ConversationRecord
     last_timestamp: str = ""
     unsaved: bool = False
-    """Whether the record has figures that no write has taken along yet."""
+    """Whether the record has usage figures that are not written yet."""
     mask: Masker = NOTHING
     """Keeps the agent's secrets out of every event but what a person says."""
+    _open_item: str | None = None
+    """The id of what is being streamed, until its event is written."""
 
     @property
     def extended(self) -> bool:
@@ -78,16 +80,24 @@ class Recorder:
         return self.log.append(rows, self._update(), blobs)
 
     def relay(self, events: Iterable[Event | Recorded]) -> None:
-        """Append what an agent said. Nothing of the record changes with it but the leaf, which a loaded log
-        tells: the record is not written again for every event."""
+        """Append what an agent sent.
+
+        Only the leaf of the record changes, which a loaded log knows: the record is not written again for
+        every event.
+        """
         rows, blobs = self._rows(events)
         try:
             self.log.append(rows, None, blobs)
         except TooLarge as error:
             # Nothing of it is stored. What was said is lost, the conversation is not.
-            log.warning("an event is too large to be stored", conversation=self.record.id, error=str(error))
+            log.warning("event is too large to store", conversation_id=self.record.id, error=str(error))
             value = {"kind": "too_large", "detail": str(error)}
             self.log.append([self._row(self.state("acp_dropped", value))])
+            if self._open_item in {row.id for row in rows}:
+                self.abort_item("too_large")
+        else:
+            if self._open_item is not None and self._open_item in {row.id for row in rows}:
+                self._open_item = None
 
     def _rows(self, events: Iterable[Event | Recorded]) -> tuple[list[Row], list[Blob]]:
         rows: list[Row] = []
@@ -137,7 +147,7 @@ class Recorder:
         )
 
     def _hide(self, body: bytes) -> bytes:
-        """An event without secrets; the session's id, which opens it to whoever has it, is cut short."""
+        """Mask an event's secrets; the session's id, a bearer token, is cut short."""
         body = self.mask.document(body)
         session_id = self.record.session_id
         if session_id is None or session_id.encode() not in body:
@@ -149,7 +159,7 @@ class Recorder:
         return ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value)
 
     def emit(self, outs: Sequence[Out]) -> None:
-        """Write, stream or take note of what the translator gave out, in its order."""
+        """Write, stream or record what the translator produced, in order."""
         recorded: list[Event | Recorded] = []
         for out in outs:
             if isinstance(out, Recorded):
@@ -179,8 +189,9 @@ class Recorder:
     # -- streamed, not journalled ---------------------------------------------------------------------
 
     def stream(self, item: Delta | Opened) -> None:
-        """Show a piece of a segment to whoever listens now."""
+        """Publish a piece of a segment to the present subscribers."""
         if isinstance(item, Opened):
+            self._open_item = item.item_id
             frame = {
                 "type": "item_started",
                 "item_id": item.item_id,
@@ -207,6 +218,17 @@ class Recorder:
         }
         self.log.publish(Frame(legacy=dump_event(delta, Vocabulary.EXTENDED), session=orjson.dumps(frame)))
 
+    def abort_item(self, reason: str) -> None:
+        """Tell whoever listens that what is being streamed, if anything is, never becomes an event.
+
+        `reason` is `too_large` (the journal does not take its event) or `failed` (a fault of ours). Otherwise
+        every item becomes an event, however its turn ends.
+        """
+        if self._open_item is not None:
+            frame = {"type": "item_aborted", "item_id": self._open_item, "attempt": 0, "reason": reason}
+            self._open_item = None
+            self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
+
     def publish(self, event: bytes) -> None:
-        """Show an event that is not journalled, such as a snapshot of the state."""
+        """Publish an event that is not journalled, such as a snapshot of the state."""
         self.log.publish(Frame(legacy=event, session=b'{"type":"transient","event":' + event + b"}"))

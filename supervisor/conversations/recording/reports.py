@@ -1,4 +1,4 @@
-"""How a conversation's state is told: the events of its runs' beginnings, pauses and ends."""
+"""The events that report a conversation's state: at the beginning, pause and end of a run."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from supervisor.journal import JournalError
 log = structlog.get_logger(__name__)
 
 SYSTEM_PROMPT: Final = "The external agent manages its own system prompt, model and tools."
-"""Stands where the built-in agent of the wire's servers has its prompt."""
+"""The text in place of a system prompt, which the built-in agent of other servers has."""
 
 
 class Reports:
-    """Changes the execution status of a conversation, and writes down that it did.
+    """Changes the execution status of a conversation, and records it.
 
-    All of it is synchronous, but for what is sent again after a run: a task in `nursery`, after `echo`
-    seconds each. Whatever writes raises JournalError when the journal cannot be written to.
+    Everything is synchronous, except that the state is sent again after a run: by a task in `nursery`, after
+    `echo` seconds each. Methods that write raise JournalError.
     """
 
     def __init__(
@@ -46,28 +46,28 @@ class Reports:
     ) -> None:
         self._recorder = recorder
         self._record = recorder.record
-        self._logger = log.bind(conversation=recorder.record.id)
+        self._logger = log.bind(conversation_id=recorder.record.id)
         self._queue = queue
         self._nursery = nursery
         self._echo = echo
 
     def publish(self) -> None:
-        """Send the snapshot of the state to whoever listens, after all that was recorded before."""
+        """Publish the snapshot of the state, after all that was recorded before."""
         self._recorder.publish(full_state(self._record))
 
     def status(self, status: ExecutionStatus) -> None:
-        """The status is another one now."""
+        """Record a new status."""
         if self._record.execution_status != status:
             self._record.execution_status = status
             self._recorder.write([self._recorder.state("execution_status", status)])
 
     def waiting(self) -> None:
-        """A person is waited for. Whoever looks on learns it at once."""
+        """Record that a permission request waits for a person, and publish it at once."""
         self.status(ExecutionStatus.WAITING_FOR_CONFIRMATION)
         self.publish()
 
     def interrupted(self) -> None:
-        """A run was interrupted, and may not have settled yet."""
+        """Record that a run was interrupted; its turn may still be running."""
         if self._record.execution_status is ExecutionStatus.PAUSED:
             return
         # The core vocabulary has no word for an interrupt but that of a pause.
@@ -80,7 +80,7 @@ class Reports:
     # -- ends of a run ----------------------------------------------------------------------------------
 
     def run_failed(self, failure: AgentFailure) -> None:
-        """Nothing more is taken up; the status is `error`."""
+        """Record that the run failed: the status is `error`, and the queue waits."""
         self._queue.wanted = False
         self._record.agent_state.pop("needs_credentials", None)
         if failure.choices is not None:
@@ -89,12 +89,13 @@ class Reports:
         self.run_closed(ExecutionStatus.ERROR, [error_event(failure)])
 
     def run_paused(self) -> None:
-        """The run was interrupted, and that is through."""
+        """Record that an interrupted run has ended."""
         self.interrupted()
         self.run_closed(ExecutionStatus.PAUSED)
 
     def run_closed(self, status: ExecutionStatus, events: Sequence[Event] = ()) -> None:
-        """The events of a run's end, the new status, the figures; then the snapshot that unblocks clients."""
+        """Record the end of a run: its events, the status, the usage; then the snapshot that unblocks
+        clients."""
         record = self._record
         closing: list[Event] = list(events)
         if record.execution_status != status:
@@ -107,7 +108,7 @@ class Reports:
         self._nursery.start_soon(self._send_again, self._queue.turns)
 
     async def _send_again(self, turns: int) -> None:
-        """Send the state after a run again, a little later, unless that run is long over."""
+        """Send the state after a run again a little later, unless that run is long over."""
         begin = trio.current_time()
         for after in self._echo:
             await trio.sleep_until(begin + after)
@@ -118,13 +119,13 @@ class Reports:
             except JournalError:
                 return  # the conversation is deleted, or the server is at its end
             except Exception:
-                self._logger.exception("the state could not be sent again")
+                self._logger.exception("cannot send the state again")
                 return
 
     # -- the agent ---------------------------------------------------------------------------------------
 
     def session(self, memory: Memory, reason: str | None) -> None:
-        """A session is open. `reason` says why the agent's memory was lost, where it was."""
+        """Record an open session. `reason` says why the agent's memory was lost, if it was."""
         self._recorder.write([self._recorder.state("agent_state", dict(self._record.agent_state))])
         if memory in (Memory.NEW, Memory.LOST):
             # Clients expect a system prompt first; an external agent keeps its own to itself.
@@ -135,13 +136,14 @@ class Reports:
         if memory is Memory.LOST:
             text = (
                 f"The agent's memory of this conversation could not be restored ({reason}). "
-                "A new session goes on from a transcript of what was said."
+                "A new session continues from a transcript."
             )
             message = Message(role="assistant", content=(TextContent(text=text),))
             self._recorder.write([MessageEvent(id=new_event_id(), source="environment", llm_message=message)])
 
     def exited(self, status: ExitStatus, words: list[str]) -> None:
-        """The agent's process ended by itself; `words` are its last lines of standard error, masked."""
+        """Record that the agent's process exited by itself; `words` are its last lines of standard error,
+        masked."""
         value = {
             "code": status.code,
             "signal": status.signal,
@@ -152,6 +154,6 @@ class Reports:
         self._recorder.write([self._recorder.state("agent_exit", value)])
 
     def phase(self, phase: AgentPhase) -> None:
-        """Where the agent is."""
+        """Record the agent's phase."""
         self._record.agent_state["phase"] = phase
         self._recorder.write([self._recorder.state("agent_phase", phase)])

@@ -1,4 +1,4 @@
-"""A conversation as clients read it: the resource of the REST interface and the state snapshot. Pure."""
+"""A conversation as clients read it: the REST resource and the state snapshot. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tool call of an agent, gathered from its updates, and the events it becomes. Pure.
+"""A tool call, gathered from its updates, and the events that it becomes. Pure.
 
 Every call gives exactly two events: one when it starts, one when it ends. They have the same ids and
 places in both vocabularies; only their form differs:
@@ -13,7 +13,7 @@ can refer to it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -21,6 +21,7 @@ import attrs
 from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.recording.attachments import JSON, Attachment, Original, Originals
 from supervisor.conversations.recording.gather import Gathered
+from supervisor.conversations.recording.risk import leads_out, risk_of
 from supervisor.conversations.recording.truncation import (
     PAYLOAD_BYTES,
     Clipped,
@@ -39,24 +40,31 @@ from supervisor.events import (
     MCPToolObservation,
     MessageToolCall,
     ObservationEvent,
+    SecurityRisk,
     TextContent,
     UserRejectObservation,
     new_event_id,
 )
 
 TITLE_CHARS: Final = 2_000
-"""Longest title of a call; agents put whole commands there."""
+"""Longest title of a call, in characters; agents put whole commands there."""
 
 
 OUTPUT_BYTES: Final = PAYLOAD_BYTES
 """Most of a shell's output in an event, bytes."""
 
 BLOCKS_MAX: Final = 1_000
-"""Blocks of content that an event has: a person reads no more of one call."""
+"""Blocks of content in an event: a person reads no more of one call."""
+
+INTERRUPTED: Final = "Interrupted: this tool call did not end. What it has done so far is unknown."
+"""What is said of a call that nobody closed: neither the agent before its turn ended, nor anybody before the
+server died. The end of the turn has the reason."""
 
 FOLDED_BYTES: Final = 2 * 1024
-"""What is kept in memory of each payload of a call that has to make room, bytes. Two thousand such calls take
-some sixteen megabytes."""
+"""Bytes kept in memory of each payload of a call that has to make room.
+
+Two thousand such calls take some sixteen megabytes.
+"""
 
 
 class Form(enum.Enum):
@@ -67,7 +75,7 @@ class Form(enum.Enum):
 
 
 class Ending(enum.Enum):
-    """How a call ended. `INTERRUPTED`: its turn ended first, and nobody knows how far it came."""
+    """How a call ended. `INTERRUPTED`: its turn ended first, and its effects are unknown."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -76,7 +84,7 @@ class Ending(enum.Enum):
 
 
 PAYLOADS: Final = (("rawInput", "raw_input"), ("rawOutput", "raw_output"), ("content", "content"))
-"""What of an update may be large, and where a call has it."""
+"""The members of an update that may be large, and the attribute of the call for each."""
 
 
 @attrs.define(eq=False)
@@ -84,7 +92,10 @@ class ToolCallState:
     """One tool call: the latest of every field that its updates carried.
 
     `call_id` is unique within the conversation (agents reuse theirs across sessions), `agent_call_id` the
-    agent's own. `started_id` is the id of its first event once that has been recorded.
+    agent's own. `started_id` is the id of its first event once that has been recorded, `action_id` that of
+    its ActionEvent, if it has one, and `told_risk` the risk in there.
+
+    `workspace` is the directory of the conversation; `outside` tells that the call is about a file beyond it.
 
     `shown` is a shell's output as the agent repeats it whole, `output` what it adds to it piece by piece.
     Payloads are looked at again only when another call has its turn (`pack`): an agent that sends the whole
@@ -96,6 +107,8 @@ class ToolCallState:
     mint: Callable[[], str] = new_event_id
     mask: Masker = NOTHING
     originals: Originals = attrs.field(factory=Originals)
+    workspace: str = "/"
+    outside: bool = False
     title: str = ""
     name: str | None = None
     kind: str | None = None
@@ -108,6 +121,7 @@ class ToolCallState:
     form: Form | None = None
     started_id: str | None = None
     action_id: str | None = None
+    told_risk: SecurityRisk = SecurityRisk.UNKNOWN
     rejection: str | None = None
     closed: bool = False
     _stream: StreamMask | None = None
@@ -118,15 +132,15 @@ class ToolCallState:
 
     @property
     def uid(self) -> str:
-        """Names what is set aside of it while it is open, which is nothing but for large ones."""
+        """Identifies its attachments while it is open; large calls only."""
         if self._uid is None:
             self._uid = self.mint()
         return self._uid
 
     def merge(self, update: Mapping[str, Any], *, asking: bool = False) -> list[Attachment]:
-        """Take over what a `tool_call` or `tool_call_update` says; null and absent mean unchanged.
+        """Merge a `tool_call` or `tool_call_update`; null and absent members mean unchanged.
 
-        Of a request for permission (`asking`) the status is none. Returns what is to be set aside now.
+        The status of a permission request (`asking`) does not count. Returns the attachments to write now.
         """
         title = update.get("title")
         if isinstance(title, str) and title:
@@ -135,6 +149,7 @@ class ToolCallState:
             value = update.get(field)
             if isinstance(value, str) and value and not (asking and field == "status"):
                 setattr(self, field, cut(value, NAME_CHARS))
+        self.outside = self.outside or leads_out(update, self.workspace)
         for key, field in PAYLOADS:
             value = update.get(key)
             if value is not None and (field != "content" or isinstance(value, list)):
@@ -170,7 +185,7 @@ class ToolCallState:
         return attachments + self.output.add(self._stream.feed(data))
 
     def close_output(self) -> Clipped:
-        """The shell's output, whole or cut, once nothing follows."""
+        """The shell's output, whole or cut, at the end."""
         if self.output is None or self._stream is None:
             shown = unpacked(self.shown)
             if not isinstance(shown, str):
@@ -193,11 +208,11 @@ class ToolCallState:
 
     @property
     def weight(self) -> int:
-        """Bytes that its payloads take, but for those of the update that came last."""
+        """Bytes of its payloads, without those of the last update."""
         return sum(self._sizes.values()) + (0 if self.output is None else self.output.held)
 
     def pack(self) -> None:
-        """Measure what came last; what is large is kept as bytes."""
+        """Measure the last payloads; large ones are kept as bytes."""
         for field in self._unmeasured:
             body = dump(getattr(self, field))
             self._sizes[field] = len(body)
@@ -235,8 +250,13 @@ class ToolCallState:
         return self.name or self.kind or "tool"
 
     @property
+    def risk(self) -> SecurityRisk:
+        """How risky it is, as far as the agent has described it by now."""
+        return risk_of(self.kind, outside=self.outside)
+
+    @property
     def ended(self) -> bool:
-        """Whether the agent says that the call is over."""
+        """Whether the agent reports the call as ended."""
         return self.status in {"completed", "failed"}
 
     def arguments(self) -> dict[str, Any]:
@@ -248,7 +268,7 @@ class ToolCallState:
 
     @property
     def has_output(self) -> bool:
-        """Whether it has given anything back yet."""
+        """Whether it has any output yet."""
         return bool(self.content or self.output or self.shown)
 
 
@@ -290,6 +310,7 @@ def action_event(call: ToolCallState, event_id: str, response_id: str) -> Record
         call.form = Form.ACTION
         call.started_id = event_id
     call.action_id = event_id
+    call.told_risk = call.risk
     return Recorded(
         ActionEvent(
             id=event_id,
@@ -304,38 +325,111 @@ def action_event(call: ToolCallState, event_id: str, response_id: str) -> Record
                 origin="completion",
             ),
             llm_response_id=response_id,
+            security_risk=call.risk,
             summary=call.title[:200] or None,
         ),
         given.attachments,
     )
 
 
-def end_events(call: ToolCallState, ending: Ending, ids: Iterable[str]) -> list[Recorded]:
+def end_events(call: ToolCallState, ending: Ending, ids: Iterator[str]) -> list[Recorded]:
     """What closes a call, once: one event, or two for a call that was first shown as an ACP call and then
     asked a person about, since then both its first events want their answer."""
     call.closed = True
     call.content = unpacked(call.content)
-    names = iter(ids)
     closing: list[Recorded] = []
     output = call.close_output()
+    if ending is Ending.INTERRUPTED:
+        return _interrupted(call, ids, output)
     if call.action_id is not None:
-        closing.append(_end_of_action(call, call.action_id, ending, next(names), output))
+        closing.append(_end_of_action(call, call.action_id, ending, next(ids), output))
     if call.form is Form.ACP:
-        closing.append(_end_of_acp(call, ending, next(names), output))
+        closing.append(_end_of_acp(call, ending, next(ids), output))
     return closing
 
 
-def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clipped) -> Recorded:
+def _interrupted(call: ToolCallState, ids: Iterator[str], output: Clipped) -> list[Recorded]:
+    """What closes a call that did not end, with what it gave back until then."""
+    closing: list[Recorded] = []
+    if call.action_id is not None:
+        event_id = next(ids)
+        given = _given_back(call, event_id, output)
+        event = interrupted_action(event_id, call.tool_name, call.call_id, given.value)
+        closing.append(Recorded(event, given.attachments))
+    if call.form is Form.ACP:
+        event_id = next(ids)
+        raw_input, raw_output, content, attachments = _acp_payloads(call, event_id, output)
+        closing.append(
+            Recorded(
+                interrupted_acp(
+                    event_id,
+                    call.call_id,
+                    title=call.title or call.kind or "tool",
+                    tool_kind=call.kind,
+                    raw_input=raw_input,
+                    raw_output=raw_output,
+                    content=content,
+                ),
+                attachments,
+            )
+        )
+    return closing
+
+
+def interrupted_action(event_id: str, tool_name: str, call_id: str, output: str = "") -> AgentErrorEvent:
+    """The end of a call that did not end, where its first event is an ActionEvent."""
+    return AgentErrorEvent(
+        id=event_id, tool_name=tool_name, tool_call_id=call_id, error=f"{INTERRUPTED} {output}".strip()
+    )
+
+
+def interrupted_acp(
+    event_id: str,
+    call_id: str,
+    *,
+    title: str,
+    tool_kind: str | None,
+    raw_input: Any,
+    raw_output: Any = None,
+    content: Sequence[Any] | None,
+) -> ACPToolCallEvent:
+    """The end of a call that did not end, where its first event is an ACPToolCallEvent. `content` is what it
+    gave back until then, as clients read it."""
+    return ACPToolCallEvent(
+        id=event_id,
+        tool_call_id=call_id,
+        title=title,
+        status="failed",
+        tool_kind=tool_kind,
+        raw_input=raw_input,
+        raw_output=raw_output,
+        content=(*(content or ()), text_block(INTERRUPTED)),
+        is_error=True,
+    )
+
+
+def _acp_payloads(
+    call: ToolCallState, event_id: str, output: Clipped
+) -> tuple[Any, Any, Any, tuple[Attachment, ...]]:
+    """Input, output and content of an ACP call that is over, and what was cut out of them. `output` is its
+    shell's, which is content where the agent gave no other text."""
     given = clip_payload(call.raw_input, f"{event_id}-input", PAYLOAD_BYTES, call.originals)
     raw = clip_payload(call.raw_output, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
-    said = _words_for(call, ending)
     more: list[str] = []
     attachments: tuple[Attachment, ...] = ()
-    if said is not None:
-        more = [said]
-    elif output.value and not _has_text(call.blocks()[0]):
+    if output.value and not _has_text(call.blocks()[0]):
         more, attachments = [output.value], output.attachments
     content = _content(call, more, event_id)
+    attachments = (*given.attachments, *raw.attachments, *attachments, *content.attachments)
+    return given.value, raw.value, content.value, attachments
+
+
+def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clipped) -> Recorded:
+    if ending is Ending.REJECTED:
+        output = Clipped("")
+    raw_input, raw_output, content, attachments = _acp_payloads(call, event_id, output)
+    if ending is Ending.REJECTED:
+        content = (*(content or ()), text_block(_rejection(call)))
     failed = ending is not Ending.COMPLETED
     return Recorded(
         ACPToolCallEvent(
@@ -344,12 +438,12 @@ def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clip
             title=call.title or call.kind or "tool",
             status="failed" if failed else "completed",
             tool_kind=call.kind,
-            raw_input=given.value,
-            raw_output=raw.value,
-            content=content.value,
+            raw_input=raw_input,
+            raw_output=raw_output,
+            content=content,
             is_error=failed,
         ),
-        (*given.attachments, *raw.attachments, *attachments, *content.attachments),
+        attachments,
     )
 
 
@@ -379,11 +473,10 @@ def _end_of_action(
                 tool_name=call.tool_name,
                 tool_call_id=call.call_id,
                 action_id=action_id,
-                rejection_reason=call.rejection or "User rejected the action",
+                rejection_reason=_rejection(call),
             )
         )
-    said = output_text(call)
-    text = output if said is None else clip_payload(said, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
+    text = _given_back(call, event_id, output)
     if ending is Ending.COMPLETED:
         return Recorded(
             ObservationEvent(
@@ -398,39 +491,34 @@ def _end_of_action(
             ),
             text.attachments,
         )
-    why = _words_for(call, ending)
     return Recorded(
         AgentErrorEvent(
             id=event_id,
             tool_name=call.tool_name,
             tool_call_id=call.call_id,
-            error=f"{why} {text.value}".strip() if why else (text.value or "The tool call failed."),
+            error=text.value or "The tool call failed.",
         ),
         text.attachments,
     )
 
 
-def _words_for(call: ToolCallState, ending: Ending) -> str | None:
-    if ending is Ending.INTERRUPTED:
-        return "Interrupted: the turn ended before this tool call did; what it has done so far is not known."
-    if ending is Ending.REJECTED:
-        return call.rejection or "User rejected the action"
-    return None
+def _rejection(call: ToolCallState) -> str:
+    return call.rejection or "User rejected the action"
 
 
-def output_text(call: ToolCallState) -> str | None:
-    """What a call gave back, as text: its text contents, else its raw output; None where its shell's output
-    is what it gave back."""
+def _given_back(call: ToolCallState, event_id: str, output: Clipped) -> Clipped:
+    """What a call gave back, as text within its bounds: its text contents, else its shell's `output`, else
+    its raw output."""
     blocks, left_out = call.blocks()
     texts = [text for block in blocks or [] if (text := _text_of(block))]
     if texts:
-        return "\n".join([*texts, f"[{left_out} blocks cut]"] if left_out else texts)
-    raw = unpacked(call.raw_output)
-    if call.output or call.shown:
-        return None
-    if raw is None:
-        return ""
-    return raw if isinstance(raw, str) else dump(raw).decode()
+        said: Any = "\n".join([*texts, f"[{left_out} blocks cut]"] if left_out else texts)
+    elif output.value:
+        return output
+    else:
+        said = unpacked(call.raw_output)
+    text = said if isinstance(said, str) else "" if said is None else dump(said).decode()
+    return clip_payload(text, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
 
 
 def _text_of(block: Any) -> str:

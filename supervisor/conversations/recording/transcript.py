@@ -1,4 +1,4 @@
-"""What was said and done so far, for an agent that lost its memory."""
+"""A transcript of the conversation, for an agent that lost its memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PAGE_EVENTS: Final = 20
 
 
 async def transcript(log: Log, waiting: Container[str]) -> str:
-    """The newest part of the conversation, bounded, without the messages of the ids in `waiting`.
+    """Return the newest part of the conversation, bounded, without the messages of the ids in `waiting`.
 
-    Raises JournalError. Cancelling it changes nothing.
+    Raises JournalError. Cancellation changes nothing.
     """
     lines: list[tuple[str, str]] = []
     read = size = 0

@@ -1,13 +1,13 @@
-"""An agent's `session/update`s into events, in order and with boundaries. Pure: values in, values out.
+"""Translates an agent's `session/update`s into events, in order. Pure: values in, values out.
 
-Text and thoughts gather in a *segment*. Its id is minted when it opens and announced by the streamed
-deltas; when it closes it becomes the durable event of that id: a MessageEvent where something follows it
-(a tool call, a new message, the end of a turn that was no success), or the turn's FinishAction where the
-turn ends with it. Thoughts go to `reasoning_content`.
+Text and thoughts gather in a *segment*. Its id is minted when it opens, and the streamed deltas announce it.
+When it closes, it becomes the durable event of that id: a MessageEvent if something follows it (a tool call,
+a new message, a turn that did not succeed), or the turn's FinishAction if the turn ends with it. Thoughts go
+to `reasoning_content`.
 
-Tool calls are `calls` (see `cards.py`). The first event of a call is held back while its input still
-arrives and, in a conversation that asks a person, until it is known whether this call asks: the caller
-bounds that by a timer (`holding`, `release`).
+Tool calls are `calls` (see `tool_calls.py`). The first event of a call is held back while its input still
+arrives and, in a conversation that asks a person, until it is known whether this call asks. The caller bounds
+that by a timer (`holding`, `release`).
 """
 
 from __future__ import annotations
@@ -50,35 +50,47 @@ from supervisor.events import (
     MessageEvent,
     MessageToolCall,
     ObservationEvent,
+    SecurityRisk,
     TextContent,
     new_event_id,
 )
 
 OPEN_CARDS_MAX: Final = 2_000
-"""Tool calls open at once, per turn. An agent that opens more without closing any gets the oldest closed
-as interrupted: memory must not be an agent's to fill."""
+"""The most open tool calls per turn.
+
+If an agent opens more without closing any, the oldest is closed as interrupted: an agent must not fill the
+memory.
+"""
 
 OPEN_CARDS_BYTES: Final = 32 * 1024 * 1024
-"""What the payloads of open tool calls take in memory, all together, bytes: twice the largest frame. Beyond
-it the oldest calls keep the beginnings and ends of theirs, and the rest is set aside."""
+"""Bytes of memory for the payloads of all open tool calls together: twice the largest frame.
+
+Beyond it the oldest calls keep the beginnings and ends of theirs, and the rest is stored as attachments.
+"""
 
 USED_IDS_MAX: Final = 50_000
-"""Tool call ids remembered per session to tell a reused one; beyond it the oldest are forgotten. As numbers,
-so that together they take some six megabytes, however long the ids are."""
+"""Tool call ids kept per session to recognize a reused one; beyond it the oldest are forgotten.
+
+They are kept as numbers, so that together they take some six megabytes, however long the ids are.
+"""
 
 STATES_BYTES: Final = 16 * 1024 * 1024
-"""What the states that an agent tells in one turn may take - plans, commands, options, and updates that
-nobody knows - bytes. What is beyond is dropped and counted, and told at the end of the turn."""
+"""The most bytes of states in one turn: plans, commands, options, and unknown updates.
+
+What exceeds it is dropped and counted, and reported at the end of the turn.
+"""
 
 DELTA_CHARS: Final = 64 * 1024
-"""Longest piece of a segment that is streamed at once: a frame that any client takes."""
+"""Longest piece of a segment in one frame, so that any client accepts it."""
 
 ARGUMENT_BYTES: Final = 256 * 1024
-"""Most of an answer that its finish event repeats as the arguments of a tool call, bytes. They are JSON
-within JSON, and few clients look at them."""
+"""The most bytes of an answer that its finish event repeats as arguments of a tool call.
+
+They are JSON within JSON, and few clients read them.
+"""
 
 
-BY_OSTLER: Final = "Answered by Ostler itself"
+BY_OSTLER: Final = "Answered by Ostler"
 """The summary of such an answer."""
 
 
@@ -104,7 +116,7 @@ class Opened:
 
 @attrs.frozen
 class Usage:
-    """What the agent says it used: context filled and its size, and the session's cost so far."""
+    """The usage that the agent reports: context filled and its size, and the session's cost so far."""
 
     used: int | None
     size: int | None
@@ -119,11 +131,11 @@ class Title:
 
 
 Out = Recorded | Attachment | Delta | Opened | Usage | Title
-"""What comes of an update. A `Attachment` is a piece of an original whose event is still to come."""
+"""The result of an update. An `Attachment` is a piece of an original whose event is still to come."""
 
 
 class Close(enum.Enum):
-    """What a turn's end makes of its last segment."""
+    """What happens to the last segment at the end of a turn."""
 
     FINISH = "finish"
     MESSAGE = "message"
@@ -140,16 +152,20 @@ class _Segment:
 
 @attrs.define
 class Translator:
-    """Translates for one conversation. Feed it updates in arrival order; it keeps no I/O and no clock.
+    """Translates for one conversation. Feed it updates in order of arrival; it has no I/O and no clock.
 
-    `core` chooses the vocabulary of tool calls, `confirming` whether calls may wait for a person, and
-    `session` counts the agent sessions of the conversation, so that call ids stay unique across them. `mask`
-    keeps secrets out of streamed text, also where they are split: the end of a piece that may be the
-    beginning of one waits for the next piece. `originals` says how much may be set aside of what is too large
-    for an event.
+    `core`: the vocabulary of tool calls. `confirming`: whether calls may wait for a person. `session`: the
+    number of the agent's session, so that call ids stay unique across sessions.
 
-    What it holds in memory is bounded, whatever the agent sends: see the constants here and in `calls`,
-    `gather` and `originals`.
+    `mask` keeps secrets out of streamed text, also where they are split: the end of a piece that may be the
+    beginning of one waits for the next piece.
+
+    `workspace`: the directory that the risk of a call is judged by (`risk.py`).
+
+    `originals`: the limits of attachments.
+
+    Its memory is bounded, whatever the agent sends: see the constants here and in `calls`, `gather` and
+    `originals`.
     """
 
     core: bool
@@ -158,6 +174,7 @@ class Translator:
     mint: Callable[[], str] = new_event_id
     mask: Masker = NOTHING
     originals: Originals = attrs.field(factory=Originals)
+    workspace: str = "/"
     _segment: _Segment | None = None
     _calls: dict[str, ToolCallState] = attrs.field(factory=dict)
     _held: list[ToolCallState] = attrs.field(factory=list)
@@ -165,7 +182,7 @@ class Translator:
     _response_id: str | None = None
     _states: dict[str, bytes] = attrs.field(factory=dict)
     gathered: int = 0
-    """About how many bytes of text, output and payloads there were in the turn."""
+    """The approximate bytes of text, output and payloads in the turn."""
     _told: int = 0
     _untold: int = 0
     _weight: int = 0
@@ -177,27 +194,27 @@ class Translator:
         return outs
 
     def charge(self, size: int) -> None:
-        """So many bytes of what is too large were set aside elsewhere (`originals_apart`)."""
+        """Count attachments that were stored elsewhere (`originals_apart`)."""
         self.originals.charge(size)
 
     def originals_apart(self) -> Originals:
-        """For setting aside in a thread of its own; what it took is charged afterwards."""
+        """The attachment limits for a worker thread; what it uses is charged afterwards."""
         return self.originals.apart()
 
     def new_turn(self) -> None:
-        """What an agent may set aside, and what is gathered, is counted for each turn anew."""
+        """Begin the limits of a turn anew."""
         self.originals.new_turn()
         self.gathered = 0
 
     def new_session(self, number: int) -> None:
-        """The agent began session `number` (from 0): it may use its call ids again."""
+        """Begin session `number` (from 0): the agent may reuse its call ids."""
         self.session = number
         self._used.clear()
 
     # -- updates -----------------------------------------------------------------------------------
 
     def update(self, update: schema.Update) -> list[Out]:
-        """What one `session/update` means."""
+        """Translate one `session/update`."""
         self._update(update)
         return self._drain()
 
@@ -305,7 +322,7 @@ class Translator:
         )
 
     def _all_said(self, segment: _Segment) -> tuple[Clipped, Clipped]:
-        """Its text and its thoughts, with what was still held back."""
+        """The segment's text and thoughts, with what was still held back."""
         for kind, mask in segment.masks.items():
             self._say(segment, kind, mask.flush())
         return segment.said["text"].close(), segment.said["reasoning"].close()
@@ -345,13 +362,14 @@ class Translator:
             mint=self.mint,
             mask=self.mask,
             originals=self.originals,
+            workspace=self.workspace,
         )
         self._calls[agent_id] = call
         self._held.append(call)
         return call
 
     def _merge(self, call: ToolCallState, raw: Mapping[str, Any], *, asking: bool = False) -> None:
-        """Take an update into a call, within the bounds of all of them together."""
+        """Merge an update into a call, within the limits of all calls together."""
         latest = self._latest
         if latest is not None and latest is not call and not latest.closed:
             before = latest.weight
@@ -384,7 +402,7 @@ class Translator:
 
     @property
     def calling(self) -> bool:
-        """Whether a tool call is open: silence is natural then."""
+        """Whether a tool call is open, during which silence is normal."""
         return bool(self._calls)
 
     @property
@@ -422,18 +440,28 @@ class Translator:
 
     # -- permissions --------------------------------------------------------------------------------
 
-    def ask(self, tool_call: Mapping[str, Any]) -> tuple[str, list[Out]]:
-        """A call waits for a person: it is an ActionEvent now. Returns the key by which `reject` finds it."""
+    def requested(self, tool_call: Mapping[str, Any]) -> tuple[str, SecurityRisk, list[Out]]:
+        """A permission is asked for: what the request says of its call is kept. Returns the key by which
+        `ask`, `allowed` and `reject` find the call, and the risk to judge it by."""
         call = self._note_request(tool_call)
+        if self.confirming and call.action_id is not None and call.told_risk is not call.risk:
+            # Its event is written, and it is described otherwise now: what it is judged by is told apart.
+            self._state("action_risk", {"action_id": call.action_id, "security_risk": call.risk}, always=True)
+            call.told_risk = call.risk
+        return call.agent_call_id, call.risk, self._drain()
+
+    def ask(self, key: str) -> list[Out]:
+        """A call waits for a person: it is an ActionEvent now, with its risk."""
+        call = self._calls[key]
         if call in self._held:
             self._held.remove(call)
         if call.action_id is None:
             self._outs.append(action_event(call, self.mint(), self._response()))
-        return call.agent_call_id, self._drain()
+        return self._drain()
 
-    def allowed(self, tool_call: Mapping[str, Any]) -> list[Out]:
-        """A call was allowed without a person: what the request says of it is kept."""
-        call = self._note_request(tool_call)
+    def allowed(self, key: str) -> list[Out]:
+        """A call was allowed without a person."""
+        call = self._calls[key]
         if call in self._held:
             self._start(call)
         return self._drain()
@@ -449,7 +477,7 @@ class Translator:
         return call
 
     def reject(self, key: str, reason: str) -> list[Out]:
-        """A person (or a policy) rejected the call: closed here, since not every agent closes it."""
+        """Record that a person (or a policy) rejected the call, and close it: not every agent does."""
         call = self._calls.get(key)
         if call is not None:
             call.rejection = reason
@@ -457,7 +485,7 @@ class Translator:
         return self._drain()
 
     def close_text(self) -> list[Out]:
-        """Close an open segment as a message: text that came outside any turn, and no more of it."""
+        """Close an open segment as a message: text outside any turn that is complete."""
         self._close_segment()
         return self._drain()
 
@@ -477,7 +505,7 @@ class Translator:
         self._told = 0
         if self._untold:
             untold, self._untold = self._untold, 0
-            words = f"{untold} updates were dropped: a turn may tell {STATES_BYTES} bytes of them"
+            words = f"{untold} updates were dropped: they exceed {STATES_BYTES} bytes in one turn"
             self._state("updates_dropped", words, always=True)
         for call in list(self._calls.values()):
             self._end(call, Ending.INTERRUPTED)
@@ -526,7 +554,7 @@ class Translator:
         )
 
     def answer(self, text: str) -> list[Out]:
-        """An answer that is Ostler's own, in the shape of an agent's."""
+        """An answer by Ostler itself, in the form of an agent's."""
         self._close_segment()
         segment = self._segment = self._new_segment()
         self._outs.extend(segment.said["text"].add(text))
@@ -537,7 +565,7 @@ class Translator:
     # -- the rest -----------------------------------------------------------------------------------
 
     def state(self, key: str, value: Any) -> list[Out]:
-        """A state of the agent's, as an event, if it is not what was said last."""
+        """A state of the agent as an event, unless it is unchanged."""
         self._state(key, value)
         return self._drain()
 
@@ -588,12 +616,12 @@ def _finish_arguments(message: str) -> str:
 
 
 def _opens_again(raw: Mapping[str, Any]) -> bool:
-    """Whether an update for a closed call starts a new one under the same id: it says that it runs."""
+    """Whether an update for a closed call starts a new one under the same id: it says that the call runs."""
     return raw.get("status") in ("pending", "in_progress") and raw.get("title") is not None
 
 
 def _describe(content: Mapping[str, Any]) -> str:
-    """A content block that is no text, in words: links as links, the rest named."""
+    """A content block other than text, in words: links as links, the rest named."""
     kind = content.get("type")
     if kind == "resource_link":
         return f"[{_words(content.get('name') or content.get('uri'))}]({_words(content.get('uri'))})"

@@ -1,9 +1,8 @@
-"""Keeping events small: large values are cut in the middle, and the original is set aside. Pure.
+"""Cuts large values in the middle, and sets the original aside, so that events stay small. Pure.
 
-An event that is larger than a socket frame could never be caught up with by a client, and one tool call
-can return megabytes. So every payload has a byte budget. Strings keep their head and tail, which is
-where commands put what matters; the whole original is set aside under an id by which it can be fetched,
-as far as the conversation's allowance goes.
+A client could never receive an event that is larger than a socket frame, and one tool call can return
+megabytes. So every payload has a byte budget. Strings keep their head and tail, where commands put what
+matters. The original is stored under an id by which clients can fetch it, within the conversation's limit.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ THOUGHT_BYTES: Final = 512 * 1024
 """Most UTF-8 bytes of a message's thoughts."""
 
 WALKED_MAX: Final = 20_000
-"""Values of a payload over its budget that are looked at one by one: one of more is cut as a whole."""
+"""The most values of a payload over its budget that are cut one by one; a payload with more is cut as a
+whole."""
 
 _DEPTH: Final = 40
 """Deepest nesting that is walked; what lies deeper in an over-budget payload is dropped with a note."""
@@ -37,7 +37,7 @@ _DEPTH: Final = 40
 
 @attrs.frozen
 class Clipped:
-    """A value within its budget, and what was set aside for it (nothing where nothing was cut)."""
+    """A value within its budget, and its attachments."""
 
     value: Any
     attachments: tuple[Attachment, ...] = ()
@@ -118,7 +118,7 @@ def dump(value: Any) -> bytes:
 
 
 class _TooManyError(Exception):
-    """There is more in a value than is looked at."""
+    """A value has too many parts."""
 
 
 class _Walk:
@@ -157,6 +157,6 @@ class _Walk:
 
 
 def joined(head: bytes, tail: bytes, cut: int, where: str) -> str:
-    """Head and tail of a text, and between them how many bytes were cut and where they are."""
+    """Join head and tail of a text, with a note on the cut bytes and their place."""
     first, last = head.decode("utf-8", "ignore"), tail.decode("utf-8", "ignore")
     return f"{first}\n[... {cut} bytes cut; {where} ...]\n{last}"

@@ -1,4 +1,4 @@
-"""What an agent used, summed up as clients read it (`stats`). Pure."""
+"""Sums up an agent's token usage and cost as clients read it (`stats`). Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USAGE_ID: Final = "acp-managed"
 
 
 def empty() -> dict[str, Any]:
-    """Nothing used yet."""
+    """No usage yet."""
     return {
         "cost": 0.0,
         "session_cost": 0.0,
@@ -28,10 +28,10 @@ def empty() -> dict[str, Any]:
 
 
 def with_report(usage: Mapping[str, Any], report: Usage) -> dict[str, Any]:
-    """Take a `usage_update` in.
+    """Add a `usage_update`.
 
-    Its cost is cumulative for the agent's session. Only what is new of it counts; where it went down the
-    agent began to count anew, and all of it is new.
+    Its cost is cumulative for the agent's session. Only the increase counts; if it went down, the agent began
+    to count anew, and all of it is new.
     """
     taken = {**empty(), **usage}
     if report.used is not None:
@@ -57,7 +57,7 @@ def with_tokens(usage: Mapping[str, Any], tokens: TokenUsage) -> dict[str, Any]:
 
 
 def new_session(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """A new agent session counts its cost from zero."""
+    """Begin a new agent session, whose cost starts from zero."""
     return {**empty(), **usage, "session_cost": 0.0}
 
 

@@ -1,1 +1,1 @@
-"""What a conversation is and what bounds it: its record, its queue, its statuses, deadlines and errors."""
+"""The state of a conversation and its limits: record, queue, statuses, deadlines and errors."""

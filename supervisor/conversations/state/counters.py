@@ -1,4 +1,4 @@
-"""What is counted as it happens, for the figures of the whole server."""
+"""Counters for the metrics of the whole server."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Final
 import attrs
 
 FAILED: Final = "failed"
-"""The ending of a turn that came to nothing."""
+"""The name under which failed turns are counted."""
 
 OTHER_ENDING: Final = "other"
 
 ENDINGS: Final = frozenset(
     {"end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled", FAILED, OTHER_ENDING}
 )
-"""Endings of turns that are counted by their names: the protocol's stop reasons, and ours."""
+"""Ends of turns that are counted by name: ACP's stop reasons, and FAILED."""
 
 
 @attrs.define
 class Counters:
-    """What is counted as it happens; one per server."""
+    """The counters of one server."""
 
     starts: int = 0
     restarts: int = 0
@@ -28,6 +28,6 @@ class Counters:
     turns: Counter[str] = attrs.field(factory=Counter)
 
     def count_turn(self, ending: str) -> None:
-        """A turn ended, with a stop reason of the protocol or FAILED. Others, which agents can make up, are
-        one kind: these are names of figures."""
+        """Count the end of a turn, by ACP's stop reason or FAILED. All other reasons count as one, since
+        agents can invent them."""
         self.turns[ending if ending in ENDINGS else OTHER_ENDING] += 1

@@ -1,4 +1,4 @@
-"""How long each step with an agent may take. Every wait on an agent has a name here, in seconds."""
+"""Deadlines of each step with an agent, in seconds. Every wait on an agent has a name here."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ class Deadlines:
     """One `npm ci`, when an agent is started for the first time: half a gigabyte at 1 MB/s, with some room
     for unpacking."""
     spawn: float = 10.0
-    """From asking for the agent's process until its program runs: milliseconds, but a file system that does
-    not answer, or a lease that somebody holds on the program, may make it wait for ever."""
+    """From the request for the agent's process until its program runs. That takes milliseconds, unless a file
+    system hangs or somebody holds a lease on the program."""
     initialize: float = 60.0
     """Answer to `initialize`: a cold Node start under load, many times over."""
     authenticate: float = 30.0
-    """Answer to `authenticate`: a key is checked or a token refreshed; nobody is asked anything."""
+    """Answer to `authenticate`: the agent checks a key or refreshes a token; no person is asked."""
     new_session: float = 60.0
     """Answer to `session/new`: agents start their MCP servers in it."""
     load_session: float = 60.0
-    """Answer to `session/load` or `session/resume`: the agent reads, and may send, its whole history. What
-    is left of the conversation's `acp_startup_timeout` (90 s) is enough for a new session instead."""
+    """Answer to `session/load` or `session/resume`: the agent reads, and may send, its whole history. The
+    rest of the conversation's `acp_startup_timeout` (90 s) is enough for a new session."""
     retry: tuple[float, ...] = (1.0, 4.0)
-    """Pauses before a prompt is sent again of which nothing happened, after a failure that passes."""
+    """Pauses before a prompt without effect is sent again after a transient failure."""
     option: float = 10.0
-    """Answer to setting a mode, a model or an option: a local matter for the agent."""
+    """Answer to setting a mode, a model or an option: the agent does that locally."""
     silence: float = 1800.0
-    """Silence within a turn, unless the conversation sets its own (`acp_prompt_timeout`): agents run long
-    commands without a word. Waiting for a person's confirmation does not count."""
+    """Silence within a turn, unless the conversation has a limit of its own (`acp_prompt_timeout`): agents
+    run long commands without output. Waiting for a person does not count."""
     durable: float = 10.0
-    """For what a client sent to be on the disk. It takes milliseconds; a disk that is full, or a database
-    that another process holds, takes until somebody does something about it."""
+    """Until a client's message is on disk. That takes milliseconds, unless the disk is full or another
+    process holds the database."""
     shown: float = 1.0
-    """For a state to be on the disk before it is shown; after that the last one is shown that is."""
+    """Until a state is on disk before it is shown; after that the last durable one is shown."""
     interrupt_answer: float = 2.0
-    """When an interrupt answers at the latest, settled or not: a person waits."""
+    """Until an interrupt returns, whether the turn has ended or not: a person waits."""
     close: float = 3.0
-    """Answer to `session/close`, and for a turn to end over it: what it frees is freed by the end of the
-    process anyway."""
+    """Answer to `session/close`, and until the turn ends with it. The end of the process frees everything
+    anyway."""
     stop_stdin: float = 1.0
-    """From closing an agent's input to SIGTERM: agents that obey it are gone in a fifth of that; one known
-    agent takes 7 s, and is not waited for."""
+    """From closing an agent's input to SIGTERM. Agents that obey exit in a fifth of that; one known agent
+    takes 7 s, and is terminated."""
     stop_term: float = 0.5
-    """From SIGTERM to SIGKILL, for the whole tree: all of this has to fit into two seconds."""
+    """From SIGTERM to SIGKILL, for the whole tree: all steps have to fit into two seconds."""
     stop_kill: float = 2.0
-    """For SIGKILL to have ended the whole tree, looked at again and again."""
+    """Until SIGKILL has ended the whole tree, checked repeatedly."""
     tool_factor: float = 8.0
-    """How many times longer silence may last while a tool runs, or while the process tree uses the CPU:
-    builds and test runs are silent for hours."""
+    """Factor on the silence limit while a tool runs, or the process tree uses the CPU: builds and test runs
+    are silent for hours."""
     silence_warning: float = 0.8
-    """Part of the silence allowed after which clients are told that the agent is silent."""
+    """Part of the silence limit after which clients are warned."""
     cancel_grace: float = 15.0
-    """From `session/cancel` until the agent's process is ended instead: it may have a shell tree to stop,
+    """From `session/cancel` until the agent's process is ended: the agent may have to stop a tree of shells,
     and one known agent takes 6 s."""
     echo: tuple[float, ...] = (0.25, 1.0)
-    """When the state after a run is sent again: a client that starts a run looks for its end only once it
+    """Until the state after a run is sent again. A client that starts a run looks for its end only after it
     has read the answer to its request, and a short run is over before that."""
     hold: float = 0.25
-    """How long the first event of a tool call waits for more of its input since the last of it came; and
-    how long text that comes outside any turn waits for more of itself before it is a message."""
+    """How long the first event of a tool call waits for more input after the last piece; and how long text
+    outside a turn waits for more text before it is a message."""
     hold_at_most: float = 3.0
-    """How long it waits in all: a person looking on wants to see that something goes on."""
+    """How long it waits in all, since a watching person expects progress."""

@@ -1,4 +1,4 @@
-"""What can go wrong with a conversation, as types. The gateway maps them to statuses in one table."""
+"""Errors of a conversation, as types. The gateway maps them to statuses in one table."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from supervisor.events.parts import FailureKind, UserAction
 
 
 class ConversationError(Exception):
-    """Base of everything that this room raises to its callers. The message is one line, fit for a client."""
+    """Base of the errors of conversations. The message is one line, fit for a client."""
 
 
 class UnknownConversation(ConversationError):
-    """No conversation has that id (404)."""
+    """There is no conversation with this id (404)."""
 
 
 class AlreadyRunning(ConversationError):
-    """A run was asked for while one is under way (409)."""
+    """A run was requested while one is running (409)."""
 
 
 class InvalidStart(ConversationError):
@@ -40,19 +40,23 @@ class AtCapacity(ConversationError):
 
 
 class QueueFull(ConversationError):
-    """As many messages wait in the conversation as may (429)."""
+    """The conversation's queue is full (429)."""
 
     def __init__(self, waiting: int) -> None:
-        super().__init__(f"{waiting} messages wait already. Wait until the agent has taken some of them up.")
+        super().__init__(
+            f"The queue is full: {waiting} messages wait. Try again when the agent has taken some."
+        )
 
 
 class AgentFailure(ConversationError):
     """The agent could not be started, or it ended a turn with a failure.
 
-    `code` is the code of the ConversationErrorEvent that reports it (reference: the codes that clients
-    of the agent-server wire know), `kind`, `retryable` and `user_action` are its classification: the code
-    ACPAuthRequired (missing or refused credentials) and the kind `rate_limit` are no crashes. `choices` is
-    what a person can do about missing credentials, as JSON (see `Login.needed`).
+    `code`: the code of the ConversationErrorEvent (clients of the agent-server wire know these codes).
+
+    `kind`, `retryable`, `user_action`: the classification. The code ACPAuthRequired (missing or refused
+    credentials) and the kind `rate_limit` are not crashes.
+
+    `choices`: what a person can do about missing credentials, as JSON (see `Login.needed`).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""From a protocol error to a failure of the conversation: one table. Pure."""
+"""Maps protocol errors to failures of the conversation, in one table. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from supervisor.events import ConversationErrorEvent, ErrorClassification, new_e
 from supervisor.events.parts import FailureKind, UserAction
 
 DETAIL_CHARS: Final = 64 * 1024
-"""Longest detail of a failure: an agent's last words, eight lines of at most 4 KiB, and what led to them."""
+"""Longest detail of a failure, in characters: eight lines of at most 4 KiB of an agent's last words, and the
+cause."""
 
 WAYS_TOLD: Final = 10
-"""Ways to log in that are named in a failure's words; a client has all of them as data."""
+"""The most login methods that a failure's text names; a client has all of them as data."""
 
 _CLASSES: Final[Mapping[str, tuple[str | None, FailureKind, bool, UserAction]]] = {
     # class of the error: (code or None for the caller's, classification, retryable, what the user may do)
@@ -32,14 +33,16 @@ _CLASSES: Final[Mapping[str, tuple[str | None, FailureKind, bool, UserAction]]] 
 
 
 def from_rpc(error: RpcError, code: str) -> AgentFailure:
-    """The failure for an error answer; `code` is the one of the step (ACPInitError, ACPPromptError ...)."""
+    """The failure for an error response; `code` is that of the step (ACPInitError, ACPPromptError ...)."""
     own, kind, retryable, action = _CLASSES[classify_error(error)]
     return AgentFailure(own or code, error_text(error), kind=kind, retryable=retryable, user_action=action)
 
 
 def auth_required(detail: str, choices: Mapping[str, Any]) -> AgentFailure:
-    """The agent wants credentials. `choices` (see `Login.needed`) are the ways that it offers; the detail
-    names them too, so that a person can choose."""
+    """The failure of an agent that requires credentials.
+
+    `choices` (see `Login.needed`) are the methods that it offers; the detail names them too.
+    """
     ways = ", ".join(method["name"] for method in choices["methods"][:WAYS_TOLD])
     told = [f"the agent offers: {ways}"] if ways else []
     if choices["secrets"]:

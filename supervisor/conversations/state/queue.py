@@ -1,4 +1,4 @@
-"""What a conversation has to do: the messages that wait, whether they are wanted, and the one under way."""
+"""The queue of a conversation: the messages that wait, whether to run them, and the current one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Queued:
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """Its approximate size in bytes."""
         return message_size(self.message)
 
 
 def message_size(message: Message) -> int:
-    """About how many bytes a message takes: those of its texts and pictures."""
+    """The approximate size of a message in bytes: its texts and images."""
     return sum(
         len(part.text) if isinstance(part, TextContent) else sum(map(len, part.image_urls))
         for part in message.content
@@ -35,14 +35,14 @@ def message_size(message: Message) -> int:
 
 @attrs.define(eq=False)
 class TurnQueue:
-    """The work of one conversation. The messages in `waiting` are taken up in order, while that is `wanted`.
+    """The queue of one conversation. The messages in `waiting` are taken up in order while `wanted` is true.
 
-    A message is under way (`active`) from when it is taken up, which may start an agent first, until its
-    turn has settled; `turn` is there from when it is handed to the agent until that turn has ended.
-    `interrupted` says that it is to be given up, and `called_off` is set for what would wait on for it. Each
-    message under way has its own `called_off` and `settled`. `turns` counts those that were handed over.
+    A message is `active` from the moment it is taken up, which may first start an agent, until its turn has
+    ended. `turn` is set from the hand-over to the agent until that turn has ended. `interrupted` says that
+    the active message is to be given up, and `called_off` is set for tasks that would wait on for it. Each
+    active message has its own `called_off` and `settled`. `turns` counts the messages handed over.
 
-    `changed` is set when whoever takes up the queue is to look again.
+    `changed` is set when the task that takes up the queue has to check it again.
     """
 
     waiting: deque[Queued] = attrs.field(factory=deque)
@@ -58,7 +58,7 @@ class TurnQueue:
 
     @property
     def wanted(self) -> bool:
-        """Whether what waits is to be taken up."""
+        """Whether the waiting messages are to be taken up."""
         return self._wanted
 
     @wanted.setter
@@ -67,7 +67,7 @@ class TurnQueue:
         self._move()
 
     async def idle(self) -> None:
-        """Return once nothing is under way or about to be. Cancelling it changes nothing."""
+        """Wait until no message is active or about to be. Cancellation changes nothing."""
         while self.busy:
             await self._moved.wait()
 
@@ -82,29 +82,29 @@ class TurnQueue:
 
     @property
     def busy(self) -> bool:
-        """Whether a message is under way, or is about to be."""
+        """Whether a message is active or about to be."""
         return self.active or self.more
 
     def begin(self) -> None:
-        """A message is taken up."""
+        """Take up a message."""
         self.active = True
         self.interrupted = False
         self.called_off = trio.Event()
         self.settled = trio.Event()
 
     def hand_over(self, item: Queued) -> Turn:
-        """A message is about to be handed to the agent: it leaves the queue, and its turn begins."""
+        """Hand a message to the agent: it leaves the queue, and its turn begins."""
         self.waiting.remove(item)
         self.turns += 1
         self.turn = Turn(self.turns, item.seq)
         return self.turn
 
     def look_again(self) -> None:
-        """Something is other than it was: a message is wanted, or the agent's process has ended."""
+        """Wake the task: a message is wanted, or the agent's process has ended."""
         self.changed.set()
 
     def end(self) -> None:
-        """It is dealt with, one way or another."""
+        """End the active message, whatever its outcome."""
         self.active = False
         self.settled.set()
         self._move()

@@ -1,4 +1,4 @@
-"""What a conversation is, apart from its events: the record that is stored beside them."""
+"""The record of a conversation: its state apart from its events, stored beside them."""
 
 from __future__ import annotations
 
@@ -14,30 +14,34 @@ from supervisor.events.payload import dumps
 from supervisor.settings import AgentSettings, agent_settings_from_dict, agent_settings_to_dict
 
 RECORD_VERSION: Final = 1
-"""Layout of the stored record; a reader refuses a newer one."""
+"""Version of the stored record's layout; a reader refuses a newer one."""
 
 
 class RecordTooNew(Exception):
-    """The stored record was written by a newer Ostler."""
+    """A newer Ostler wrote the stored record."""
 
 
 @attrs.define(kw_only=True)
 class ConversationRecord:
     """The durable state of one conversation.
 
-    `preset_command` tells that the agent's command is its preset's and not one of the user's own: what is
-    run then follows the catalog, also after its version moves on. `prompted_seq` is the sequence
-    number of the last user message that was handed to the agent (-1: none): messages after it are the
-    queue. `turn_open` tells that its turn is under way; `unfinished` that it did not end well (yet), so that
-    an explicit run has something to continue; `retry_seq` names a message that was handed over but of which
-    nothing happened, so that an explicit run may hand it over once more. `secrets` holds encrypted values by
-    name. `blob_bytes` counts what has been set aside as blobs. `mcp_only` names the MCP servers that an agent
-    profile allows, None allows all.
+    `preset_command`: the agent's command is the catalogue's, not one of the user's own, and follows later
+    versions of the catalogue.
 
-    Of the agent's session: `session_id` (a bearer token: never shown whole), `session_cwd` its workspace,
-    `session_opened` when it was opened last (seconds since the epoch), `session_used` whether the agent did
-    anything in it yet (else there is nothing to restore), `failed_restores` how often the agent died over
-    restoring it; `sessions` counts them.
+    `prompted_seq`: the sequence number of the last user message that was handed to the agent (-1: none). The
+    messages after it are the queue.
+
+    `turn_open`: the turn of that message is running. `unfinished`: it did not end well (yet), so that an
+    explicit run continues it. `retry_seq`: a message that was handed over without effect, so that an explicit
+    run may hand it over once more.
+
+    `secrets`: encrypted values by name. `blob_bytes`: the bytes of attachments so far. `mcp_only`: the MCP
+    servers that an agent profile allows; None allows all.
+
+    Of the agent's session: `session_id` (a bearer token: never shown whole); `session_cwd`, its workspace;
+    `session_opened`, when it was last opened (seconds since the epoch); `session_used`, whether the agent did
+    anything in it (else there is nothing to restore); `failed_restores`, how often the agent crashed while
+    restoring it; `sessions`, their number.
     """
 
     id: str
@@ -92,11 +96,14 @@ class ConversationRecord:
 
     @classmethod
     def load(cls, stored: bytes) -> ConversationRecord:
-        """Read a stored record. Raises RecordTooNew; what an older record lacks has its default."""
+        """Read a stored record. Raises RecordTooNew. Fields that an older record lacks get their defaults."""
         fields = orjson.loads(stored)
         version = fields.pop("version")
         if version > RECORD_VERSION:
-            raise RecordTooNew(f"conversation record version {version} is newer than {RECORD_VERSION}")
+            raise RecordTooNew(
+                f"the conversation's record has version {version}, this Ostler knows versions up to "
+                f"{RECORD_VERSION}; use the newer Ostler"
+            )
         known = {attribute.name for attribute in attrs.fields(cls)}
         values = {name: value for name, value in fields.items() if name in known}
         values["agent"] = agent_settings_from_dict(fields["agent"])

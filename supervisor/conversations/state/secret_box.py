@@ -1,4 +1,4 @@
-"""Sealing the secrets of one conversation, so that its record never holds one in the clear."""
+"""Encrypts the secrets of one conversation, so that its record never holds one in the clear."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from supervisor.settings import (
 )
 
 _limiter: Final = trio.CapacityLimiter(2)
-"""Threads that seal at a time: the work is short, but the first loads a large library."""
+"""Threads that may encrypt at the same time: the work is short, but the first one loads a large library."""
 
 
 @attrs.frozen
 class SecretBox:
-    """Seals and opens secrets in a thread. Cancelling waits for that thread."""
+    """Encrypts and decrypts secrets in a thread. Cancellation waits for that thread."""
 
     cipher: StorageCipher = attrs.field(repr=False)
 
@@ -44,11 +44,11 @@ class SecretBox:
         )
 
     async def seal_settings(self, settings: AgentSettings) -> AgentSettings:
-        """Encrypt the credentials inside agent settings (those of MCP servers), for keeping."""
+        """Encrypt the credentials inside agent settings (those of MCP servers), for storing."""
         return await self._in_settings(settings, lambda value: self.cipher.encrypt(value.encode()))
 
     async def open_settings(self, settings: AgentSettings) -> AgentSettings:
-        """Decrypt the credentials inside kept agent settings, for use."""
+        """Decrypt the credentials inside stored agent settings, for use."""
         return await self._in_settings(settings, lambda token: self.cipher.decrypt(token).decode())
 
     async def _in_settings(self, settings: AgentSettings, change: Callable[[str], str]) -> AgentSettings:

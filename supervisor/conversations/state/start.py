@@ -1,4 +1,4 @@
-"""What a conversation is started with: the decoded start request."""
+"""The decoded request that starts a conversation."""
 
 from __future__ import annotations
 
@@ -10,23 +10,30 @@ from supervisor.events import Message, Vocabulary
 from supervisor.settings import AgentSettings
 
 MAX_ITERATIONS_DEFAULT = 500
-"""Turns after which clients expect a conversation to give up; the value that they send themselves."""
+"""Turns that one run takes up; the value that clients send themselves."""
 
 
 def never_confirm() -> dict[str, Any]:
-    """The policy of a conversation that names none: nobody is asked."""
+    """The default confirmation policy: nobody is asked."""
     return {"kind": "NeverConfirm"}
 
 
 @attrs.frozen(kw_only=True)
 class StartRequest:
-    """A start request, decoded and validated field by field, but not yet resolved against the settings.
+    """A start request: decoded and validated field by field, not yet resolved against the settings.
 
-    `agent` is None when the request leaves the choice to the server's settings; `spelled_out` tells that
-    the request named the agent itself (as `agent`, `agent_settings` or `agent_profile_id`), which decides
-    the vocabulary where neither the request nor the server forces one. `extra` holds what is only echoed
-    (hook_config, client_tools, tool_module_qualnames ...). `secrets` maps names to plain values or to
-    references that the caller has already resolved to values.
+    `agent`: None leaves the choice to the server's settings.
+
+    `spelled_out`: the request named the agent itself (as `agent`, `agent_settings` or `agent_profile_id`).
+    That decides the vocabulary if neither the request nor the server forces one.
+
+    `max_iterations`: the most messages that one run takes up.
+
+    `stuck_detection`: only echoed; Ostler does not look for loops of external agents.
+
+    `extra`: fields that are only echoed (hook_config, client_tools, tool_module_qualnames ...).
+
+    `secrets`: plain values by name; the caller has resolved references already.
     """
 
     working_dir: str
@@ -50,10 +57,10 @@ class StartRequest:
 
 
 def choose_vocabulary(request: StartRequest, forced: Vocabulary | None) -> Vocabulary:
-    """The vocabulary of a new conversation: what the server forces, else what is asked for, else by form.
+    """The vocabulary of a new conversation: the server's if forced, else the requested one, else by the form.
 
-    A request that leaves the agent to the settings is the older interface's, which reads the core kinds;
-    one that spells the agent out comes from today's clients, which render the extended kinds best.
+    A request that leaves the agent to the settings comes from the older interface, which reads the core
+    kinds. One that spells the agent out comes from today's clients, which render the extended kinds best.
     """
     if forced is not None:
         return forced

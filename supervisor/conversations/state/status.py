@@ -1,4 +1,4 @@
-"""Where a conversation and its agent are, as the words that clients read."""
+"""The statuses of a conversation and the phases of its agent, in the words that clients read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class ExecutionStatus(enum.StrEnum):
-    """The status of a conversation, as the wire spells it."""
+    """The status of a conversation, in the words of the wire."""
 
     IDLE = "idle"
     RUNNING = "running"
@@ -19,14 +19,14 @@ class ExecutionStatus(enum.StrEnum):
 
 
 LIVE_STATUSES: Final = frozenset({ExecutionStatus.RUNNING, ExecutionStatus.WAITING_FOR_CONFIRMATION})
-"""Statuses that only a living server can be in; found at start, they are what a crash interrupted."""
+"""Statuses that only a running server can have; found at start, they mark what a crash interrupted."""
 
 
 class AgentPhase(enum.StrEnum):
-    """Where an agent is between two starts of its process.
+    """The phase of an agent.
 
-    `RUNNING`, `WAITING` (for a person) and `CANCELLING` are what an agent that is `READY` does in a turn:
-    operators are shown these instead.
+    `RUNNING`, `WAITING` (for a person) and `CANCELLING` are what a `READY` agent does in a turn; operators
+    see these instead.
     """
 
     NONE = "none"

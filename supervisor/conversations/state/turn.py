@@ -1,4 +1,4 @@
-"""One prompt turn as a state machine, and what its end means. No I/O.
+"""One prompt turn as a state machine, and the meaning of its end. No I/O.
 
 A turn is one `session/prompt`. Its token is compared before anything is done to it, so that a late
 cancel or a late answer never touches the next turn.
@@ -15,7 +15,7 @@ from supervisor.conversations.state.status import ExecutionStatus
 
 
 class TurnPhase(enum.StrEnum):
-    """Where a turn is."""
+    """The phase of a turn."""
 
     RUNNING = "running"
     CANCELLING = "cancelling"
@@ -24,11 +24,11 @@ class TurnPhase(enum.StrEnum):
 
 @attrs.frozen
 class Outcome:
-    """What the end of a turn means for its conversation.
+    """The consequences of the end of a turn.
 
-    `status` is the execution status that follows; `finish` whether the last segment is the agent's answer
-    (FinishAction) or stays a message; `error` the ConversationErrorEvent code and detail, if it is one;
-    `note` a few words for the finish event when the answer was cut short.
+    `status`: the execution status that follows. `finish`: whether the last segment is the agent's answer
+    (FinishAction) or stays a message. `error`: code and detail of the ConversationErrorEvent, if it is one.
+    `note`: a few words for the finish event when the answer was cut short.
     """
 
     status: ExecutionStatus
@@ -57,12 +57,11 @@ _BY_STOP_REASON: Final[dict[str, Outcome]] = {
 
 
 def outcome_of(stop_reason: str, *, cancel_requested: bool) -> Outcome:
-    """The meaning of a prompt's answer.
+    """The outcome of a prompt's answer.
 
-    A stop reason that the protocol does not know ends the turn like `end_turn`, with its name as the note.
-    An answer that came although a cancel was under way is taken as it is: an agent may have been done
-    already. `cancelled` without a cancel of ours (agents say so after a rejected permission) leaves the
-    conversation idle.
+    An unknown stop reason ends the turn like `end_turn`, with its name as the note. An answer that comes
+    while a cancel is pending is accepted as it is: the agent may have finished already. `cancelled` without a
+    cancel from Ostler (agents say so after a rejected permission) leaves the conversation idle.
     """
     known = _BY_STOP_REASON.get(stop_reason)
     if known is None:
@@ -74,9 +73,10 @@ def outcome_of(stop_reason: str, *, cancel_requested: bool) -> Outcome:
 
 @attrs.define
 class Turn:
-    """The running turn: `token` names it, `prompt_seq` is the sequence number of the message prompted.
+    """The running turn: `token` identifies it, `prompt_seq` is the sequence number of the prompted message.
 
-    `updates` counts what the agent has sent for it: a turn with none did nothing and may be tried again.
+    `updates` counts what the agent has sent for it: a turn without updates had no effect and may be tried
+    again.
     """
 
     token: int
@@ -85,7 +85,7 @@ class Turn:
     updates: int = 0
 
     def cancel(self) -> bool:
-        """Take note of a cancel; False when there is nothing (left) to cancel."""
+        """Note a cancel. Returns False if there is nothing (left) to cancel."""
         if self.phase is not TurnPhase.RUNNING:
             return False
         self.phase = TurnPhase.CANCELLING
@@ -93,13 +93,13 @@ class Turn:
 
     @property
     def cancelling(self) -> bool:
-        """Whether a cancel has been sent and not answered."""
+        """Whether a cancel has been sent and not yet answered."""
         return self.phase is TurnPhase.CANCELLING
 
     def settle(self, stop_reason: str) -> Outcome:
-        """The agent answered the prompt. Raises RuntimeError for a second answer."""
+        """Settle the turn with the prompt's answer. Raises RuntimeError for a second answer."""
         if self.phase is TurnPhase.SETTLED:
-            raise RuntimeError("this turn has settled already")
+            raise RuntimeError("this turn is already settled")
         outcome = outcome_of(stop_reason, cancel_requested=self.cancelling)
         self.phase = TurnPhase.SETTLED
         return outcome

@@ -1,4 +1,4 @@
-"""Messages whose senders do not know whether they were stored: sending one again does not double it."""
+"""Messages whose senders do not know whether they were stored: a repeated one is not stored twice."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from supervisor.conversations.state.queue import Queued
 from supervisor.events import Message
 
 REMEMBERED_SECONDS: Final = 300.0
-"""How long a message is known for one that was sent before, since it was sent last. Clients that try again do
-so within seconds or minutes; what a person writes later is meant."""
+"""Seconds for which a repeated message counts as the one sent before, since that was last sent.
+
+Clients retry within seconds or minutes; what a person writes later is meant.
+"""
 
 REMEMBERED_MOST: Final = 16
-"""Such messages of one conversation. Who sends another while the journal cannot be written is refused, so
-that there are a few at most."""
+"""The most such messages of one conversation.
+
+While the journal is not writable, further messages are refused, so that there are few.
+"""
 
 
 @attrs.frozen(eq=False)
@@ -29,18 +33,18 @@ class _Sent:
 
 @attrs.define(eq=False)
 class Unconfirmed:
-    """Those of one conversation. Times are on Trio's clock."""
+    """The unconfirmed messages of one conversation. Times are on Trio's clock."""
 
     _sent: list[_Sent] = attrs.field(factory=list)
 
     def add(self, queued: Queued, message: Message, sender: str | None) -> None:
-        """Its sender was told that it is queued, or went away before it was told anything."""
+        """Add a message whose sender was told that it is queued, or went away without an answer."""
         self.remove(queued)
         self._sent.append(_Sent(queued, message, sender, trio.current_time() + REMEMBERED_SECONDS))
         del self._sent[:-REMEMBERED_MOST]
 
     def find(self, message: Message, sender: str | None) -> Queued | None:
-        """The message that this one repeats."""
+        """Find the message that this one repeats."""
         if not self._sent:
             return None
         now = trio.current_time()
@@ -51,5 +55,5 @@ class Unconfirmed:
         return None
 
     def remove(self, queued: Queued) -> None:
-        """Its sender knows."""
+        """Remove a message whose sender knows that it was stored."""
         self._sent = [sent for sent in self._sent if sent.queued.event_id != queued.event_id]

@@ -1,6 +1,6 @@
-"""The cancel ladder: an agent is asked to end its turn, and what is done when it does not.
+"""The cancel ladder: asks an agent to end its turn, then closes its session, then ends its process.
 
-Each step is bounded, and the agent is heard all the while: what it still says of the turn is kept.
+Each step has a deadline. Ostler keeps reading meanwhile: the events of a cancelled turn are recorded too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class CancelLadder:
-    """First `session/cancel`, then the session closed and opened again, then the process ended."""
+    """Sends `session/cancel`, then closes the session and opens it again, then ends the process."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class CancelLadder:
         self._queue = queue
         self._lifecycle = lifecycle
         self._permissions = permissions
-        self._logger = log.bind(conversation=conversation_id)
+        self._logger = log.bind(conversation_id=conversation_id)
 
     def begin(self, turn: Turn, run: Incarnation, nursery: trio.Nursery) -> None:
         """Cancel a turn of an agent whose session is open; the later steps are a task in `nursery`.

@@ -1,4 +1,4 @@
-"""A timer for what is held back: it fires soon after the last word, and some time after the first at most."""
+"""A debouncer: it fires soon after the last event, and at most some time after the first one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Debouncer:
         self._noted = trio.Event()
 
     def note(self) -> None:
-        """Something is held back, or more of it came."""
+        """Note that something is held back, or more of it came."""
         now = trio.current_time()
         self._since = min(self._since, now)
         self._until = min(now + self._quiet, self._since + self._limit)
         self._noted.set()
 
     async def run(self) -> None:
-        """The timer's task; ends by cancellation only."""
+        """Run the timer until cancelled."""
         while True:
             await self._noted.wait()
             while trio.current_time() < self._until:  # noqa: ASYNC110 - it moves while we sleep

@@ -1,8 +1,7 @@
-"""What comes in from an agent: updates become events in the order in which they were said, requests are
-answered.
+"""Handles what an agent sends: updates become events in order of arrival, requests are answered.
 
-One task, the connection's reader, calls all of it, and the prompt's answer (`prompting`) in its place
-among it. These calls are synchronous, so nothing can come between two of them.
+The connection's reader task makes all these calls, and the prompt's answer (`prompting`) has its place in the
+same order. The calls are synchronous, so nothing runs between two of them.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from supervisor.journal import Journal, JournalError
 log = structlog.get_logger(__name__)
 
 WORK: Final = (AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate)
-"""Updates that show that an agent did something about a prompt; commands and figures come anyway."""
+"""Updates that show that an agent worked on a prompt; commands and usage come at any time."""
 
 
 class Incoming:
@@ -66,7 +65,7 @@ class Incoming:
         self._held = held
         self._queue = queue
         self._journal = journal
-        self._logger = log.bind(conversation=recorder.record.id)
+        self._logger = log.bind(conversation_id=recorder.record.id)
 
     @property
     def _replaying(self) -> bool:
@@ -74,11 +73,11 @@ class Incoming:
         return agent is not None and agent.replaying
 
     def prepare(self, method: str, params: Any) -> Sequence[Any]:
-        """Cut what is large. In a worker thread, while the reader of this agent waits for it."""
+        """Cut large messages. Runs in a worker thread, while this agent's reader waits for it."""
         return relieve(method, params, self._recorder.mask, self._translator.originals_apart())
 
     def _kept(self, params: Any) -> Any:
-        """The parameters; what was set aside of them is on its way into the journal. Raises JournalError."""
+        """Return the parameters; their attachments are on the way into the journal. Raises JournalError."""
         if isinstance(params, Relieved):
             if not self._replaying:
                 self._translator.charge(sum(len(attachment.body) for attachment in params.attachments))
@@ -87,7 +86,7 @@ class Incoming:
         return params
 
     def notification(self, method: str, params: Any) -> None:
-        """An update, in arrival order. Other notifications are the agents' own and mean nothing here.
+        """Handle an update, in order of arrival. Other notifications are the agent's own, and are ignored.
 
         Raises JournalError.
         """
@@ -98,8 +97,8 @@ class Incoming:
         except JournalError:
             raise
         except Exception as error:
-            # A fault of ours over one update ends the turn truthfully, not the connection by surprise.
-            self._logger.exception("an update could not be taken in")
+            # An internal error over one update ends the turn with a failure, not the connection.
+            self._logger.exception("update failed")
             if self._queue.turn is not None:
                 self._turns.break_down(error)
             if self._lifecycle.current is not None:
@@ -124,9 +123,9 @@ class Incoming:
             self._held.note()
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
-        """A request of the agent's: looked at in its place among the updates, answered by a task of its own.
+        """Handle a request in its place among the updates; a task of its own answers it.
 
-        Raises RpcError for what is not offered, JournalError.
+        Raises RpcError for a method that is not offered, JournalError.
         """
         if method == "session/request_permission":
             return self._permissions.ask(self._kept(params))
@@ -136,11 +135,11 @@ class Incoming:
         raise RpcError.method_not_found(method)
 
     def noise(self, line: bytes) -> None:
-        """A line that is no message: survived, and, of the first few, shown in the log."""
+        """Log a line that is not a message; only the first few are logged."""
         self._logger.info("agent wrote a line that is not a message", line=line[:200])
 
     def oversize(self, frame: Oversize) -> None:
-        """A message over a limit was thrown away: its conversation is told, and goes on.
+        """Report to the conversation that a message over a limit was dropped.
 
         Raises JournalError.
         """
@@ -155,9 +154,10 @@ class Incoming:
         self._recorder.emit(self._translator.state("acp_dropped", value))
 
     def repeated(self, counted: Repeats) -> None:
-        """More of what is told a few times only. Of lost messages their conversation is told, too."""
+        """Report the count of repeated occurrences; dropped messages are reported to the conversation,
+        too."""
         self._logger.info(
-            "agent goes on with what is counted, no longer told one by one",
+            "agent repeated itself",
             what=counted.what,
             count=counted.count,
             bytes=counted.size,
@@ -168,10 +168,12 @@ class Incoming:
                 self._recorder.emit(self._translator.state("acp_dropped", value))
 
     async def backpressure(self) -> None:
-        """Stop reading while the journal is behind: the pipe then holds the agent back.
+        """Wait while the journal is behind, so that the pipe holds the agent back.
 
-        While the journal cannot be written at all, an agent at work is held back at once - unless its turn is
-        cancelled: then its answer is waited for. Raises JournalError. Cancelling it changes nothing.
+        While the journal is not writable at all, a working agent is held back at once, unless its turn is
+        cancelled: then Ostler reads on for its answer.
+
+        Raises JournalError. Cancellation changes nothing.
         """
         journal_log = self._recorder.log
         await journal_log.room()

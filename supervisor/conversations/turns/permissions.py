@@ -1,6 +1,6 @@
-"""What an agent asks before it acts: answered at once by the policy, or by a person in their own time.
+"""Permission requests of an agent: answered at once by the policy, or later by a person.
 
-The rule is by option *kind*, never by position: agents list options in their own order, and the first
+The rule chooses by option *kind*, never by position: agents list options in their own order, and the first
 one may grant a standing permission or change modes. Without a person, only `allow_once` is ever chosen:
 `allow_always` would outlive the call that it was asked for.
 """
@@ -20,36 +20,41 @@ from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import ExecutionStatus
+from supervisor.events import SecurityRisk
 
 TOO_MANY: Final = -32603
-"""The protocol's code for an error of ours: it has none for a limit."""
+"""The JSON-RPC code of an internal error: ACP has none for a limit."""
 
 WAITING_MAX: Final = 100
-"""Requests of one agent that may wait for a person at the same time: more than a person answers."""
+"""The most requests of one agent that may wait for a person at the same time."""
 
 CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
-"""The answer of a client that gives no answer (the protocol's word for it)."""
+"""The answer without a decision (ACP's word)."""
 
 _ALLOW: Final = ("allow_once",)
 _REJECT: Final = ("reject_once", "reject_always")
 
 
-def asks_a_person(policy: Mapping[str, Any], risk: str = "UNKNOWN") -> bool:
-    """Whether `policy` (an object with `kind`, as clients send it) wants a person to confirm a call.
+def asks_a_person(policy: Mapping[str, Any], risk: SecurityRisk) -> bool:
+    """Whether `policy` (an object with `kind`, as clients send it) requires a person's confirmation of a call
+    of that risk (see `recording/risk.py`).
 
-    `risk` is the call's SecurityRisk name. Agents report none over ACP, so it is UNKNOWN unless an
-    analyzer says otherwise, and `ConfirmRisky` then follows its `confirm_unknown`.
+    `ConfirmRisky` asks from its `threshold` on (HIGH where it names none), and about an UNKNOWN risk unless
+    its `confirm_unknown` is false.
     """
     kind = policy.get("kind")
     if kind == "AlwaysConfirm":
         return True
     if kind == "ConfirmRisky":
-        if risk == "UNKNOWN":
+        if risk is SecurityRisk.UNKNOWN:
             return bool(policy.get("confirm_unknown", True))
-        order = ("LOW", "MEDIUM", "HIGH")
-        threshold = policy.get("threshold", "HIGH")
-        return order.index(risk) >= (order.index(threshold) if threshold in order else len(order) - 1)
+        return risk >= SecurityRisk(policy.get("threshold") or SecurityRisk.HIGH)
     return False
+
+
+def may_ask(policy: Mapping[str, Any]) -> bool:
+    """Whether there is any call that `policy` wants a person to confirm."""
+    return any(asks_a_person(policy, risk) for risk in SecurityRisk)
 
 
 def _selected(option: PermissionOption) -> dict[str, Any]:
@@ -65,26 +70,27 @@ def _first(options: Sequence[PermissionOption], kinds: Sequence[str]) -> Permiss
 
 
 def allow(options: Sequence[PermissionOption]) -> dict[str, Any] | None:
-    """The answer that allows this one call, or None where the agent offers no such option."""
+    """The answer that allows this one call; None if the agent offers no such option."""
     option = _first(options, _ALLOW)
     return None if option is None else _selected(option)
 
 
 def allow_standing(options: Sequence[PermissionOption]) -> dict[str, Any] | None:
-    """The answer that allows for good. Only for a person who accepted and was offered nothing less."""
+    """The answer that allows the call permanently. Only for a person who accepted and had no smaller
+    option."""
     option = _first(options, ("allow_always",))
     return None if option is None else _selected(option)
 
 
 def reject(options: Sequence[PermissionOption]) -> dict[str, Any]:
-    """The answer that rejects: an option of the agent's that rejects, else `cancelled`."""
+    """The answer that rejects: the agent's rejecting option, else `cancelled`."""
     option = _first(options, _REJECT)
     return CANCELLED if option is None else _selected(option)
 
 
 @attrs.define(eq=False)
 class Pending:
-    """One request. `key` names its call; `answer` is None until somebody decides."""
+    """One request. `key` names its tool call; `answer` is None until it is decided."""
 
     key: str
     options: Sequence[PermissionOption]
@@ -92,16 +98,19 @@ class Pending:
     answer: Mapping[str, Any] | None = None
 
     def decide(self, answer: Mapping[str, Any]) -> None:
-        """Answer it; the first decision stays."""
+        """Answer the request; the first decision stays."""
         if self.answer is None:
             self.answer = answer
             self.decided.set()
 
 
 class Permissions:
-    """The requests of one conversation. A request is taken in where it stands among the updates: its call is
-    an event, and the state is told, before anything that comes after it is looked at. A person's word goes
-    for all requests that are open at the time."""
+    """The permission requests of one conversation.
+
+    A request is handled in its place among the updates: its tool call is an event, and the state is
+    published, before anything that comes after it. A person's answer holds for all requests that are open at
+    that moment.
+    """
 
     def __init__(
         self,
@@ -119,37 +128,42 @@ class Permissions:
         self._clock = clock
         self._pending: list[Pending] = []
         self.touched = -math.inf
-        """When a person was asked, or the last open request was dealt with; on Trio's clock."""
+        """When a person was asked, or the last open request was answered, on Trio's clock."""
 
     @property
     def waiting(self) -> bool:
-        """Whether a person's answer is waited for."""
+        """Whether a request waits for a person."""
         return bool(self._pending)
 
     def ask(self, params: Any) -> Awaitable[Mapping[str, Any]]:
-        """Take in a `session/request_permission`. What it returns gives the protocol's answer when awaited.
+        """Handle a `session/request_permission`. Await the result for ACP's answer.
 
-        That waits for as long as a person does; cancelling it means that the agent took the request back,
-        or is gone. Raises RpcError (-32602 for parameters that name no call, -32603 when too
-        many wait already), JournalError.
+        It waits for as long as the person does. Cancellation means that the agent took the request back, or
+        is gone.
+
+        Raises RpcError (-32602 if the parameters name no call, -32603 if too many requests wait),
+        JournalError.
         """
         request = parse_permission(params)
         turn = self._queue.turn
         if turn is None or turn.cancelling:
             return _at_once(CANCELLED)
-        if not asks_a_person(self._record.confirmation_policy):
-            self._recorder.emit(self._translator.allowed(request.tool_call.raw))
+        key, risk, outs = self._translator.requested(request.tool_call.raw)
+        self._recorder.emit(outs)
+        if not asks_a_person(self._record.confirmation_policy, risk):
             allowed = allow(request.options)
             if allowed is not None:
+                self._recorder.emit(self._translator.allowed(key))
                 return _at_once(allowed)
-            key, outs = self._translator.ask(request.tool_call.raw)
-            self._recorder.emit(
-                [*outs, *self._translator.reject(key, "The agent offered no way to allow this call once.")]
-            )
+            self._recorder.emit(self._translator.ask(key))
+            reason = "The agent offered no way to allow this call once."
+            self._recorder.emit(self._translator.reject(key, reason))
             return _at_once(reject(request.options))
         if len(self._pending) >= WAITING_MAX:
-            raise RpcError(TOO_MANY, f"{WAITING_MAX} requests wait for a person already")
-        key, outs = self._translator.ask(request.tool_call.raw)
+            raise RpcError(
+                TOO_MANY, f"{WAITING_MAX} permission requests are waiting already; wait for an answer"
+            )
+        outs = self._translator.ask(key)
         pending = Pending(key, request.options)
         self._pending.append(pending)
         self._recorder.emit(outs)
@@ -158,8 +172,10 @@ class Permissions:
         return self._decision(pending)
 
     async def _decision(self, pending: Pending) -> Mapping[str, Any]:
-        """The answer for the agent, once there is one. Cancelled when the agent takes its request back or is
-        gone: nobody is asked any longer then."""
+        """Wait for the answer.
+
+        Cancelled when the agent takes its request back or is gone: the person is then no longer asked.
+        """
         try:
             await pending.decided.wait()
         finally:
@@ -176,8 +192,11 @@ class Permissions:
             self._reports.status(ExecutionStatus.RUNNING)
 
     def decide(self, accept: bool, reason: str) -> bool:
-        """A person's answer to everything that waits: each call is allowed this once (for good where the
-        agent offers nothing less), or rejected. False when nothing waits. Raises JournalError."""
+        """Answer all waiting requests: allow each call once (permanently if the agent offers nothing less),
+        or reject it.
+
+        Returns False if none waits. Raises JournalError.
+        """
         if not self._pending:
             return False
         for pending in self._open():
@@ -190,7 +209,7 @@ class Permissions:
         return True
 
     def cancel(self) -> None:
-        """Nobody will answer: the turn is over, or is being cancelled."""
+        """Answer all requests with `cancelled`: the turn has ended, or is being cancelled."""
         for pending in self._open():
             pending.decide(CANCELLED)
 
@@ -198,8 +217,8 @@ class Permissions:
         return [pending for pending in self._pending if pending.answer is None]
 
     def policy_changed(self) -> None:
-        """The record's policy is another one now; it counts from the next request on."""
-        self._translator.confirming = asks_a_person(self._record.confirmation_policy)
+        """Apply the changed policy of the record from the next request on."""
+        self._translator.confirming = may_ask(self._record.confirmation_policy)
 
 
 async def _at_once(answer: Mapping[str, Any]) -> Mapping[str, Any]:

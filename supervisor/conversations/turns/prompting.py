@@ -1,4 +1,4 @@
-"""From a prompt that is sent to its answer: silence, a login that is asked for, and failures that pass."""
+"""Sends a prompt and waits for its answer: silence, requested logins, transient failures."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from supervisor.conversations.turns.turns import Turns
 
 
 class Again(enum.Enum):
-    """Why a prompt is sent again, of which nothing happened: the agent wanted a login first, or the failure
-    is one that passes."""
+    """Why a prompt without effect is sent again: the agent required a login first, or the failure is
+    transient."""
 
     AFTER_LOGIN = "login"
     AFTER_PAUSE = "pause"
@@ -35,7 +35,7 @@ class Again(enum.Enum):
 
 @attrs.define
 class _Attempt:
-    """One sending of a prompt: what may be done about a refusal, and then whether it is sent `again`."""
+    """One attempt to send a prompt: how it may handle a refusal, and whether the prompt is sent `again`."""
 
     may_log_in: bool
     may_pause: bool
@@ -43,7 +43,7 @@ class _Attempt:
 
 
 class Prompting:
-    """Drives one turn at a time: it ends in `turns`, by the agent's answer or for want of one."""
+    """Drives one turn at a time. `turns` records its end, with the agent's answer or without."""
 
     def __init__(
         self,
@@ -62,11 +62,14 @@ class Prompting:
         self._silence = silence
 
     async def prompt(self, agent: Incarnation, turn: Turn, content: Sequence[Mapping[str, Any]]) -> None:
-        """Prompt an agent whose session is open with `content` (blocks of the protocol), and see it through.
+        """Send `content` (ACP blocks) as a prompt, and wait for the end of the turn.
 
-        Returns when the turn has ended: how it did is recorded by then, and an agent that is of no use any
-        more is being ended. Raises JournalError. Cancelling it leaves the turn open: only the end of the
-        conversation's task does that.
+        Returns when the turn has ended: its end is recorded, and an agent that is no longer usable is being
+        ended.
+
+        Raises JournalError.
+
+        Cancellation leaves the turn open; only the end of the conversation's task does that.
         """
         assert agent.session is not None
         if self._queue.interrupted:
@@ -124,7 +127,7 @@ class Prompting:
         return silent
 
     def _answered(self, turn: Turn, attempt: _Attempt, result: Result) -> None:
-        """The prompt's answer, in its place among the updates. Synchronous."""
+        """Handle the prompt's answer, in its place among the updates. Synchronous."""
         if self._queue.turn is not turn:
             return
         error = result.error
@@ -142,7 +145,7 @@ class Prompting:
             self._turns.fail(turn, from_rpc(error, "ACPPromptError"))
 
     async def _log_in(self, agent: Incarnation, turn: Turn) -> bool:
-        """`authenticate`. False when that ended the turn."""
+        """Send `authenticate`. Returns False if that ended the turn."""
         assert agent.initialized is not None
         try:
             await authenticate(
@@ -171,7 +174,7 @@ class Prompting:
 def _too_silent(seconds: float) -> AgentFailure:
     return AgentFailure(
         "ACPPromptError",
-        f"The agent was silent for {seconds:.1f} s; its turn was given up.",
+        f"The agent was silent for {seconds:.1f} s; Ostler ended its turn.",
         kind="transient",
         retryable=True,
         user_action="retry",

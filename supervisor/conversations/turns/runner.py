@@ -1,9 +1,9 @@
-"""The task of a live conversation: it takes messages from the queue, makes sure of an agent for each, and is
-told to hold, to interrupt, and to stop.
+"""The runner: the task of a live conversation.
 
-What it works with are rooms of their own: `prompting` sees a turn through, `turns` knows the turn under way
-and ends it, `incoming` hears the agent, `permissions` answers what it asks, `cancelling` makes it stop,
-`lifecycle` has its processes.
+It takes messages from the queue, gets an agent for each, and obeys pause, interrupt and stop. The parts of a
+turn are modules of their own: `prompting` sends a prompt and waits for the answer, `turns` begins and ends
+the current turn, `incoming` handles what the agent sends, `permissions` answers its requests, `cancelling`
+stops it, and `lifecycle` owns its processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
 from supervisor.conversations.turns.cancelling import CancelLadder
 from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.conversations.turns.incoming import Incoming
-from supervisor.conversations.turns.permissions import Permissions, asks_a_person
+from supervisor.conversations.turns.permissions import Permissions, may_ask
 from supervisor.conversations.turns.prompting import Prompting
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.turns import Turns
@@ -41,8 +41,8 @@ log = structlog.get_logger(__name__)
 class Runner:
     """Runs one conversation while it has an agent or work to do.
 
-    Its task is started in the supervisor's nursery by `want` and ends by itself when there is neither;
-    cancelling it stops the agent's process tree.
+    `want` starts its task in the supervisor's nursery. The task ends by itself when there is neither agent
+    nor work. Cancellation stops the agent's process tree.
     """
 
     def __init__(self, context: Context, recorder: Recorder, queue: TurnQueue) -> None:
@@ -52,13 +52,14 @@ class Runner:
         self._record = record
         self._recorder = recorder
         self._queue = queue
-        self._logger = log.bind(conversation=record.id)
+        self._logger = log.bind(conversation_id=record.id)
         # Its task, which begins and ends many times:
         self._scope: trio.CancelScope | None = None
         self._done: trio.Event | None = None
         self._begun = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._reviving = 0
+        self._turns_before = 0
         self._start_scope: trio.CancelScope | None = None
         # What it works with; each knows those above it that it needs:
         translator = _translator(recorder, context.allowance)
@@ -78,22 +79,24 @@ class Runner:
 
     @property
     def busy(self) -> bool:
-        """Whether a turn is under way, or is about to be."""
+        """Whether a turn is running or about to begin."""
         return self._queue.busy
 
     @property
     def cancelling(self) -> bool:
-        """Whether a cancelled turn has not settled yet."""
+        """Whether a cancelled turn has not ended yet."""
         return self._queue.turn is not None and self._queue.turn.cancelling
 
     @property
     def waiting(self) -> bool:
-        """Whether a person's confirmation is waited for."""
+        """Whether a permission request waits for a person."""
         return self._permissions.waiting
 
     def want(self) -> None:
-        """Take up the queue. Idempotent; starts the task when there is none."""
+        """Take up the queue, from now on `max_iterations` messages of it. Idempotent; starts the task when
+        there is none."""
         self._queue.wanted = True
+        self._turns_before = self._queue.turns
         if self._queue.waiting and self._queue.turn is None:
             self.reports.status(
                 ExecutionStatus.RUNNING
@@ -107,19 +110,19 @@ class Runner:
             self._context.nursery.start_soon(self._main)
 
     def hold(self) -> None:
-        """Take nothing more from the queue after the turn under way."""
+        """Take nothing more from the queue after the current turn."""
         self._queue.wanted = False
 
     def policy_changed(self) -> None:
-        """The confirmation policy is another one now; it counts from the next request on."""
+        """Apply the changed confirmation policy from the next request on."""
         self._permissions.policy_changed()
 
     def decide(self, accept: bool, reason: str) -> bool:
-        """Answer everything that waits for a person. False when nothing waits."""
+        """Answer all requests that wait for a person. Returns False if none waits."""
         return self._permissions.decide(accept, reason)
 
     async def interrupt(self) -> None:
-        """Cancel the turn under way: returns when it has settled, at the latest after `interrupt_answer`.
+        """Cancel the current turn. Returns when it has ended, at the latest after `interrupt_answer`.
 
         Cancelling this call does not take the interrupt back.
         """
@@ -144,7 +147,7 @@ class Runner:
                 await settled.wait()
         going_on = self._queue.active and self._queue.settled is settled
         if going_on and self._record.execution_status is not ExecutionStatus.PAUSED:
-            # Not settled in time: control returns all the same, and the state tells what still goes on.
+            # Not settled in time: control returns all the same, and the state shows what still runs.
             self._record.agent_state["phase"] = AgentPhase.CANCELLING
             self.reports.interrupted()
             self.reports.publish()
@@ -152,7 +155,8 @@ class Runner:
         await self._recorder.log.flushed_unless_troubled()
 
     async def stop_agent(self, *, force: bool = False) -> None:
-        """Stop the agent in order, or at once: a turn under way is cancelled first, and recorded as that."""
+        """Stop the agent in order, or at once. A running turn is cancelled first, and recorded as
+        cancelled."""
         if self.busy and not force:
             await self.interrupt()
         if force and self._queue.turn is not None:
@@ -163,9 +167,9 @@ class Runner:
         await self.agent.stop()
 
     async def restart_agent(self, *, force: bool = False) -> None:
-        """Stop it and start it again with the same session; crashes so far are forgiven.
+        """Restart the agent with the same session; earlier crashes no longer count.
 
-        Raises AgentFailure when it does not come back.
+        Raises AgentFailure if the start fails.
         """
         self._reviving += 1
         try:
@@ -180,7 +184,7 @@ class Runner:
             self._queue.look_again()
 
     async def stop(self) -> None:
-        """End the task and the agent with it. Returns when both are gone; shielded, since it cleans up."""
+        """End the task, and the agent with it. Returns when both are gone. Shielded from cancellation."""
         self._queue.wanted = False
         with trio.CancelScope(shield=True):
             await self.agent.stop()
@@ -196,21 +200,22 @@ class Runner:
         assert done is not None
         try:
             # What is logged below of processes and connections names the conversation, too.
-            with bound_contextvars(conversation=self._record.id):
+            with bound_contextvars(conversation_id=self._record.id):
                 await self._work()
         except Exception as error:
             if self._context.journal.failure is not None:
                 # Nothing can be recorded any more, in any conversation: the server ends over that.
-                self._logger.warning("conversation ends with the journal")
+                self._logger.warning("conversation stopped: the journal failed")
                 self._queue.wanted = False
             else:
-                # A fault of ours stays in its conversation; its siblings go on.
+                # An internal error stays in its conversation; the others continue.
                 self._logger.exception("conversation failed")
                 self._turns.break_down(error)
         except BaseException:
             self._queue.wanted = False  # cancelled: nothing is taken up any more
             raise
         finally:
+            self._turns.leave()
             self._nursery = self._scope = self._done = None
             self._begun = trio.Event()
             self.agent.leave()
@@ -220,7 +225,7 @@ class Runner:
                 self.want()
 
     async def _work(self) -> None:
-        """Take up the queue, again and again, until there is neither work nor an agent."""
+        """Work off the queue until there is neither work nor an agent."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self.agent.enter(nursery, self._incoming)
@@ -251,6 +256,9 @@ class Runner:
         if is_command(item.message, prompt.MCP_COMMAND):
             await self._show_mcp(item)
             return
+        if self._queue.turns - self._turns_before >= self._record.max_iterations:
+            self.reports.run_failed(_too_many_turns(self._record.max_iterations))
+            return
         with trio.CancelScope() as starting:
             self._start_scope = starting
             try:
@@ -277,7 +285,7 @@ class Runner:
         return await transcript(self._recorder.log, {item.event_id for item in self._queue.waiting})
 
     async def _handed_over(self) -> None:
-        """Wait until it is durable that the message is handed to the agent, or until it is called off."""
+        """Wait until the hand-over of the message is durable, or the message is called off."""
         if self._recorder.log.settled:
             await trio.lowlevel.checkpoint()
             return
@@ -292,11 +300,11 @@ class Runner:
             nursery.cancel_scope.cancel()
 
     async def _show_mcp(self, item: Queued) -> None:
-        """Answer `/mcp` ourselves: no agent is asked, and none is started."""
+        """Answer `/mcp` without the agent; none is started."""
         try:
             now = await self._context.launcher.mounting(self._record)
         except (CredentialsFailure, OSError) as error:
-            text = f"The configuration cannot be read: {error}"
+            text = f"Cannot read the configuration: {error}"
         else:
             run = self.agent.ready
             running = None if run is None or not run.usable else (run.plan.mounting, run.mounted)
@@ -304,11 +312,23 @@ class Runner:
         self._turns.answered(item, text)
 
 
+def _too_many_turns(most: int) -> AgentFailure:
+    return AgentFailure(
+        "MaxIterationsReached",
+        f"The run took up {most} messages, as many as its max_iterations allows; more wait. "
+        "Run the conversation again to go on with them.",
+        retryable=True,
+        user_action="retry",
+        kind="config",
+    )
+
+
 def _translator(recorder: Recorder, allowance: Allowance) -> Translator:
     record = recorder.record
     return Translator(
         core=not recorder.extended,
-        confirming=asks_a_person(record.confirmation_policy),
+        confirming=may_ask(record.confirmation_policy),
         session=max(0, record.sessions - 1),
         originals=Originals(allowance, kept=record.blob_bytes),
+        workspace=record.working_dir,
     )

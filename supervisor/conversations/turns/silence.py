@@ -1,4 +1,4 @@
-"""Telling a hung agent from a quiet one: how long a turn may be silent, and who is told before it ends."""
+"""Tells a hung agent from a quiet one: how long a turn may be silent, and who is warned before it ends."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.turns.permissions import Permissions
 
 CPU_SHARE: Final = 0.05
-"""CPU seconds per second, of the whole process tree, from which an agent counts as working. Idle Node
-processes use a hundredth of that."""
+"""CPU seconds per second of the whole process tree from which on an agent counts as working.
+
+Idle Node.js processes use a hundredth of that.
+"""
 
 WAITING_PART: Final = 0.05
-"""While a person is waited for, silence is looked at again after this part of its limit."""
+"""Part of the limit after which silence is checked again while a person is asked."""
 
 
 @attrs.frozen(kw_only=True)
 class Silence:
-    """What a turn's silence is judged by. All times are on Trio's clock, in seconds.
+    """The inputs for judging a turn's silence. All times are on Trio's clock, in seconds.
 
-    `touched` is when the agent gave the last sign of life; `allowed` how long it may be silent now (longer
-    while a tool runs) and `longest` at the very most; `waiting` whether a person, or the journal, is waited
-    for, which does not count; `cpu` the CPU time of the process tree; `warn` is told how long it has been
-    silent and how much is left, after the part `warning` of what is allowed.
+    `touched`: the agent's last sign of life. `allowed`: how long it may be silent now (longer while a tool
+    runs). `longest`: the absolute limit. `waiting`: whether a person or the journal is waited for, which does
+    not count. `cpu`: the CPU time of the process tree. `warn`: called after the part `warning` of the limit,
+    with the seconds of silence so far and the seconds left.
     """
 
     touched: Callable[[], float]
@@ -51,7 +53,7 @@ class Silence:
                 return trio.current_time() - begin
 
     async def _goes_on(self, begin: float, allowed: float) -> bool:
-        """From the warning to the end: False when there was a sign of life. Work on the CPU buys time."""
+        """Wait from the warning to the limit. False if there was a sign of life. CPU use extends the time."""
         since, end, cap = begin + allowed * self.warning, begin + allowed, begin + self.longest
         spent = await self.cpu()
         self.warn(since - begin, end - since)
@@ -66,8 +68,8 @@ class Silence:
 
 
 class SilenceWatch:
-    """Watches one conversation's agent in its turns. Whoever sees a sign of life tells it by `touch`;
-    when a person was asked and answered, `permissions` knows."""
+    """Watches one conversation's agent during its turns. Signs of life come by `touch`; `permissions` knows
+    when a person is asked."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class SilenceWatch:
         self._touched = 0.0
 
     def touch(self) -> None:
-        """Silence counts from here."""
+        """Note a sign of life: silence counts from here."""
         self._touched = trio.current_time()
 
     async def lasts_too_long(self) -> float:

@@ -1,7 +1,8 @@
-"""The turns of a conversation, one after another: how each begins, and what is written down at its end."""
+"""The turns of a conversation, one after another: how each begins, and what is recorded at its end."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -21,19 +22,20 @@ from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
+from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)
 
 DETAIL_CHARS: Final = 500
-"""Longest detail of an error that we did not foresee."""
+"""Longest detail of an unforeseen error, in characters."""
 
 
 class Turns:
-    """Begins and ends the turn under way (`TurnQueue.turn`). An end that comes for another turn than that is
-    too late, and does nothing.
+    """Begins and ends the current turn (`TurnQueue.turn`). An end for any other turn is too late, and does
+    nothing.
 
-    All of it is synchronous: nothing that the agent says comes between the parts of an end. Whatever
-    writes raises JournalError when the journal cannot be written to.
+    Everything is synchronous: nothing that the agent sends comes between the parts of an end. Methods that
+    write raise JournalError.
     """
 
     def __init__(
@@ -54,12 +56,12 @@ class Turns:
         self._translator = translator
         self._reports = reports
         self._permissions = permissions
-        self._logger = log.bind(conversation=recorder.record.id)
+        self._logger = log.bind(conversation_id=recorder.record.id)
 
     def begin(self, item: Queued) -> Turn:
-        """The message is about to be handed to the agent: it leaves the queue.
+        """Begin a turn: the message leaves the queue, and is about to be handed to the agent.
 
-        Once the record is on disk it counts as handed over: should the server die then, it is reported.
+        Once the record is on disk the message counts as handed over: if the server dies then, it is reported.
         """
         self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
         self._record.turn_open = self._record.unfinished = True
@@ -71,7 +73,7 @@ class Turns:
         return turn
 
     def release(self) -> None:
-        """Write what was held back for more of it. Between turns, open text becomes a message as well."""
+        """Write the events that were held back. Between turns, open text becomes a message as well."""
         self._recorder.emit(self._translator.release())
         if self._queue.turn is None:
             self._recorder.emit(self._translator.close_text())
@@ -79,9 +81,9 @@ class Turns:
     # -- ends of a turn ---------------------------------------------------------------------------------
 
     def finish(self, turn: Turn, stop_reason: str, tokens: TokenUsage | None = None) -> None:
-        """The agent ended it, with a stop reason of the protocol; `cancelled` also where it had no say.
+        """End the turn with a stop reason of ACP; `cancelled` also if the agent did not answer.
 
-        `tokens` is what the turn took, if the agent tells.
+        `tokens`: the tokens that the turn used, if the agent reports them.
         """
         if self._queue.turn is not turn:
             return
@@ -109,7 +111,7 @@ class Turns:
             self._recorder.save()
 
     def fail(self, turn: Turn, failure: AgentFailure) -> None:
-        """It came to nothing, or to no end. An agent that wants credentials is ended with it."""
+        """End the turn with a failure. An agent that requires credentials is ended with it."""
         if self._queue.turn is not turn:
             return
         self._recorder.emit(self._translator.end_turn(Close.MESSAGE))
@@ -127,9 +129,9 @@ class Turns:
         self._reports.run_failed(failure)
 
     def answered(self, item: Queued, text: str) -> None:
-        """A message was answered by Ostler itself: it leaves the queue, and the agent never hears of it.
+        """Record that Ostler answered a message: it leaves the queue, and the agent never gets it.
 
-        What an earlier turn left unfinished stays so.
+        An unfinished earlier turn stays unfinished.
         """
         self._queue.waiting.remove(item)
         self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
@@ -145,7 +147,7 @@ class Turns:
             self._recorder.save()
 
     def break_down(self, error: Exception) -> None:
-        """A fault of ours ended what was going on. Raises nothing: it is the last that can be said."""
+        """Record that an internal error ended the run. Raises nothing."""
         failure = AgentFailure("InternalError", f"{type(error).__name__}: {error}"[:DETAIL_CHARS])
         self._queue.wanted = False
         try:
@@ -155,7 +157,18 @@ class Turns:
                 self._reports.run_failed(failure)
         except Exception:
             # A fault over a fault stays in its conversation, too: the task above it is the whole server's.
-            self._logger.exception("the failure could not be recorded")
+            self._logger.exception("cannot record the failure")
+            with suppress(JournalError):
+                self._recorder.abort_item("failed")
+
+    def leave(self) -> None:
+        """The conversation's task ends: what was said and not written yet is written. Raises nothing."""
+        try:
+            self._recorder.emit(self._translator.release() + self._translator.close_text())
+        except JournalError:
+            pass  # it is deleted, or nothing can be stored any more
+        except Exception:
+            self._logger.exception("cannot record the last text")
 
     def _clear(self) -> None:
         self._queue.turn = None

@@ -26,7 +26,8 @@ def _write(turn: Turn, rest: str) -> None:
     path, _, text = rest.partition(" ")
     call = turn.start_tool("edit", f"Write {path}", {"path": path, "content": text})
     kinds = turn.modes.listed("options", shapes.OPTION_KINDS)
-    allowed = turn.allowed(turn.ask("session/request_permission", turn.permission_params(call, path, kinds)))
+    params = turn.permission_params(call, path, kinds, "edit")
+    allowed = turn.allowed(turn.ask("session/request_permission", params))
     if allowed:
         Path(turn.session.cwd, path).write_text(text)
     turn.update_tool(call, "completed" if allowed else "failed", "written" if allowed else "not written")

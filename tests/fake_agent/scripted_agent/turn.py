@@ -151,9 +151,11 @@ class Turn:
     def begin_ask(self, method: str, params: dict[str, Any]) -> Any:
         return self.agent.wire.begin(method, {"sessionId": self.session.id, **params})
 
-    def permission_params(self, call: str, title: str, kinds: list[str]) -> dict[str, Any]:
+    def permission_params(
+        self, call: str, title: str, kinds: list[str], kind: str = "execute"
+    ) -> dict[str, Any]:
         return {
-            "toolCall": {"toolCallId": call, "title": title, "kind": "execute", "status": "pending"},
+            "toolCall": {"toolCallId": call, "title": title, "kind": kind, "status": "pending"},
             "options": shapes.permission_options(kinds),
         }
 
