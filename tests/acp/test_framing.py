@@ -82,6 +82,7 @@ def test_a_frame_of_exactly_the_cap_is_kept() -> None:
             (None, "session/update", False),
         ),
         (b'{"params":{"text":"\\"id\\":1,"},"id":2,"x":"', (2, None, False)),
+        (b'{"params":{"a":{"b":[]},"id":5,"method":"inner"},"id":2,"x":"', (2, None, False)),
         (b'{"result":{"deep":[{"id":4},', (None, None, True)),
         (b'{"id":true,"method":5,"x":"', (None, None, False)),
         (b'{"id" : 12 , "method" : "m" , "x":"', (12, "m", False)),

@@ -26,3 +26,18 @@ def test_sums_come_at_growing_intervals() -> None:
     assert told <= 12 + 100_000 / LONGEST_PAUSE
     rest = tally.rest()
     assert (rest.count if rest else 0) == counted
+
+
+def test_each_interval_is_twice_the_one_before() -> None:
+    tally = RepeatLimiter("noise")
+    for _ in range(TOLD):
+        tally.note(1, 0.0)
+    now, pause = 0.0, FIRST_PAUSE
+    while pause < LONGEST_PAUSE:
+        tally.note(1, now)
+        assert tally.due(now + pause - 0.001) is None
+        assert tally.due(now + pause) == Repeats("noise", 1, 1)
+        now, pause = now + pause, pause * 2
+    tally.note(1, now)
+    assert tally.due(now + LONGEST_PAUSE - 0.001) is None
+    assert tally.due(now + LONGEST_PAUSE) is not None

@@ -52,6 +52,7 @@ def test_an_operator_makes_the_budget_whole() -> None:
 
 def test_a_setting_lets_a_parked_agent_be_tried_later() -> None:
     budget = RestartBudget(RestartPolicy(crashes=0, parked_seconds=300.0))
-    budget.crashed(0.0, 0.0)
-    assert budget.parked(299.0)
-    assert not budget.parked(300.0)
+    budget.crashed(1000.0, 0.0)
+    assert budget.parked(1000.0)
+    assert budget.parked(1299.0)
+    assert not budget.parked(1300.0)

@@ -115,7 +115,9 @@ def test_cost_is_cumulative_and_a_decrease_is_a_new_count() -> None:
         taken = usage.with_report(taken, Usage(10, 100, cost))
     assert taken["cost"] == pytest.approx(1.0)
     assert (taken["context_used"], taken["context_window"]) == (10, 100)
-    taken = usage.with_report(usage.new_session(taken), Usage(None, None, 0.5))
+    taken = usage.new_session(taken)
+    assert (taken["session_cost"], taken["cost"]) == (0.0, pytest.approx(1.0))
+    taken = usage.with_report(taken, Usage(None, None, 0.5))
     assert taken["cost"] == pytest.approx(1.5)
 
 
@@ -160,6 +162,26 @@ PNG = "data:image/png;base64," + base64.b64encode(b"png").decode()
 )
 def test_messages_as_prompts(content: Any, images: bool, blocks: list[dict[str, Any]]) -> None:
     assert prompt.blocks(Message(role="user", content=content), images=images) == blocks
+
+
+@pytest.mark.parametrize(
+    ("content", "is_it"),
+    [
+        ((TextContent(text=" /clear\n"),), True),
+        ((TextContent(text="/cl"), TextContent(text="ear")), True),
+        ((TextContent(text="/clear it"),), False),
+        ((TextContent(text="/clear"), ImageContent(image_urls=(PNG,))), False),
+        ((), False),
+    ],
+)
+def test_a_command_is_a_message_of_its_own(content: Any, is_it: bool) -> None:
+    assert prompt.is_command(Message(role="user", content=content), "/clear") is is_it
+
+
+def test_a_transcript_may_be_as_long_as_its_limit() -> None:
+    lines = [("User", "one"), ("Assistant", "two")]
+    assert "left out" not in prompt.transcript(lines, limit=len("User: one\nAssistant: two\n"))
+    assert "left out" in prompt.transcript(lines, limit=len("User: one\nAssistant: two\n") - 1)
 
 
 def test_a_transcript_keeps_the_newest_part() -> None:
@@ -274,8 +296,8 @@ def test_what_a_crash_left_open_is_not_held_whole() -> None:
     stored = {"kind": "ACPToolCallEvent", "tool_call_id": "1", "status": "pending", "title": "t"}
     (closing,) = left_open([{**stored, "raw_input": large, "content": [large]}])
     assert (closing.raw_input, closing.content) == (None, (text_block(INTERRUPTED),))  # type: ignore[attr-defined]
-    (closing,) = left_open([{**stored, "raw_input": {"a": 1}}])
-    assert closing.raw_input == {"a": 1}  # type: ignore[attr-defined]
+    (closing,) = left_open([{**stored, "raw_input": {"a": 1}, "tool_kind": "read"}])
+    assert (closing.raw_input, closing.tool_kind) == ({"a": 1}, "read")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import orjson
 import pytest
 
 from supervisor.acp import parse_update
 from supervisor.conversations.recording.tool_call_events import Recorded
-from supervisor.conversations.recording.tool_calls import INTERRUPTED
+from supervisor.conversations.recording.tool_calls import BLOCKS_MAX, INTERRUPTED
 from supervisor.conversations.recording.translate import Close, Delta, Opened, Title, Translator, Usage
+from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.events import (
     ACPToolCallEvent,
     ActionEvent,
@@ -329,7 +331,7 @@ def test_shell_output_in_meta_is_output() -> None:
     feed(t, "tool_call", toolCallId="c", title="echo", status="in_progress")
     for part in ("MARK", "ER\n"):
         feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output_delta": {"data": part}})
-    (end,) = events(feed(t, "tool_call_update", toolCallId="c", status="completed"))
+    end = events(feed(t, "tool_call_update", toolCallId="c", status="completed"))[-1]
     assert isinstance(end, ACPToolCallEvent)
     assert end.content is not None
     assert end.content[-1]["content"]["text"] == "MARKER\n"
@@ -344,22 +346,22 @@ def test_contents_have_the_shape_that_clients_read() -> None:
         title="edit",
         status="completed",
         content=[
-            {"type": "diff", "path": "/w/a", "oldText": None, "newText": "hi\n"},
-            {"type": "content", "content": {"type": "text", "text": "done"}},
-            {"type": "terminal", "terminalId": "t1"},
+            {"type": "diff", "path": "/w/a", "oldText": None, "newText": "hi\n", "_meta": {"a": 1}},
+            {"type": "content", "content": {"type": "text", "text": "done"}, "_meta": {"b": 2}},
+            {"type": "terminal", "terminalId": "t1", "_meta": {"c": 3}},
             {"type": "text", "text": "bare"},
         ],
     )
     end = events(outs)[-1]
     assert isinstance(end, ACPToolCallEvent)
     assert end.content == [
-        {"type": "diff", "path": "/w/a", "old_text": None, "new_text": "hi\n", "field_meta": None},
+        {"type": "diff", "path": "/w/a", "old_text": None, "new_text": "hi\n", "field_meta": {"a": 1}},
         {
             "type": "content",
             "content": {"type": "text", "text": "done", "annotations": None, "field_meta": None},
-            "field_meta": None,
+            "field_meta": {"b": 2},
         },
-        {"type": "terminal", "terminal_id": "t1", "field_meta": None},
+        {"type": "terminal", "terminal_id": "t1", "field_meta": {"c": 3}},
         {
             "type": "content",
             "content": {"type": "text", "text": "bare", "annotations": None, "field_meta": None},
@@ -427,3 +429,73 @@ def test_an_interrupted_call_keeps_what_its_shell_gave_back(core: bool) -> None:
         assert end.is_error
         assert end.content is not None
         assert [block["content"]["text"] for block in end.content] == ["half of it", INTERRUPTED]
+
+
+SECRET = "sk-0123456789-abcdef"
+
+
+@pytest.mark.parametrize("end", ["s", SECRET[:9], SECRET[:-1]])
+def test_a_message_that_ends_as_a_secret_begins_is_whole(end: str) -> None:
+    t = translator(mask=Masker([SECRET]))
+    think(t, f"I see {end}")
+    streamed = [out.content for out in say(t, f"It is {end}") if isinstance(out, Delta)]
+    assert "".join(streamed) == "It is "  # more may follow
+    outs = t.end_turn(Close.MESSAGE)
+    streamed += [out.content for out in outs if isinstance(out, Delta) and out.kind == "text"]
+    assert "".join(streamed) == f"It is {end}"
+    (message,) = [event for event in events(outs) if isinstance(event, MessageEvent)]
+    assert text_of(message) == f"It is {end}"
+    assert message.llm_message.reasoning_content == f"I see {end}"
+
+
+def test_the_output_of_a_call_that_ends_as_a_secret_begins_is_whole() -> None:
+    t = translator(mask=Masker([SECRET]))
+    feed(t, "tool_call", toolCallId="c", title="ls", kind="execute", status="in_progress")
+    for data in ("out: ", SECRET[:5], SECRET[5:], " and ", SECRET[:9]):
+        feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output_delta": {"data": data}})
+    end = events(feed(t, "tool_call_update", toolCallId="c", status="completed"))[-1]
+    assert isinstance(end, ACPToolCallEvent)
+    assert end.content[0]["content"]["text"] == f"out: {HIDDEN} and {SECRET[:9]}"
+
+
+def test_the_end_of_a_call_says_all_that_is_known_of_it() -> None:
+    t = translator()
+    feed(t, "tool_call", toolCallId="c", title="ls", kind="execute", status="pending", rawInput={"p": 1})
+    end = events(feed(t, "tool_call_update", toolCallId="c", status="failed", rawOutput="no"))[-1]
+    assert isinstance(end, ACPToolCallEvent)
+    assert (end.title, end.tool_kind, end.status, end.is_error) == ("ls", "execute", "failed", True)
+    assert (end.raw_input, end.raw_output) == ({"p": 1}, "no")
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments"), [({"a": 1}, {"a": 1}), ("ls", {"input": "ls"}), ([1], {"input": [1]}), (None, {})]
+)
+def test_an_input_that_is_no_object_becomes_one(given: Any, arguments: dict[str, Any]) -> None:
+    t = translator(core=True)
+    feed(t, "tool_call", toolCallId="c", title="ls", kind="execute", status="pending")
+    outs = feed(t, "tool_call_update", toolCallId="c", status="completed", rawInput=given, rawOutput="x")
+    (action,) = [event for event in events(outs) if isinstance(event, ActionEvent)]
+    assert orjson.loads(action.tool_call.arguments) == arguments
+
+
+def test_of_many_blocks_the_first_are_shown_and_all_are_kept() -> None:
+    t = translator()
+    blocks = [{"type": "content", "content": {"type": "text", "text": f"{n}"}} for n in range(BLOCKS_MAX + 3)]
+    recorded = feed(t, "tool_call", toolCallId="c", title="ls", status="completed", content=blocks)[-1]
+    assert isinstance(recorded.event, ACPToolCallEvent)
+    assert len(recorded.event.content) == BLOCKS_MAX + 1
+    assert "3 blocks cut" in recorded.event.content[-1]["content"]["text"]
+    (attachment,) = recorded.attachments
+    assert orjson.loads(attachment.body) == blocks
+
+
+def test_what_is_no_text_is_named() -> None:
+    t = translator()
+    feed(t, "agent_message_chunk", content={"type": "image", "mimeType": "image/png", "data": "eA=="})
+    feed(
+        t,
+        "agent_message_chunk",
+        content={"type": "resource", "resource": {"uri": "file:///a", "blob": "eA=="}},
+    )
+    (message,) = events(t.end_turn(Close.MESSAGE))
+    assert text_of(message) == "[image image/png][resource file:///a]"

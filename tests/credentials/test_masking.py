@@ -17,6 +17,7 @@ from supervisor.credentials.masking import HIDDEN, PIECE, Masker
 
 KEY = 'sk-Ab9/+x "q"\\\té-0123456789'
 OTHER = "sk-Ab9-another-one"
+TOKEN = "eyJ-a-token-that-stands-alone"
 
 FORMS = {
     "as it is": KEY,
@@ -123,22 +124,33 @@ def test_numbers():
 
 
 def test_parts_of_documents_and_lines():
-    token = "eyJ-a-token-that-stands-alone"
     line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"
     document = json.dumps(
         {
             "type": "service_account",
             "uri": "https://accounts.example/o/oauth2/auth",
-            "tokens": {"access": token},
+            "tokens": {"access": TOKEN},
             "private_key": f"-----BEGIN PRIVATE KEY-----\n{line}\nxyz\n",
         }
     )
     mask = Masker([document])
-    assert mask.text(f"it is {token}.") == f"it is {HIDDEN}."
+    assert mask.text(f"it is {TOKEN}.") == f"it is {HIDDEN}."
     assert mask.text(f"  12  {line}") == f"  12  {HIDDEN}"
     assert mask.text("a service_account at https://accounts.example/o/oauth2/auth") == (
         "a service_account at https://accounts.example/o/oauth2/auth"
     )
+
+
+def test_parts_of_lists_in_documents():
+    deep = "eyJ-a-token-deep-in-a-document"
+    mask = Masker([json.dumps([TOKEN, {"refresh": [deep, 7, None]}])])
+    assert mask.text(f"{TOKEN} and {deep}") == f"{HIDDEN} and {HIDDEN}"
+
+
+def test_as_python_writes_a_string():
+    # JSON keeps the apostrophe as it is, Python the line separator as its number.
+    for secret in ('it\'s a "secret" of both', 'it\'s a \u2028 "secret" \x7f'):
+        assert Masker([secret]).text(f"a {secret!r} b") == f"a '{HIDDEN}' b"
 
 
 def test_the_end_of_a_text_that_is_cut_off():
@@ -174,11 +186,11 @@ def test_however_it_is_cut_nothing_comes_through(secrets, text, data):
 @given(st.text(max_size=80), st.lists(st.integers(1, 10), max_size=40))
 def test_a_stream_without_secrets_is_what_it_was(text, sizes):
     stream = Masker([KEY, OTHER]).stream()
-    shown = ""
+    whole, shown = text, ""
     for size in [*sizes, 100]:
         shown += stream.feed(text[:size])
         text = text[size:]
-    assert (shown + stream.flush()).startswith(shown)
+    assert shown + stream.flush() == whole
     assert stream.flush() == ""
 
 
@@ -189,6 +201,27 @@ def test_only_what_may_be_a_secret_waits():
     assert stream.feed("ying, ") == "skying, "
     assert stream.feed(f"{KEY[:9]}") == ""
     assert stream.feed(f"{KEY[9:]}!") == f"{HIDDEN}!"
+
+
+@pytest.mark.parametrize("end", ["s", KEY[:2], KEY[:9], KEY[:-1], KEY[:5] * 3])
+def test_what_waited_is_shown_at_the_end(end: str) -> None:
+    stream = Masker([KEY]).stream()
+    shown = stream.feed(f"It begins with {end}")
+    assert shown != f"It begins with {end}"
+    assert shown + stream.flush() == f"It begins with {end}"
+    assert stream.feed("Hello.") + stream.flush() == "Hello."  # and once
+
+
+def test_the_end_of_what_waited_is_masked() -> None:
+    longer = f"{KEY}-and-more"
+    stream = Masker([KEY, longer]).stream()
+    assert stream.feed(f"a {KEY}") == "a "
+    assert stream.flush() == HIDDEN
+
+
+def test_what_is_long_ends_as_it_does() -> None:
+    text = "x" * (2 * PIECE) + KEY[:9]
+    assert Masker([KEY]).text(text) == text
 
 
 @pytest.mark.parametrize("before", [0, PIECE - 20, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE - 7])

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.requirements import ROOT, RUNTIME, TEST, normal
 
-OTHER_ENVIRONMENTS = ("tests/interop/peer",)
-"""Runs in an environment of its own, with the peer's SDK (tests/interop/peer_environment.py)."""
+OTHER_ENVIRONMENTS = ("tests/interop/peer", "scripts/mutate.py")
+"""Run in environments of their own: with the peer's SDK (tests/interop/peer_environment.py), with mutmut."""
 
 NOT_IMPORTED = {
     "cattrs": "reads what clients and operators send",

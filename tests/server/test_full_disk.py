@@ -218,7 +218,7 @@ async def test_a_log_on_the_full_disk_ends_nothing(tmp_path):
         async def told():
             kill(log.pids())  # which is told in the log
             await server.rest.http.get("/ready")
-            return re.search(r"^\d+ lines of the log could not be written$", server.output_tail(), re.M)
+            return re.search(r"^\d+ lines of the log were lost$", server.output_tail(), re.M)
 
         await until(told, "a word about what was lost")
         assert int((server.state / "server.pid").read_text()) == pid

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -205,7 +205,8 @@ def started(root, *arguments, code=OSTLER, **options):
         finally:
             process.kill()
             for child in descendants(process.pid):
-                os.kill(child.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
 
 
 def control(spy, root):

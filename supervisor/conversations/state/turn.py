@@ -83,7 +83,6 @@ class Turn:
     prompt_seq: int
     phase: TurnPhase = TurnPhase.RUNNING
     updates: int = 0
-    stop_reason: str | None = None
 
     def cancel(self) -> bool:
         """Note a cancel. Returns False if there is nothing (left) to cancel."""
@@ -103,5 +102,4 @@ class Turn:
             raise RuntimeError("this turn is already settled")
         outcome = outcome_of(stop_reason, cancel_requested=self.cancelling)
         self.phase = TurnPhase.SETTLED
-        self.stop_reason = stop_reason
         return outcome
