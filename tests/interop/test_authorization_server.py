@@ -231,7 +231,7 @@ def test_a_registration_that_the_provider_has_forgotten_is_made_anew(world: Worl
     world.log_in()
     expire(world, client="of-another-day")
     for _ in range(2):
-        assert "has ended: `ostler mcp login calc`" in world.run("test", "calc", status=1)
+        assert "has expired; run `ostler mcp login calc`" in world.run("test", "calc", status=1)
     assert [each["error"] for each in world.authorization.happened("grant refused")] == ["invalid_client"]
     world.log_in()
     assert len(world.authorization.happened("registered")) == 2
@@ -314,7 +314,7 @@ def test_a_logout_ends_the_login_at_the_provider(world: World) -> None:
     world.log_in()
     # What was given out before counts no more.
     expire(world, access_token=access, refresh_token=refresh)
-    assert "has ended: `ostler mcp login calc`" in world.run("test", "calc", status=1)
+    assert "has expired; run `ostler mcp login calc`" in world.run("test", "calc", status=1)
 
 
 def test_a_logout_without_the_provider_says_so(world: World) -> None:
