@@ -50,7 +50,7 @@ Frames = dict[str, Collector]
 
 @pytest.mark.parametrize("agent", REAL_AGENTS.values(), ids=REAL_AGENTS)
 async def test_no_secret_that_an_agent_says_is_found(
-    talk: Open, server: ServerProcess, agent: RealAgent, model_api: ModelApi
+    talk: Open, agents_server: ServerProcess, agent: RealAgent, model_api: ModelApi
 ) -> None:
     search = Search({**SECRETS, "key": API_KEY})
     keyed = replace(agent, secrets=lambda url: {**SECRETS, **with_our_key(agent.secrets(url))})
@@ -58,7 +58,7 @@ async def test_no_secret_that_an_agent_says_is_found(
     async with (
         watched_processes(command_lines),
         talk(keyed, confirmation_policy=ASK_ME, event_vocabulary="extended") as one,
-        collect(session_socket(server.url, one.id)) as session,
+        collect(session_socket(agents_server.url, one.id)) as session,
     ):
         told = one.workspace / "told.txt"
         await confirmed(one, f"TELL {PIECE} {told}: {PRINT}")
@@ -70,11 +70,11 @@ async def test_no_secret_that_an_agent_says_is_found(
         for kind, socket in {"events socket": one.socket, "session socket": session}.items():
             search_frames(search, kind, socket.frames)
         await search_rest(search, one)
-        search_journal(search, server.state / "journal.sqlite3")
-    search.document("server log", "standard output and error", server.output.read_bytes())
+        search_journal(search, agents_server.state / "journal.sqlite3")
+    search.document("server log", "standard output and error", agents_server.output.read_bytes())
     for line in command_lines:
         search.document("processes", "cmdline", line)
-    for path in files_of(server):
+    for path in files_of(agents_server):
         search.document("files", str(path), path.read_bytes())
 
     kinds = list(search.looked_at)

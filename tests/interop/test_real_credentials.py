@@ -67,9 +67,9 @@ def server_environment() -> dict[str, str]:
 
 @each_agent
 async def test_a_key_is_enough_on_an_empty_machine(
-    talk: Open, server: ServerProcess, agent: RealAgent, model_api: ModelApi
+    talk: Open, agents_server: ServerProcess, agent: RealAgent, model_api: ModelApi
 ) -> None:
-    assert not list(server.home.iterdir())
+    assert not list(agents_server.home.iterdir())
     async with talk(agent) as one:
         name, base_url = agent.secrets(model_api.url)
         used = await credentials(one.rest, agent)
@@ -81,20 +81,20 @@ async def test_a_key_is_enough_on_an_empty_machine(
         assert (one.workspace / "made.txt").read_text() == "made\n"
         assert {call.key for call in model_api.calls} == {KEY}
         assert model_api.last_saying("say hello please").request.tools
-        assert files_with(server.home, KEY) == []
+        assert files_with(agents_server.home, KEY) == []
 
 
 @each_agent
 async def test_a_login_that_is_found_wins(
-    talk: Open, server: ServerProcess, agent: RealAgent, model_api: ModelApi
+    talk: Open, agents_server: ServerProcess, agent: RealAgent, model_api: ModelApi
 ) -> None:
     login = FAKE_LOGINS[agent.key]()
-    login.put_into(server.home)
-    async with talk(agent) as one, seen_environments(server) as seen:
+    login.put_into(agents_server.home)
+    async with talk(agent) as one, seen_environments(agents_server) as seen:
         name, base_url = agent.secrets(model_api.url)
         used = await credentials(one.rest, agent)
         assert used["credential"]["kind"] == "login"
-        assert used["credential"]["file"] == login.file_in(server.home)
+        assert used["credential"]["file"] == login.file_in(agents_server.home)
         assert used["base_url"]["name"] == base_url
         ((withheld, reason),) = [(each["name"], each["reason"]) for each in used["withheld"]]
         assert withheld == name
@@ -122,8 +122,8 @@ async def test_a_login_that_is_found_wins(
             assert KEY not in "\n".join(variables.values())
         urls = {BASE_URL[agent.key](each) for environments in seen.values() for each in environments}
         assert urls - {None} == {model_api.url}
-        assert login.is_untouched_in(server.home)
-        assert files_with(server.directory, KEY) == []
+        assert login.is_untouched_in(agents_server.home)
+        assert files_with(agents_server.directory, KEY) == []
 
 
 async def refused(one: Talk) -> None:
