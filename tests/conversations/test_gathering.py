@@ -5,6 +5,7 @@ Each place is given small pieces; the work for 8 MB is compared with that for 1 
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -33,14 +34,24 @@ PIECE: Final = 200
 SECRET: Final = "correct-horse-battery-staple"
 
 
-def work(place: Callable[[int], None], size: int, runs: int) -> float:
-    """CPU seconds of the quickest of so many runs."""
-    quickest = float("inf")
-    for _ in range(runs):
+def work(place: Callable[[int], None], size: int) -> float:
+    """CPU seconds of one run. The garbage collector waits: it walks what other tests left behind."""
+    gc.collect()
+    gc.disable()
+    try:
         begin = time.process_time()
         place(size)
-        quickest = min(quickest, time.process_time() - begin)
-    return quickest
+        return time.process_time() - begin
+    finally:
+        gc.enable()
+
+
+def is_proportional(place: Callable[[int], None]) -> bool:
+    """Whether one look finds it so. What slows the machine down for a while slows both sizes down."""
+    before = work(place, SMALL)
+    large = work(place, LARGE)
+    small = (before + work(place, SMALL)) / 2
+    return large <= MOST * max(small, 0.002)
 
 
 def pieces(size: int, piece: int = PIECE) -> range:
@@ -199,10 +210,8 @@ PLACES: Final = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_eight_times_as_much_is_no_more_than_ten_times_the_work(place: str) -> None:
-    run = PLACES[place]
-    small = work(run, SMALL, 3)
     # More looks where the machine was busy: work that is quadratic stays so.
-    assert any(work(run, LARGE, 1) <= MOST * max(small, 0.002) for _ in range(9)), place
+    assert any(is_proportional(PLACES[place]) for _ in range(9)), place
 
 
 def test_an_agent_that_repeats_everything_is_measured_once() -> None:
