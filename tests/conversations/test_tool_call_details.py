@@ -1,4 +1,4 @@
-"""Tool calls in detail: their ids, their output, what they gave back, and whether they lead out of the workspace."""
+"""Tool calls in detail: ids, output, what they gave back, and whether they lead out of the workspace."""
 
 from __future__ import annotations
 
