@@ -48,6 +48,7 @@ from supervisor.settings import (
     SettingsError,
     UnknownProfile,
 )
+from supervisor.workspace.access import AccessRefused, BadPath, OutsideWorkspace
 
 log = structlog.get_logger(__name__)
 
@@ -91,6 +92,9 @@ STATUS: dict[type[Exception], int] = {
     SecretsCorrupt: 409,
     WrongMasterKey: 409,
     CredentialsFailure: 503,
+    AccessRefused: 403,
+    OutsideWorkspace: 422,
+    BadPath: 422,
 }
 """Statuses of exceptions whose message is fit for a client; the nearest base class counts."""
 
