@@ -46,6 +46,7 @@ from supervisor.settings import (
     StorageCipher,
 )
 from supervisor.state_directory import make_private
+from supervisor.workspace.bash import Bash, BashLimits, open_bash
 
 log = structlog.get_logger(__name__)
 
@@ -110,6 +111,7 @@ class Supervision:
     drain_seconds: float = DRAIN_SECONDS
     agents: Path | None = None
     max_frame: int = MAX_FRAME_BYTES
+    bash: BashLimits = attrs.field(factory=BashLimits)
 
 
 @attrs.frozen(kw_only=True)
@@ -122,6 +124,7 @@ class Ostler:
     profiles: AgentProfileStore
     secrets: Secrets
     mcp: McpProbe
+    bash: Bash
 
     async def start(
         self,
@@ -252,6 +255,9 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         if containment is not None:
             # The journal's lock tells that no other server uses this state: what is left of one may go.
             await stack.enter_async_context(open_containment(directory, containment))
+        bash = await stack.enter_async_context(
+            open_bash(environ, limits=supervision.bash, mask=launcher.masker)
+        )
         opened = await stack.enter_async_context(
             open_supervisor(
                 journal=journal,
@@ -273,6 +279,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
             profiles=AgentProfileStore(settings),
             secrets=store,
             mcp=McpProbe(environ, _home(environ, directory), logins),
+            bash=bash,
         )
 
 

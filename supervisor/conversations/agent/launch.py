@@ -185,6 +185,11 @@ class Launcher:
             key = detect(settings.acp_command, self.catalog) or CUSTOM
         return self.catalog[key]
 
+    async def masker(self) -> Masker:
+        """Make a masker of all global secrets and of the server's own values. Raises CredentialsFailure."""
+        given = await self.secrets()
+        return await trio.to_thread.run_sync(_masker, given, self.hidden, {})
+
     async def forget(self, conversation_id: str) -> None:
         """Remove an agent's data for a conversation. In threads; a thread that hangs is abandoned."""
         try:
