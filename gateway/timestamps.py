@@ -15,7 +15,9 @@ LOST_PLUS = re.compile(r"(T.*) (\d\d:?\d\d)$")
 def parse_timestamp(text: str, naive: tzinfo | None = None) -> str:
     """ISO 8601, naive or with a zone, as UTC with six fractional digits and `Z`.
 
-    `naive`: the zone of naive times; None is the server's. Strings of that form compare in time order. Raises ValueError for anything else.
+    `naive`: the zone of naive times; None is the server's.
+
+    Strings of that form compare in time order. Raises ValueError for anything else.
     """
     try:
         moment = datetime.fromisoformat(LOST_PLUS.sub(r"\1+\2", text.strip()))

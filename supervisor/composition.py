@@ -21,7 +21,7 @@ import trio
 from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import CUSTOM, Level, RestartPolicy, load_catalog, open_containment, presets
 from supervisor.agents.warden import DRAIN_SECONDS
-from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.agent.admission import Limits, Places
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.mcp.logins import McpLogins
@@ -255,8 +255,9 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         if containment is not None:
             # The journal's lock tells that no other server uses this state: what is left of one may go.
             await stack.enter_async_context(open_containment(directory, containment))
+        terminals = Places(supervision.limits.terminals)
         bash = await stack.enter_async_context(
-            open_bash(environ, limits=supervision.bash, mask=launcher.masker)
+            open_bash(environ, limits=supervision.bash, secrets=launcher.confidential, places=terminals)
         )
         opened = await stack.enter_async_context(
             open_supervisor(
@@ -268,6 +269,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
                 deadlines=supervision.deadlines,
                 restart=supervision.restart,
                 limits=supervision.limits,
+                terminals=terminals,
                 drain_seconds=supervision.drain_seconds,
                 allowance=supervision.allowance,
             )

@@ -113,13 +113,15 @@ class Bash:
         nursery: trio.Nursery,
         environment: Mapping[str, str],
         limits: BashLimits,
-        mask: Callable[[], Awaitable[Masker]] | None,
+        secrets: Callable[[], Awaitable[tuple[str, ...]]] | None,
         places: Places | None,
     ) -> None:
         self._nursery = nursery
         self._environment = base_environment(environment, isolated=False)
         self._limits = limits
-        self._mask = mask
+        self._secrets = secrets
+        self._masked: tuple[str, ...] = ()
+        self._mask = NOTHING
         self._places = places
         self._live: dict[str, Command] = {}
         """Those of which processes may be left, oldest first."""
@@ -210,8 +212,9 @@ class Bash:
             self._tell(command, None, f"Error executing command: {reason}", FAILED)
 
     async def _execute(self, command: Command) -> None:
-        mask = NOTHING if self._mask is None else await self._mask()
-        output = Output(mask, self._limits.output_bytes, lambda out, err: self._tell(command, out, err))
+        output = Output(
+            await self._masker(), self._limits.output_bytes, lambda out, err: self._tell(command, out, err)
+        )
         with ExitStack() as ours, ExitStack() as theirs:
             # Standard input is empty: nobody could answer.
             empty = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -228,6 +231,14 @@ class Bash:
                 await self._attend(command, process, output, stdout, stderr)
                 ours.close()
                 await self._linger(command, process)
+
+    async def _masker(self) -> Masker:
+        values = () if self._secrets is None else await self._secrets()
+        if values != self._masked:
+            # In a thread: some milliseconds for every ten secrets.
+            self._mask = await trio.to_thread.run_sync(Masker, values)
+            self._masked = values
+        return self._mask
 
     async def _attend(
         self,
@@ -365,17 +376,19 @@ async def open_bash(
     environment: Mapping[str, str],
     *,
     limits: BashLimits | None = None,
-    mask: Callable[[], Awaitable[Masker]] | None = None,
+    secrets: Callable[[], Awaitable[tuple[str, ...]]] | None = None,
     places: Places | None = None,
 ) -> AsyncIterator[Bash]:
     """Allow commands while the block runs.
 
     `environment`: the server's; commands get the part that any child may see.
 
-    `mask`: returns the masker of what commands write.
+    `secrets`: returns what is masked in what commands write.
+
+    `places`: each running command takes one, for its file descriptors.
 
     Owns their processes: leaving the block, in any way, ends them with all that they have started.
     """
     async with trio.open_nursery() as nursery:
-        yield Bash(nursery, environment, limits or BashLimits(), mask, places)
+        yield Bash(nursery, environment, limits or BashLimits(), secrets, places)
         nursery.cancel_scope.cancel()
