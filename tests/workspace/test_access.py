@@ -104,9 +104,7 @@ async def test_without_workspaces_there_is_nothing(place):
         await confined().admit(f"{place}/w")
 
 
-@pytest.mark.parametrize(
-    "path", ["", "relative", "/a\0b", "/" + "x" * 5000, "/\udcff" * 0 + "/\ud800", "~/x"]
-)
+@pytest.mark.parametrize("path", ["", "relative", "/a\0b", "/" + "x" * 5000, "/\ud800", "~/x"])
 @pytest.mark.parametrize("access", [Access.ALL, Access.WORKSPACES])
 async def test_what_is_no_path_is_told_so(path, access):
     with pytest.raises(BadPath) as error:
