@@ -42,7 +42,7 @@ OPEN_PAUSE = 0.2
 
 TROUBLED_BUSY_TIMEOUT = 1.0
 """Seconds to wait for a lock once there is trouble: the next attempt comes soon, and the end of the server,
-or somebody who wants to delete, must not wait for long."""
+or a client that deletes, must not wait for long."""
 
 PAGE_BYTES = 8192
 """Page size of a new file. Measured, events of 1 kB take a fifth less CPU than with SQLite's usual 4,096."""
