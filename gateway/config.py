@@ -44,6 +44,9 @@ from supervisor.agents.warden import BUDGET, BUDGET_VARIABLE
 from supervisor.composition import Supervision
 from supervisor.events import Vocabulary
 from supervisor.journal.store import BUSY_TIMEOUT
+from supervisor.workspace.access import VARIABLE as ACCESS_VARIABLE
+from supervisor.workspace.access import Access
+from supervisor.workspace.access import parse as parse_access
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Largest request body. Images travel as data URLs inside messages, so a few pictures must fit."""
@@ -106,7 +109,8 @@ class Config:
     `allow_open` permits to listen without session keys where other machines reach us. `allowed_hosts` are
     further names under which an open server may be spoken to (hosts.py). `event_vocabulary` forces one on
     every new conversation, whatever its start request asks for. `containment` is the level that is demanded,
-    None for the best that costs nothing. `descriptors` are the shares of the files that it may open.
+    None for the best that costs nothing. `workspace_access` is what clients may use beside the conversations.
+    `descriptors` are the shares of the files that it may open.
     """
 
     host: str = DEFAULT_HOST
@@ -117,6 +121,7 @@ class Config:
     allowed_hosts: tuple[str, ...] = ()
     keyring: bool = True
     event_vocabulary: Vocabulary | None = None
+    workspace_access: Access = Access.ALL
     containment: Level | None = None
     supervision: Supervision = attrs.field(factory=lambda: load_supervision({}))
     cors_origins: tuple[str, ...] = ()
@@ -187,6 +192,7 @@ def load_config(
         allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", _hosts, ()),
         keyring=keyring_allowed(env),
         event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
+        workspace_access=pick(env, ACCESS_VARIABLE, parse_access, Access.ALL),
         containment=pick(
             env, "OSTLER_CONTAINMENT", parse_level, None, argument=containment, option="--containment"
         ),

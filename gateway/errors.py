@@ -48,6 +48,8 @@ from supervisor.settings import (
     SettingsError,
     UnknownProfile,
 )
+from supervisor.workspace.access import AccessRefused, BadPath
+from supervisor.workspace.bash import TooManyCommands
 
 log = structlog.get_logger(__name__)
 
@@ -91,6 +93,8 @@ STATUS: dict[type[Exception], int] = {
     SecretsCorrupt: 409,
     WrongMasterKey: 409,
     CredentialsFailure: 503,
+    AccessRefused: 403,
+    TooManyCommands: 429,
 }
 """Statuses of exceptions whose message is fit for a client; the nearest base class counts."""
 
@@ -100,6 +104,8 @@ def problem_of(error: Exception) -> tuple[int, list[ErrorDetail] | str] | None:
     match error:
         case InvalidRequest() | SettingsError():
             return 422, list(error.errors)
+        case BadPath():
+            return 422, [ErrorDetail(error.loc, f"Value error, {error}", "value_error")]
         case InvalidStart():
             return 422, [ErrorDetail(error.loc, f"Value error, {error}", "value_error")]
         case ApiError():
