@@ -18,6 +18,7 @@ from gateway.malformed_requests import refuse_malformed
 from gateway.openapi import describe
 from gateway.routes.agent_profiles import AgentProfileRoutes
 from gateway.routes.agents import METRICS, AgentRoutes
+from gateway.routes.bash import BashRoutes
 from gateway.routes.conversations import ConversationRoutes
 from gateway.routes.credentials import CredentialRoutes
 from gateway.routes.events import EventRoutes
@@ -27,6 +28,7 @@ from gateway.routes.server import ServerRoutes
 from gateway.routes.settings import SettingsRoutes
 from gateway.routing import register
 from gateway.services import Services
+from gateway.sockets.bash import serve_bash
 from gateway.sockets.events import EventsDialect
 from gateway.sockets.serve import serve
 from gateway.sockets.session import SessionDialect
@@ -65,6 +67,7 @@ def create_app(services: Services) -> QuartTrio:
         *AgentRoutes(services).routes(),
         *CredentialRoutes(services).routes(),
         *McpRoutes(services).routes(),
+        *BashRoutes(services).routes(),
     )
     register(app, routes)
     docs.install(app)
@@ -75,6 +78,10 @@ def create_app(services: Services) -> QuartTrio:
     async def session_socket(conversation_id: str) -> Response | None:
         return await serve(services, conversation_id, SessionDialect.of)
 
+    async def bash_socket() -> Response | None:
+        return await serve_bash(services)
+
+    app.add_websocket("/sockets/bash-events", view_func=bash_socket)
     app.add_websocket("/sockets/events/<conversation_id>", view_func=events_socket)
     app.add_websocket("/sockets/session/<conversation_id>", view_func=session_socket)
     return app

@@ -11,11 +11,12 @@ import orjson
 from quart import Request as HttpRequest
 
 from gateway.errors import ApiError
-from gateway.reading import InvalidRequest, Request, read_body
+from gateway.reading import InvalidRequest, Request, Whole, read_body
 from supervisor.credentials import REDACTED
 from supervisor.credentials.secret import NAME_RULE, SECRET_NAME
 from supervisor.events import ImageContent, Message, Role, TextContent
 from supervisor.reading import (
+    NO_NUL,
     ErrorDetail,
     Form,
     Items,
@@ -30,6 +31,8 @@ from supervisor.reading import (
 )
 from supervisor.settings import MAX_DEPTH, too_deep
 from supervisor.settings.names import ProfileName
+from supervisor.workspace.access import MAX_PATH_BYTES
+from supervisor.workspace.bash_events import DEFAULT_SECONDS, MAX_COMMAND_CHARACTERS
 
 JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 
@@ -124,6 +127,18 @@ Secrets = Annotated[
     Mapping[str, Annotated[Any, Named(SOURCE)]],
     Names(SECRET_NAME, NAME_RULE),
 ]
+
+
+@attrs.frozen(kw_only=True)
+class ExecuteBashRequest(Request):
+    """A command for the shell."""
+
+    command: Annotated[str, Limit(max_length=MAX_COMMAND_CHARACTERS), NO_NUL]
+    cwd: Annotated[str, Limit(max_length=MAX_PATH_BYTES), NO_NUL] | None = None
+    timeout: Whole = attrs.field(
+        default=DEFAULT_SECONDS,
+        metadata=described("Seconds, after which it is ended with all that it has started"),
+    )
 
 
 @attrs.frozen(kw_only=True)

@@ -48,7 +48,8 @@ from supervisor.settings import (
     SettingsError,
     UnknownProfile,
 )
-from supervisor.workspace.access import AccessRefused, BadPath, OutsideWorkspace
+from supervisor.workspace.access import AccessRefused, BadPath
+from supervisor.workspace.bash import TooManyCommands
 
 log = structlog.get_logger(__name__)
 
@@ -93,8 +94,7 @@ STATUS: dict[type[Exception], int] = {
     WrongMasterKey: 409,
     CredentialsFailure: 503,
     AccessRefused: 403,
-    OutsideWorkspace: 422,
-    BadPath: 422,
+    TooManyCommands: 429,
 }
 """Statuses of exceptions whose message is fit for a client; the nearest base class counts."""
 
@@ -104,6 +104,8 @@ def problem_of(error: Exception) -> tuple[int, list[ErrorDetail] | str] | None:
     match error:
         case InvalidRequest() | SettingsError():
             return 422, list(error.errors)
+        case BadPath():
+            return 422, [ErrorDetail(error.loc, f"Value error, {error}", "value_error")]
         case InvalidStart():
             return 422, [ErrorDetail(error.loc, f"Value error, {error}", "value_error")]
         case ApiError():

@@ -19,6 +19,7 @@ from supervisor.events import Event
 from supervisor.mcp import MCPServer
 from supervisor.reading import NO_NUL, Components, HTTPValidationError
 from supervisor.settings.agent import CUSTOM, MCP_SERVER, PROVIDER, ACPAgent, AgentSettings
+from supervisor.workspace.bash_events import BashCommand, BashError, BashOutput
 
 INTERFACE_VERSION: Final = "0.1.0"
 """The version of the interface specification that the description stands for."""
@@ -80,6 +81,7 @@ def _components(routes: Iterable[Route]) -> dict[str, Any]:
     found = components.add(
         Event, HTTPValidationError, AgentSettings, ACPAgent, MCPServer, StaticSource, LookupSource, *bodies
     )
+    found |= components.add(BashCommand, BashOutput, BashError)
     found["SecretSource"] = {
         "anyOf": [{**STRING, **NO_NUL.schema()}, ref(StaticSource.NAME), ref(LookupSource.NAME)]
     }

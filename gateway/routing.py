@@ -18,7 +18,7 @@ Handler = Callable[..., Awaitable[Response]]
 Schema = Mapping[str, Any]
 
 PATH_PARAMETER = re.compile(r"<(\w+)>")
-UUID_PARAMETERS = frozenset({"conversation_id", "profile_id"})
+UUID_PARAMETERS = frozenset({"conversation_id", "profile_id", "command_id"})
 
 
 @attrs.frozen
@@ -88,4 +88,6 @@ def register(app: QuartTrio, routes: Iterable[Route]) -> None:
             view_func=route.handler,
             methods=[route.method],
             provide_automatic_options=False,
+            # Without the slash there is no redirect, which would be in HTML.
+            strict_slashes=not route.path.endswith("/"),
         )

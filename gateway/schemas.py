@@ -85,6 +85,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "detail",
     ),
     "Success": obj({"success": BOOLEAN}, "success"),
+    "BashEvent": {"oneOf": [ref("BashCommand"), ref("BashOutput"), ref("BashError")]},
+    "BashEventPage": page(ref("BashEvent")),
+    "ClearedEvents": obj({"cleared_count": COUNT}, "cleared_count"),
     "Status": obj({"status": STRING, "message": STRING}, "status"),
     "ServerInfo": obj(
         {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from supervisor.conversations.agent.launch import Launcher
     from supervisor.credentials import SecretStore
     from supervisor.settings import AgentProfileStore, SettingsStore
+    from supervisor.workspace.bash import Bash
 
 
 class Subscribers:
@@ -84,6 +85,7 @@ class Services:
     profiles: AgentProfileStore
     secrets: SecretStore
     mcp: McpJobs | None = None
+    bash: Bash | None = None
     closing: trio.Event = attrs.field(factory=trio.Event)
     known: KnownDirectories = attrs.field(
         default=attrs.Factory(lambda self: KnownDirectories(self.supervisor), takes_self=True)

@@ -65,12 +65,20 @@ class AccessRefused(Exception):
     """The operator has not allowed it. The message says what to change."""
 
 
-class OutsideWorkspace(Exception):
-    """A path below a conversation's routes that is not in the conversation's workspace."""
+Location = tuple[str | int, ...]
+"""Where in a request the path is: the parts of a `loc`."""
 
 
 class BadPath(ValueError):
-    """A text that is not the path of anything. The message says why."""
+    """A text that is not the path of anything, or not of anything here. The message says why."""
+
+    def __init__(self, message: str, loc: Location) -> None:
+        super().__init__(message)
+        self.loc = loc
+
+
+class OutsideWorkspace(BadPath):
+    """A path below a conversation's routes that is not in the conversation's workspace."""
 
 
 @attrs.frozen
@@ -161,12 +169,14 @@ class PathAccess:
                 f"Set {VARIABLE} to all."
             )
 
-    async def admit(self, path: str, *, within: str | None = None, name: str = "path") -> Admitted:
+    async def admit(
+        self, path: str, *, within: str | None = None, loc: Location = ("query", "path")
+    ) -> Admitted:
         """May this path be used? Returns it resolved; it need not exist.
 
         `within`: the working directory of the conversation that the request is about; the path must be in it.
 
-        `name`: what the client calls it, for messages.
+        `loc`: where in the request it is, for messages.
 
         Raises AccessRefused, OutsideWorkspace, BadPath, and PathTimeout (patience.py) where the file system
         does not answer.
@@ -174,7 +184,8 @@ class PathAccess:
         Cancellation abandons a thread that ends by itself.
         """
         self.require()
-        _check(path, name)
+        _check(path, loc)
+        name = loc[-1]
         roots = [] if within is None else [within]
         confined = self.access is Access.WORKSPACES
         known = list(await self._directories())[:MAX_ROOTS] if confined else []
@@ -197,7 +208,7 @@ class PathAccess:
         if within is not None:
             wall = self._pinned[within]
             if not found.is_relative_to(wall):
-                raise OutsideWorkspace(f"{name} must be inside the conversation workspace")
+                raise OutsideWorkspace(f"{name} must be inside the conversation workspace", loc)
             root = wall if root is None or wall.is_relative_to(root) else root
         if within is not None and not confined:
             del self._pinned[within]  # nobody promises walls here: peers resolve it at each request, too
@@ -210,17 +221,18 @@ class PathAccess:
         return await in_time(work, what, limiter=_LIMITERS.of("workspaces"), wasted=wasted)
 
 
-def _check(path: str, name: str) -> None:
+def _check(path: str, loc: Location) -> None:
+    name = loc[-1]
     if "\0" in path:
-        raise BadPath(f"{name} must not contain a NUL character")
+        raise BadPath(f"{name} must not contain a NUL character", loc)
     try:
         length = len(os.fsencode(path))
     except UnicodeEncodeError:
-        raise BadPath(f"{name} is not valid Unicode") from None
+        raise BadPath(f"{name} is not valid Unicode", loc) from None
     if length > MAX_PATH_BYTES:
-        raise BadPath(f"{name} is longer than {MAX_PATH_BYTES} bytes")
+        raise BadPath(f"{name} is longer than {MAX_PATH_BYTES} bytes", loc)
     if not path.startswith("/"):
-        raise BadPath(f"{name} must be absolute")
+        raise BadPath(f"{name} must be absolute", loc)
 
 
 def _resolve(path: str, roots: Iterable[str]) -> tuple[Path, dict[str, Path]]:
