@@ -6,7 +6,7 @@ import heapq
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import attrs
@@ -104,10 +104,8 @@ def make(steps: tuple[str, ...]) -> int:
             try:
                 below = os.open(step, _STEP, dir_fd=here)
             except FileNotFoundError:
-                try:
+                with suppress(FileExistsError):  # Somebody was faster.
                     os.mkdir(step, dir_fd=here)
-                except FileExistsError:
-                    pass  # Somebody was faster.
                 below = os.open(step, _STEP, dir_fd=here)
             os.close(here)
             here = below

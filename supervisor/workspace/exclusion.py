@@ -1,4 +1,4 @@
-"""What is left out of archives: patterns as in .gitignore, and what in a `.git` may hold credentials. Pure."""
+"""What is left out of archives: patterns as in .gitignore, and what of a `.git` may be secret. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ MAX_PATTERNS: Final = 100
 MAX_PATTERN_CHARACTERS: Final = 256
 """Of further patterns in a request. Each is compared with each path."""
 
-_CREDENTIALS: Final = frozenset({"config", "config.worktree", "credentials", ".git-credentials", "FETCH_HEAD"})
+_CREDENTIALS: Final = frozenset(
+    {"config", "config.worktree", "credentials", ".git-credentials", "FETCH_HEAD"}
+)
 _LOGS: Final = "logs"
 
 

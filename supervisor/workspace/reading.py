@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from typing import Final
 
 import attrs
@@ -31,6 +32,8 @@ class OpenFile:
     modified: float
     """Seconds since the epoch."""
     left: int = attrs.field(init=False)
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _closed: bool = attrs.field(init=False, default=False)
 
     def __attrs_post_init__(self) -> None:
         self.left = self.size
@@ -41,20 +44,32 @@ class OpenFile:
         self.left = length
 
     def read(self) -> bytes:
-        """The next piece; empty at the end. Raises Changed, OSError."""
-        if not self.left:
-            return b""
-        piece = os.read(self.descriptor, min(PIECE_BYTES, self.left))
+        """The next piece; empty at the end, and once it is closed. Raises Changed, OSError."""
+        try:
+            with self._lock:
+                if self._closed or not self.left:
+                    return b""
+                piece = os.read(self.descriptor, min(PIECE_BYTES, self.left))
+        finally:
+            if self._closed:
+                self._release()
         if not piece:
             raise Changed("the file became shorter while it was read")
         self.left -= len(piece)
         return piece
 
     def close(self) -> None:
-        """Close it. Idempotent."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        """Close it, or have the thread that reads meanwhile do so. Waits for nothing; idempotent."""
+        self._closed = True
+        self._release()
+
+    def _release(self) -> None:
+        # Never while a thread reads: the number could be another file's by then.
+        if self._lock.acquire(blocking=False):
+            if self.descriptor >= 0:
+                os.close(self.descriptor)
+                self.descriptor = -1
+            self._lock.release()
 
 
 def open_file(file: Admitted) -> OpenFile:

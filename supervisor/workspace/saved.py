@@ -97,9 +97,7 @@ class SavedWorkspaces:
         await self._file.replace({"schema_version": VERSION, **saved.document()})
 
 
-def _joined(
-    there: tuple[SavedWorkspace, ...], more: Iterable[SavedWorkspace]
-) -> tuple[SavedWorkspace, ...]:
+def _joined(there: tuple[SavedWorkspace, ...], more: Iterable[SavedWorkspace]) -> tuple[SavedWorkspace, ...]:
     found = {each.path: each for each in there}
     for each in more:
         found.setdefault(each.path, each)
@@ -112,9 +110,7 @@ def _parse(document: Any) -> Saved:
     version = document["schema_version"]
     if version != VERSION:
         raise ValueError(f"its version is {version!r}, and this server knows {VERSION}")
-    return Saved(
-        tuple(map(_item, document["workspaces"])), tuple(map(_item, document["workspaceParents"]))
-    )
+    return Saved(tuple(map(_item, document["workspaces"])), tuple(map(_item, document["workspaceParents"])))
 
 
 def _item(found: Mapping[str, Any]) -> SavedWorkspace:

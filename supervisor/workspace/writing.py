@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import threading
 from contextlib import suppress
 from typing import Final
 
@@ -29,6 +30,7 @@ class Receiver:
 
     def __init__(self, place: Admitted) -> None:
         self.size = 0
+        self._lock = threading.Lock()
         self._name = place.path.name
         self._beside = f".{secrets.token_hex(8)}.ostler"
         if not self._name or place.path == place.root:
@@ -63,7 +65,9 @@ class Receiver:
     def write(self, data: bytes) -> None:
         """Take more bytes."""
         view = memoryview(data)
-        with told(GONE, NOT_A_FILE):
+        with self._lock, told(GONE, NOT_A_FILE):
+            if not self._open:
+                return
             while view:
                 written = os.write(self._descriptor, view)
                 self.size += written
@@ -71,19 +75,19 @@ class Receiver:
 
     def keep(self) -> None:
         """Put the file in its place, at once and whole."""
-        with told(GONE, IS_DIRECTORY):
+        with self._lock, told(GONE, IS_DIRECTORY):
             os.rename(self._beside, self._name, src_dir_fd=self._above, dst_dir_fd=self._above)
-        self._close()
-
-    def discard(self) -> None:
-        """Leave nothing of it, unless it was kept. Idempotent."""
-        if self._open:
-            with suppress(OSError):
-                os.unlink(self._beside, dir_fd=self._above)
             self._close()
 
+    def discard(self) -> None:
+        """Leave nothing of it, unless it was kept. Waits for a thread that writes meanwhile. Idempotent."""
+        with self._lock:
+            if self._open:
+                with suppress(OSError):
+                    os.unlink(self._beside, dir_fd=self._above)
+                self._close()
+
     def _close(self) -> None:
-        if self._open:
-            self._open = False
-            os.close(self._descriptor)
-            os.close(self._above)
+        self._open = False
+        os.close(self._descriptor)
+        os.close(self._above)

@@ -66,13 +66,12 @@ async def _refs(session: Session) -> dict[str, str]:
         found[name] = target
         if symbolic:
             found[f"{name} "] = symbolic
-    if (symbolic := found.get(f"{_REMOTE}HEAD ")) and symbolic not in found:
-        found[symbolic] = found[f"{_REMOTE}HEAD"]
+    leads_to = found.get(f"{_REMOTE}HEAD ")
+    if leads_to and leads_to not in found:
+        found[leads_to] = found[f"{_REMOTE}HEAD"]
     if branch:
         found[""] = branch
     return found
-
-
 
 
 async def _merge_base(session: Session, other: str) -> str | None:

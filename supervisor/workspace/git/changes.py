@@ -31,7 +31,7 @@ MAX_LOOKED_AT: Final = 10_000
 COMPARE: Final = (
     "diff", "--name-status", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty"
 )  # fmt: skip
-"""Submodules count by their commit: git would run a command in each to look at its files."""
+"""Submodules count by their commit: to see their files git would run a command in each."""
 
 
 @attrs.frozen
@@ -58,7 +58,8 @@ async def changes(git: Git, place: Admitted, ref: str | None = None) -> list[Cha
     except NotARepository:
         pass
     for name in nested:
-        with suppress(NotARepository, WorkspaceProblem):  # One that is damaged does not hide the others.
+        # One that is damaged does not hide the others.
+        with suppress(NotARepository, WorkspaceProblem):
             for change in await _changes_at(git, attrs.evolve(place, path=place.path / name), ref):
                 found[f"{name}/{change.path}"] = Change(change.status, f"{name}/{change.path}")
     return sorted(found.values(), key=lambda change: change.path)
@@ -66,7 +67,7 @@ async def changes(git: Git, place: Admitted, ref: str | None = None) -> list[Cha
 
 def _nested(path: Path) -> list[str]:
     """Names of the directories in a directory that are the top of a repository."""
-    found = []
+    found: list[str] = []
     with suppress(OSError):
         for number, entry in enumerate(path.iterdir()):
             if number >= MAX_LOOKED_AT or len(found) >= MAX_NESTED:

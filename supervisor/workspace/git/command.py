@@ -103,7 +103,8 @@ class Git:
 
         `seconds`: given for work that takes longer than most; it has places of its own.
 
-        Raises NotARepository, Denied, GitProblem (also when the block takes longer than `seconds`), PathTimeout.
+        Raises NotARepository, Denied, PathTimeout, and GitProblem, also when the block takes longer than
+        `seconds`.
 
         Cancellation ends git, with all that it started.
         """
@@ -216,7 +217,9 @@ class Session:
         """
         if ref.startswith("-") or len(ref) > MAX_REF_CHARACTERS or not ref.isprintable() or not ref:
             raise GitProblem("A git ref is a name or an id, and does not begin with '-'")
-        found = await self.attempt("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+        found = await self.attempt(
+            "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
+        )
         return commit_id(found)
 
 

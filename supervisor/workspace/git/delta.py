@@ -11,6 +11,8 @@ from typing import Final
 
 import attrs
 
+from supervisor.agents.endings import ExitStatus
+from supervisor.agents.process import AgentProcess
 from supervisor.workspace.access import Admitted
 from supervisor.workspace.exclusion import pathspecs
 from supervisor.workspace.git.base import HEAD, base_of
@@ -104,7 +106,9 @@ async def delta(
         paths = ("--", ".", *pathspecs(excludes))
         await apart.output("read-tree", base)
         await apart.output("add", "--all", *paths)
-        file = await _to_disk(apart, ("diff", "--binary", "--cached", "--no-ext-diff", "--no-textconv", base, *paths))
+        file = await _to_disk(
+            apart, ("diff", "--binary", "--cached", "--no-ext-diff", "--no-textconv", base, *paths)
+        )
         return file, None if base == session.repository.empty_tree else base, what
 
 
@@ -115,17 +119,25 @@ async def _to_disk(session: Session, arguments: tuple[str, ...]) -> OpenFile:
         async with session.running(*arguments) as process:
             while piece := await process.stdout.receive_some():
                 file.size += len(piece)
-                if file.size > MAX_DELTA_BYTES:
-                    raise GitProblem(f"The patch is larger than {MAX_DELTA_BYTES} bytes. Exclude more.")
+                _check_size(file.size)
                 await visit(partial(_write, descriptor, bytes(piece)), "to write a file")
             status = await process.wait()
-        if status.code != 0:
-            raise GitProblem(f"Failed to generate git delta: {complaint(process)}")
+        _check(status, process)
         file.skip(0, file.size)
     except BaseException:
         file.close()
         raise
     return file
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_DELTA_BYTES:
+        raise GitProblem(f"The patch is larger than {MAX_DELTA_BYTES} bytes. Exclude more.")
+
+
+def _check(status: ExitStatus, process: AgentProcess) -> None:
+    if status.code != 0:
+        raise GitProblem(f"Failed to generate git delta: {complaint(process)}")
 
 
 def _unnamed() -> int:

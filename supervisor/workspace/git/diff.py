@@ -44,7 +44,9 @@ async def file_diff(git: Git, above: Admitted, name: str, *, ref: str | None, co
             path = shown.relative_to(session.repository.root).as_posix()
             if commit is not None:
                 after, before = await with_parent(session, commit)
-                return Diff(_text(await _blob(session, after, path)), _text(await _blob(session, before, path)))
+                return Diff(
+                    _text(await _blob(session, after, path)), _text(await _blob(session, before, path))
+                )
             base = await base_of(session, ref)
             if base is None:
                 raise GitProblem(f"Git ref not found: {ref}")

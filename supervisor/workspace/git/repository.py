@@ -1,9 +1,10 @@
 """A repository found on disk, and a stand-in for its `.git` without its configuration. Blocking.
 
-A repository's configuration and hooks name programs, and git runs them: file system monitors, filters, textconv,
-signature checkers, transports. Whoever made the repository wrote them. So git never gets the repository's
-own directory, but a fresh one (`make_stand_in`) that leads to its objects, refs and index, and whose configuration
-is ours. What is not listed in `KEPT` does not exist for git, whatever future versions of git make of it.
+A repository's configuration and hooks name programs, and git runs them: file system monitors, filters,
+textconv, signature checkers, transports. Whoever made the repository wrote them. So git never gets the
+repository's own directory, but a fresh one (`make_stand_in`) that leads to its objects, refs and index, and
+whose configuration is ours. What is not listed in `KEPT` does not exist for git, whatever future versions of
+git make of it.
 
 The owner of the repository does not matter then: git asks for it (safe.directory) because of the
 configuration that it would read.
