@@ -51,6 +51,10 @@ from supervisor.workspace.access import parse as parse_access
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Largest request body. Images travel as data URLs inside messages, so a few pictures must fit."""
 
+MAX_UPLOAD_BYTES = 1024 * 1024 * 1024
+"""Largest body of a request with a file. It goes to the disk in pieces: not memory limits it, but what a
+client may fill a disk with by mistake."""
+
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 """Largest message on a WebSocket, from a client that has shown its key. What a body may be, for the same
 reason."""
@@ -127,6 +131,7 @@ class Config:
     cors_origins: tuple[str, ...] = ()
     cors_origin_regex: str | None = None
     max_body_bytes: int = MAX_BODY_BYTES
+    max_upload_bytes: int = MAX_UPLOAD_BYTES
     max_message_bytes: int = MAX_MESSAGE_BYTES
     max_conversations: int = MAX_CONVERSATIONS
     max_page: int = MAX_PAGE
@@ -200,6 +205,7 @@ def load_config(
         cors_origins=tuple(listed(env.get("OSTLER_CORS_ORIGINS", ""))),
         cors_origin_regex=regex,
         max_body_bytes=pick(env, "OSTLER_MAX_BODY_BYTES", positive_int, MAX_BODY_BYTES),
+        max_upload_bytes=pick(env, "OSTLER_MAX_UPLOAD_BYTES", positive_int, MAX_UPLOAD_BYTES),
         max_message_bytes=pick(env, "OSTLER_MAX_MESSAGE_BYTES", positive_int, MAX_MESSAGE_BYTES),
         max_conversations=pick(env, "OSTLER_MAX_CONVERSATIONS", positive_int, MAX_CONVERSATIONS),
         max_page=pick(env, "OSTLER_MAX_PAGE", positive_int, MAX_PAGE),

@@ -39,6 +39,7 @@ from supervisor.journal import (
     SearchTooLong,
     TooLarge,
 )
+from supervisor.patience import PathTimeout
 from supervisor.reading import ErrorDetail
 from supervisor.settings import (
     EncryptionUnavailable,
@@ -50,6 +51,8 @@ from supervisor.settings import (
 )
 from supervisor.workspace.access import AccessRefused, BadPath
 from supervisor.workspace.bash import TooManyCommands
+from supervisor.workspace.git.command import GitProblem
+from supervisor.workspace.problems import Denied, Missing, NoRoom, Unfit
 
 log = structlog.get_logger(__name__)
 
@@ -94,6 +97,12 @@ STATUS: dict[type[Exception], int] = {
     WrongMasterKey: 409,
     CredentialsFailure: 503,
     AccessRefused: 403,
+    Missing: 404,
+    Unfit: 400,
+    Denied: 403,
+    NoRoom: 507,
+    GitProblem: 400,
+    PathTimeout: 504,
     TooManyCommands: 429,
 }
 """Statuses of exceptions whose message is fit for a client; the nearest base class counts."""

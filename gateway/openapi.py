@@ -130,7 +130,7 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.body is not None:
         operation["requestBody"] = {
             "required": route.body_required,
-            "content": {"application/json": {"schema": _body(route)}},
+            "content": {route.body_media_type: {"schema": _body(route)}},
         }
     return operation
 
@@ -166,7 +166,7 @@ def _parameter(param: Param, place: str) -> dict[str, Any]:
     return parameter
 
 
-_TO_NAME = str.maketrans({"/": "_", "<": "", ">": "", ".": "_"})
+_TO_NAME = str.maketrans({"/": "_", "<": "", ">": "", ".": "_", ":": "_"})
 
 
 def _responses(route: Route) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from supervisor.reading.shapes import properties_of
 Handler = Callable[..., Awaitable[Response]]
 Schema = Mapping[str, Any]
 
-PATH_PARAMETER = re.compile(r"<(\w+)>")
+PATH_PARAMETER = re.compile(r"<(?:path:)?(\w+)>")
 UUID_PARAMETERS = frozenset({"conversation_id", "profile_id", "command_id"})
 
 
@@ -47,8 +47,8 @@ def params_of(model: type[Query], named: Mapping[str, Schema] | None = None) -> 
 
 @attrs.frozen(kw_only=True)
 class Route:
-    """One operation. `path` is in the application's form (`<name>`). `body` is the description of the body,
-    or its JSON schema where there is none; `result` is a JSON schema.
+    """One operation. `path` is in the application's form (`<name>`, `<path:name>` with slashes). `body` is the
+    description of the body, or its JSON schema where there is none; `result` is a JSON schema.
 
     `path_schemas` are those of path parameters that are more than strings, and no UUIDs.
     """
@@ -63,6 +63,7 @@ class Route:
     path_schemas: Mapping[str, Schema] = attrs.field(factory=dict)
     body: type[Model] | Schema | None = None
     body_required: bool = True
+    body_media_type: str = "application/json"
     result: Schema | None = None
     status: int = 200
     media_type: str = "application/json"
