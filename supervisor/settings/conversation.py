@@ -19,7 +19,7 @@ class ConversationSettings(Setting):
     schema_version: Annotated[int, Limit(ge=1)] = 1
     max_iterations: Annotated[int, Limit(ge=1)] = 500
     confirmation_mode: bool = False
-    security_analyzer: Literal["llm", "none"] | None = None
+    security_analyzer: Literal["llm", "none"] | None = "llm"
     default_runtime: Literal["local", "worktree", "docker"] = "local"
     worktree_base: Literal["default_branch", "head", "ref"] = "default_branch"
     worktree_base_ref: Text | None = None
