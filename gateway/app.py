@@ -18,10 +18,14 @@ from gateway.malformed_requests import refuse_malformed
 from gateway.openapi import describe
 from gateway.routes.agent_profiles import AgentProfileRoutes
 from gateway.routes.agents import METRICS, AgentRoutes
+from gateway.routes.connections import ConnectionRoutes
 from gateway.routes.conversations import ConversationRoutes
 from gateway.routes.credentials import CredentialRoutes
 from gateway.routes.events import EventRoutes
+from gateway.routes.llm_profiles import LlmProfileRoutes
 from gateway.routes.mcp import McpRoutes
+from gateway.routes.meta_profiles import MetaProfileRoutes
+from gateway.routes.placeholders import PlaceholderRoutes
 from gateway.routes.secrets import SecretRoutes
 from gateway.routes.server import ServerRoutes
 from gateway.routes.settings import SettingsRoutes
@@ -65,6 +69,10 @@ def create_app(services: Services) -> QuartTrio:
         *AgentRoutes(services).routes(),
         *CredentialRoutes(services).routes(),
         *McpRoutes(services).routes(),
+        *LlmProfileRoutes(services).routes(),
+        *MetaProfileRoutes(services).routes(),
+        *ConnectionRoutes(services).routes(),
+        *PlaceholderRoutes().routes(),
     )
     register(app, routes)
     docs.install(app)

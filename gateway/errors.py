@@ -43,9 +43,11 @@ from supervisor.reading import ErrorDetail
 from supervisor.settings import (
     EncryptionUnavailable,
     ProfileExists,
+    ProfileReferenced,
     SettingsCorrupt,
     SettingsEmpty,
     SettingsError,
+    TooManyProfiles,
     UnknownProfile,
 )
 
@@ -86,6 +88,8 @@ STATUS: dict[type[Exception], int] = {
     SettingsEmpty: 400,
     UnknownProfile: 404,
     ProfileExists: 409,
+    ProfileReferenced: 409,
+    TooManyProfiles: 409,
     SettingsCorrupt: 409,
     EncryptionUnavailable: 503,
     SecretsCorrupt: 409,

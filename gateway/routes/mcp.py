@@ -12,10 +12,11 @@ from quart import Response, request
 from gateway import schemas
 from gateway.bodies import TEST_FIELDS, TEST_SERVER, MCPOAuthCallbackRequest, MCPTestRequest, json_body
 from gateway.errors import ApiError
+from gateway.exposing import EXPOSE, expose_of
 from gateway.mcp_jobs import FAILED, Job, McpJobs, TooManyJobs
 from gateway.reading import InvalidRequest, read_body
 from gateway.responses import json_response
-from gateway.routes.settings import EXPOSE, SettingsRoutes, expose_of
+from gateway.routes.settings import SettingsRoutes
 from gateway.routing import Param, Route
 from gateway.services import Services
 from supervisor.credentials import NotDecryptable

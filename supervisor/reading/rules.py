@@ -34,9 +34,10 @@ class Rule:
 class Limit(Rule):
     """A range that a value must keep to. Null is always within it.
 
-    `ge`, `gt`, `le` and `lt` bound a number, `min_length` and `max_length` count the characters of a string or the
-    items of a list or an object, `pattern` is what a whole string matches, and `date_time` asks for an ISO
-    8601 date and time. `nul=False` refuses NUL, which no argument, path or variable of a process can hold.
+    `ge`, `gt`, `le` and `lt` bound a number, `min_length` and `max_length` count the characters of a string
+    or the items of a list or an object, `pattern` is what a whole string matches, and `date_time` asks for an
+    ISO 8601 date and time. `nul=False` refuses NUL, which no argument, path or variable of a process can
+    hold.
     """
 
     ge: float | None = None

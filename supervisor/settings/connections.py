@@ -70,7 +70,8 @@ class ConnectionStore:
 
     async def list(self) -> list[dict[str, Any]]:
         """All connections, without their keys."""
-        return [_shown(name, found) for name, found in sorted((await self._stored.all()).items())]
+        found = [_shown(name, found) for name, found in (await self._stored.all()).items()]
+        return sorted(found, key=lambda each: (each["created_at"], each["id"]))
 
     async def create(self, body: Any) -> dict[str, Any]:
         """A new connection. Raises SettingsError, TooManyProfiles."""

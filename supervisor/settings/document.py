@@ -12,6 +12,7 @@ from supervisor.settings.agent import (
     ACP,
     CUSTOM,
     DEFAULT_SERVER,
+    NO_PRESETS,
     OPENHANDS,
     AgentSettings,
     Presets,
@@ -72,12 +73,33 @@ def first_document(presets: Presets) -> SettingsDocument:
     return SettingsDocument(agent_settings_to_dict(agent), dict(CONVERSATION_DEFAULTS), {})
 
 
-def public(document: SettingsDocument, expose: Expose, cipher: Cipher | None = None) -> dict[str, Any]:
+def shown(
+    settings: Mapping[str, Any], expose: Expose, cipher: Cipher | None, presets: Presets
+) -> dict[str, Any]:
+    """Agent settings as clients get them, secrets shown as `expose` says. Raises EncryptionUnavailable.
+
+    A provider's own command is left out, as it is on the disk.
+    """
+    told = expose_secrets(settings, expose, cipher)
+    return _without_preset(told, presets) if told.get("acp_server") != FIRST_SERVER else told
+
+
+def _without_preset(agent: Mapping[str, Any], presets: Presets) -> dict[str, Any]:
+    """The same without a command that is its provider's."""
+    if agent.get("agent_kind") != ACP or not agent.get("acp_command"):
+        return dict(agent)
+    is_preset = tuple(agent["acp_command"]) == presets.get(str(agent.get("acp_server")))
+    return {**agent, "acp_command": []} if is_preset else dict(agent)
+
+
+def public(
+    document: SettingsDocument, expose: Expose, cipher: Cipher | None = None, presets: Presets = NO_PRESETS
+) -> dict[str, Any]:
     """The document as clients get it, secrets shown as `expose` says. Raises EncryptionUnavailable."""
     llm = document.agent_settings.get("llm")
     return {
         **attrs.asdict(document, recurse=False),
-        "agent_settings": expose_secrets(document.agent_settings, expose, cipher),
+        "agent_settings": shown(document.agent_settings, expose, cipher, presets),
         "llm_api_key_is_set": isinstance(llm, Mapping) and has_key(llm),
     }
 
@@ -204,11 +226,7 @@ def to_stored(
 
     A preset's command is left out: a later release pins a newer one, and the choice was the provider.
     """
-    agent = dict(document.agent_settings)
-    if agent.get("agent_kind") == ACP and tuple(agent.get("acp_command") or ()) == presets.get(
-        str(agent.get("acp_server"))
-    ):
-        agent["acp_command"] = []
+    agent = _without_preset(document.agent_settings, presets)
     return {
         **attrs.asdict(document, recurse=False),
         "version": FORMAT_VERSION,

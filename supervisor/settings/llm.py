@@ -36,8 +36,8 @@ def _or_none(text: str | None) -> str | None:
     return text if text and text.strip() else None
 
 
-def _secret() -> Any:
-    return attrs.field(default=None, repr=False, converter=_or_none)
+def _secret(text: str = "") -> Any:
+    return attrs.field(default=None, repr=False, converter=_or_none, metadata=described(text))
 
 
 def _said(default: Any, text: str) -> Any:
@@ -49,7 +49,7 @@ class LLM(Setting):
     """A language model. Times are in seconds, costs in dollars. What is not known is ignored."""
 
     model: Annotated[str, FILLED] = _said(DEFAULT_MODEL, "Model name.")
-    api_key: str | None = _secret()
+    api_key: str | None = _secret("API key.")
     provider_connection_id: str | None = _said(
         None, "Provider connection whose API key and base URL the profile uses instead of its own."
     )

@@ -61,7 +61,6 @@ class AgentContext(Setting):
     registered_marketplaces: tuple[Mapping[str, Any], ...] = ()
     load_project_skills: bool = False
     load_memory: bool = _said(False, "Whether the agent's lasting memory is a part of the prompt.")
-    memory_context: str | None = None
     disabled_skills: tuple[str, ...] = ()
     secrets: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
     current_datetime: str | None = None

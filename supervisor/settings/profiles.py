@@ -177,7 +177,7 @@ class AgentProfileStore:
         return profile_of_settings(document.agent_settings, llm_profile, DEFAULT_PROFILE)
 
     async def _keep_llm(self, llm: Mapping[str, Any]) -> None:
-        """Keep the settings' model as the LLM profile that the new profile names, if somebody has set it up."""
+        """Keep the settings' model as the LLM profile that a new profile names, if somebody has set it up."""
         if not (has_key(llm) or llm["auth_type"] == "subscription" or llm["base_url"]):
             return
         stored = self._settings.llm_profiles
