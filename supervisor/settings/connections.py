@@ -18,6 +18,9 @@ from supervisor.settings.store import SettingsStore
 MAX_CONNECTIONS: Final = 64
 """Connections of a server; the wire's."""
 
+UNCHANGED: Final = "unchanged"
+"""Stands for what a change does not mention; null is an error there."""
+
 NAME_CHARACTERS: Final = 128
 URL_CHARACTERS: Final = 2048
 
@@ -52,9 +55,9 @@ class ProviderConnectionUpdateRequest(Setting):
     FORBID: ClassVar[bool] = True
     SCHEMA: ClassVar[Mapping[str, Any]] = {"minProperties": 1}
 
-    display_name: Name = ""
-    provider: Name = ""
-    api_key: Key = attrs.field(default="", repr=False)
+    display_name: Name = UNCHANGED
+    provider: Name = UNCHANGED
+    api_key: Key = attrs.field(default=UNCHANGED, repr=False)
     base_url: Url | None = None
 
 
