@@ -42,19 +42,20 @@ class AgentProfileRoutes:
     async def save(self, name: str) -> Response:
         """Create a profile, or replace the one of that name."""
         profile = await self.services.profiles.save(name, await json_body(request))
-        return json_response({"name": profile.name, "message": f"Agent profile {profile.name} saved"}, 201)
+        return json_response({"name": profile.name, "message": f"Agent profile '{name}' saved"}, 201)
 
     async def delete(self, name: str) -> Response:
         """Delete a profile; done also when there is none."""
         await self.services.profiles.delete(name)
-        return json_response({"name": name, "message": f"Agent profile {name} deleted"})
+        return json_response({"name": name, "message": f"Agent profile '{name}' deleted"})
 
     async def rename(self, name: str) -> Response:
         """Give a profile another name."""
         profile = await self.services.profiles.rename(
             name, read_body(RenameProfileRequest, await json_body(request)).new_name
         )
-        return json_response({"name": profile.name, "message": f"Agent profile {name} renamed"})
+        told = "unchanged (same name)" if name == profile.name else f"renamed to '{profile.name}'"
+        return json_response({"name": profile.name, "message": f"Agent profile '{name}' {told}"})
 
     async def activate(self, profile_id: str) -> Response:
         """Make a profile the one that clients start conversations with."""
@@ -62,7 +63,7 @@ class AgentProfileRoutes:
         return json_response(
             {
                 "id": profile.id,
-                "message": f"Agent profile {profile.name} activated",
+                "message": f"Agent profile '{profile.id}' activated",
                 "agent_settings_applied": False,
             }
         )

@@ -78,10 +78,17 @@ def shown(
 ) -> dict[str, Any]:
     """Agent settings as clients get them, secrets shown as `expose` says. Raises EncryptionUnavailable.
 
-    A provider's own command is left out, as it is on the disk.
+    A provider's own command is left out, as it is on the disk. An MCP server that does not say so is enabled.
     """
     told = expose_secrets(settings, expose, cipher)
+    servers = told.get("mcp_config")
+    if isinstance(servers, Mapping):
+        told["mcp_config"] = {name: _switched(server) for name, server in servers.items()}
     return _without_preset(told, presets) if told.get("acp_server") != FIRST_SERVER else told
+
+
+def _switched(server: Any) -> Any:
+    return {**server, "enabled": server.get("enabled", True)} if isinstance(server, Mapping) else server
 
 
 def _without_preset(agent: Mapping[str, Any], presets: Presets) -> dict[str, Any]:

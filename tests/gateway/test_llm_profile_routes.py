@@ -1,4 +1,4 @@
-"""`/api/profiles`, `/api/meta-profiles`, `/api/llm/provider-connections`, and what agent profiles make of them."""
+"""`/api/profiles`, `/api/meta-profiles`, `/api/llm/provider-connections`, and materialize."""
 
 from __future__ import annotations
 

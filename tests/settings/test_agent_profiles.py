@@ -19,7 +19,6 @@ from supervisor.settings import (
     TooManyProfiles,
     UnknownProfile,
 )
-
 from supervisor.settings.document import to_stored
 
 PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1"), "codex": ("npx", "codex@1")}
