@@ -20,12 +20,16 @@ from gateway.openapi import describe
 from gateway.routes.agent_profiles import AgentProfileRoutes
 from gateway.routes.agents import METRICS, AgentRoutes
 from gateway.routes.bash import BashRoutes
+from gateway.routes.connections import ConnectionRoutes
 from gateway.routes.conversations import ConversationRoutes
 from gateway.routes.credentials import CredentialRoutes
 from gateway.routes.events import EventRoutes
 from gateway.routes.files import FileRoutes
 from gateway.routes.git import GitRoutes
+from gateway.routes.llm_profiles import LlmProfileRoutes
 from gateway.routes.mcp import McpRoutes
+from gateway.routes.meta_profiles import MetaProfileRoutes
+from gateway.routes.placeholders import PlaceholderRoutes
 from gateway.routes.secrets import SecretRoutes
 from gateway.routes.server import ServerRoutes
 from gateway.routes.settings import SettingsRoutes
@@ -88,6 +92,10 @@ def create_app(services: Services) -> QuartTrio:
         *GitRoutes(services, git).routes(),
         *WorkspacesRoutes(services, saved).routes(),
         *WorkspaceFileRoutes(services).routes(),
+        *LlmProfileRoutes(services).routes(),
+        *MetaProfileRoutes(services).routes(),
+        *ConnectionRoutes(services).routes(),
+        *PlaceholderRoutes().routes(),
     )
     register(app, routes)
     docs.install(app)

@@ -44,9 +44,11 @@ from supervisor.reading import ErrorDetail
 from supervisor.settings import (
     EncryptionUnavailable,
     ProfileExists,
+    ProfileReferenced,
     SettingsCorrupt,
     SettingsEmpty,
     SettingsError,
+    TooManyProfiles,
     UnknownProfile,
 )
 from supervisor.workspace.access import AccessRefused, BadPath
@@ -91,6 +93,8 @@ STATUS: dict[type[Exception], int] = {
     SettingsEmpty: 400,
     UnknownProfile: 404,
     ProfileExists: 409,
+    ProfileReferenced: 409,
+    TooManyProfiles: 409,
     SettingsCorrupt: 409,
     EncryptionUnavailable: 503,
     SecretsCorrupt: 409,
