@@ -47,8 +47,8 @@ def params_of(model: type[Query], named: Mapping[str, Schema] | None = None) -> 
 
 @attrs.frozen(kw_only=True)
 class Route:
-    """One operation. `path` is in the application's form (`<name>`, `<path:name>` with slashes). `body` is the
-    description of the body, or its JSON schema where there is none; `result` is a JSON schema.
+    """One operation. `path` is in the application's form (`<name>`, `<path:name>` with slashes). `body` is
+    the description of the body, or its JSON schema where there is none; `result` is a JSON schema.
 
     `path_schemas` are those of path parameters that are more than strings, and no UUIDs.
     """
