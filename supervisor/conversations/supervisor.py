@@ -22,6 +22,7 @@ from supervisor.conversations.agent.admission import Admission, Limits
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.forking import ForkRequest, fork, taken
 from supervisor.conversations.recording.attachments import Allowance
 from supervisor.conversations.recording.resource import conversation_info
 from supervisor.conversations.state.counters import Counters
@@ -148,6 +149,28 @@ class Supervisor:
         if request.initial_message is not None:
             await conversation.send(request.initial_message, run=True)
         return conversation, True
+
+    async def fork(self, source_id: str, request: ForkRequest) -> Conversation:
+        """Make a conversation that begins with the events of another one; idle. See `forking`.
+
+        Raises UnknownConversation, UnknownEvent, ConversationExists, JournalUnavailable, JournalError.
+        """
+        source = await self.get(source_id)
+        conversation_id = request.conversation_id or str(uuid.uuid4())
+        if conversation_id == source_id:
+            raise taken(conversation_id)
+        async with self._lock(conversation_id):
+            try:
+                await self._get(conversation_id)
+            except UnknownConversation:
+                pass
+            else:
+                raise taken(conversation_id)
+            try:
+                await fork(self._context, source, conversation_id, request)
+            except NotInJournal as error:
+                raise UnknownConversation(f"Conversation not found: {source_id}") from error
+            return await self._get(conversation_id)
 
     async def _parent(self, request: StartRequest) -> Conversation | None:
         if request.parent_conversation_id is None:

@@ -1,8 +1,8 @@
 """Copies a conversation in small steps, between other writes, and shows the copy when it is whole.
 
-In one transaction ten thousand large events take seconds, and nothing else is written meanwhile. Until the last
-step the copy is listed among the deleted ones: a process that dies in between leaves nothing that anybody
-sees, and the next one removes it.
+In one transaction ten thousand large events take seconds, and nothing else is written meanwhile. Until the
+last step the copy is listed among the deleted ones: a process that dies in between leaves nothing that
+anybody sees, and the next one removes it.
 """
 
 from __future__ import annotations
@@ -81,9 +81,8 @@ async def copy(
 
         return await writer.call(target, end_copy)
     finally:
-        with trio.CancelScope(shield=True):
-            with suppress(JournalError):  # then the next start removes it
-                await writer.call(None, lambda store: store.forget_copy(key), deletes=True)
+        with trio.CancelScope(shield=True), suppress(JournalError):  # then the next start removes it
+            await writer.call(None, lambda store: store.forget_copy(key), deletes=True)
 
 
 def _copy_events(store: Store, source: int, key: int, first: int, last: int, down: int) -> float:

@@ -279,7 +279,8 @@ class Store:
     def copy_blobs(self, source: int, key: int, after: str, most: int) -> str | None:
         """Copy the next blobs, by the order of their ids. Return the last one's id; None: there is none."""
         (last,) = self._execute(
-            "SELECT max(id) FROM (SELECT id FROM blobs WHERE conversation = ? AND id > ? ORDER BY id LIMIT ?)",
+            "SELECT max(id) FROM "
+            "(SELECT id FROM blobs WHERE conversation = ? AND id > ? ORDER BY id LIMIT ?)",
             (source, after, most),
         ).fetchone()
         if last is not None:

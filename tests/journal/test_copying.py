@@ -28,7 +28,9 @@ async def everything(log: Log) -> list[tuple[int, str, bytes]]:
 
 
 async def test_parts_are_numbered_anew_and_keep_ids_and_bodies(journal: Journal, log: Log, make_row) -> None:
-    log.append([make_row(b'{"n":%d}' % n, id=f"e-{n}") for n in range(10)], None, [Blob("b", "text/x", b"12")])
+    log.append(
+        [make_row(b'{"n":%d}' % n, id=f"e-{n}") for n in range(10)], None, [Blob("b", "text/x", b"12")]
+    )
     await log.flushed()
     copy = await journal.fork(
         "c-1", "c-2", b'{"x":1}', parts=[(0, 2), (7, 8)], rows=[make_row(b"{}", id="new")], **FORK
