@@ -70,6 +70,7 @@ class Runner:
         self._nursery: trio.Nursery | None = None
         self._reviving = 0
         self._asked = 0
+        self._closed = False
         self._turns_before = 0
         self._start_scope: trio.CancelScope | None = None
         # What it works with; each knows those above it that it needs:
@@ -193,8 +194,7 @@ class Runner:
         """
         self._reviving += 1
         try:
-            self._start_task()
-            await self._begun.wait()
+            await self._task_begun()
             await self.stop_agent(force=force)
             self.agent.forgive()
             await self.agent.ensure()
@@ -256,17 +256,24 @@ class Runner:
         """The agent, started if necessary. The task stays for the block."""
         self._reviving += 1
         try:
-            self._start_task()
-            await self._begun.wait()
+            await self._task_begun()
             async with self.agent.borrowed() as run:
                 yield run
         finally:
             self._reviving -= 1
             self._queue.look_again()
 
+    async def _task_begun(self) -> None:
+        """Wait until the task is there, in which an agent can live. Raises AgentFailure if it will not be."""
+        self._start_task()
+        await self._begun.wait()
+        if self._nursery is None:
+            raise AgentFailure("AgentStopped", "The conversation is being closed.", retryable=True)
+
     async def stop(self) -> None:
         """End the task, and the agent with it. Returns when both are gone. Shielded from cancellation."""
         self._queue.wanted = False
+        self._closed = True
         with trio.CancelScope(shield=True):
             await self.agent.stop()
             while self._done is not None:
@@ -294,16 +301,22 @@ class Runner:
                 self._turns.break_down(error)
         except BaseException:
             self._queue.wanted = False  # cancelled: nothing is taken up any more
+            self._closed = True
             raise
         finally:
             self._turns.leave()
             self._nursery = self._scope = self._done = None
-            self._begun = trio.Event()
+            if self._begun.is_set():
+                self._begun = trio.Event()
             self.agent.leave()
             self._queue.active = False
             done.set()
             if self._queue.wanted:
                 self.want()
+            elif self._closed:
+                self._begun.set()
+            elif self._reviving:
+                self._start_task()
 
     async def _work(self) -> None:
         """Work off the queue until there is neither work nor an agent."""
@@ -319,6 +332,7 @@ class Runner:
                 if not (self._queue.wanted or self._reviving or self.agent.live or self.agent.restarting):
                     break
                 await self._queue.changed.wait()
+            self._begun = trio.Event()  # who wants an agent from here on waits for the next task
             nursery.cancel_scope.cancel()
 
     async def _take_queue(self) -> None:
