@@ -265,9 +265,10 @@ class Runner:
 
     async def _task_begun(self) -> None:
         """Wait until the task is there, in which an agent can live. Raises AgentFailure if it will not be."""
-        self._start_task()
-        await self._begun.wait()
-        if self._nursery is None:
+        if not self._closed:
+            self._start_task()
+            await self._begun.wait()
+        if self._closed or self._nursery is None:
             raise AgentFailure("AgentStopped", "The conversation is being closed.", retryable=True)
 
     async def stop(self) -> None:
