@@ -18,6 +18,7 @@ from gateway.malformed_requests import refuse_malformed
 from gateway.openapi import describe
 from gateway.routes.agent_profiles import AgentProfileRoutes
 from gateway.routes.agents import METRICS, AgentRoutes
+from gateway.routes.conversation_operations import ConversationOperationRoutes
 from gateway.routes.conversations import ConversationRoutes
 from gateway.routes.credentials import CredentialRoutes
 from gateway.routes.events import EventRoutes
@@ -58,6 +59,7 @@ def create_app(services: Services) -> QuartTrio:
     routes = (
         *ServerRoutes(services, description).routes(),
         *ConversationRoutes(services).routes(),
+        *ConversationOperationRoutes(services).routes(),
         *EventRoutes(services).routes(),
         *SettingsRoutes(services).routes(),
         *SecretRoutes(services).routes(),

@@ -63,9 +63,7 @@ async def test_the_agents_session_is_forked_and_the_two_go_on_by_themselves(tmp_
 @pytest.mark.parametrize(
     "modes", [["without=fork"], ["without=close"], ["without=load,resume"], ["error=fork:-32603:no"]]
 )
-async def test_else_the_new_agent_gets_a_transcript_and_it_is_said(
-    tmp_path: Path, modes: list[str]
-) -> None:
+async def test_else_the_new_agent_gets_a_transcript_and_it_is_said(tmp_path: Path, modes: list[str]) -> None:
     async with open_harness(tmp_path) as harness:
         source = await harness.start(*modes)
         await turn(source, "the word is tulip")
@@ -105,9 +103,7 @@ async def test_a_fork_ends_with_the_event_that_it_is_to_end_with(
         await turn(source, "the word is tulip")
         end = source.record.leaf_event_id
         await turn(source, "the colour is blue")
-        made = await fork(
-            harness, source, from_event_id=end, title="T", tags={"a": "b"}, reset_metrics=False
-        )
+        made = await fork(harness, source, from_event_id=end, title="T", tags={"a": "b"}, reset_metrics=False)
         *copied, idle = await events(made)
         assert copied == (await events(source))[: len(copied)]
         assert copied[-1]["id"] == end

@@ -27,7 +27,13 @@ def test_a_branch_is_made_of_parts_of_the_log() -> None:
     # A move after which nothing was said is replaced.
     assert moved(back, 12, 2) == [[10, 3], [13, 2]]
     branch = active(back, 15)
-    assert (len(branch), branch.last, branch.until(8), branch.until(13), branch.until(-1)) == (12, 15, 9, 10, 0)
+    assert (len(branch), branch.last, branch.until(8), branch.until(13), branch.until(-1)) == (
+        12,
+        15,
+        9,
+        10,
+        0,
+    )
     assert [seq in branch for seq in (8, 9, 12, 13)] == [True, False, False, True]
 
 

@@ -164,7 +164,9 @@ async def test_it_has_a_deadline(tmp_path: Path, mock_clock: MockClock) -> None:
             assert failed == []
             mock_clock.jump(2)
         assert "within 100 s" in str(failed[0])
-        assert harness.log.received("session/cancel")[0]["params"]["sessionId"] != conversation.record.session_id
+        assert (
+            harness.log.received("session/cancel")[0]["params"]["sessionId"] != conversation.record.session_id
+        )
 
 
 async def test_who_goes_away_cancels_it(tmp_path: Path) -> None:

@@ -11,7 +11,17 @@ import trio.testing
 from trio.testing import MockClock
 
 from supervisor.conversations.state.errors import AgentTimeout, NotAccepted
-from tests.conversations.harness import QUICK, events, open_harness, say, settled, speaking, states, turn, until
+from tests.conversations.harness import (
+    QUICK,
+    events,
+    open_harness,
+    say,
+    settled,
+    speaking,
+    states,
+    turn,
+    until,
+)
 
 METHODS = {"": "session/set_config_option", "legacy-models": "session/set_model"}
 
@@ -55,7 +65,7 @@ async def test_an_unknown_model_is_refused_with_those_that_there_are(tmp_path: P
         conversation = await harness.start()
         await turn(conversation, "hello")
         for _ in range(2):
-            with pytest.raises(NotAccepted, match="'enormous'.*small, large"):
+            with pytest.raises(NotAccepted, match=r"'enormous'.*small, large"):
                 await conversation.switch_model("enormous")
             await conversation.stop_agent()
         assert conversation.info()["current_model_id"] == "small"
