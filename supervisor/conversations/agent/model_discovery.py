@@ -23,7 +23,7 @@ from supervisor.agents import StopPolicy
 from supervisor.agents.mark import Snapshot
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
-from supervisor.conversations.agent.opening import open_agent
+from supervisor.conversations.agent.opening import Started, open_agent
 from supervisor.conversations.agent.session import lost, startup_timeout
 from supervisor.conversations.agent.side_session import end_session, refuse
 from supervisor.conversations.state.errors import AgentFailure
@@ -172,21 +172,27 @@ class ModelDiscovery:
         plan = await context.launcher.plan(
             record, lambda step: log.info("installing", step=step), waits.install
         )
-        try:
-            async with (
-                context.admission.tenancy(guest, lambda: None),
-                run_agent(plan, Mute(), stop, waits.spawn, context.admission.terminals) as run,
-            ):
-                guest.run = run
-                try:
-                    with trio.fail_after(limit):
-                        started = await open_agent(run, record, waits)
-                except trio.TooSlowError as error:
-                    raise startup_timeout("get ready", limit) from error
+        started: Started | None = None
+        failure: AgentFailure | None = None
+        async with (
+            context.admission.tenancy(guest, lambda: None),
+            run_agent(plan, Mute(), stop, waits.spawn, context.admission.terminals) as run,
+        ):
+            guest.run = run
+            try:
+                with trio.fail_after(limit):
+                    started = await open_agent(run, record, waits)
                 session_id = started.session.session_id
                 await end_session(run.connection, run.initialized, session_id, waits)
-        except ConnectionLost as error:
-            raise lost(error, "ACPInitError") from error
+            except trio.TooSlowError:
+                failure = startup_timeout("get ready", limit)
+            except ConnectionLost as error:
+                failure = lost(error, "ACPInitError")
+            except AgentFailure as error:  # of what is raised in the block a group would be made
+                failure = error
+        if started is None:
+            assert failure is not None
+            raise failure
         info = None if run.initialized is None else run.initialized.agent
         return _answer(
             agent_name=None if info is None else info.name,
