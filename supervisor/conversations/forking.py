@@ -79,14 +79,16 @@ async def fork(context: Context, source: Conversation, conversation_id: str, req
     Cancellation leaves no fork, or a whole one.
     """
     source.log.accept()
-    asks, leaf = False, request.from_event_id
-    session_id = None
-    if leaf is None or leaf == source.record.leaf_event_id:
+    asks, session_id, leaf = False, None, request.from_event_id
+    last = None if leaf is None else await source.event(leaf)
+    if last is not None:
+        asks = is_asked(last)
+    if leaf is None or (leaf == source.record.leaf_event_id and not asks):
         session_id = await _session(source)
+    if last is None:
         branch, leaf = source.branch, source.record.leaf_event_id
     else:
-        last = await source.event(leaf)
-        branch, asks = leading_to(source.record.moves, last.seq), is_asked(last)
+        branch = leading_to(source.record.moves, last.seq)
     record = _copy(source.record, conversation_id, branch, asks=asks)
     await _durable(context, source.log)
     record.title, record.tags = request.title, dict(request.tags or {})
@@ -94,6 +96,7 @@ async def fork(context: Context, source: Conversation, conversation_id: str, req
     record.forked_from_conversation_id = source.id
     record.forked_from_event_id = request.from_event_id
     record.leaf_event_id = leaf
+    record.last_user_message_id = await _asked_last(source.log, branch)
     _remember(record, source.record, session_id)
     if request.reset_metrics:
         record.usage = {}
@@ -154,6 +157,19 @@ async def _durable(context: Context, source: Log) -> None:
     if limit.cancelled_caught:
         source.accept()
         raise JournalUnavailable("The conversation is still being written. Try again later.")
+
+
+async def _asked_last(source: Log, branch: Branch) -> str | None:
+    """The id of the newest message of a user's on the branch. Raises JournalError."""
+    page_id: str | None = None
+    while True:
+        page = await source.search(
+            kind="MessageEvent", source="user", order="desc", limit=PAGE_EVENTS, page=page_id
+        )
+        found = next((item.id for item in page.items if item.seq in branch), None)
+        page_id = page.next_page_id
+        if found is not None or page_id is None:
+            return found
 
 
 async def _session(source: Conversation) -> str | None:

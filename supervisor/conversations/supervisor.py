@@ -6,7 +6,7 @@ import os
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -403,6 +403,7 @@ class Supervisor:
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._kill_when_told)
+                await self._stop_goals()
                 with trio.move_on_after(drain_seconds):
                     await self._drained()
                 with trio.move_on_after(SHUTDOWN_SECONDS):
@@ -411,6 +412,17 @@ class Supervisor:
                             if conversation.active:
                                 stopping.start_soon(conversation.close)
                 nursery.cancel_scope.cancel()
+
+    async def _stop_goals(self) -> None:
+        """They would begin one turn after another."""
+
+        async def stop(conversation: Conversation) -> None:
+            with suppress(JournalError):
+                await conversation.stop_goal()
+
+        async with trio.open_nursery() as nursery:
+            for conversation in list(self._loaded.values()):
+                nursery.start_soon(stop, conversation)
 
     async def _drained(self) -> None:
         """Wait until no turn is running, or `hurry` is called."""

@@ -21,7 +21,7 @@ def repository(path: Path) -> None:
     (path / "sub" / "a.txt").write_text("committed")
     git("add", ".", cwd=path)
     git("commit", "-m", "first", cwd=path)
-    # A repository runs nothing of its own over a worktree.
+    # Hooks do not run over a worktree.
     hook = path / ".git" / "hooks" / "post-checkout"
     hook.write_text(f"#!/bin/sh\ntouch {path.parent}/hooked\n")
     hook.chmod(0o755)

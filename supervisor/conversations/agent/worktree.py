@@ -26,7 +26,7 @@ BRANCH: Final = "openhands/"
 """Prefix of the branch's name, as other servers of this wire have it."""
 
 CAREFUL: Final = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
-"""A repository runs nothing of its own over this."""
+"""Hooks do not run. Filters of the repository's own configuration do, as at every checkout."""
 
 
 async def make_worktree(
