@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import trio
 
@@ -64,16 +66,14 @@ async def test_a_server_that_is_killed_leaves_whole_forks_and_an_interrupted_goa
         await server.rest.turn(one, "!tools 200")
         whole = len(await server.rest.events(one))
         goal = {"objective": "!hang", "max_iterations": 3}
-        async with trio.open_nursery() as nursery:
 
-            async def fork_again_and_again() -> None:
-                while True:
+        async def fork_again_and_again() -> None:
+            while True:
+                with suppress(httpx2.HTTPError):  # of a server that is killed
                     await server.rest.http.post(f"/api/conversations/{one}/fork", json={})
+                await trio.sleep(0)
 
-            nursery.start_soon(fork_again_and_again)
-            await until(lambda: log.received("session/fork"))
-            await trio.sleep(after)
-            nursery.cancel_scope.cancel()
+        await server.rest.call("POST", f"/api/conversations/{one}/fork", {})
         await server.rest.call("POST", f"/api/conversations/{one}/goal", goal)
         await until(lambda: log.prompts()[-1] == "!hang")
         async with trio.open_nursery() as nursery:
