@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from functools import cache
 
 from quart import Request, Response, request
+from quart.globals import request_ctx
 from quart_trio import QuartTrio
+from werkzeug.exceptions import MethodNotAllowed
+from werkzeug.routing import RequestRedirect
 
 from gateway import docs, errors
 from gateway.address import KEY_HEADER
@@ -141,6 +144,10 @@ def _guard(app: QuartTrio, services: Services) -> None:
             raise ApiError(401, "Unauthorized")
         if (connection := current.get(None)) is not None:
             connection.welcome = True
+        if isinstance(request.routing_exception, RequestRedirect):
+            # It is the path of another route but for a slash; a redirect would be answered in HTML.
+            adapter = request_ctx.url_adapter
+            raise MethodNotAllowed(valid_methods=adapter.allowed_methods() if adapter else None)
         return None
 
     async def after(response: Response) -> Response:
