@@ -292,11 +292,14 @@ async def test_a_daemon_does_not_outlive_its_command(tmp_path, end):
 @pytest.mark.skipif(not usable(), reason="this system shows no resource limits")
 async def test_what_is_left_in_the_background_lives_until_the_timeout(bash, tmp_path):
     note = tmp_path / "note"
-    command = bash.start(f"{daemon(note)}; echo done", cwd=None, seconds=3)
+    command = bash.start(f"{daemon(note)}; echo done", cwd=None, seconds=6)
     found = json.loads(await bash.result(command))
     assert (found["stdout"], found["exit_code"]) == ("done\n", 0)
     pid = await pid_in(note)
+    with trio.move_on_after(2.5):  # longer than it would take to end it
+        await command.gone.wait()
     assert alive(pid)
+    assert not command.gone.is_set()
     assert bash.running == 0
     with trio.fail_after(WAIT_S):
         await command.gone.wait()
