@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from functools import cache
 
 from quart import Request, Response, request
+from quart.globals import request_ctx
 from quart_trio import QuartTrio
+from werkzeug.exceptions import MethodNotAllowed
+from werkzeug.routing import RequestRedirect
 
 from gateway import docs, errors
 from gateway.address import KEY_HEADER
@@ -20,12 +23,17 @@ from gateway.openapi import describe
 from gateway.routes.agent_profiles import AgentProfileRoutes
 from gateway.routes.agents import METRICS, AgentRoutes
 from gateway.routes.bash import BashRoutes
+from gateway.routes.connections import ConnectionRoutes
+from gateway.routes.conversation_operations import ConversationOperationRoutes
 from gateway.routes.conversations import ConversationRoutes
 from gateway.routes.credentials import CredentialRoutes
 from gateway.routes.events import EventRoutes
 from gateway.routes.files import FileRoutes
 from gateway.routes.git import GitRoutes
+from gateway.routes.llm_profiles import LlmProfileRoutes
 from gateway.routes.mcp import McpRoutes
+from gateway.routes.meta_profiles import MetaProfileRoutes
+from gateway.routes.placeholders import PlaceholderRoutes
 from gateway.routes.secrets import SecretRoutes
 from gateway.routes.server import ServerRoutes
 from gateway.routes.settings import SettingsRoutes
@@ -76,6 +84,7 @@ def create_app(services: Services) -> QuartTrio:
     routes = (
         *ServerRoutes(services, description).routes(),
         *ConversationRoutes(services).routes(),
+        *ConversationOperationRoutes(services).routes(),
         *EventRoutes(services).routes(),
         *SettingsRoutes(services).routes(),
         *SecretRoutes(services).routes(),
@@ -88,6 +97,10 @@ def create_app(services: Services) -> QuartTrio:
         *GitRoutes(services, git).routes(),
         *WorkspacesRoutes(services, saved).routes(),
         *WorkspaceFileRoutes(services).routes(),
+        *LlmProfileRoutes(services).routes(),
+        *MetaProfileRoutes(services).routes(),
+        *ConnectionRoutes(services).routes(),
+        *PlaceholderRoutes().routes(),
     )
     register(app, routes)
     docs.install(app)
@@ -131,6 +144,10 @@ def _guard(app: QuartTrio, services: Services) -> None:
             raise ApiError(401, "Unauthorized")
         if (connection := current.get(None)) is not None:
             connection.welcome = True
+        if isinstance(request.routing_exception, RequestRedirect):
+            # It is the path of another route but for a slash; a redirect would be answered in HTML.
+            adapter = request_ctx.url_adapter
+            raise MethodNotAllowed(valid_methods=adapter.allowed_methods() if adapter else None)
         return None
 
     async def after(response: Response) -> Response:
