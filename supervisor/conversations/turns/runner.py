@@ -269,7 +269,7 @@ class Runner:
             self._start_task()
             await self._begun.wait()
         if self._closed or self._nursery is None:
-            raise AgentFailure("AgentStopped", "The conversation is being closed.", retryable=True)
+            raise AgentFailure("ACPAgentExited", "The conversation is being closed.", retryable=True)
 
     async def stop(self) -> None:
         """End the task, and the agent with it. Returns when both are gone. Shielded from cancellation."""
