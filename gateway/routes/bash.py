@@ -109,13 +109,18 @@ async def start(services: Services, asked: ExecuteBashRequest) -> Command:
     # Clients run commands in the working directory of a conversation whose agent has not been started yet.
     if cwd is not None:
         missing = not await services.access.in_thread(partial(os.path.lexists, cwd), "to look at a directory")
-        if missing and cwd in await services.known():
+        if missing and _plain(cwd) in await services.known():
             await _make(services, cwd)
     return bash.start(asked.command, cwd=cwd, seconds=asked.timeout)
 
 
 def _absolute(path: str) -> str:
-    return os.path.abspath(path)  # noqa: PTH100 - reads no disk, and resolves no links
+    """As it is where it is absolute already: clients are shown it again."""
+    return path if path.startswith("/") else os.path.abspath(path)  # noqa: PTH100 - reads no disk
+
+
+def _plain(path: str) -> str:
+    return os.path.normpath(path)
 
 
 async def _make(services: Services, directory: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -26,7 +27,8 @@ from supervisor.workspace.git.repository import NotARepository
 
 TAG: Final = "Git"
 
-SHA: Final = "^[0-9a-fA-F]{4,64}$"
+SHA: Final = re.compile("[0-9a-fA-F]{4,64}")
+SHA_PATTERN: Final = f"^{SHA.pattern}$"
 
 DEFAULT_COMMITS: Final = 50
 MAX_COMMITS: Final = 200
@@ -138,10 +140,10 @@ class GitRoutes:
 
     async def commit_changes(self, sha: str, conversation_id: str | None = None) -> Response:
         """The files that a commit changed, with paths from the top of the repository."""
-        if not _is_sha(sha):
+        if not SHA.fullmatch(sha):
             raise InvalidRequest(
                 ErrorDetail(
-                    ("path", "sha"), f"String should match pattern '{SHA}'", "string_pattern_mismatch"
+                    ("path", "sha"), f"String should match pattern '{SHA_PATTERN}'", "string_pattern_mismatch"
                 )
             )
         place = await admitted(self.services, read_query(PathQuery, request.args).path, conversation_id)
@@ -184,7 +186,7 @@ class GitRoutes:
                 summary=summary,
                 tag=TAG,
                 query=params_of(query),
-                path_schemas={"sha": {**schemas.STRING, "pattern": SHA}},
+                path_schemas={"sha": {**schemas.STRING, "pattern": SHA_PATTERN}},
                 result=result,
                 errors=errors,
             )
@@ -206,10 +208,6 @@ class GitRoutes:
 def _above(path: str) -> str:
     """The directory that a path is in, in the path's own words: links are for the system to follow."""
     return path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
-
-
-def _is_sha(text: str) -> bool:
-    return 4 <= len(text) <= 64 and all(character in "0123456789abcdefABCDEF" for character in text)
 
 
 def _listed(found: Iterable[Change]) -> list[dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,15 +63,23 @@ class Wanted:
     limit: int = 100
 
     def fits(self, event: Kept) -> bool:
-        """Whether it is one of them."""
-        return (
-            (self.kind is None or event.kind == self.kind)
-            # As with other servers of this wire: the command itself is no output of it.
-            and (self.command_id is None or event.command_id == self.command_id)
-            and (self.since is None or event.timestamp >= self.since)
-            and (self.before is None or event.timestamp < self.before)
-            and (self.order_above is None or event.order is None or event.order > self.order_above)
+        """Whether it is one of them, at the right time."""
+        return (self.kind is None or event.kind == self.kind) and (
+            # A command has no order: it is not left out, as with other servers of this wire.
+            self.order_above is None or event.order is None or event.order > self.order_above
         )
+
+    def among(self, events: list[Kept]) -> Iterator[Kept]:
+        """Those at the right time, in the order of the page, from its beginning on."""
+        start = 0 if self.since is None else bisect_left(events, self.since, key=_time)
+        end = len(events) if self.before is None else bisect_left(events, self.before, key=_time)
+        at = _CURSOR.fullmatch(self.page) if self.page is not None else None
+        if at is not None and self.newest_first:
+            end = min(end, bisect_right(events, _timestamp(at[1]), key=_time))
+        elif at is not None:
+            start = max(start, bisect_left(events, _timestamp(at[1]), key=_time))
+        found = events[start:end]
+        return reversed(found) if self.newest_first else iter(found)
 
 
 class Watcher:
@@ -176,22 +185,16 @@ class BashLog:
         if wanted.command_id is None:
             found = self._scopes.get(scope, {})
         else:
+            # As with other servers of this wire: the command itself is no output of it.
             found = self._commands.get(wanted.command_id, {})
-        events: Iterator[Kept] = iter(found.values())
-        if wanted.newest_first:
-            events = reversed(found.values())
-        at = _CURSOR.fullmatch(wanted.page) if wanted.page is not None else None
         items: list[Kept] = []
         size = 0
-        for event in events:
-            if at is not None and _before_page(event, at[1], wanted):
-                continue
-            if event.scope != scope or not wanted.fits(event):
-                continue
-            size += len(event.body)
-            if len(items) == wanted.limit or (items and size > PAGE_BYTES):
-                return items, event.cursor
-            items.append(event)
+        for event in wanted.among(list(found.values())):
+            if event.scope == scope and wanted.fits(event):
+                size += len(event.body)
+                if len(items) == wanted.limit or (items and size > PAGE_BYTES):
+                    return items, event.cursor
+                items.append(event)
         return items, None
 
     def clear(self, scope: Scope) -> int:
@@ -230,10 +233,16 @@ def _remove(index: dict[Any, dict[str, Kept]], key: Any, event_id: str) -> None:
         del index[key]
 
 
-def _before_page(event: Kept, place: str, wanted: Wanted) -> bool:
-    """Whether an event is on an earlier page than the one that begins at `place`."""
-    digits = _digits(event.timestamp)
-    return digits > place if wanted.newest_first else digits < place
+def _time(event: Kept) -> str:
+    return event.timestamp
+
+
+def _timestamp(digits: str) -> str:
+    """The time of a cursor, in the form of the events."""
+    year, month, day, hour, minute, second, rest = (
+        digits[start:end] for start, end in ((0, 4), (4, 6), (6, 8), (8, 10), (10, 12), (12, 14), (14, 20))
+    )
+    return f"{year}-{month}-{day}T{hour}:{minute}:{second}.{rest}Z"
 
 
 def _written(moment: datetime) -> str:

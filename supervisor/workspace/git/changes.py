@@ -29,7 +29,8 @@ MAX_LOOKED_AT: Final = 10_000
 """Entries of a directory among which repositories are looked for."""
 
 COMPARE: Final = (
-    "diff", "--name-status", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty"
+    "diff", "--name-status", "-z", "--no-renames", "--no-ext-diff", "--no-textconv",
+    "--ignore-submodules=dirty",
 )  # fmt: skip
 """Submodules count by their commit: to see their files git would run a command in each."""
 
