@@ -98,6 +98,10 @@ def _agents(figures: Figures) -> Iterator[Metric]:
     for reason, count in sorted(figures.turns_total.items()):
         turns.add_metric((reason,), count)
     yield turns
+    hooks = CounterMetricFamily("ostler_hooks", "Hooks that ran, by the outcome.", labels=("outcome",))
+    for outcome, count in sorted(figures.hooks_total.items()):
+        hooks.add_metric((outcome,), count)
+    yield hooks
     if figures.limit_agents is not None:
         yield GaugeMetricFamily("ostler_limit_agents", "The most agents that may live.", figures.limit_agents)
     if figures.limit_memory_bytes is not None:

@@ -16,6 +16,7 @@ from gateway.start_request import AGENT, AGENT_SETTINGS
 from supervisor.agents import load_catalog
 from supervisor.credentials.source import LookupSource, StaticSource
 from supervisor.events import Event
+from supervisor.hooks import HOOK_CONFIG, HookConfig
 from supervisor.mcp import MCPServer
 from supervisor.reading import NO_NUL, Components, HTTPValidationError
 from supervisor.settings.agent import CUSTOM, MCP_SERVER, PROVIDER, ACPAgent, AgentSettings
@@ -73,12 +74,21 @@ def _components(routes: Iterable[Route]) -> dict[str, Any]:
             AGENT: ref(ACPAgent.NAME),
             AGENT_SETTINGS: ref(AgentSettings.NAME),
             SOURCE: ref("SecretSource"),
+            HOOK_CONFIG: nullable(ref(HookConfig.NAME)),
             TEST_SERVER: ref("MCPTestServer"),
         }
     )
     bodies = [route.body for route in routes if isinstance(route.body, type)]
     found = components.add(
-        Event, HTTPValidationError, AgentSettings, ACPAgent, MCPServer, StaticSource, LookupSource, *bodies
+        Event,
+        HTTPValidationError,
+        AgentSettings,
+        ACPAgent,
+        MCPServer,
+        StaticSource,
+        LookupSource,
+        HookConfig,
+        *bodies,
     )
     found["SecretSource"] = {
         "anyOf": [{**STRING, **NO_NUL.schema()}, ref(StaticSource.NAME), ref(LookupSource.NAME)]

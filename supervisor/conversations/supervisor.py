@@ -33,8 +33,10 @@ from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase
 from supervisor.conversations.views import AgentView, Figures, figures, view
 from supervisor.events import Vocabulary, timestamp_now
+from supervisor.hooks import HOOK_CONFIG, HookSource, read_project_hooks
 from supervisor.journal import AlreadyExists, Journal, JournalError, JournalUnavailable, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal
+from supervisor.reading import as_json
 from supervisor.settings import AgentSettings
 
 log = structlog.get_logger(__name__)
@@ -74,7 +76,9 @@ class Supervisor:
         context: Context,
         default_agent: Callable[[], Awaitable[AgentSettings]],
         forced_vocabulary: Vocabulary | None = None,
+        hooks: HookSource = HookSource.REQUEST,
     ) -> None:
+        self._hooks = hooks
         self._context = context
         self._default_agent = default_agent
         self._forced_vocabulary = forced_vocabulary
@@ -125,7 +129,7 @@ class Supervisor:
                 parent_conversation_id=request.parent_conversation_id,
                 launched_agent_profile=request.launched_agent_profile,
                 mcp_only=None if request.mcp_only is None else list(request.mcp_only),
-                extra=dict(request.extra),
+                extra=await self._with_hooks(request),
             )
             descriptor = self._context.launcher.descriptor(record)
             record.preset_command = tuple(agent.acp_command) == descriptor.command
@@ -148,6 +152,18 @@ class Supervisor:
         if request.initial_message is not None:
             await conversation.send(request.initial_message, run=True)
         return conversation, True
+
+    async def _with_hooks(self, request: StartRequest) -> dict[str, Any]:
+        """The fields that are echoed, with the hooks that the conversation will run. A project's file is read
+        now, before an agent works there."""
+        extra = dict(request.extra)
+        if self._hooks is HookSource.OFF:
+            extra.pop(HOOK_CONFIG, None)
+        elif self._hooks is HookSource.PROJECT and extra.get(HOOK_CONFIG) is None:
+            found = await read_project_hooks(_absolute(request.working_dir))
+            if found is not None:
+                extra[HOOK_CONFIG] = as_json(found)
+        return extra
 
     async def _parent(self, request: StartRequest) -> Conversation | None:
         if request.parent_conversation_id is None:
@@ -373,12 +389,15 @@ async def open_supervisor(
     limits: Limits | None = None,
     drain_seconds: float = 0.0,
     allowance: Allowance | None = None,
+    hooks: HookSource = HookSource.REQUEST,
 ) -> AsyncIterator[Supervisor]:
     """Supervise conversations while the block runs.
 
     `default_agent`: returns the settings' agent, for requests that name none; it may raise InvalidStart.
 
     `drain_seconds`: how long running turns may continue at the end before they are interrupted.
+
+    `hooks`: whose hooks run.
 
     Owns the nursery of all conversations: leaving the block, also by cancellation, stops every agent.
     """
@@ -393,8 +412,9 @@ async def open_supervisor(
             counters=Counters(),
             nursery=nursery,
             allowance=allowance or Allowance(),
+            hooks=hooks is not HookSource.OFF,
         )
-        supervisor = Supervisor(context, default_agent, forced_vocabulary)
+        supervisor = Supervisor(context, default_agent, forced_vocabulary, hooks)
         await supervisor.recover()
         nursery.start_soon(context.admission.watch)
         try:
