@@ -17,6 +17,7 @@ from gateway.connection_limits import ConnectionLimits
 if TYPE_CHECKING:
     from gateway.contract import Supervisor
     from gateway.mcp_jobs import McpJobs
+    from gateway.webhooks.service import Webhooks
     from supervisor.conversations.agent.launch import Launcher
     from supervisor.credentials import SecretStore
     from supervisor.settings import AgentProfileStore, SettingsStore
@@ -82,6 +83,7 @@ class Services:
     profiles: AgentProfileStore
     secrets: SecretStore
     mcp: McpJobs | None = None
+    webhooks: Webhooks | None = None
     closing: trio.Event = attrs.field(factory=trio.Event)
     activity: Activity = attrs.field(factory=Activity)
     connection_limits: ConnectionLimits = attrs.field(

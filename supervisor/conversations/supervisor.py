@@ -85,6 +85,7 @@ class Supervisor:
         self._loaded: WeakValueDictionary[str, Conversation] = WeakValueDictionary()
         self._recent: OrderedDict[str, Conversation] = OrderedDict()
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+        self._used: Callable[[Conversation], None] | None = None
         self._hurried = trio.Event()
         self._killing = trio.Event()
 
@@ -208,8 +209,18 @@ class Supervisor:
         self._loaded[conversation.id] = conversation
         self._recent[conversation.id] = conversation
         self._recent.move_to_end(conversation.id)
+        if self._used is not None:
+            self._used(conversation)
         if len(self._recent) > RECENT_MAX:
             self._recent.popitem(last=False)
+
+    def watch(self, used: Callable[[Conversation], None] | None) -> None:
+        """Call `used` with each conversation that is loaded now, and whenever one is asked for; None ends
+        that. It must be quick."""
+        self._used = used
+        if used is not None:
+            for conversation in list(self._loaded.values()):
+                used(conversation)
 
     async def recover(self) -> None:
         """After a start: correct the state of every conversation that an earlier server left running."""
