@@ -95,8 +95,9 @@ class Sender:
         self._wake()
 
     async def emptied(self) -> None:
-        """Wait until everything that waited was delivered. Only events that have been seen count."""
-        while not self.idle:
+        """Wait until everything that waited is delivered, or the receiver does not take it. Only events that
+        have been seen count."""
+        if not self.idle:
             await self._empty.wait()
 
     def _wake(self) -> None:
@@ -166,14 +167,18 @@ class Sender:
                 if self._conversation() is None:
                     return
                 self._flush = trio.Event()  # who wanted it at once has had it tried
+                self._give_word()
                 with trio.move_on_after(self._spec.flush_delay):
                     await self._flush.wait()
 
     def _settle(self) -> None:
         if self.idle:
             self._flush = trio.Event()
-            self._empty.set()
-            self._empty = trio.Event()
+            self._give_word()
+
+    def _give_word(self) -> None:
+        self._empty.set()
+        self._empty = trio.Event()
 
     async def _gather(self) -> None:
         """Wait until a batch is full or old enough."""
