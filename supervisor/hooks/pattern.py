@@ -23,7 +23,7 @@ _META: Final = frozenset("|.*+?[]()^$\\")
 """What makes an expression of a text, as the OpenHands SDK has it."""
 
 _TOKEN: Final = re.compile(
-    r"(?P<escape>\\.)|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|(?P<open>\((?:\?:)?)|(?P<special>\(\?)"
+    r"(?P<escape>\\.)|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|(?P<special>\(\?(?!:))|(?P<open>\((?:\?:)?)"
     r"|(?P<close>\))|(?P<repeat>[*+]|\{\d*,?\d*\})|(?P<maybe>\?)|(?P<or>\|)|(?P<plain>.)",
     re.DOTALL,
 )
