@@ -254,6 +254,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             secrets=secrets,
             mcp=jobs,
             webhooks=webhooks,
+            bash=ostler.bash,
         )
 
 

@@ -175,6 +175,8 @@ class ConversationRoutes:
         if webhooks is not None:
             await webhooks.deleting(await (await self.services.supervisor.get(dashed)).durable_info())
         await self.services.supervisor.delete(dashed)
+        if self.services.bash is not None:
+            await self.services.bash.forget(dashed)
         if webhooks is not None:
             await webhooks.deleted(dashed)
         return success()

@@ -18,7 +18,7 @@ from supervisor.acp import TraceLine
 from supervisor.agents import RestartPolicy, containment_level
 from supervisor.agents.containment import kill_agents
 from supervisor.agents.mark import take_snapshot
-from supervisor.conversations.agent.admission import Admission, Limits
+from supervisor.conversations.agent.admission import Admission, Limits, Places
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.conversation import Conversation
@@ -398,6 +398,7 @@ async def open_supervisor(
     forced_vocabulary: Vocabulary | None = None,
     restart: RestartPolicy | None = None,
     limits: Limits | None = None,
+    terminals: Places | None = None,
     drain_seconds: float = 0.0,
     allowance: Allowance | None = None,
     hooks: HookSource = HookSource.REQUEST,
@@ -405,6 +406,8 @@ async def open_supervisor(
     """Supervise conversations while the block runs.
 
     `default_agent`: returns the settings' agent, for requests that name none; it may raise InvalidStart.
+
+    `terminals`: places for terminals, where others take of them, too.
 
     `drain_seconds`: how long running turns may continue at the end before they are interrupted.
 
@@ -419,7 +422,7 @@ async def open_supervisor(
             secret_box=secret_box,
             deadlines=deadlines or Deadlines(),
             restart=restart or RestartPolicy(),
-            admission=Admission(limits or Limits()),
+            admission=Admission(limits or Limits(), terminals),
             counters=Counters(),
             nursery=nursery,
             allowance=allowance or Allowance(),

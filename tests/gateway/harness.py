@@ -45,6 +45,7 @@ from supervisor.journal import Journal, Log, Row, open_journal
 from supervisor.mcp import server_errors
 from supervisor.mcp.logins import LoginStore
 from supervisor.settings import AgentProfileStore, SettingsStore, agent_settings_to_dict
+from supervisor.workspace.bash import open_bash
 
 PRESETS = {
     "demo": ("demo-agent",),
@@ -304,6 +305,7 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
         environment = {"PATH": os.environ["PATH"], "HOME": str(state)}
         logins = McpLogins(LoginStore(state, LateCipher(secrets)), environment, state)
         jobs = await jobs_of.enter_async_context(open_jobs(McpProbe(environment, state, logins)))
+        bash = await jobs_of.enter_async_context(open_bash(environment, limits=config.supervision.bash))
         supervisor = FakeSupervisor(journal)
         services = Services(
             config=config,
@@ -320,6 +322,7 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
             profiles=AgentProfileStore(store),
             secrets=secrets,
             mcp=jobs,
+            bash=bash,
         )
         yield Gateway(services, create_app(services), supervisor)
 

@@ -185,6 +185,15 @@ class Launcher:
             key = detect(settings.acp_command, self.catalog) or CUSTOM
         return self.catalog[key]
 
+    async def confidential(self) -> tuple[str, ...]:
+        """The values that no output may show: the global secrets, as far as they are readable, and the
+        server's own."""
+        try:
+            given = await self.secrets()
+        except CredentialsFailure:
+            given = {}
+        return (*_hidden(given), *self.hidden)
+
     async def forget(self, conversation_id: str) -> None:
         """Remove an agent's data for a conversation. In threads; a thread that hangs is abandoned."""
         try:
@@ -470,8 +479,11 @@ def _make_workspace(path: Path) -> Jail:
 def _masker(secrets: Mapping[str, str], tokens: Iterable[str], settings: Mapping[str, Any]) -> Masker:
     """A masker of all secrets, given to the agent or not: a process of the same user may find the others,
     too."""
-    hidden = [value for name, value in secrets.items() if not _is_plain(name, value)]
-    return Masker([*hidden, *tokens, *secrets_of(settings)])
+    return Masker([*_hidden(secrets), *tokens, *secrets_of(settings)])
+
+
+def _hidden(secrets: Mapping[str, str]) -> list[str]:
+    return [value for name, value in secrets.items() if not _is_plain(name, value)]
 
 
 def _is_plain(name: str, value: str) -> bool:
