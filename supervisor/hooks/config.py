@@ -35,6 +35,9 @@ HOOK_CONFIG: Final = "hook_config"
 COMMAND_CHARACTERS: Final = 32 * 1024
 """Longest command; longer scripts are files. One argument of a process may have 128 KiB."""
 
+MATCHER_CHARACTERS: Final = 1000
+"""Longest matcher; as an expression it is bounded further (pattern.py)."""
+
 HOOKS_MAX: Final = 100
 """The most matchers of one event, and the most hooks of one matcher."""
 
@@ -116,7 +119,7 @@ class HookDefinition(Model):
 class HookMatcher(Model):
     """The hooks for tools of these names: `*` or nothing for all, a name, or a regular expression."""
 
-    matcher: str = "*"
+    matcher: Annotated[str, Limit(max_length=MATCHER_CHARACTERS)] = "*"
     hooks: Annotated[tuple[HookDefinition, ...], Items(max_length=HOOKS_MAX)] = ()
 
     def judge(self) -> Iterable[Flaw]:
