@@ -21,6 +21,7 @@ from gateway.routes.agent_profiles import AgentProfileRoutes
 from gateway.routes.agents import METRICS, AgentRoutes
 from gateway.routes.bash import BashRoutes
 from gateway.routes.connections import ConnectionRoutes
+from gateway.routes.conversation_operations import ConversationOperationRoutes
 from gateway.routes.conversations import ConversationRoutes
 from gateway.routes.credentials import CredentialRoutes
 from gateway.routes.events import EventRoutes
@@ -81,6 +82,7 @@ def create_app(services: Services) -> QuartTrio:
     routes = (
         *ServerRoutes(services, description).routes(),
         *ConversationRoutes(services).routes(),
+        *ConversationOperationRoutes(services).routes(),
         *EventRoutes(services).routes(),
         *SettingsRoutes(services).routes(),
         *SecretRoutes(services).routes(),

@@ -23,12 +23,18 @@ from gateway.responses import json_response
 from supervisor.acp.schema import cut
 from supervisor.conversations.state.errors import (
     AgentFailure,
+    AgentTimeout,
     AlreadyRunning,
     AtCapacity,
     ConversationError,
+    ConversationExists,
     InvalidStart,
+    NotAccepted,
+    NotPossible,
     QueueFull,
+    TooManyQuestions,
     UnknownConversation,
+    UnknownEvent,
 )
 from supervisor.credentials import CredentialsFailure, SecretsCorrupt, WrongMasterKey
 from supervisor.journal import (
@@ -79,6 +85,12 @@ class ApiError(Exception):
 
 STATUS: dict[type[Exception], int] = {
     UnknownConversation: 404,
+    UnknownEvent: 404,
+    ConversationExists: 409,
+    NotPossible: 409,
+    NotAccepted: 400,
+    TooManyQuestions: 429,
+    AgentTimeout: 504,
     AlreadyRunning: 409,
     AtCapacity: 503,
     QueueFull: 429,

@@ -77,6 +77,12 @@ ERROR_KIND: Final = nullable(choice(["timeout", "connection", "unknown"]))
 
 SHARE: Final = obj({"used": COUNT, "share": {**COUNT, "description": "At the most"}})
 
+ACP_MODEL: Final = obj(
+    {"model_id": STRING, "name": TEXT_OR_NULL, "description": TEXT_OR_NULL},
+    "model_id",
+)
+
+
 COMPONENTS: Final[dict[str, Schema]] = {
     "Error": obj(
         {
@@ -395,6 +401,40 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "ok",
         "status",
         "job_id",
+    ),
+    "AskAgentResponse": obj({"response": STRING}, "response"),
+    "StartChildConversationResponse": obj(
+        {
+            "conversation_id": UUID,
+            "parent_conversation_id": UUID,
+            "status": STRING,
+            "title": TEXT_OR_NULL,
+            "url": TEXT_OR_NULL,
+            "workspace": TEXT_OR_NULL,
+            "isolation": nullable(choice(["worktree", "shared"])),
+        },
+        "conversation_id",
+        "parent_conversation_id",
+        "status",
+    ),
+    "ConversationRuntimeInfo": obj(
+        {
+            "runtime_status": choice(["available", "starting", "missing", "ownership_lost", "error"]),
+            "can_resume": BOOLEAN,
+            "runtime_error": nullable(FREE),
+        },
+        "runtime_status",
+        "can_resume",
+    ),
+    "ACPModelDiscovery": obj(
+        {
+            "agent_name": TEXT_OR_NULL,
+            "agent_version": TEXT_OR_NULL,
+            "current_model_id": TEXT_OR_NULL,
+            "available_models": array(ACP_MODEL),
+            "supports_runtime_model_switch": BOOLEAN,
+            "error": nullable(obj({"code": STRING, "detail": STRING}, "code", "detail")),
+        }
     ),
 }
 """Schemas by name, as far as they are not those of events."""

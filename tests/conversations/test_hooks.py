@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.hooks.execution import OUTPUT_BYTES
 from supervisor.conversations.hooks.hooks import CUT_OFF, FEEDBACK, INTERRUPTED, NO_MODEL, STOPS_MAX
 from supervisor.events import Vocabulary
@@ -422,6 +423,17 @@ async def test_a_deletion_ends_a_hook_at_once(tmp_path: Path, event: HookEvent) 
         with trio.fail_after(20):
             await harness.supervisor.delete(conversation.id)
         await until(lambda: not mentioning(tmp_path / "runs"))
+
+
+async def test_a_fork_has_nothing_of_a_hook_that_runs(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await hanging(harness, HookEvent.STOP, "hello", tmp_path)
+        assert conversation.record.hooks_running
+        fork = await harness.supervisor.fork(conversation.id, ForkRequest())
+        assert fork.record.hooks_running == {}
+        assert executions(await events(fork)) == []
+        assert fork.info()["hook_config"] == conversation.info()["hook_config"]
+        await conversation.interrupt()
 
 
 async def test_an_async_hook_holds_nothing_up_and_ends_with_an_interrupt(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ class Plan:
     login: Login
     max_frame: int = MAX_FRAME_BYTES
     """Longest message of the agent, in bytes."""
+    private: bool = False
+    """Whether it has a data directory of its own, where other conversations' agents find nothing."""
     lent: frozenset[str] = frozenset()
     """The secrets that it has as files shared with other agents."""
     ended: Callable[[], Awaitable[None]] = _nothing
@@ -269,6 +271,7 @@ class Launcher:
             version=launch.version,
             login=Login(descriptor=descriptor, choice=prepared.choice, environment=prepared.environment),
             max_frame=self.max_frame,
+            private=prepared.private,
             lent=frozenset(lease.name for lease in prepared.leases),
             ended=partial(self._give_back, prepared.leases),
         )
@@ -401,7 +404,7 @@ class Launcher:
             await _remove_kept_key(descriptor, choice, environment)
         _warn(settings, [lease.name for lease in leases], environment)
         tokens = logins.tokens.union(*(lease.tokens for lease in leases))
-        return _Prepared(environment, choice, tuple(leases), tokens)
+        return _Prepared(environment, choice, tuple(leases), tokens, data_dir is not None)
 
     async def _checkout(self, user: str, name: str, value: str | None, target: Path) -> list[Lease]:
         if value:
@@ -441,6 +444,7 @@ class _Prepared:
     choice: Choice
     leases: tuple[Lease, ...]
     tokens: frozenset[str] = attrs.field(repr=False)
+    private: bool
 
 
 def declared_files(settings: AgentSettings) -> dict[str, FileSecret]:
