@@ -219,11 +219,12 @@ async def test_hooks_hear_of_calls_that_ended(tmp_path: Path) -> None:
         found = await turn(conversation, "!tool execute run it\n!failtool\n!tool edit change it")
         names = [event["tool_name"] for event in executions(found)]
         told = kept(seen)
-        assert names == [each["tool_name"] for each in told]
+        assert sorted(names) == sorted(each["tool_name"] for each in told)  # those of two calls run at once
         assert "edit" not in names
         assert {each["tool_response"]["status"] for each in told} <= {"completed", "failed"}
-        assert told[0]["tool_name"] == "execute"
-        assert told[0]["tool_response"]["status"] == "completed"
+        (first,) = [each for each in told if each["tool_name"] == "execute"]
+        assert first["tool_response"]["status"] == "completed"
+        assert first["tool_response"]["content"]
         # Before the run is over, so that who waits for its end has them.
         order = [e["kind"] if e.get("key") is None else e.get("value") for e in found]
         assert order.index("finished") > max(
