@@ -30,6 +30,7 @@ from gateway.routes.credentials import CredentialRoutes
 from gateway.routes.events import EventRoutes
 from gateway.routes.files import FileRoutes
 from gateway.routes.git import GitRoutes
+from gateway.routes.hooks import HookRoutes
 from gateway.routes.llm_profiles import LlmProfileRoutes
 from gateway.routes.mcp import McpRoutes
 from gateway.routes.meta_profiles import MetaProfileRoutes
@@ -92,6 +93,7 @@ def create_app(services: Services) -> QuartTrio:
         *AgentRoutes(services).routes(),
         *CredentialRoutes(services).routes(),
         *McpRoutes(services).routes(),
+        *HookRoutes(services).routes(),
         *BashRoutes(services).routes(),
         *FileRoutes(services, git).routes(),
         *GitRoutes(services, git).routes(),

@@ -21,6 +21,7 @@ from supervisor.conversations.agent.admission import (
 )
 from supervisor.conversations.recording.attachments import CONVERSATION_BYTES, TURN_BYTES, Allowance
 from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.hooks import HookSource
 from supervisor.workspace.bash import BashLimits
 
 OFF: Final = "off"
@@ -53,6 +54,7 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
         ),
         drain_seconds=pick(env, DRAIN_VARIABLE, positive_float, DRAIN_SECONDS),
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
+        hooks=pick(env, "OSTLER_HOOKS", _hooks, HookSource.REQUEST),
         bash=_bash(env),
         max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),
     )
@@ -87,6 +89,13 @@ def _or_off_int(text: str) -> int | None:
 
 def _or_off_float(text: str) -> float | None:
     return None if text.lower() == OFF else positive_float(text)
+
+
+def _hooks(text: str) -> HookSource:
+    try:
+        return HookSource(text.lower())
+    except ValueError:
+        raise ValueError(f"{text!r} is neither off, request nor project") from None
 
 
 def _full(text: str) -> str:
