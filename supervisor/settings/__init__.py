@@ -44,6 +44,7 @@ from supervisor.settings.merge import MAX_DEPTH, too_deep
 from supervisor.settings.profile import AgentProfile
 from supervisor.settings.profiles import AgentProfileStore
 from supervisor.settings.schema import agent_schema, conversation_schema
+from supervisor.settings.spoken import spoken_settings
 from supervisor.settings.store import SettingsStore
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "replace_secrets",
     "secrets_of",
     "security_analyzer",
+    "spoken_settings",
     "too_deep",
     "unseal",
 ]

@@ -38,6 +38,7 @@ from supervisor.settings.exposure import (
 )
 from supervisor.settings.merge import MAX_DEPTH, merge_fields, merge_patch, too_deep
 from supervisor.settings.names import ProfileId, ProfileName, Setting
+from supervisor.settings.spoken import spoken_server, spoken_settings
 
 #: The agent of a new server: it needs no key and no network, so the first conversation just works.
 FIRST_SERVER: Final = "demo"
@@ -91,7 +92,7 @@ def public(document: SettingsDocument, expose: Expose, cipher: Cipher | None = N
     llm = document.agent_settings.get("llm")
     return {
         **attrs.asdict(document, recurse=False),
-        "agent_settings": expose_secrets(document.agent_settings, expose, cipher),
+        "agent_settings": spoken_settings(expose_secrets(document.agent_settings, expose, cipher)),
         "llm_api_key_is_set": isinstance(llm, Mapping) and bool(llm.get("api_key")),
     }
 
@@ -175,7 +176,10 @@ def _change_agent(current: Mapping[str, Any], diff: Mapping[str, Any], rules: Ru
     if diff.get("acp_command"):
         if "acp_server" not in diff:
             merged.pop("acp_server", None)
-    elif "acp_server" in diff and not current.get("acp_server") == merged.get("acp_server") == CUSTOM:
+    elif "acp_server" in diff and not (
+        # Its client was told `custom`, whatever the catalogue calls it.
+        spoken_server(str(current.get("acp_server"))) == merged.get("acp_server") == CUSTOM
+    ):
         merged.pop("acp_command", None)
     settings = decode_agent_settings(merged, rules.presets, loc=loc, check_server=rules.check_server)
     return agent_settings_to_dict(settings)

@@ -17,6 +17,7 @@ from supervisor.settings.profile import (
     profiles_from_stored,
     profiles_to_stored,
     settings_to_profile,
+    spoken_profile,
 )
 from supervisor.settings.store import SettingsStore
 
@@ -71,6 +72,10 @@ class AgentProfileStore:
         profile = await self.by_id(profile_id)
         document = await self._settings.get()
         return profile_to_settings(profile, self._settings.rules.presets, document.agent_settings)
+
+    def spoken(self, profile: AgentProfile) -> dict[str, Any]:
+        """The profile's JSON as clients know it."""
+        return spoken_profile(profile, self._settings.rules.presets)
 
     async def save(self, name: str, body: Any) -> AgentProfile:
         """Create or replace the profile of this name from its JSON.

@@ -10,6 +10,7 @@ from supervisor.reading.shapes import Choice, Elsewhere, ListOf, Narrowed, Scala
 from supervisor.settings.agent import ACP, CUSTOM, DEFAULT_SERVER, AgentSettings, Presets
 from supervisor.settings.conversation import DEFAULTS, ConversationSettings
 from supervisor.settings.names import Setting
+from supervisor.settings.spoken import SPOKEN
 
 #: Key, label, prominence. The order is that of the page; all else is in the description of the settings.
 _ACP_FIELDS: Final = (
@@ -57,7 +58,7 @@ _VALUE_TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float:
 def agent_schema(presets: Presets, names: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The settings of an ACP agent. `names` are what providers are called, by key."""
     labels = {CUSTOM: "Custom", **(names or {})}
-    choices = {"acp_server": [(key, labels.get(key, key)) for key in (*presets, CUSTOM)]}
+    choices = {"acp_server": [(key, labels.get(key, key)) for key in (*presets, CUSTOM) if key in SPOKEN]}
     section = _section(
         ACP, "ACP (Agent Client Protocol)", _ACP_FIELDS, AgentSettings, _ACP_DEFAULTS, choices, ACP
     )

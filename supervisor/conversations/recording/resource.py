@@ -9,13 +9,13 @@ import orjson
 from supervisor.conversations.recording.usage import stats
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import new_event_id, timestamp_now
-from supervisor.settings import REDACTED, agent_settings_to_dict, replace_secrets
+from supervisor.settings import REDACTED, agent_settings_to_dict, replace_secrets, spoken_settings
 
 
 def agent_object(record: ConversationRecord) -> dict[str, Any]:
     """The agent, as the polymorphic object that clients decode."""
     settings = replace_secrets(agent_settings_to_dict(record.agent), lambda _: REDACTED)
-    shown = {name: value for name, value in settings.items() if name.startswith("acp_")}
+    shown = {name: value for name, value in spoken_settings(settings).items() if name.startswith("acp_")}
     return {
         "kind": "ACPAgent",
         "llm": {"model": record.current_model or "acp-managed", "usage_id": "acp-managed"},
