@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from supervisor.conversations.state.start import StartRequest
     from supervisor.conversations.supervisor import Page
     from supervisor.conversations.views import AgentView, Figures
+    from supervisor.credentials import LookupSecret
     from supervisor.events import Message, Vocabulary
     from supervisor.journal import Journal, Log
 
@@ -38,7 +39,7 @@ class Conversation(Protocol):
     async def set_confirmation_policy(self, policy: dict[str, Any]) -> None: ...
     async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None: ...
     async def final_response(self) -> str: ...
-    async def set_secrets(self, secrets: Mapping[str, str]) -> None: ...
+    async def set_secrets(self, secrets: Mapping[str, str | LookupSecret]) -> None: ...
 
 
 class Supervisor(Protocol):

@@ -13,7 +13,7 @@ from gateway.reading import AnyUuid, InvalidRequest, Request, Whole, attempt_bod
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, StartRequest
-from supervisor.credentials import Cipher, NotDecryptable
+from supervisor.credentials import Cipher, LookupSecret, NotDecryptable
 from supervisor.events import Vocabulary
 from supervisor.reading import NO_NUL, ErrorDetail, Errors, Limit, Named, Size, as_json, described
 from supervisor.settings import (
@@ -116,9 +116,11 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     agent = _spelled_out(obj, services, errors)
     # What is wrong elsewhere is no reason not to tell what is wrong with the secrets.
     given = obj.get("secrets")
-    secrets: dict[str, str] = {}
+    secrets: dict[str, str | LookupSecret] = {}
     if isinstance(given, Mapping):
-        secrets = await resolve_secrets(given, services.secrets, own_origins, errors)
+        secrets = await resolve_secrets(
+            given, services.secrets, own_origins, errors, services.launcher.lookups
+        )
     refuse(errors)
     assert found is not None
     settings = await services.settings.get()

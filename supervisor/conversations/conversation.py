@@ -20,9 +20,11 @@ from supervisor.conversations.state.errors import AgentFailure, AlreadyRunning, 
 from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.queue import Queued, TurnQueue, message_size
 from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus
 from supervisor.conversations.state.unconfirmed import Unconfirmed
 from supervisor.conversations.turns.runner import Runner
+from supervisor.credentials import LookupSecret
 from supervisor.events import (
     Event,
     Message,
@@ -341,11 +343,19 @@ class Conversation:
         self.recorder.write([self.recorder.state("security_analyzer", analyzer)])
         await self._durable()
 
-    async def set_secrets(self, secrets: Mapping[str, str]) -> None:
+    async def set_secrets(self, secrets: Mapping[str, str | LookupSecret]) -> None:
         """Add secrets by name. They apply from the agent's next start on: a live agent has its environment
-        already."""
+        already. What the conversation's profile does not allow is dropped."""
         self.log.accept()
-        self.record.secrets.update(await self.context.secret_box.seal(secrets))
+        values, lookups = split_secrets(self.record.allowed(secrets))
+        sealed = await self.context.secret_box.seal(values)
+        places = await self.context.secret_box.seal_lookups(lookups)
+        # At once, and under each name what was said last.
+        for name in (*sealed, *places):
+            self.record.secrets.pop(name, None)
+            self.record.lookups.pop(name, None)
+        self.record.secrets.update(sealed)
+        self.record.lookups.update(places)
         self.recorder.save()
         await self._durable()
 

@@ -39,7 +39,7 @@ from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.supervisor import Page
 from supervisor.conversations.views import AgentView, Figures
-from supervisor.credentials import SecretStore
+from supervisor.credentials import LookupSecret, SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
 from supervisor.journal import Journal, Log, Row, open_journal
 from supervisor.mcp import server_errors
@@ -148,7 +148,7 @@ class FakeConversation:
     async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
         self.analyzer = analyzer
 
-    async def set_secrets(self, secrets: Mapping[str, str]) -> None:
+    async def set_secrets(self, secrets: Mapping[str, str | LookupSecret]) -> None:
         self.secrets.update(secrets)
 
 

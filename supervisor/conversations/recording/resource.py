@@ -46,8 +46,19 @@ def _common(record: ConversationRecord, secret_value: str | None) -> dict[str, A
         "stats": stats(record.usage),
         "secret_registry": {
             "secret_sources": {
-                name: {"description": None, "value": secret_value, "kind": "StaticSecret"}
-                for name in record.secrets
+                **{
+                    name: {"description": None, "value": secret_value, "kind": "StaticSecret"}
+                    for name in record.secrets
+                },
+                **{
+                    name: {
+                        "description": each["description"],
+                        "url": each["url"],
+                        "headers": {},
+                        "kind": "LookupSecret",
+                    }
+                    for name, each in record.lookups.items()
+                },
             }
         },
         "tags": record.tags,
