@@ -31,7 +31,7 @@ from supervisor.acp import (
     set_option_params,
     shorten_session_id,
 )
-from supervisor.acp.schema import EXACT_CHARS, WORDS_CHARS, cut
+from supervisor.acp.schema import EXACT_CHARS
 from supervisor.conversations.agent.launch import Login
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
@@ -181,14 +181,12 @@ async def _with_login(
             if classify_error(error) == "auth":
                 raise auth_required(error_text(error), request.login.needed(_methods(initialized))) from error
             raise
-        await authenticate(connection, initialized, request.login, deadlines, cut(error.message, WORDS_CHARS))
+        await authenticate(connection, initialized, request.login, deadlines, error_text(error))
     try:
         return await connection.request(method, params, timeout=timeout)
     except RpcError as error:
         if error.code == AUTH_REQUIRED:
-            raise auth_required(
-                cut(error.message, WORDS_CHARS), request.login.needed(_methods(initialized))
-            ) from error
+            raise auth_required(error_text(error), request.login.needed(_methods(initialized))) from error
         raise
 
 
@@ -201,6 +199,8 @@ async def authenticate(
 ) -> None:
     """Send `authenticate` with the method that fits the available credentials.
 
+    `complaint`: what the agent said when it asked for a login.
+
     Raises AgentFailure (ACPAuthRequired) if none fits or the agent refuses it.
     """
     methods = _methods(initialized)
@@ -211,11 +211,11 @@ async def authenticate(
         await connection.request("authenticate", params, timeout=deadlines.authenticate)
     except RpcError as error:
         raise auth_required(
-            f"{complaint}: {cut(error.message, WORDS_CHARS)}", login.needed(methods)
+            f"{complaint}; authenticate fails with {error_text(error)}", login.needed(methods)
         ) from error
     except RequestTimeout as error:
         raise auth_required(
-            f"{complaint}: no answer to authenticate within {deadlines.authenticate:g} s",
+            f"{complaint}; no answer to authenticate within {deadlines.authenticate:g} s",
             login.needed(methods),
         ) from error
 
