@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -114,11 +115,11 @@ class Conversation:
 
     def info(self) -> dict[str, Any]:
         """The present conversation resource, with nulls; a crash could take some of it back."""
-        return conversation_info(self.record)
+        return conversation_info(self.record, self.context.launcher.data)
 
     def full_state(self) -> bytes:
         """The state snapshot as an event that is not journalled; see `info`."""
-        return full_state(self.record)
+        return full_state(self.record, self.context.launcher.data)
 
     async def durable_info(self) -> dict[str, Any]:
         """The conversation resource as it is on disk. Raises JournalError."""
@@ -128,11 +129,12 @@ class Conversation:
         """The state snapshot as it is on disk. Raises JournalError."""
         return await self._durable_view(full_state)
 
-    async def _durable_view(self, show: Callable[[ConversationRecord], T]) -> T:
+    async def _durable_view(self, show: Callable[[ConversationRecord, Path], T]) -> T:
         """Return the present state once it is durable (milliseconds), or else the last durable one."""
         if self.recorder.unsaved and self.log.trouble is None:
             self.recorder.save()
-        shown = show(self.record)
+        data = self.context.launcher.data
+        shown = show(self.record, data)
         if self.log.settled and not self.recorder.unsaved:
             await trio.lowlevel.checkpoint()
             return shown
@@ -142,7 +144,7 @@ class Conversation:
         (stored,) = await self.context.journal.get_records([self.id])
         if stored is None:
             raise UnknownConversation(f"Conversation not found: {self.id}")
-        return show(ConversationRecord.load(stored.record))
+        return show(ConversationRecord.load(stored.record), data)
 
     # -- messages and runs ----------------------------------------------------------------------------
 

@@ -244,7 +244,8 @@ class Supervisor:
         # What is loaded is newer, and may be so new that a crash would take it back.
         loaded = self._loaded.get(conversation_id)
         durable = loaded is not None and loaded.log.settled and not loaded.recorder.unsaved
-        return conversation_info(loaded.record if loaded and durable else ConversationRecord.load(stored))
+        record = loaded.record if loaded and durable else ConversationRecord.load(stored)
+        return conversation_info(record, self._context.launcher.data)
 
     async def count(self, *, status: str | None = None) -> int:
         """Count the conversations, of one execution status or of all."""

@@ -248,7 +248,7 @@ class Launcher:
         mounting = await gather(self.mcp_file, opened.mcp_config, given, record.mcp_only, self.mcp_logins)
         cwd = Path(record.working_dir)
         try:
-            made = partial(_make_workspace, cwd)
+            made = partial(_make_workspace, cwd, self.data / record.id)
             jail = await in_time(made, "to find the workspace", limiter=OWN_PATHS.of(record.id))
         except OSError as error:
             reason = f"The workspace {cwd} cannot be used: {error.strerror or error}"
@@ -480,8 +480,10 @@ async def _remove_kept_key(descriptor: Descriptor, choice: Choice, environment: 
         await in_time(unlink, "to remove a key", limiter=OWN_PATHS.of(str(file)))
 
 
-def _make_workspace(path: Path) -> Jail:
+def _make_workspace(path: Path, own: Path) -> Jail:
     path.mkdir(parents=True, exist_ok=True)
+    # What clients are told as `persistence_dir`: it goes with the conversation.
+    own.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Jail(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -26,12 +27,12 @@ def agent_object(record: ConversationRecord) -> dict[str, Any]:
     }
 
 
-def _common(record: ConversationRecord, secret_value: str | None) -> dict[str, Any]:
+def _common(record: ConversationRecord, data: Path, secret_value: str | None) -> dict[str, Any]:
     return {
         "id": record.id,
         "agent": agent_object(record),
         "workspace": {"working_dir": record.working_dir, "kind": "LocalWorkspace"},
-        "persistence_dir": None,
+        "persistence_dir": str(data / record.id),
         "max_iterations": record.max_iterations,
         "stuck_detection": record.stuck_detection,
         "execution_status": record.execution_status,
@@ -67,10 +68,10 @@ def _common(record: ConversationRecord, secret_value: str | None) -> dict[str, A
     }
 
 
-def conversation_info(record: ConversationRecord) -> dict[str, Any]:
-    """The conversation resource (nulls present)."""
+def conversation_info(record: ConversationRecord, data: Path) -> dict[str, Any]:
+    """The conversation resource (nulls present). `data` has a directory for each conversation's agent."""
     return {
-        **_common(record, None),
+        **_common(record, data, None),
         "title": record.title,
         "metrics": None,
         "created_at": record.created_at,
@@ -90,9 +91,9 @@ def conversation_info(record: ConversationRecord) -> dict[str, Any]:
     }
 
 
-def full_state(record: ConversationRecord) -> bytes:
+def full_state(record: ConversationRecord, data: Path) -> bytes:
     """The snapshot that sockets send first and after every run, as an event that is not journalled."""
-    value = {key: item for key, item in _common(record, REDACTED).items() if item is not None}
+    value = {key: item for key, item in _common(record, data, REDACTED).items() if item is not None}
     value["activated_path_rules"] = []
     value["head_is_empty"] = record.leaf_event_id is None
     return orjson.dumps(

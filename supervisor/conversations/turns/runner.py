@@ -63,7 +63,9 @@ class Runner:
         self._start_scope: trio.CancelScope | None = None
         # What it works with; each knows those above it that it needs:
         translator = _translator(recorder, context.allowance)
-        self.reports = reports = Reports(recorder, queue, context.nursery, deadlines.echo)
+        self.reports = reports = Reports(
+            recorder, queue, context.nursery, deadlines.echo, context.launcher.data
+        )
         self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue)
         self._permissions = permissions = Permissions(recorder, translator, reports, queue)
         self._turns = turns = Turns(context, queue, agent, recorder, translator, reports, permissions)
