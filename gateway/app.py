@@ -71,6 +71,7 @@ def create_app(services: Services) -> QuartTrio:
         *McpRoutes(services).routes(),
     )
     register(app, routes)
+    app.config["INTERFACE_DESCRIPTION"] = description
     docs.install(app)
 
     async def events_socket(conversation_id: str) -> Response | None:

@@ -14,6 +14,7 @@ from gateway.routing import UUID_PARAMETERS, Param, Route
 from gateway.schemas import COMPONENTS, STRING, UUID, Schema, choice, nullable, obj, ref
 from gateway.start_request import AGENT, AGENT_SETTINGS
 from supervisor.agents import load_catalog
+from supervisor.conversations.recording.info import ConversationInfo
 from supervisor.credentials.source import LookupSource, StaticSource
 from supervisor.events import Event
 from supervisor.mcp import MCPServer
@@ -78,7 +79,15 @@ def _components(routes: Iterable[Route]) -> dict[str, Any]:
     )
     bodies = [route.body for route in routes if isinstance(route.body, type)]
     found = components.add(
-        Event, HTTPValidationError, AgentSettings, ACPAgent, MCPServer, StaticSource, LookupSource, *bodies
+        Event,
+        ConversationInfo,
+        HTTPValidationError,
+        AgentSettings,
+        ACPAgent,
+        MCPServer,
+        StaticSource,
+        LookupSource,
+        *bodies,
     )
     found["SecretSource"] = {
         "anyOf": [{**STRING, **NO_NUL.schema()}, ref(StaticSource.NAME), ref(LookupSource.NAME)]
@@ -170,7 +179,7 @@ _TO_NAME = str.maketrans({"/": "_", "<": "", ">": "", ".": "_"})
 def _responses(route: Route) -> dict[str, Any]:
     responses: dict[str, Any] = {str(route.status): _response("Success", route, route.result)}
     for status, reason in sorted(route.errors.items()):
-        schema = route.result if status < 300 else ref("Error")
+        schema = route.error_results.get(status, route.result if status < 300 else ref("Error"))
         responses[str(status)] = _response(reason, route, schema)
     if _key_schemes(route):
         responses["401"] = _response("A session key is asked for", route, ref("Error"))

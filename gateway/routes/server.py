@@ -130,6 +130,7 @@ class ServerRoutes:
                 tag=TAG,
                 result=status,
                 errors={503: "The server does not accept work now"},
+                error_results={503: status},
             ),
             Route(
                 method="GET",

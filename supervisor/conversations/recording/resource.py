@@ -7,9 +7,11 @@ from typing import Any
 
 import orjson
 
+from supervisor.conversations.recording.info import ConversationInfo
 from supervisor.conversations.recording.usage import stats
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import new_event_id, timestamp_now
+from supervisor.reading import as_json
 from supervisor.settings import REDACTED, agent_settings_to_dict, replace_secrets, spoken_settings
 
 
@@ -70,7 +72,7 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None) ->
 
 def conversation_info(record: ConversationRecord, data: Path) -> dict[str, Any]:
     """The conversation resource (nulls present). `data` has a directory for each conversation's agent."""
-    return {
+    fields = {
         **_common(record, data, None),
         "title": record.title,
         "metrics": None,
@@ -89,6 +91,8 @@ def conversation_info(record: ConversationRecord, data: Path) -> dict[str, Any]:
         "event_vocabulary": record.vocabulary.value,
         "runtime_info": {"runtime_status": "available", "can_resume": True, "runtime_error": None},
     }
+    # Through the class that the interface description is made of: neither more nor less than it says.
+    return as_json(ConversationInfo(**fields))
 
 
 def full_state(record: ConversationRecord, data: Path) -> bytes:
