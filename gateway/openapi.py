@@ -183,6 +183,9 @@ def _responses(route: Route) -> dict[str, Any]:
         responses[str(status)] = _response(reason, route, schema)
     if _key_schemes(route):
         responses["401"] = _response("A session key is asked for", route, ref("Error"))
+    if route.path.startswith("/api/") and route.method not in ("GET", "HEAD"):
+        forbidden = "The page that asks may not act here: see OSTLER_CORS_ORIGINS"
+        responses.setdefault("403", _response(forbidden, route, ref("Error")))
     if route.path.startswith("/api/") and (route.body is not None or route.path_parameters or route.query):
         responses["422"] = {
             "description": "The request does not fit its schema",

@@ -259,7 +259,17 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "MCPToolCallResult": obj({"is_error": BOOLEAN, "text": STRING}, "is_error", "text"),
     "MCPTestResponse": {
         "anyOf": [
-            obj({"ok": {"const": True}, "tools": array(STRING), "tool_result": TOOL_RESULT}, "ok", "tools"),
+            obj(
+                {
+                    "ok": {"const": True},
+                    "tools": array(STRING),
+                    "tool_result": TOOL_RESULT,
+                    "resolved_mcp_servers": {"type": "null"},
+                    "oauth_state": {"type": "null"},
+                },
+                "ok",
+                "tools",
+            ),
             obj(
                 {"ok": {"const": False}, "error": STRING, "error_kind": ERROR_KIND},
                 "ok",

@@ -174,12 +174,12 @@ def unused(verdicts: list[Verdict], reasons: Mapping[str, Mapping[str, str]]) ->
 HEAD: Final = """\
 # Compatibility
 
-For those who bring a client of the OpenHands agent server: every route of that server ({version}), and what Ostler does
-with it. `scripts/compatibility` writes this page from both interface descriptions and
+For those who bring a client of the OpenHands agent server: every route of that server ({version}), and
+what Ostler does with it. `scripts/compatibility` writes this page from both interface descriptions and
 [compatibility/reasons.toml](compatibility/reasons.toml); do not edit it.
 
-*Same*: Ostler takes and gives every field that the peer names, perhaps more. *Compatible*: the route is there; what
-differs is said. *501*: it is there, and always refuses with a reason. *Not served*: 404.
+*Same*: Ostler takes and gives every field that the peer names, perhaps more. *Compatible*: the route is
+there; what differs is said. *501*: it is there, and always refuses with a reason. *Not served*: 404.
 """
 
 

@@ -98,6 +98,8 @@ class Document:
         if content is None:
             return "a body is not described" if body else None
         kind = media_type.partition(";")[0].strip()
+        if "*/*" in content:
+            return None
         if kind not in content:
             return f"{kind!r} is not described, but {sorted(content)}"
         if kind != "application/json":
