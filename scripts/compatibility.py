@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import MagicMock as Mock
 
 import attrs
 
@@ -32,7 +33,7 @@ Json = Mapping[str, Any]
 
 def reduced(document: Json) -> dict[str, dict[str, Any]]:
     """Of an OpenAPI document what is compared, by `METHOD path`: the names of parameters, of the body's
-    fields and of the answer's, the statuses of success, and where there is none why it refuses (501)."""
+    fields and of the answer's, the statuses of success, and the one that it always has."""
     operations: dict[str, dict[str, Any]] = {}
     for path, item in document["paths"].items():
         for method in METHODS:
@@ -60,7 +61,8 @@ def _operation(document: Json, operation: Json) -> dict[str, Any]:
     found["answer"] = sorted(names)
     found["statuses"].sort()
     if not found["statuses"]:
-        found["refusal"] = operation["responses"].get("501", {}).get("description", "")
+        others = (status for status in operation["responses"] if status not in ("401", "403", "422"))
+        found["always"] = int(next(others, 501))
     return found
 
 
@@ -121,10 +123,12 @@ def compare(peer: Json, ours: Json, reasons: Mapping[str, Mapping[str, str]]) ->
         own = known.get(plain(route))
         if own is None:
             verdicts.append(Verdict(route, ABSENT, reason_of(route, reasons.get("not_served", {}))))
-        elif (refusal := reason_of(route, reasons.get("refused", {})) or own.get("refusal")) or not own[
-            "statuses"
-        ]:
-            verdicts.append(Verdict(route, REFUSED, refusal or ""))
+        elif not own["statuses"]:
+            reason, always = reason_of(route, reasons.get("refused", {})), own["always"]
+            if always == 501 or not reason:
+                verdicts.append(Verdict(route, REFUSED, reason))
+            else:
+                verdicts.append(Verdict(route, COMPATIBLE, f"always {always}: {reason}"))
         else:
             said = reason_of(route, reasons.get("compatible", {}))
             words = "; ".join(filter(None, (said, *differences(operation, own))))
@@ -158,10 +162,10 @@ def unaccounted(verdicts: list[Verdict]) -> list[str]:
 
 def unused(verdicts: list[Verdict], reasons: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Reasons that are given for nothing that is so by now."""
-    kinds = {"not_served": ABSENT, "refused": REFUSED, "compatible": COMPATIBLE}
+    kinds = {"not_served": (ABSENT,), "refused": (REFUSED, COMPATIBLE), "compatible": (COMPATIBLE,)}
     found = []
     for section, table in reasons.items():
-        of_kind = [each.route for each in verdicts if each.kind == kinds[section]]
+        of_kind = [each.route for each in verdicts if each.kind in kinds[section]]
         for pattern in table:
             paths = [route for route in of_kind if reason_of(route, {pattern: "x"})]
             if not paths:
@@ -226,8 +230,9 @@ def own_description() -> dict[str, Any]:
     from gateway.config import Config
     from gateway.services import Services
 
-    needed = {each.name: None for each in attrs.fields(Services) if each.default is attrs.NOTHING}
-    app = create_app(Services(**{**needed, "config": Config()}))  # type: ignore[arg-type]
+    # Nothing is asked of them: the routes are described, and none is called.
+    needed = {each.name: Mock() for each in attrs.fields(Services) if each.default is attrs.NOTHING}
+    app = create_app(Services(**{**needed, "config": Config()}))
     described: dict[str, Any] = json.loads(app.config["INTERFACE_DESCRIPTION"]())
     return described
 

@@ -67,8 +67,12 @@ def test_what_is_compared() -> None:
         (WHOLE, "same", ""),
         (document(("post", "/x/{other}", WHOLE["paths"]["/x/{one}"]["post"]), Item=ITEM), "same", ""),
         (document(("get", "/x/{one}", {})), "not served", ""),
-        (document(("post", "/x/{one}", {"responses": {"501": {"description": "never"}}})), "501", "never"),
-        (document(("post", "/x/{one}", {"responses": {"501": {}}})), "501", ""),
+        (document(("post", "/x/{one}", {"responses": {"401": {}, "501": {}}})), "501", "never"),
+        (
+            document(("post", "/x/{one}", {"responses": {"404": {}, "422": {}}})),
+            "compatible",
+            "always 404: never",
+        ),
         (
             document(("post", "/x/{one}", {"responses": {"200": content(ITEM)}})),
             "compatible",
@@ -78,9 +82,11 @@ def test_what_is_compared() -> None:
     ],
 )
 def test_verdicts(ours: dict[str, Any], kind: str, words: str) -> None:
-    (verdict,) = compare(reduced(WHOLE), reduced(ours), {})
+    (verdict,) = compare(reduced(WHOLE), reduced(ours), {"refused": {"/x/*": "never"}})
     assert verdict == Verdict("POST /x/{one}", kind, words)
-    assert bool(unaccounted([verdict])) is (kind in ("not served", "501") and not words)
+    assert bool(unaccounted([verdict])) is (kind == "not served")
+    (without,) = compare(reduced(WHOLE), reduced(ours), {})
+    assert bool(unaccounted([without])) is (kind in ("not served", "501") or "never" in words)
 
 
 def test_the_most_precise_reason_counts() -> None:
