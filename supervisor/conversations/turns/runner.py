@@ -79,7 +79,9 @@ class Runner:
         # What it works with; each knows those above it that it needs:
         self._hooks = hooks = Hooks(context, recorder, queue)
         translator = _translator(recorder, context.allowance, hooks)
-        self.reports = reports = Reports(recorder, queue, context.nursery, deadlines.echo)
+        self.reports = reports = Reports(
+            recorder, queue, context.nursery, deadlines.echo, context.launcher.data
+        )
         self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue)
         self._permissions = permissions = Permissions(recorder, translator, reports, queue, hooks=hooks)
         self._turns = turns = Turns(context, queue, agent, recorder, translator, reports, permissions, hooks)
