@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 pytest_plugins = [
+    "tests.clients.harness",
     "tests.commands.harness",
     "tests.gateway.harness",
     "tests.interop.harness",
