@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from quart import Request, Response, request
@@ -18,18 +19,35 @@ from gateway.malformed_requests import refuse_malformed
 from gateway.openapi import describe
 from gateway.routes.agent_profiles import AgentProfileRoutes
 from gateway.routes.agents import METRICS, AgentRoutes
+from gateway.routes.bash import BashRoutes
+from gateway.routes.connections import ConnectionRoutes
+from gateway.routes.conversation_operations import ConversationOperationRoutes
 from gateway.routes.conversations import ConversationRoutes
 from gateway.routes.credentials import CredentialRoutes
 from gateway.routes.events import EventRoutes
+from gateway.routes.files import FileRoutes
+from gateway.routes.git import GitRoutes
+from gateway.routes.llm_profiles import LlmProfileRoutes
 from gateway.routes.mcp import McpRoutes
+from gateway.routes.meta_profiles import MetaProfileRoutes
+from gateway.routes.placeholders import PlaceholderRoutes
 from gateway.routes.secrets import SecretRoutes
 from gateway.routes.server import ServerRoutes
 from gateway.routes.settings import SettingsRoutes
+from gateway.routes.workspace_files import RULES as WORKSPACE_FILES
+from gateway.routes.workspace_files import WorkspaceFileRoutes
+from gateway.routes.workspaces import WorkspacesRoutes
 from gateway.routing import register
 from gateway.services import Services
+from gateway.sockets.bash import serve_bash
 from gateway.sockets.events import EventsDialect
 from gateway.sockets.serve import serve
 from gateway.sockets.session import SessionDialect
+from gateway.uploads import UploadConnection, with_uploads
+from gateway.workspace_cookie import NAME as WORKSPACE_COOKIE
+from gateway.workspace_cookie import is_good
+from supervisor.workspace.git.command import Git
+from supervisor.workspace.saved import SavedWorkspaces
 
 API = "/api/"
 
@@ -46,6 +64,8 @@ def create_app(services: Services) -> QuartTrio:
     app.asgi_app = refuse_malformed(app.asgi_app)  # type: ignore[method-assign, assignment]
     app.config["MAX_CONTENT_LENGTH"] = services.config.max_body_bytes
     app.config["BODY_TIMEOUT"] = services.config.body_seconds
+    app.request_class = with_uploads(services.config.max_upload_bytes)
+    app.asgi_http_class = UploadConnection
     # A redirect would answer an unknown path in HTML; such a path is unknown and nothing else.
     app.url_map.merge_slashes = False
     errors.install(app)
@@ -55,9 +75,13 @@ def create_app(services: Services) -> QuartTrio:
     def description() -> bytes:
         return describe(routes)
 
+    git = Git(services.access, services.launcher.server_environment)
+    saved = SavedWorkspaces(services.config.state)
+    services.known.also.append(saved.paths)
     routes = (
         *ServerRoutes(services, description).routes(),
         *ConversationRoutes(services).routes(),
+        *ConversationOperationRoutes(services).routes(),
         *EventRoutes(services).routes(),
         *SettingsRoutes(services).routes(),
         *SecretRoutes(services).routes(),
@@ -65,6 +89,15 @@ def create_app(services: Services) -> QuartTrio:
         *AgentRoutes(services).routes(),
         *CredentialRoutes(services).routes(),
         *McpRoutes(services).routes(),
+        *BashRoutes(services).routes(),
+        *FileRoutes(services, git).routes(),
+        *GitRoutes(services, git).routes(),
+        *WorkspacesRoutes(services, saved).routes(),
+        *WorkspaceFileRoutes(services).routes(),
+        *LlmProfileRoutes(services).routes(),
+        *MetaProfileRoutes(services).routes(),
+        *ConnectionRoutes(services).routes(),
+        *PlaceholderRoutes().routes(),
     )
     register(app, routes)
     docs.install(app)
@@ -75,6 +108,10 @@ def create_app(services: Services) -> QuartTrio:
     async def session_socket(conversation_id: str) -> Response | None:
         return await serve(services, conversation_id, SessionDialect.of)
 
+    async def bash_socket() -> Response | None:
+        return await serve_bash(services)
+
+    app.add_websocket("/sockets/bash-events", view_func=bash_socket)
     app.add_websocket("/sockets/events/<conversation_id>", view_func=events_socket)
     app.add_websocket("/sockets/session/<conversation_id>", view_func=session_socket)
     return app
@@ -100,7 +137,7 @@ def _guard(app: QuartTrio, services: Services) -> None:
             services.activity.touch()
         elif rule != METRICS:
             return None
-        if keys and not is_known(_presented(request, rule), keys):
+        if keys and not is_known(_presented(request, rule), keys) and not _has_cookie(request, rule, keys):
             raise ApiError(401, "Unauthorized")
         if (connection := current.get(None)) is not None:
             connection.welcome = True
@@ -112,6 +149,13 @@ def _guard(app: QuartTrio, services: Services) -> None:
 
     app.before_request(before)
     app.after_request(after)
+
+
+def _has_cookie(request: Request, rule: str, keys: Sequence[str]) -> bool:
+    """Whether the request reads a file of a workspace with the cookie for that, which opens nothing else."""
+    if rule not in WORKSPACE_FILES or request.method not in SAFE:
+        return False
+    return is_good(request.cookies.get(WORKSPACE_COOKIE), keys)
 
 
 def _presented(request: Request, rule: str) -> str | None:

@@ -11,11 +11,12 @@ import orjson
 from quart import Request as HttpRequest
 
 from gateway.errors import ApiError
-from gateway.reading import InvalidRequest, Request, read_body
+from gateway.reading import InvalidRequest, Request, Whole, read_body
 from supervisor.credentials import REDACTED
 from supervisor.credentials.secret import NAME_RULE, SECRET_NAME
 from supervisor.events import ImageContent, Message, Role, TextContent
 from supervisor.reading import (
+    NO_NUL,
     ErrorDetail,
     Form,
     Items,
@@ -28,8 +29,10 @@ from supervisor.reading import (
     Variant,
     described,
 )
-from supervisor.settings import MAX_DEPTH, too_deep
+from supervisor.settings import MAX_DEPTH, ProfileLLM, too_deep
 from supervisor.settings.names import ProfileName
+from supervisor.workspace.access import MAX_PATH_BYTES
+from supervisor.workspace.bash_events import DEFAULT_SECONDS, MAX_COMMAND_CHARACTERS
 
 JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 
@@ -124,6 +127,18 @@ Secrets = Annotated[
     Mapping[str, Annotated[Any, Named(SOURCE)]],
     Names(SECRET_NAME, NAME_RULE),
 ]
+
+
+@attrs.frozen(kw_only=True)
+class ExecuteBashRequest(Request):
+    """A command for the shell."""
+
+    command: Annotated[str, Limit(max_length=MAX_COMMAND_CHARACTERS), NO_NUL]
+    cwd: Annotated[str, Limit(max_length=MAX_PATH_BYTES), NO_NUL] | None = None
+    timeout: Whole = attrs.field(
+        default=DEFAULT_SECONDS,
+        metadata=described("Seconds, after which it is ended with all that it has started"),
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -257,6 +272,87 @@ class RestartAgentRequest(Request):
     """Whether an agent is restarted in the middle of a turn."""
 
     force: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class SaveProfileRequest(Request):
+    """An LLM profile to be stored, with its credentials or without."""
+
+    llm: Annotated[Mapping[str, Any], Like(ProfileLLM)] = attrs.field(repr=False)
+    include_secrets: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class ValidateProfileRequest(Request):
+    """An LLM profile to be tried before it is stored."""
+
+    llm: Annotated[Mapping[str, Any], Like(ProfileLLM)] = attrs.field(repr=False)
+
+
+@attrs.frozen(kw_only=True)
+class MaterializeAgentProfileRequest(Request):
+    """An agent profile to be judged in place of the one that is stored."""
+
+    FORBID: ClassVar[bool] = True
+
+    profile: Mapping[str, Any] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class HooksRequest(Request):
+    """The project whose hooks are asked for."""
+
+    project_dir: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class SkillsRequest(Request):
+    """Which skills are asked for. What is not known is ignored."""
+
+    load_public: bool = True
+    load_user: bool = True
+    load_project: bool = True
+    load_org: bool = True
+    marketplace_path: str | None = None
+    project_dir: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class PluginsRequest(Request):
+    """Which plugins are asked for. What is not known is ignored."""
+
+    project_dir: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class SubAgentsRequest(Request):
+    """Which sub-agents are asked for. What is not known is ignored."""
+
+    project_dir: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class InstallRequest(Request):
+    """A source of something that is to be installed."""
+
+    source: Annotated[str, Limit(min_length=1)]
+    ref: str | None = None
+    repo_path: str | None = None
+    force: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class EnabledRequest(Request):
+    """Whether something installed is on."""
+
+    enabled: bool
+
+
+@attrs.frozen(kw_only=True)
+class SubscriptionDevicePollRequest(Request):
+    """A login to a subscription that was started."""
+
+    device_code: str
 
 
 @attrs.frozen(kw_only=True)

@@ -44,9 +44,16 @@ from supervisor.agents.warden import BUDGET, BUDGET_VARIABLE
 from supervisor.composition import Supervision
 from supervisor.events import Vocabulary
 from supervisor.journal.store import BUSY_TIMEOUT
+from supervisor.workspace.access import VARIABLE as ACCESS_VARIABLE
+from supervisor.workspace.access import Access
+from supervisor.workspace.access import parse as parse_access
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Largest request body. Images travel as data URLs inside messages, so a few pictures must fit."""
+
+MAX_UPLOAD_BYTES = 1024 * 1024 * 1024
+"""Largest body of a request with a file. It goes to the disk in pieces: not memory limits it, but what a
+client may fill a disk with by mistake."""
 
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 """Largest message on a WebSocket, from a client that has shown its key. What a body may be, for the same
@@ -106,7 +113,8 @@ class Config:
     `allow_open` permits to listen without session keys where other machines reach us. `allowed_hosts` are
     further names under which an open server may be spoken to (hosts.py). `event_vocabulary` forces one on
     every new conversation, whatever its start request asks for. `containment` is the level that is demanded,
-    None for the best that costs nothing. `descriptors` are the shares of the files that it may open.
+    None for the best that costs nothing. `workspace_access` is what clients may use beside the conversations.
+    `descriptors` are the shares of the files that it may open.
     """
 
     host: str = DEFAULT_HOST
@@ -117,11 +125,13 @@ class Config:
     allowed_hosts: tuple[str, ...] = ()
     keyring: bool = True
     event_vocabulary: Vocabulary | None = None
+    workspace_access: Access = Access.ALL
     containment: Level | None = None
     supervision: Supervision = attrs.field(factory=lambda: load_supervision({}))
     cors_origins: tuple[str, ...] = ()
     cors_origin_regex: str | None = None
     max_body_bytes: int = MAX_BODY_BYTES
+    max_upload_bytes: int = MAX_UPLOAD_BYTES
     max_message_bytes: int = MAX_MESSAGE_BYTES
     max_conversations: int = MAX_CONVERSATIONS
     max_page: int = MAX_PAGE
@@ -187,6 +197,7 @@ def load_config(
         allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", _hosts, ()),
         keyring=keyring_allowed(env),
         event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
+        workspace_access=pick(env, ACCESS_VARIABLE, parse_access, Access.ALL),
         containment=pick(
             env, "OSTLER_CONTAINMENT", parse_level, None, argument=containment, option="--containment"
         ),
@@ -194,6 +205,7 @@ def load_config(
         cors_origins=tuple(listed(env.get("OSTLER_CORS_ORIGINS", ""))),
         cors_origin_regex=regex,
         max_body_bytes=pick(env, "OSTLER_MAX_BODY_BYTES", positive_int, MAX_BODY_BYTES),
+        max_upload_bytes=pick(env, "OSTLER_MAX_UPLOAD_BYTES", positive_int, MAX_UPLOAD_BYTES),
         max_message_bytes=pick(env, "OSTLER_MAX_MESSAGE_BYTES", positive_int, MAX_MESSAGE_BYTES),
         max_conversations=pick(env, "OSTLER_MAX_CONVERSATIONS", positive_int, MAX_CONVERSATIONS),
         max_page=pick(env, "OSTLER_MAX_PAGE", positive_int, MAX_PAGE),

@@ -23,12 +23,18 @@ from gateway.responses import json_response
 from supervisor.acp.schema import cut
 from supervisor.conversations.state.errors import (
     AgentFailure,
+    AgentTimeout,
     AlreadyRunning,
     AtCapacity,
     ConversationError,
+    ConversationExists,
     InvalidStart,
+    NotAccepted,
+    NotPossible,
     QueueFull,
+    TooManyQuestions,
     UnknownConversation,
+    UnknownEvent,
 )
 from supervisor.credentials import CredentialsFailure, SecretsCorrupt, WrongMasterKey
 from supervisor.journal import (
@@ -39,15 +45,22 @@ from supervisor.journal import (
     SearchTooLong,
     TooLarge,
 )
+from supervisor.patience import PathTimeout
 from supervisor.reading import ErrorDetail
 from supervisor.settings import (
     EncryptionUnavailable,
     ProfileExists,
+    ProfileReferenced,
     SettingsCorrupt,
     SettingsEmpty,
     SettingsError,
+    TooManyProfiles,
     UnknownProfile,
 )
+from supervisor.workspace.access import AccessRefused, BadPath
+from supervisor.workspace.bash import TooManyCommands
+from supervisor.workspace.git.command import GitProblem
+from supervisor.workspace.problems import Denied, Missing, NoRoom, Unfit
 
 log = structlog.get_logger(__name__)
 
@@ -72,6 +85,12 @@ class ApiError(Exception):
 
 STATUS: dict[type[Exception], int] = {
     UnknownConversation: 404,
+    UnknownEvent: 404,
+    ConversationExists: 409,
+    NotPossible: 409,
+    NotAccepted: 400,
+    TooManyQuestions: 429,
+    AgentTimeout: 504,
     AlreadyRunning: 409,
     AtCapacity: 503,
     QueueFull: 429,
@@ -86,11 +105,21 @@ STATUS: dict[type[Exception], int] = {
     SettingsEmpty: 400,
     UnknownProfile: 404,
     ProfileExists: 409,
+    ProfileReferenced: 409,
+    TooManyProfiles: 409,
     SettingsCorrupt: 409,
     EncryptionUnavailable: 503,
     SecretsCorrupt: 409,
     WrongMasterKey: 409,
     CredentialsFailure: 503,
+    AccessRefused: 403,
+    Missing: 404,
+    Unfit: 400,
+    Denied: 403,
+    NoRoom: 507,
+    GitProblem: 400,
+    PathTimeout: 504,
+    TooManyCommands: 429,
 }
 """Statuses of exceptions whose message is fit for a client; the nearest base class counts."""
 
@@ -100,6 +129,8 @@ def problem_of(error: Exception) -> tuple[int, list[ErrorDetail] | str] | None:
     match error:
         case InvalidRequest() | SettingsError():
             return 422, list(error.errors)
+        case BadPath():
+            return 422, [ErrorDetail(error.loc, f"Value error, {error}", "value_error")]
         case InvalidStart():
             return 422, [ErrorDetail(error.loc, f"Value error, {error}", "value_error")]
         case ApiError():

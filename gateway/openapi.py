@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Any, Final
 
 import orjson
@@ -18,7 +19,10 @@ from supervisor.credentials.source import LookupSource, StaticSource
 from supervisor.events import Event
 from supervisor.mcp import MCPServer
 from supervisor.reading import NO_NUL, Components, HTTPValidationError
+from supervisor.settings import AgentProfile, OpenHandsAgentProfile
 from supervisor.settings.agent import CUSTOM, MCP_SERVER, PROVIDER, ACPAgent, AgentSettings
+from supervisor.settings.openhands import OpenHandsAgentSettings
+from supervisor.workspace.bash_events import BashCommand, BashError, BashOutput
 
 INTERFACE_VERSION: Final = "0.1.0"
 """The version of the interface specification that the description stands for."""
@@ -78,8 +82,19 @@ def _components(routes: Iterable[Route]) -> dict[str, Any]:
     )
     bodies = [route.body for route in routes if isinstance(route.body, type)]
     found = components.add(
-        Event, HTTPValidationError, AgentSettings, ACPAgent, MCPServer, StaticSource, LookupSource, *bodies
+        Event,
+        HTTPValidationError,
+        AgentSettings,
+        OpenHandsAgentSettings,
+        AgentProfile,
+        OpenHandsAgentProfile,
+        ACPAgent,
+        MCPServer,
+        StaticSource,
+        LookupSource,
+        *bodies,
     )
+    found |= components.add(BashCommand, BashOutput, BashError)
     found["SecretSource"] = {
         "anyOf": [{**STRING, **NO_NUL.schema()}, ref(StaticSource.NAME), ref(LookupSource.NAME)]
     }
@@ -128,7 +143,7 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.body is not None:
         operation["requestBody"] = {
             "required": route.body_required,
-            "content": {"application/json": {"schema": _body(route)}},
+            "content": {route.body_media_type: {"schema": _body(route)}},
         }
     return operation
 
@@ -164,11 +179,11 @@ def _parameter(param: Param, place: str) -> dict[str, Any]:
     return parameter
 
 
-_TO_NAME = str.maketrans({"/": "_", "<": "", ">": "", ".": "_"})
+_TO_NAME = str.maketrans({"/": "_", "<": "", ">": "", ".": "_", ":": "_"})
 
 
 def _responses(route: Route) -> dict[str, Any]:
-    responses: dict[str, Any] = {str(route.status): _response("Success", route, route.result)}
+    responses: dict[str, Any] = {str(route.status): _response(_phrase(route.status), route, route.result)}
     for status, reason in sorted(route.errors.items()):
         schema = route.result if status < 300 else ref("Error")
         responses[str(status)] = _response(reason, route, schema)
@@ -180,6 +195,11 @@ def _responses(route: Route) -> dict[str, Any]:
             "content": {"application/json": {"schema": ref("HTTPValidationError")}},
         }
     return responses
+
+
+def _phrase(status: int) -> str:
+    """Of a route's own answer; some are there to say that something is not offered."""
+    return "Success" if status < 400 else HTTPStatus(status).phrase
 
 
 def _response(description: str, route: Route, schema: Any) -> dict[str, Any]:

@@ -42,6 +42,14 @@ NOT_A_UUID = "Input should be a valid UUID"
 
 NOT_AN_INTEGER = "Input should be a valid integer, unable to parse string as an integer"
 
+NOT_A_BOOLEAN = "Input should be a valid boolean, unable to interpret input"
+
+BOOLEANS: Final = {
+    **dict.fromkeys(("true", "1", "yes", "y", "on", "t"), True),
+    **dict.fromkeys(("false", "0", "no", "n", "off", "f"), False),
+}
+"""Words for a switch in a query, in any case; those of the wire's servers."""
+
 NOT_AN_OBJECT = "Input should be a valid dictionary or object to extract fields from"
 
 MAX_INTEGER = 2**53 - 1
@@ -157,6 +165,11 @@ def read_query(model: type[M], values: MultiDict[str, str], named: Mapping[str, 
             continue
         if form is list:
             given[name] = texts
+        elif form is bool:
+            if (word := texts[-1].lower()) in BOOLEANS:
+                given[name] = BOOLEANS[word]
+            else:
+                errors.add(("query", name), "bool_parsing", NOT_A_BOOLEAN)
         elif form is not int:
             given[name] = texts[-1]
         elif INTEGER_FORM.fullmatch(texts[-1]):

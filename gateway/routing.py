@@ -17,8 +17,8 @@ from supervisor.reading.shapes import properties_of
 Handler = Callable[..., Awaitable[Response]]
 Schema = Mapping[str, Any]
 
-PATH_PARAMETER = re.compile(r"<(\w+)>")
-UUID_PARAMETERS = frozenset({"conversation_id", "profile_id"})
+PATH_PARAMETER = re.compile(r"<(?:path:)?(\w+)>")
+UUID_PARAMETERS = frozenset({"conversation_id", "profile_id", "command_id"})
 
 
 @attrs.frozen
@@ -47,8 +47,8 @@ def params_of(model: type[Query], named: Mapping[str, Schema] | None = None) -> 
 
 @attrs.frozen(kw_only=True)
 class Route:
-    """One operation. `path` is in the application's form (`<name>`). `body` is the description of the body,
-    or its JSON schema where there is none; `result` is a JSON schema.
+    """One operation. `path` is in the application's form (`<name>`, `<path:name>` with slashes). `body` is
+    the description of the body, or its JSON schema where there is none; `result` is a JSON schema.
 
     `path_schemas` are those of path parameters that are more than strings, and no UUIDs.
     """
@@ -63,6 +63,7 @@ class Route:
     path_schemas: Mapping[str, Schema] = attrs.field(factory=dict)
     body: type[Model] | Schema | None = None
     body_required: bool = True
+    body_media_type: str = "application/json"
     result: Schema | None = None
     status: int = 200
     media_type: str = "application/json"
@@ -88,4 +89,6 @@ def register(app: QuartTrio, routes: Iterable[Route]) -> None:
             view_func=route.handler,
             methods=[route.method],
             provide_automatic_options=False,
+            # Without the slash there is no redirect, which would be in HTML.
+            strict_slashes=not route.path.endswith("/"),
         )

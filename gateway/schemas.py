@@ -68,12 +68,20 @@ def page(item: Schema) -> Schema:
     return obj({"items": array(item), "next_page_id": TEXT_OR_NULL}, "items")
 
 
+ANY_PROFILE: Final[Schema] = {"anyOf": [ref("AgentProfile"), ref("OpenHandsAgentProfile")]}
+
 TOOL_RESULT: Final = nullable(ref("MCPToolCallResult"))
 
 ERROR_KIND: Final = nullable(choice(["timeout", "connection", "unknown"]))
 """Why an MCP server could not be reached."""
 
 SHARE: Final = obj({"used": COUNT, "share": {**COUNT, "description": "At the most"}})
+
+ACP_MODEL: Final = obj(
+    {"model_id": STRING, "name": TEXT_OR_NULL, "description": TEXT_OR_NULL},
+    "model_id",
+)
+
 
 COMPONENTS: Final[dict[str, Schema]] = {
     "Error": obj(
@@ -85,6 +93,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "detail",
     ),
     "Success": obj({"success": BOOLEAN}, "success"),
+    "BashEvent": {"oneOf": [ref("BashCommand"), ref("BashOutput"), ref("BashError")]},
+    "BashEventPage": page(ref("BashEvent")),
+    "ClearedEvents": obj({"cleared_count": COUNT}, "cleared_count"),
     "Status": obj({"status": STRING, "message": STRING}, "status"),
     "ServerInfo": obj(
         {
@@ -265,10 +276,91 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "SecretItem": obj({"name": STRING, "description": TEXT_OR_NULL}, "name"),
     "SecretList": obj({"secrets": array(ref("SecretItem"))}, "secrets"),
     "AgentProfileList": obj({"profiles": array(FREE), "active_agent_profile_id": TEXT_OR_NULL}, "profiles"),
-    "AgentProfileDetail": obj({"name": STRING, "profile": ref("AgentProfile")}, "name", "profile"),
+    "AgentProfileDetail": obj({"name": STRING, "profile": ANY_PROFILE}, "name", "profile"),
     "AgentProfileMutation": obj({"name": STRING, "message": STRING}, "name", "message"),
     "AgentProfileActivation": obj(
         {"id": STRING, "message": STRING, "agent_settings_applied": BOOLEAN}, "id", "message"
+    ),
+    "AgentProfileDiagnostics": obj(
+        {
+            "agent_kind": choice(["acp", "openhands"]),
+            "valid": BOOLEAN,
+            "errors": array(STRING),
+            "unusable_tools": array(STRING),
+            "llm_profile_ref": TEXT_OR_NULL,
+            "llm_profile_resolved": BOOLEAN,
+            "llm_api_key_set": BOOLEAN,
+            "mcp_server_refs": nullable(array(STRING)),
+            "resolved_mcp_config_keys": array(STRING),
+            "dangling_mcp_server_refs": array(STRING),
+            "disabled_skills": array(STRING),
+            "public_skills": nullable(array(STRING)),
+            "resolved_skills": array(STRING),
+            "secret_refs": nullable(array(STRING)),
+            "acp_api_key_secret_name": TEXT_OR_NULL,
+            "acp_base_url_secret_name": TEXT_OR_NULL,
+            "acp_file_secret_names": array(STRING),
+            "meta_profile_ref": TEXT_OR_NULL,
+            "dangling_meta_profile_ref": TEXT_OR_NULL,
+            "dangling_meta_profile_llm_refs": array(STRING),
+            "resolved_settings": nullable(FREE),
+        },
+        "agent_kind",
+        "valid",
+        "errors",
+    ),
+    "ProfileList": obj(
+        {
+            "profiles": array(
+                obj(
+                    {
+                        "name": STRING,
+                        "model": TEXT_OR_NULL,
+                        "base_url": TEXT_OR_NULL,
+                        "provider_connection_id": TEXT_OR_NULL,
+                        "provider_connection_broken": BOOLEAN,
+                        "api_key_set": BOOLEAN,
+                    },
+                    "name",
+                )
+            ),
+            "active_profile": TEXT_OR_NULL,
+        },
+        "profiles",
+    ),
+    "ProfileDetail": obj({"name": STRING, "config": FREE, "api_key_set": BOOLEAN}, "name", "config"),
+    "ProfileMutation": obj({"name": STRING, "message": STRING}, "name", "message"),
+    "ProfileActivation": obj({"name": STRING, "message": STRING, "llm_applied": BOOLEAN}, "name", "message"),
+    "ProfileValidation": obj(
+        {"valid": BOOLEAN, "error": nullable(obj({"type": STRING, "message": STRING}))}, "valid"
+    ),
+    "MetaProfileList": obj(
+        {
+            "meta_profiles": array(
+                obj({"name": STRING, "classifier_model": TEXT_OR_NULL, "num_classes": COUNT}, "name")
+            ),
+            "active_meta_profile": TEXT_OR_NULL,
+        },
+        "meta_profiles",
+    ),
+    "MetaProfileDetail": obj({"name": STRING, "config": ref("MetaProfile")}, "name", "config"),
+    "MetaProfileMutation": obj({"name": STRING, "message": STRING}, "name", "message"),
+    "MetaProfileActivation": obj({"name": STRING, "message": STRING, "applied": BOOLEAN}, "name", "message"),
+    "ProviderConnection": obj(
+        {
+            "id": STRING,
+            "display_name": STRING,
+            "provider": STRING,
+            "base_url": TEXT_OR_NULL,
+            "created_at": {**COUNT, "description": "Seconds since the epoch"},
+            "updated_at": {**COUNT, "description": "Seconds since the epoch"},
+            "api_key_set": BOOLEAN,
+        },
+        "id",
+        "display_name",
+        "provider",
+        "created_at",
+        "updated_at",
     ),
     "MCPServerPatch": {**FREE, "description": "A merge patch of an MCPServer: null removes a property"},
     "MCPToolCallResult": obj({"is_error": BOOLEAN, "text": STRING}, "is_error", "text"),
@@ -309,6 +401,40 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "ok",
         "status",
         "job_id",
+    ),
+    "AskAgentResponse": obj({"response": STRING}, "response"),
+    "StartChildConversationResponse": obj(
+        {
+            "conversation_id": UUID,
+            "parent_conversation_id": UUID,
+            "status": STRING,
+            "title": TEXT_OR_NULL,
+            "url": TEXT_OR_NULL,
+            "workspace": TEXT_OR_NULL,
+            "isolation": nullable(choice(["worktree", "shared"])),
+        },
+        "conversation_id",
+        "parent_conversation_id",
+        "status",
+    ),
+    "ConversationRuntimeInfo": obj(
+        {
+            "runtime_status": choice(["available", "starting", "missing", "ownership_lost", "error"]),
+            "can_resume": BOOLEAN,
+            "runtime_error": nullable(FREE),
+        },
+        "runtime_status",
+        "can_resume",
+    ),
+    "ACPModelDiscovery": obj(
+        {
+            "agent_name": TEXT_OR_NULL,
+            "agent_version": TEXT_OR_NULL,
+            "current_model_id": TEXT_OR_NULL,
+            "available_models": array(ACP_MODEL),
+            "supports_runtime_model_switch": BOOLEAN,
+            "error": nullable(obj({"code": STRING, "detail": STRING}, "code", "detail")),
+        }
     ),
 }
 """Schemas by name, as far as they are not those of events."""

@@ -251,6 +251,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             profiles=ostler.profiles,
             secrets=secrets,
             mcp=jobs,
+            bash=ostler.bash,
         )
 
 

@@ -13,6 +13,8 @@ import trio
 
 from gateway.config import Config
 from gateway.connection_limits import ConnectionLimits
+from gateway.known_directories import KnownDirectories
+from supervisor.workspace.access import PathAccess
 
 if TYPE_CHECKING:
     from gateway.contract import Supervisor
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from supervisor.conversations.agent.launch import Launcher
     from supervisor.credentials import SecretStore
     from supervisor.settings import AgentProfileStore, SettingsStore
+    from supervisor.workspace.bash import Bash
 
 
 class Subscribers:
@@ -82,7 +85,16 @@ class Services:
     profiles: AgentProfileStore
     secrets: SecretStore
     mcp: McpJobs | None = None
+    bash: Bash | None = None
     closing: trio.Event = attrs.field(factory=trio.Event)
+    known: KnownDirectories = attrs.field(
+        default=attrs.Factory(lambda self: KnownDirectories(self.supervisor), takes_self=True)
+    )
+    access: PathAccess = attrs.field(
+        default=attrs.Factory(
+            lambda self: PathAccess(self.config.workspace_access, self.known), takes_self=True
+        )
+    )
     activity: Activity = attrs.field(factory=Activity)
     connection_limits: ConnectionLimits = attrs.field(
         default=attrs.Factory(lambda self: ConnectionLimits(self.config.max_connections), takes_self=True)

@@ -21,6 +21,7 @@ from supervisor.conversations.agent.admission import (
 )
 from supervisor.conversations.recording.attachments import CONVERSATION_BYTES, TURN_BYTES, Allowance
 from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.workspace.bash import BashLimits
 
 OFF: Final = "off"
 """Turns a limit off, in upper or lower case."""
@@ -52,7 +53,21 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
         ),
         drain_seconds=pick(env, DRAIN_VARIABLE, positive_float, DRAIN_SECONDS),
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
+        bash=_bash(env),
         max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),
+    )
+
+
+def _bash(env: Mapping[str, str]) -> BashLimits:
+    """`OSTLER_BASH_COMMANDS` and so on: one variable for each limit."""
+    limits = BashLimits()
+    return BashLimits(
+        commands=pick(env, "OSTLER_BASH_COMMANDS", positive_int, limits.commands),
+        background=pick(env, "OSTLER_BASH_BACKGROUND", positive_int, limits.background),
+        output_bytes=pick(env, "OSTLER_BASH_OUTPUT_BYTES", positive_int, limits.output_bytes),
+        kept_bytes=pick(env, "OSTLER_BASH_KEPT_BYTES", positive_int, limits.kept_bytes),
+        kept_events=pick(env, "OSTLER_BASH_KEPT_EVENTS", positive_int, limits.kept_events),
+        seconds=pick(env, "OSTLER_BASH_SECONDS", positive_float, limits.seconds),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 
 import trio
 
@@ -12,13 +12,17 @@ import trio
 LOST_PLUS = re.compile(r"(T.*) (\d\d:?\d\d)$")
 
 
-def parse_timestamp(text: str) -> str:
-    """ISO 8601, naive (server-local) or with a zone, as UTC with six fractional digits and `Z`.
+def parse_timestamp(text: str, naive: tzinfo | None = None) -> str:
+    """ISO 8601, naive or with a zone, as UTC with six fractional digits and `Z`.
+
+    `naive`: the zone of naive times; None is the server's.
 
     Strings of that form compare in time order. Raises ValueError for anything else.
     """
     try:
         moment = datetime.fromisoformat(LOST_PLUS.sub(r"\1+\2", text.strip()))
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=naive)
         return _written(moment.astimezone(UTC))
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is not an ISO 8601 date and time") from None

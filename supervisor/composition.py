@@ -21,7 +21,7 @@ import trio
 from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import CUSTOM, Level, RestartPolicy, load_catalog, open_containment, presets
 from supervisor.agents.warden import DRAIN_SECONDS
-from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.agent.admission import Limits, Places
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.mcp.logins import McpLogins
@@ -46,6 +46,7 @@ from supervisor.settings import (
     StorageCipher,
 )
 from supervisor.state_directory import make_private
+from supervisor.workspace.bash import Bash, BashLimits, open_bash
 
 log = structlog.get_logger(__name__)
 
@@ -110,6 +111,7 @@ class Supervision:
     drain_seconds: float = DRAIN_SECONDS
     agents: Path | None = None
     max_frame: int = MAX_FRAME_BYTES
+    bash: BashLimits = attrs.field(factory=BashLimits)
 
 
 @attrs.frozen(kw_only=True)
@@ -122,6 +124,7 @@ class Ostler:
     profiles: AgentProfileStore
     secrets: Secrets
     mcp: McpProbe
+    bash: Bash
 
     async def start(
         self,
@@ -252,6 +255,10 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         if containment is not None:
             # The journal's lock tells that no other server uses this state: what is left of one may go.
             await stack.enter_async_context(open_containment(directory, containment))
+        terminals = Places(supervision.limits.terminals)
+        bash = await stack.enter_async_context(
+            open_bash(environ, limits=supervision.bash, secrets=launcher.confidential, places=terminals)
+        )
         opened = await stack.enter_async_context(
             open_supervisor(
                 journal=journal,
@@ -262,6 +269,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
                 deadlines=supervision.deadlines,
                 restart=supervision.restart,
                 limits=supervision.limits,
+                terminals=terminals,
                 drain_seconds=supervision.drain_seconds,
                 allowance=supervision.allowance,
             )
@@ -273,6 +281,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
             profiles=AgentProfileStore(settings),
             secrets=store,
             mcp=McpProbe(environ, _home(environ, directory), logins),
+            bash=bash,
         )
 
 

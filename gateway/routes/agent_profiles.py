@@ -8,12 +8,13 @@ import attrs
 from quart import Response, request
 
 from gateway import schemas
-from gateway.bodies import RenameProfileRequest, json_body
+from gateway.bodies import MaterializeAgentProfileRequest, RenameProfileRequest, json_body
+from gateway.credential_names import channels
 from gateway.reading import path_uuid, read_body
 from gateway.responses import json_response
 from gateway.routing import Route
 from gateway.services import Services
-from supervisor.settings import AgentProfile
+from supervisor.settings import decode_profile, materialize
 
 TAG: Final = "Agent profiles"
 
@@ -41,19 +42,20 @@ class AgentProfileRoutes:
     async def save(self, name: str) -> Response:
         """Create a profile, or replace the one of that name."""
         profile = await self.services.profiles.save(name, await json_body(request))
-        return json_response({"name": profile.name, "message": f"Agent profile {profile.name} saved"}, 201)
+        return json_response({"name": profile.name, "message": f"Agent profile '{name}' saved"}, 201)
 
     async def delete(self, name: str) -> Response:
         """Delete a profile; done also when there is none."""
         await self.services.profiles.delete(name)
-        return json_response({"name": name, "message": f"Agent profile {name} deleted"})
+        return json_response({"name": name, "message": f"Agent profile '{name}' deleted"})
 
     async def rename(self, name: str) -> Response:
         """Give a profile another name."""
         profile = await self.services.profiles.rename(
             name, read_body(RenameProfileRequest, await json_body(request)).new_name
         )
-        return json_response({"name": profile.name, "message": f"Agent profile {name} renamed"})
+        told = "unchanged (same name)" if name == profile.name else f"renamed to '{profile.name}'"
+        return json_response({"name": profile.name, "message": f"Agent profile '{name}' {told}"})
 
     async def activate(self, profile_id: str) -> Response:
         """Make a profile the one that clients start conversations with."""
@@ -61,10 +63,22 @@ class AgentProfileRoutes:
         return json_response(
             {
                 "id": profile.id,
-                "message": f"Agent profile {profile.name} activated",
+                "message": f"Agent profile '{profile.id}' activated",
                 "agent_settings_applied": False,
             }
         )
+
+    async def materialize(self, name: str) -> Response:
+        """Say what a launch of the profile would do, or of the draft in the body."""
+        given = await json_body(request, required=False)
+        draft = None if given is None else read_body(MaterializeAgentProfileRequest, given).profile
+        if draft is None:
+            profile = await self.services.profiles.get(name)
+        else:
+            presets = self.services.settings.rules.presets
+            profile = decode_profile(draft, name, presets, loc=("body", "profile"))
+        names = channels(self.services.launcher.catalog)
+        return json_response(await materialize(self.services.profiles, profile, names))
 
     def routes(self) -> tuple[Route, ...]:
         """All operations of this class."""
@@ -97,7 +111,7 @@ class AgentProfileRoutes:
                 summary="Save an agent profile",
                 tag=TAG,
                 path_schemas=named,
-                body=AgentProfile,
+                body=schemas.ANY_PROFILE,
                 result=mutation,
                 status=201,
                 errors={409: "Too many profiles"},
@@ -120,6 +134,18 @@ class AgentProfileRoutes:
                 body=RenameProfileRequest,
                 result=mutation,
                 errors={**unknown, 409: "The name is taken"},
+            ),
+            Route(
+                method="POST",
+                path=f"{base}/<name>/materialize",
+                handler=self.materialize,
+                summary="Say what a launch of an agent profile would do",
+                tag=TAG,
+                path_schemas=named,
+                body=MaterializeAgentProfileRequest,
+                body_required=False,
+                result=schemas.ref("AgentProfileDiagnostics"),
+                errors=unknown,
             ),
             Route(
                 method="POST",

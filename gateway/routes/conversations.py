@@ -162,7 +162,10 @@ class ConversationRoutes:
 
     async def delete(self, conversation_id: str) -> Response:
         """Stop and forget a conversation with all its events."""
-        await self.services.supervisor.delete(path_uuid(conversation_id, "conversation_id"))
+        conversation_id = path_uuid(conversation_id, "conversation_id")
+        await self.services.supervisor.delete(conversation_id)
+        if self.services.bash is not None:
+            await self.services.bash.forget(conversation_id)
         return success()
 
     async def run(self, conversation_id: str) -> Response:

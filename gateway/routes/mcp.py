@@ -12,10 +12,11 @@ from quart import Response, request
 from gateway import schemas
 from gateway.bodies import TEST_FIELDS, TEST_SERVER, MCPOAuthCallbackRequest, MCPTestRequest, json_body
 from gateway.errors import ApiError
+from gateway.exposing import EXPOSE, expose_of
 from gateway.mcp_jobs import FAILED, Job, McpJobs, TooManyJobs
 from gateway.reading import InvalidRequest, read_body
 from gateway.responses import json_response
-from gateway.routes.settings import EXPOSE, SettingsRoutes, expose_of
+from gateway.routes.settings import SettingsRoutes
 from gateway.routing import Param, Route
 from gateway.services import Services
 from supervisor.credentials import NotDecryptable
@@ -30,6 +31,16 @@ TAG: Final = "MCP"
 
 TESTS_AT_ONCE: Final = 4
 """Each is a process of some tens of megabytes, and what it starts."""
+
+MORE_SECONDS: Final = 4.0
+"""Seconds for a test on top of its own limit, its start included: clients give up 5 s after that limit, and
+learn nothing then."""
+
+LATE: Final = {
+    "ok": False,
+    "error": "Time-out: the test was not over in time. Give it a longer timeout, or try again later.",
+    "error_kind": "timeout",
+}
 
 CONFIG: Final = "mcp_config"
 
@@ -85,15 +96,17 @@ class McpRoutes:
         """Connect as an agent would, and list the tools. What fails is an answer, too."""
         jobs, trial = self._jobs(), Trial.read(await json_body(request))
         entry = await self._opened(trial.entry)
-        async with _tests:
-            answer = await jobs.probe.test(
-                trial.name,
-                entry,
-                await self.services.secrets.values(),
-                seconds=trial.seconds,
-                tool_call=trial.tool_call,
-            )
-        return json_response(_outcome(answer))
+        answer = None
+        with trio.move_on_after(trial.seconds + MORE_SECONDS):
+            async with _tests:
+                answer = await jobs.probe.test(
+                    trial.name,
+                    entry,
+                    await self.services.secrets.values(),
+                    seconds=trial.seconds,
+                    tool_call=trial.tool_call,
+                )
+        return json_response(LATE if answer is None else _outcome(answer))
 
     # -- logging in to one -------------------------------------------------------------------------------
 

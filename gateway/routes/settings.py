@@ -10,11 +10,10 @@ from quart import Response, request
 
 from gateway import schemas
 from gateway.bodies import json_body
-from gateway.errors import ApiError
+from gateway.exposing import EXPOSE, cipher_of, expose_of, opened
 from gateway.responses import json_response
 from gateway.routing import Param, Route
 from gateway.services import Services
-from supervisor.credentials import Cipher, CredentialsFailure
 from supervisor.settings import (
     EXPOSE_HEADER,
     Expose,
@@ -25,16 +24,9 @@ from supervisor.settings import (
     public,
 )
 
-EXPOSE: Final = "X-Expose-Secrets"
 TAG: Final = "Settings"
 
-
-def expose_of(header: str | None) -> Expose:
-    """What `X-Expose-Secrets` asks for. Raises ApiError(400)."""
-    found = EXPOSE_HEADER.get(header if header is None else header.strip().lower())
-    if found is None:
-        raise ApiError(400, f"{EXPOSE} must be encrypted or plaintext")
-    return found
+AGENT_DIFF: Final = "agent_settings_diff"
 
 
 @attrs.frozen
@@ -50,7 +42,10 @@ class SettingsRoutes:
 
     async def patch(self) -> Response:
         """Apply a change as a whole, or not at all."""
-        changed = await self.services.settings.patch(await json_body(request))
+        body = await json_body(request)
+        if isinstance(body, dict) and body.get(AGENT_DIFF):
+            body[AGENT_DIFF] = await opened(self.services, body[AGENT_DIFF], "", AGENT_DIFF)
+        changed = await self.services.settings.patch(body)
         return await self.answer(changed, Expose.REDACTED)
 
     async def agent_schema(self) -> Response:
@@ -64,15 +59,11 @@ class SettingsRoutes:
     async def answer(self, document: SettingsDocument, expose: Expose) -> Response:
         """The settings, secrets in them shown as `expose` says."""
         # In a thread: the first encryption loads a large library.
-        response = json_response(await trio.to_thread.run_sync(public, document, expose, self._cipher()))
+        presets = self.services.settings.rules.presets
+        shown = await trio.to_thread.run_sync(public, document, expose, cipher_of(self.services), presets)
+        response = json_response(shown)
         response.headers["Cache-Control"] = "no-store"
         return response
-
-    def _cipher(self) -> Cipher | None:
-        try:
-            return self.services.secrets.cipher
-        except CredentialsFailure:
-            return None
 
     def routes(self) -> tuple[Route, ...]:
         """All operations of this class."""

@@ -40,7 +40,7 @@ class EventsDialect:
         after = query.text("after_timestamp")
         since = parse_timestamp(after) if after else None
         if mode is None:
-            return cls(everything=_flag(query.text("resend_all")), since=None)
+            return cls(everything=flag(query.text("resend_all")), since=None)
         # Without a time there is nothing to leave out.
         return cls(everything=mode == "all" or since is None, since=since if mode == "since" else None)
 
@@ -74,7 +74,8 @@ class EventsDialect:
         return dump_event(ServerErrorEvent(source="environment", code=code, detail=detail))
 
 
-def _flag(text: str | None) -> bool:
+def flag(text: str | None) -> bool:
+    """A switch of a handshake's query, as the wire spells it. Raises ValueError."""
     if text is None or text.lower() in FALSE:
         return False
     if text.lower() in TRUE:

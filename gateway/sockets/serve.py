@@ -97,11 +97,11 @@ async def _converse(
         if not joined:
             raise Closed(TRY_LATER, "Too many connections for this conversation")
         cursor, opening = await dialect.start(conversation)
-        await _together(
+        await together(
             lambda: _write(dialect, cursor, opening),
             lambda: _read(services, conversation, dialect),
-            lambda: _leave(services.closing, GOING_AWAY, "The server is shutting down"),
-            lambda: _leave(too_large, TOO_LARGE, "Message too large"),
+            lambda: leave(services.closing, GOING_AWAY, "The server is shutting down"),
+            lambda: leave(too_large, TOO_LARGE, "Message too large"),
         )
 
 
@@ -131,12 +131,13 @@ async def _read(services: Services, conversation: Conversation, dialect: Dialect
             await send_text(dialect.error(error.code, error.detail))
 
 
-async def _leave(reason: trio.Event, code: int, text: str) -> None:
+async def leave(reason: trio.Event, code: int, text: str) -> None:
+    """Raise Closed when the event is set."""
     await reason.wait()
     raise Closed(code, text)
 
 
-async def _together(*parts: Callable[[], Awaitable[None]]) -> None:
+async def together(*parts: Callable[[], Awaitable[None]]) -> None:
     """Run endless parts side by side until one fails; its exception, the first, is raised as it is."""
     first: list[Exception] = []
 

@@ -273,14 +273,20 @@ def _obstacle(descriptor: int) -> str | None:
     """The reason not to use an open file; None for a regular one."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         return "Not a regular file"
-    if sys.platform == "linux":
-        # `struct statfs` begins with the kind of the file system, a long, and is shorter than this.
-        found = (ctypes.c_long * 64)()
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.fstatfs(descriptor, ctypes.byref(found)) != 0 or found[0] == _PROC_MAGIC:
-            # They look like files, and tell and change the process that opens them: the server.
-            return "Files below /proc are not served"
+    if is_proc(descriptor):
+        # They look like files, and tell and change the process that opens them: the server.
+        return "Files below /proc are not served"
     return None
+
+
+def is_proc(descriptor: int) -> bool:
+    """Whether an open file belongs to procfs, or to a file system that does not say what it is."""
+    if sys.platform != "linux":
+        return False
+    # `struct statfs` begins with the kind of the file system, a long, and is shorter than this.
+    found = (ctypes.c_long * 64)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    return bool(libc.fstatfs(descriptor, ctypes.byref(found)) != 0 or found[0] == _PROC_MAGIC)
 
 
 def _measure(file: BinaryIO, lines: int, most: int, check: Callable[[], object]) -> tuple[int, int]:

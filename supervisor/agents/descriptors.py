@@ -44,7 +44,8 @@ AGENTS_PART: Final = 1 / 2
 """Parts of what is not fixed; terminals get the rest."""
 
 FEWEST: Final = 8
-"""Connections at least: fewer are no server. So with a very small limit the shares are larger than it."""
+"""The least number of connections: with fewer a server is of no use. Where the limit is very small, the
+shares are larger than it."""
 
 UNLIMITED: Final = 65536
 """Where the system names no limit."""

@@ -68,6 +68,10 @@ class AgentPipe(trio.abc.ReceiveStream):
             self._left = self._left - len(data) if data else 0
         return data
 
+    def close(self) -> None:
+        """Close the descriptor, which nobody waits for."""
+        self._stream.close()
+
     async def aclose(self) -> None:
         """Close the descriptor; a waiting reader gets trio.ClosedResourceError."""
         await self._stream.aclose()

@@ -246,10 +246,14 @@ async def spawn(
     env: Mapping[str, str],
     stop: StopPolicy | None = None,
     seconds: float = SPAWN_SECONDS,
+    streams: tuple[int, int, int] | None = None,
 ) -> AsyncIterator[AgentProcess]:
     """Run `argv` in `cwd` with exactly `env` (plus a marker variable) while the block runs.
 
     `seconds`: the limit of the start. The program runs when the block is entered.
+
+    `streams`: descriptors for its standard input, output and error, which stay the caller's. The process then
+    has no streams here.
 
     Raises SpawnError. The block's own exception comes out unwrapped.
 
@@ -258,7 +262,7 @@ async def spawn(
     """
     with _marked(argv) as mark:
         mark.variable = env.get(MARKER) or mark.variable
-        begin = partial(_start, mark=mark, policy=stop or StopPolicy(), seconds=seconds)
+        begin = partial(_start, mark=mark, policy=stop or StopPolicy(), seconds=seconds, streams=streams)
         process = await begin(argv, cwd, {**env, MARKER: mark.variable})
         async with _owned(process):
             yield process
@@ -322,6 +326,7 @@ async def _start(
     mark: Mark,
     policy: StopPolicy,
     seconds: float,
+    streams: tuple[int, int, int] | None,
 ) -> AgentProcess:
     if not argv:
         raise SpawnError("an empty command cannot be started")
@@ -331,13 +336,14 @@ async def _start(
         for _ in range(3):
             ends.extend(os.pipe())
         in_read, in_write, out_read, out_write, err_read, err_write = ends
+        stdin, stdout, stderr = (in_read, out_write, err_write) if streams is None else streams
         request = Request(
             argv=command,
             cwd=cwd,
             env=env,
-            stdin=in_read,
-            stdout=out_write,
-            stderr=err_write,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
             needs=None if command == list(argv) else argv[0],
         )
         child = await start_child(request, mark, seconds)
@@ -349,11 +355,15 @@ async def _start(
         raise
     for end in (in_read, out_write, err_write):
         os.close(end)
+    ours = trio.lowlevel.FdStream(in_write), AgentPipe(out_read), AgentPipe(err_read)
+    if streams is not None:
+        for stream in ours:
+            stream.close()
     return AgentProcess(
         child,
-        stdin=trio.lowlevel.FdStream(in_write),
-        stdout=AgentPipe(out_read),
-        stderr=AgentPipe(err_read),
+        stdin=ours[0],
+        stdout=ours[1],
+        stderr=ours[2],
         mark=mark,
         policy=policy,
         spawn_seconds=seconds,

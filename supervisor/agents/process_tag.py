@@ -31,7 +31,7 @@ INSTANCE_BITS: Final = 40
 """Of the number of a state directory. With the agent's they make a positive signed 64-bit number."""
 
 Tag = int
-"""`instance << AGENT_BITS | agent`; 0 is no tag."""
+"""`instance << AGENT_BITS | agent`; 0 means without a tag."""
 
 
 def instance_id(state: Path) -> int:

@@ -164,7 +164,7 @@ def ancestors(pid: int, table: Mapping[int, ProcessEntry] | None = None) -> list
     found: list[int] = []
     while True:
         entry = read_entry(pid) if table is None else table.get(pid)
-        # A table is no picture of one moment: with numbers used again there may be a circle in it.
+        # A table does not show one moment: where PIDs are used again it may hold a circle.
         if entry is None or entry.parent <= 0 or entry.parent in found:
             return found
         pid = entry.parent

@@ -9,19 +9,29 @@ import orjson
 import structlog
 import trio
 
+from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.recording import prompt
 from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.recording.history import OpenCalls
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.resource import conversation_info, full_state
-from supervisor.conversations.state.errors import AgentFailure, AlreadyRunning, QueueFull, UnknownConversation
+from supervisor.conversations.recording.resource import agent_object, conversation_info, full_state
+from supervisor.conversations.state.branch import MOVES_MAX, Branch, active, moved
+from supervisor.conversations.state.errors import (
+    AgentFailure,
+    AlreadyRunning,
+    NotPossible,
+    QueueFull,
+    UnknownConversation,
+    UnknownEvent,
+)
 from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.queue import Queued, TurnQueue, message_size
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus
+from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus, Memory
 from supervisor.conversations.state.unconfirmed import Unconfirmed
+from supervisor.conversations.turns.goal import GoalLoop
 from supervisor.conversations.turns.runner import Runner
 from supervisor.events import (
     Event,
@@ -48,6 +58,9 @@ QUEUED_MAX: Final = 1_000
 QUEUED_BYTES: Final = 64 * 1024 * 1024
 """The most bytes that the waiting messages of one conversation may have together: two of the largest."""
 
+MOVED: Final = "the conversation was moved to another event"
+"""Why the agent does not remember a branch that a client moved to."""
+
 PAGE_EVENTS: Final = 500
 """Events read at once when a conversation is loaded: bounded memory, few reads."""
 
@@ -67,6 +80,7 @@ class Conversation:
         self._queue = TurnQueue()
         self._unconfirmed = Unconfirmed()
         self._runner = Runner(context, self.recorder, self._queue)
+        self._goal = GoalLoop(self.recorder, self, context.nursery)
 
     @property
     def id(self) -> str:
@@ -81,7 +95,7 @@ class Conversation:
     @property
     def active(self) -> bool:
         """Whether a turn is running or an agent is alive: such a conversation stays loaded."""
-        return self.busy or self.agent.live
+        return self.busy or self.agent.live or self._goal.running
 
     @property
     def agent(self) -> AgentLifecycle:
@@ -153,6 +167,10 @@ class Conversation:
         Raises QueueFull when too many messages wait, AtCapacity, and JournalUnavailable: at once, and then
         the message was not taken; or after `Deadlines.durable`, and then it is queued.
         """
+        await self._goal.stop()  # whoever says something else takes over
+        return await self._send(message, run=run, sender=sender)
+
+    async def _send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
         queued = self._unconfirmed.find(message, sender)
         if queued is not None:
             await self._confirm(queued, message, sender)
@@ -301,7 +319,138 @@ class Conversation:
 
     async def final_response(self) -> str:
         """The text of the newest final answer; empty if there is none. Raises JournalError."""
-        return await final_response(self.log)
+        return await final_response(self.log, self.branch if self.record.moves else None)
+
+    # -- branches, and what is asked beside the conversation -------------------------------------------
+
+    @property
+    def branch(self) -> Branch:
+        """The active branch: the events that the next one follows."""
+        return active(self.record.moves, self.log.last_seq)
+
+    async def event(self, event_id: str) -> Stored:
+        """One event. Raises UnknownEvent."""
+        await self.log.flushed_unless_troubled()
+        (stored,) = await self.log.get([event_id])
+        if stored is None:
+            raise UnknownEvent(f"Event not found: {cut(event_id, NAME_CHARS)}")
+        return stored
+
+    async def navigate(self, event_id: str | None) -> None:
+        """Make this event the one that the next one follows; None: the beginning.
+
+        Nothing is removed from the log. The agent's next session is new, and gets a transcript of the branch.
+        A user's message that is moved to waits to be taken up again; messages off the branch wait no longer.
+
+        Raises UnknownEvent, AlreadyRunning, NotPossible, JournalUnavailable.
+        """
+        self.log.accept()
+        target = None if event_id is None else await self.event(event_id)
+        self._refuse_while_busy()
+        if event_id is not None and event_id == self.record.leaf_event_id:
+            return
+        if len(self.record.moves) >= MOVES_MAX:
+            raise NotPossible(f"The conversation was moved {MOVES_MAX} times. Fork it to go on from there.")
+        if self.agent.live or self.agent.restarting:
+            await self._runner.stop_agent()
+            self._refuse_while_busy()  # somebody may have sent a message meanwhile
+        self.record.moves = moved(self.record.moves, self.log.last_seq, -1 if target is None else target.seq)
+        self.record.leaf_event_id = event_id
+        self._go_on_from(target)
+        self.recorder.save()
+        self._runner.reports.publish()
+        await self._durable()
+
+    def _go_on_from(self, target: Stored | None) -> None:
+        """Fit the record and the queue to a branch that ends with this event."""
+        record = self.record
+        record.session_used = record.unfinished = False
+        record.retry_seq = None
+        record.memory_lost, record.loss_told = (None if target is None else MOVED), False
+        record.agent_state["memory"] = Memory.NEW if target is None else Memory.LOST
+        self._queue.waiting.clear()
+        if target is None:
+            record.prompted_seq = max(record.prompted_seq, self.log.last_seq)
+        elif is_asked(target):
+            record.prompted_seq = target.seq - 1
+            self._queue.waiting.append(_queued(target))
+        else:
+            record.prompted_seq = max(record.prompted_seq, target.seq)
+
+    def _refuse_while_busy(self) -> None:
+        if self.busy or self.waiting or self._goal.running:
+            raise AlreadyRunning("The conversation is running. Interrupt it, or wait for its end.")
+
+    async def fork_session(self) -> str | None:
+        """A copy of the agent's session for a fork's agent; None where there is none to be had now.
+
+        Raises AcpError, AgentFailure.
+        """
+        record = self.record
+        if not record.session_used or record.memory_lost is not None or self._queue.waiting:
+            return None
+        return await self._runner.fork_session()
+
+    async def ask_agent(self, question: str) -> str:
+        """Ask the agent something beside the conversation: no event, no status, no usage comes of it.
+
+        Also in a turn. An agent that does not run is started.
+
+        Raises AgentFailure, AgentTimeout, TooManyQuestions, AtCapacity, JournalError.
+
+        Cancellation cancels what the agent does for it.
+        """
+        self._check_room()
+        return await self._runner.side_question(question)
+
+    async def switch_model(self, model: str) -> None:
+        """Choose the agent's model: at once where it lives, else for its next start.
+
+        Raises NotAccepted, AgentTimeout, AgentFailure, JournalUnavailable.
+        """
+        self.log.accept()
+        await self.agent.switch_model(model)
+        record = self.record
+        self.recorder.write(
+            [
+                self.recorder.state("agent", agent_object(record)),
+                self.recorder.state("agent_state", dict(record.agent_state)),
+            ]
+        )
+        await self._durable()
+
+    # -- goals ------------------------------------------------------------------------------------------
+
+    async def start_goal(self, objective: str, max_iterations: int) -> None:
+        """Prompt the agent with an objective until it is reached, `max_iterations` times at the most.
+
+        Raises AlreadyRunning, AtCapacity, JournalUnavailable.
+        """
+        self.log.accept()
+        self._refuse_while_busy()
+        self._check_room()
+        self._goal.start(objective, max_iterations)
+        await self._durable()
+
+    async def resume_goal(self) -> None:
+        """Go on with the goal that was interrupted. Raises NotAccepted if there is none; else as
+        `start_goal`."""
+        self.log.accept()
+        self._refuse_while_busy()
+        self._check_room()
+        self._goal.resume()
+        await self._durable()
+
+    async def stop_goal(self) -> None:
+        """End the loop of the goal; the turn under way goes on. It is not an error if there is none."""
+        await self._goal.stop()
+        await self.log.flushed_unless_troubled()
+
+    async def prompt_for_goal(self, message: Message) -> None:
+        """Send a message of the goal, and wait for the end of the run. Raises as `send`."""
+        await self._send(message, run=True)
+        await self._queue.idle()
+        await self.log.flushed_unless_troubled()
 
     # -- settings of the conversation -----------------------------------------------------------------
 
@@ -362,11 +511,14 @@ class Conversation:
         """
         record = self.record
         await self._find_leaf()
+        branch = self.branch
         async for item in self._after(record.prompted_seq, kind="MessageEvent", source="user"):
-            self._queue.waiting.append(_queued(item))
+            if item.seq in branch:
+                self._queue.waiting.append(_queued(item))
         going_on = record.execution_status in LIVE_STATUSES
         if record.turn_open or (going_on and not self._queue.waiting):
             await self._report_cut_off()
+        self._goal.recover()
         if going_on and self._queue.waiting:
             self._runner.want()
         with trio.move_on_after(self.context.deadlines.durable):
@@ -400,8 +552,13 @@ class Conversation:
         leaf = await self.log.newest(besides="ConversationStateUpdateEvent")
         if newest is not None:
             self.recorder.last_timestamp = newest.timestamp
-        if leaf is not None:
+        moves = self.record.moves
+        if leaf is not None and not (moves and await self._seq(leaf.id) < moves[-1][0]):
             self.record.leaf_event_id = leaf.id
+
+    async def _seq(self, event_id: str) -> int:
+        (stored,) = await self.log.get([event_id])
+        return -1 if stored is None else stored.seq
 
     async def _after(self, seq: int, **asked: str) -> AsyncIterator[Stored]:
         while page := await self.log.read(seq, PAGE_EVENTS, **asked):
@@ -420,9 +577,15 @@ class Conversation:
 
     async def close(self) -> None:
         """Stop the agent. A running turn is interrupted first, so that its output is kept."""
+        await self._goal.stop()
         if self.busy:
             await self._runner.interrupt()
         await self._runner.stop()
+
+
+def is_asked(stored: Stored) -> bool:
+    """Whether an event is a message of a user's."""
+    return stored.kind == "MessageEvent" and stored.source == "user"
 
 
 def _queued(stored: Stored) -> Queued:

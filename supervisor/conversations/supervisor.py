@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -18,10 +19,13 @@ from supervisor.acp import TraceLine
 from supervisor.agents import RestartPolicy, containment_level
 from supervisor.agents.containment import kill_agents
 from supervisor.agents.mark import take_snapshot
-from supervisor.conversations.agent.admission import Admission, Limits
+from supervisor.conversations.agent.admission import Admission, Limits, Places
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.model_discovery import ModelDiscovery
+from supervisor.conversations.agent.worktree import make_worktree
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.forking import ForkRequest, fork, taken
 from supervisor.conversations.recording.attachments import Allowance
 from supervisor.conversations.recording.resource import conversation_info
 from supervisor.conversations.state.counters import Counters
@@ -32,7 +36,7 @@ from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase
 from supervisor.conversations.views import AgentView, Figures, figures, view
-from supervisor.events import Vocabulary, timestamp_now
+from supervisor.events import Message, TextContent, Vocabulary, timestamp_now
 from supervisor.journal import AlreadyExists, Journal, JournalError, JournalUnavailable, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal
 from supervisor.settings import AgentSettings
@@ -47,6 +51,9 @@ RECENT_MAX: Final = 256
 
 Each takes some kilobytes, and a client polls its own every few seconds.
 """
+
+WORKTREES_DIR: Final = "worktrees"
+"""Directory of the children's git worktrees, beside that of the agents' data."""
 
 DRAIN_LOOK_SECONDS: Final = 0.05
 """Seconds between two checks for running turns while draining."""
@@ -81,6 +88,7 @@ class Supervisor:
         self._loaded: WeakValueDictionary[str, Conversation] = WeakValueDictionary()
         self._recent: OrderedDict[str, Conversation] = OrderedDict()
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+        self._models = ModelDiscovery(context)
         self._hurried = trio.Event()
         self._killing = trio.Event()
 
@@ -148,6 +156,74 @@ class Supervisor:
         if request.initial_message is not None:
             await conversation.send(request.initial_message, run=True)
         return conversation, True
+
+    async def fork(self, source_id: str, request: ForkRequest) -> Conversation:
+        """Make a conversation that begins with the events of another one; idle. See `forking`.
+
+        Raises UnknownConversation, UnknownEvent, ConversationExists, JournalUnavailable, JournalError.
+        """
+        source = await self.get(source_id)
+        conversation_id = request.conversation_id or str(uuid.uuid4())
+        if conversation_id == source_id:
+            raise taken(conversation_id)
+        async with self._lock(conversation_id):
+            try:
+                await self._get(conversation_id)
+            except UnknownConversation:
+                pass
+            else:
+                raise taken(conversation_id)
+            try:
+                await fork(self._context, source, conversation_id, request)
+            except NotInJournal as error:
+                raise UnknownConversation(f"Conversation not found: {source_id}") from error
+            return await self._get(conversation_id)
+
+    async def start_child(
+        self, parent_id: str, task: str, *, title: str | None, worktree: bool
+    ) -> Conversation:
+        """Start a conversation with the parent's agent and settings on a task.
+
+        `worktree`: in a git worktree of its own, where the parent's workspace is a git repository with a
+        commit; else both share the workspace. The worktree stays when the conversation is deleted.
+
+        Raises UnknownConversation, AtCapacity, JournalUnavailable.
+        """
+        parent = await self.get(parent_id)
+        record, child_id = parent.record, str(uuid.uuid4())
+        box, launcher = self._context.secret_box, self._context.launcher
+        place: Path | None = None
+        if worktree:
+            root = launcher.data.parent / WORKTREES_DIR
+            workspace = Path(record.working_dir)
+            place = await make_worktree(workspace, root, child_id, launcher.server_environment)
+        request = StartRequest(
+            working_dir=record.working_dir if place is None else str(place),
+            conversation_id=child_id,
+            agent=await box.open_settings(record.agent),
+            spelled_out=True,
+            event_vocabulary=record.vocabulary,
+            initial_message=Message(role="user", content=(TextContent(text=task),)),
+            confirmation_policy=dict(record.confirmation_policy),
+            security_analyzer=record.security_analyzer,
+            max_iterations=record.max_iterations,
+            stuck_detection=record.stuck_detection,
+            tags=dict(record.tags),
+            secrets=await box.open(record.secrets),
+            title=title,
+            parent_conversation_id=parent_id,
+            launched_agent_profile=record.launched_agent_profile,
+            mcp_only=None if record.mcp_only is None else tuple(record.mcp_only),
+            extra=dict(record.extra),
+        )
+        child, _ = await self.create(request)
+        return child
+
+    async def models(
+        self, agent: AgentSettings, secrets: Mapping[str, str], *, refresh: bool = False
+    ) -> dict[str, Any]:
+        """The models that an agent offers, as clients read them; see `ModelDiscovery.models`."""
+        return await self._models.models(agent, secrets, refresh=refresh)
 
     async def _parent(self, request: StartRequest) -> Conversation | None:
         if request.parent_conversation_id is None:
@@ -327,6 +403,7 @@ class Supervisor:
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._kill_when_told)
+                await self._stop_goals()
                 with trio.move_on_after(drain_seconds):
                     await self._drained()
                 with trio.move_on_after(SHUTDOWN_SECONDS):
@@ -335,6 +412,17 @@ class Supervisor:
                             if conversation.active:
                                 stopping.start_soon(conversation.close)
                 nursery.cancel_scope.cancel()
+
+    async def _stop_goals(self) -> None:
+        """They would begin one turn after another."""
+
+        async def stop(conversation: Conversation) -> None:
+            with suppress(JournalError):
+                await conversation.stop_goal()
+
+        async with trio.open_nursery() as nursery:
+            for conversation in list(self._loaded.values()):
+                nursery.start_soon(stop, conversation)
 
     async def _drained(self) -> None:
         """Wait until no turn is running, or `hurry` is called."""
@@ -371,12 +459,15 @@ async def open_supervisor(
     forced_vocabulary: Vocabulary | None = None,
     restart: RestartPolicy | None = None,
     limits: Limits | None = None,
+    terminals: Places | None = None,
     drain_seconds: float = 0.0,
     allowance: Allowance | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Supervise conversations while the block runs.
 
     `default_agent`: returns the settings' agent, for requests that name none; it may raise InvalidStart.
+
+    `terminals`: places for terminals, where others take of them, too.
 
     `drain_seconds`: how long running turns may continue at the end before they are interrupted.
 
@@ -389,7 +480,7 @@ async def open_supervisor(
             secret_box=secret_box,
             deadlines=deadlines or Deadlines(),
             restart=restart or RestartPolicy(),
-            admission=Admission(limits or Limits()),
+            admission=Admission(limits or Limits(), terminals),
             counters=Counters(),
             nursery=nursery,
             allowance=allowance or Allowance(),

@@ -49,7 +49,7 @@ class MasterKeyUnavailable(CredentialsFailure):
 
 
 class CannotRotate(CredentialsFailure):
-    """There is no new master key to change to. Nothing was changed."""
+    """No new master key is set. Nothing was changed."""
 
 
 class NotDecryptable(CredentialsFailure):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import trio
 
 from supervisor.journal import queries
+from supervisor.journal.copying import copy
 from supervisor.journal.errors import (
     AlreadyExists,
     JournalClosed,
@@ -22,7 +23,7 @@ from supervisor.journal.errors import (
 )
 from supervisor.journal.log import Log
 from supervisor.journal.readers import Readers
-from supervisor.journal.rows import Durability, Record, RecordOrder, RecordPage, RecordUpdate
+from supervisor.journal.rows import Durability, Record, RecordOrder, RecordPage, RecordUpdate, Row, Stored
 from supervisor.journal.store import BUSY_TIMEOUT, Store
 from supervisor.journal.trouble import Trouble
 from supervisor.journal.writer import Writer
@@ -117,6 +118,77 @@ class Journal:
                 return log.key is not None
 
             if not await self._writer.call(log, insert):
+                raise AlreadyExists(f"conversation {conversation_id} exists")
+            self._logs[conversation_id] = log
+            return log
+
+    async def fork(
+        self,
+        source_id: str,
+        conversation_id: str,
+        record: bytes,
+        *,
+        parts: Sequence[tuple[int, int]],
+        rows: Sequence[Row] = (),
+        status: str,
+        created_at: str,
+        updated_at: str,
+        title: str | None = None,
+        parent_id: str | None = None,
+    ) -> Log:
+        """Add a conversation that begins with a copy of another one's events; durable on return.
+
+        `parts`: first and last sequence number of each part, all of them durable. In the copy they are
+        numbered anew, from 0; ids, times and bodies stay. `rows` follow them. All blobs are copied, too.
+
+        The copy is there as a whole or not at all, also when the process is killed. It is made in steps of
+        milliseconds, so that other conversations are written meanwhile.
+
+        Raises UnknownConversation, AlreadyExists, JournalUnavailable, JournalError; then there is no copy.
+
+        Cancellation before the last step leaves no copy.
+        """
+        async with AsyncExitStack() as stack:
+            # Neither is created, loaded nor deleted meanwhile. In one order, since forks may cross.
+            for each in sorted({source_id, conversation_id}):
+                await stack.enter_async_context(self._lock(each))
+            found = await self._readers.run(partial(queries.load, conversation_id=source_id))
+            if found is None:
+                raise UnknownConversation(f"there is no conversation {source_id}")
+            source = Log(
+                source_id, key=found[0], last_seq=found[1], writer=self._writer, readers=self._readers
+            )
+            last_seq = sum(last - first + 1 for first, last in parts) - 1
+            stored = [
+                Stored(
+                    id=row.id,
+                    kind=row.kind,
+                    source=row.source,
+                    timestamp=row.timestamp,
+                    body=row.body,
+                    seq=last_seq + number,
+                )
+                for number, row in enumerate(rows, start=1)
+            ]
+            log = Log(
+                conversation_id,
+                key=None,
+                last_seq=last_seq + len(stored),
+                writer=self._writer,
+                readers=self._readers,
+            )
+            made = await copy(
+                self._writer,
+                source,
+                log,
+                conversation_id,
+                RecordUpdate(record=record, status=status, updated_at=updated_at, title=title),
+                parts=parts,
+                rows=stored,
+                created_at=created_at,
+                parent_id=parent_id,
+            )
+            if not made:
                 raise AlreadyExists(f"conversation {conversation_id} exists")
             self._logs[conversation_id] = log
             return log

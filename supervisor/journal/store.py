@@ -42,7 +42,7 @@ OPEN_PAUSE = 0.2
 
 TROUBLED_BUSY_TIMEOUT = 1.0
 """Seconds to wait for a lock once there is trouble: the next attempt comes soon, and the end of the server,
-or somebody who wants to delete, must not wait for long."""
+or a client that deletes, must not wait for long."""
 
 PAGE_BYTES = 8192
 """Page size of a new file. Measured, events of 1 kB take a fifth less CPU than with SQLite's usual 4,096."""
@@ -106,6 +106,7 @@ class Store:
         self._place = _place(path)
         self._wal_path = path.with_name(path.name + "-wal")
         self._wal: tuple[int, int] | None = None
+        self._growing: set[int] = set()
         self.epoch = epoch
         self.reserve = Reserve(_reserve_path(path))
 
@@ -248,6 +249,86 @@ class Store:
         )
         return cursor.lastrowid if cursor.rowcount == 1 else None
 
+    def begin_copy(self) -> int:
+        """Give out the number of a conversation that is copied step by step, and return it.
+
+        Nobody sees it before `end_copy`. Until then it counts as deleted: when the process dies in between,
+        the next one removes what was copied.
+        """
+        # Inserted and taken back: the number is never given out again.
+        cursor = self._execute(
+            "INSERT INTO conversations (id, record, status, created_at, updated_at, epoch) "
+            "VALUES ('copy-' || hex(randomblob(16)), '', '', '', '', ?)",
+            (self.epoch,),
+        )
+        key = cursor.lastrowid
+        assert key is not None
+        self._execute("DELETE FROM conversations WHERE key = ?", (key,))
+        self._execute("INSERT INTO deletions VALUES (?)", (key,))
+        self._growing.add(key)
+        return key
+
+    def copy_events(self, source: int, key: int, first: int, last: int, down: int) -> None:
+        """Copy the events from `first` to `last` of a conversation, their numbers lowered by `down`."""
+        self._execute(
+            "INSERT INTO events SELECT ?, seq - ?, id, kind, source, timestamp, body FROM events "
+            "WHERE conversation = ? AND seq BETWEEN ? AND ? ORDER BY seq",
+            (key, down, source, first, last),
+        )
+
+    def copy_blobs(self, source: int, key: int, after: str, most: int) -> str | None:
+        """Copy the next blobs, by the order of their ids. Return the last one's id; None: there is none."""
+        (last,) = self._execute(
+            "SELECT max(id) FROM "
+            "(SELECT id FROM blobs WHERE conversation = ? AND id > ? ORDER BY id LIMIT ?)",
+            (source, after, most),
+        ).fetchone()
+        if last is not None:
+            self._execute(
+                "INSERT INTO blobs SELECT ?, id, media_type, data FROM blobs "
+                "WHERE conversation = ? AND id > ? AND id <= ?",
+                (key, source, after, last),
+            )
+        return None if last is None else str(last)
+
+    def end_copy(
+        self,
+        key: int,
+        conversation_id: str,
+        first: RecordUpdate,
+        rows: Sequence[Stored],
+        *,
+        created_at: str,
+        parent_id: str | None,
+    ) -> bool:
+        """Make the copy a conversation, with further events at its end. Return False when the id is taken."""
+        cursor = self._execute(
+            "INSERT INTO conversations "
+            "(key, id, record, status, title, created_at, updated_at, parent_id, epoch) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+            (
+                key,
+                conversation_id,
+                first.record,
+                first.status,
+                first.title,
+                created_at,
+                first.updated_at,
+                parent_id,
+                self.epoch,
+            ),
+        )
+        if cursor.rowcount != 1:
+            return False
+        for step in self.insert_steps([(key, row) for row in rows]):
+            step()
+        self._execute("DELETE FROM deletions WHERE conversation = ?", (key,))
+        return True
+
+    def forget_copy(self, key: int) -> None:
+        """Let `erase` remove the copy, unless it is a conversation by now."""
+        self._growing.discard(key)
+
     def bury(self, conversation_id: str) -> bool:
         """Remove a conversation from all that is listed and read. Return whether there was one.
 
@@ -265,7 +346,10 @@ class Store:
 
         Return how many; None when there is nothing left of any.
         """
-        found = self._execute("SELECT conversation FROM deletions LIMIT 1").fetchone()
+        growing = ",".join(map(str, list(self._growing)))
+        found = self._execute(
+            f"SELECT conversation FROM deletions WHERE conversation NOT IN ({growing}) LIMIT 1"  # noqa: S608 - numbers
+        ).fetchone()
         if found is None:
             return None
         (key,) = found

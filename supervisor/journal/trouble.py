@@ -94,7 +94,7 @@ def is_damage(error: BaseException) -> bool:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether there was no space."""
+    """Whether the disk was full."""
     code = _code(error)
     return code is not None and code & _PRIMARY == sqlite3.SQLITE_FULL
 

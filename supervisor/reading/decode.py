@@ -1,6 +1,6 @@
 """From parsed JSON or TOML to the types: strict, with every error of a document located.
 
-Nothing is coerced: a string is no number, `true` is no 1. Decoders are compiled once per type.
+Nothing is coerced: a string is not a number, and `true` is not 1. Decoders are compiled once per type.
 """
 
 from __future__ import annotations

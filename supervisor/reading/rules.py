@@ -34,14 +34,16 @@ class Rule:
 class Limit(Rule):
     """A range that a value must keep to. Null is always within it.
 
-    `ge`, `gt` and `le` bound a number, `min_length` and `max_length` count the characters of a string or the
-    items of a list or an object, `pattern` is what a whole string matches, and `date_time` asks for an ISO
-    8601 date and time. `nul=False` refuses NUL, which no argument, path or variable of a process can hold.
+    `ge`, `gt`, `le` and `lt` bound a number, `min_length` and `max_length` count the characters of a string
+    or the items of a list or an object, `pattern` is what a whole string matches, and `date_time` asks for an
+    ISO 8601 date and time. `nul=False` refuses NUL, which no argument, path or variable of a process can
+    hold.
     """
 
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
+    lt: float | None = None
     min_length: int | None = None
     max_length: int | None = None
     pattern: re.Pattern[str] | None = None
@@ -59,6 +61,8 @@ class Limit(Rule):
             return "greater_than", f"Input should be greater than {self.gt}"
         if self.le is not None and not value <= self.le:
             return "less_than_equal", f"Input should be less than or equal to {self.le}"
+        if self.lt is not None and not value < self.lt:
+            return "less_than", f"Input should be less than {self.lt}"
         if self.min_length is not None and len(value) < self.min_length:
             return self._length(value, "least", self.min_length)
         if self.max_length is not None and len(value) > self.max_length:
@@ -90,6 +94,7 @@ class Limit(Rule):
             "minimum": self.ge,
             "exclusiveMinimum": self.gt,
             "maximum": self.le,
+            "exclusiveMaximum": self.lt,
             "minLength": self.min_length,
             "maxLength": self.max_length,
             "pattern": None if self.pattern is None else f"^{self.pattern.pattern}$",

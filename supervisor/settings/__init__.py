@@ -12,6 +12,11 @@ from supervisor.settings.agent import (
     decode_acp_agent,
     decode_agent_settings,
 )
+from supervisor.settings.connections import (
+    ConnectionStore,
+    ProviderConnectionCreateRequest,
+    ProviderConnectionUpdateRequest,
+)
 from supervisor.settings.conversation import confirmation_policy, security_analyzer
 from supervisor.settings.document import (
     Rules,
@@ -24,6 +29,7 @@ from supervisor.settings.document import (
 from supervisor.settings.errors import (
     EncryptionUnavailable,
     ProfileExists,
+    ProfileReferenced,
     SettingsCorrupt,
     SettingsEmpty,
     SettingsError,
@@ -40,8 +46,14 @@ from supervisor.settings.exposure import (
     secrets_of,
     unseal,
 )
+from supervisor.settings.llm import ProfileLLM
+from supervisor.settings.llm_profiles import LlmProfileStore, exposed
+from supervisor.settings.materialize import Channels, materialize
 from supervisor.settings.merge import MAX_DEPTH, too_deep
-from supervisor.settings.profile import AgentProfile
+from supervisor.settings.meta_profile import MetaProfile
+from supervisor.settings.meta_profiles import MetaProfileStore
+from supervisor.settings.openhands_profile import OpenHandsAgentProfile
+from supervisor.settings.profile import AgentProfile, decode_profile
 from supervisor.settings.profiles import AgentProfileStore
 from supervisor.settings.schema import agent_schema, conversation_schema
 from supervisor.settings.store import SettingsStore
@@ -53,11 +65,21 @@ __all__ = [
     "AgentProfile",
     "AgentProfileStore",
     "AgentSettings",
+    "Channels",
+    "ConnectionStore",
     "EncryptionUnavailable",
     "Expose",
     "FileSecret",
+    "LlmProfileStore",
+    "MetaProfile",
+    "MetaProfileStore",
+    "OpenHandsAgentProfile",
     "Presets",
     "ProfileExists",
+    "ProfileLLM",
+    "ProfileReferenced",
+    "ProviderConnectionCreateRequest",
+    "ProviderConnectionUpdateRequest",
     "Rules",
     "ServerCheck",
     "SettingsCorrupt",
@@ -78,7 +100,10 @@ __all__ = [
     "conversation_schema",
     "decode_acp_agent",
     "decode_agent_settings",
+    "decode_profile",
+    "exposed",
     "first_document",
+    "materialize",
     "public",
     "replace_secrets",
     "secrets_of",

@@ -7,9 +7,13 @@ from typing import Annotated, Any, Final, Literal
 
 import attrs
 
-from supervisor.reading import ABOVE_ZERO, Limit, Location, as_json
+from supervisor.reading import ABOVE_ZERO, Limit, Location, as_json, described
 from supervisor.settings.errors import read
 from supervisor.settings.names import Setting, Text
+
+
+def _said(default: Any, text: str) -> Any:
+    return attrs.field(default=default, metadata=described(text))
 
 
 @attrs.frozen(kw_only=True)
@@ -17,16 +21,24 @@ class ConversationSettings(Setting):
     """What a conversation is started with. Memory is written as containers' tools do ("2g")."""
 
     schema_version: Annotated[int, Limit(ge=1)] = 1
-    max_iterations: Annotated[int, Limit(ge=1)] = 500
-    confirmation_mode: bool = False
-    security_analyzer: Literal["llm", "none"] | None = None
-    default_runtime: Literal["local", "worktree", "docker"] = "local"
-    worktree_base: Literal["default_branch", "head", "ref"] = "default_branch"
-    worktree_base_ref: Text | None = None
-    worktree_branch_prefix: Text = "openhands/"
-    container_memory: Text | None = None
-    container_cpus: Annotated[float, ABOVE_ZERO] | None = None
-    container_browser: bool = True
+    max_iterations: Annotated[int, Limit(ge=1)] = _said(500, "Most iterations of a run.")
+    confirmation_mode: bool = _said(False, "Whether a person is asked before risky actions.")
+    security_analyzer: Literal["llm", "none"] | None = _said("llm", "Who judges the risk of an action.")
+    default_runtime: Literal["local", "worktree", "docker"] = _said("local", "Where conversations run.")
+    worktree_base: Literal["default_branch", "head", "ref"] = _said(
+        "default_branch", "What the branch of a new worktree begins at."
+    )
+    worktree_base_ref: Text | None = attrs.field(
+        default=None, metadata=described("The branch, tag or commit of the base `ref`.")
+    )
+    worktree_branch_prefix: Text = attrs.field(
+        default="openhands/", metadata=described("Begin of the name of a worktree's branch.")
+    )
+    container_memory: Text | None = attrs.field(
+        default=None, metadata=described("Memory of a container, such as 512m or 4g.")
+    )
+    container_cpus: Annotated[float, ABOVE_ZERO] | None = _said(None, "Processors of a container.")
+    container_browser: bool = _said(True, "Whether a container has a browser.")
 
 
 #: Every field with its default.

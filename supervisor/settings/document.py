@@ -12,17 +12,14 @@ from supervisor.settings.agent import (
     ACP,
     CUSTOM,
     DEFAULT_SERVER,
-    MCP_SERVER,
+    NO_PRESETS,
     OPENHANDS,
-    SCHEMA_VERSION,
     AgentSettings,
     Presets,
-    Server,
     ServerCheck,
     agent_settings_to_dict,
     decode_agent_settings,
     read_kind,
-    server_check,
 )
 from supervisor.settings.conversation import DEFAULTS as CONVERSATION_DEFAULTS
 from supervisor.settings.conversation import decode_conversation_settings
@@ -36,23 +33,13 @@ from supervisor.settings.exposure import (
     seal,
     unseal,
 )
+from supervisor.settings.llm import has_key
 from supervisor.settings.merge import MAX_DEPTH, merge_fields, merge_patch, too_deep
 from supervisor.settings.names import ProfileId, ProfileName, Setting
+from supervisor.settings.openhands import decode_openhands_settings, openhands_from_stored
 
 #: The agent of a new server: it needs no key and no network, so the first conversation just works.
 FIRST_SERVER: Final = "demo"
-
-#: What a stored document of the built-in agent has at least. It can be kept, not run.
-OPENHANDS_DEFAULTS: Final[Mapping[str, Any]] = {
-    "schema_version": SCHEMA_VERSION,
-    "agent_kind": OPENHANDS,
-    "agent": "CodeActAgent",
-    "llm": {},
-    "tools": None,
-    "mcp_config": {},
-    "agent_context": {},
-    "tool_concurrency_limit": 1,
-}
 
 
 @attrs.frozen
@@ -86,13 +73,41 @@ def first_document(presets: Presets) -> SettingsDocument:
     return SettingsDocument(agent_settings_to_dict(agent), dict(CONVERSATION_DEFAULTS), {})
 
 
-def public(document: SettingsDocument, expose: Expose, cipher: Cipher | None = None) -> dict[str, Any]:
+def shown(
+    settings: Mapping[str, Any], expose: Expose, cipher: Cipher | None, presets: Presets
+) -> dict[str, Any]:
+    """Agent settings as clients get them, secrets shown as `expose` says. Raises EncryptionUnavailable.
+
+    A provider's own command is left out, as it is on the disk. An MCP server that does not say so is enabled.
+    """
+    told = expose_secrets(settings, expose, cipher)
+    servers = told.get("mcp_config")
+    if isinstance(servers, Mapping):
+        told["mcp_config"] = {name: _switched(server) for name, server in servers.items()}
+    return _without_preset(told, presets) if told.get("acp_server") != FIRST_SERVER else told
+
+
+def _switched(server: Any) -> Any:
+    return {**server, "enabled": server.get("enabled", True)} if isinstance(server, Mapping) else server
+
+
+def _without_preset(agent: Mapping[str, Any], presets: Presets) -> dict[str, Any]:
+    """The same without a command that is its provider's."""
+    if agent.get("agent_kind") != ACP or not agent.get("acp_command"):
+        return dict(agent)
+    is_preset = tuple(agent["acp_command"]) == presets.get(str(agent.get("acp_server")))
+    return {**agent, "acp_command": []} if is_preset else dict(agent)
+
+
+def public(
+    document: SettingsDocument, expose: Expose, cipher: Cipher | None = None, presets: Presets = NO_PRESETS
+) -> dict[str, Any]:
     """The document as clients get it, secrets shown as `expose` says. Raises EncryptionUnavailable."""
     llm = document.agent_settings.get("llm")
     return {
         **attrs.asdict(document, recurse=False),
-        "agent_settings": expose_secrets(document.agent_settings, expose, cipher),
-        "llm_api_key_is_set": isinstance(llm, Mapping) and bool(llm.get("api_key")),
+        "agent_settings": shown(document.agent_settings, expose, cipher, presets),
+        "llm_api_key_is_set": isinstance(llm, Mapping) and has_key(llm),
     }
 
 
@@ -147,6 +162,9 @@ def apply_change(document: SettingsDocument, body: object, rules: Rules) -> Sett
             changed["agent_settings"] = _change_agent(
                 document.agent_settings, given["agent_settings_diff"], rules
             )
+            if changed["agent_settings"]["agent_kind"] != OPENHANDS:
+                # Nothing else routes.
+                changed["active_meta_profile"] = None
         except SettingsError as error:
             errors.note(error.errors)
     if "conversation_settings_diff" in given:
@@ -170,7 +188,7 @@ def _change_agent(current: Mapping[str, Any], diff: Mapping[str, Any], rules: Ru
     merged = merge_patch(current if new_kind == old_kind else {}, diff)
     merged = erase_placeholders({**merged, "agent_kind": new_kind})
     if new_kind == OPENHANDS:
-        return _check_openhands({**OPENHANDS_DEFAULTS, **merged}, loc, rules)
+        return decode_openhands_settings(merged, loc, rules.check_server)
     # Of provider and command, the one that was not mentioned follows the one that was.
     if diff.get("acp_command"):
         if "acp_server" not in diff:
@@ -181,19 +199,27 @@ def _change_agent(current: Mapping[str, Any], diff: Mapping[str, Any], rules: Ru
     return agent_settings_to_dict(settings)
 
 
-@attrs.frozen(kw_only=True)
-class OpenHandsSettings(Setting):
-    """Of the built-in agent's settings what this server itself reads; the rest is the client's."""
-
-    schema_version: Annotated[int, Limit(ge=1)] = SCHEMA_VERSION
-    llm: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    agent_context: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    mcp_config: Mapping[str, Server] = attrs.field(factory=dict, repr=False)
+def with_llm(document: SettingsDocument, llm: Mapping[str, Any]) -> SettingsDocument:
+    """The document whose built-in agent has this model; that of an ACP agent as it is."""
+    if document.agent_settings.get("agent_kind") != OPENHANDS:
+        return document
+    return attrs.evolve(document, agent_settings={**document.agent_settings, "llm": llm})
 
 
-def _check_openhands(merged: dict[str, Any], loc: Location, rules: Rules) -> dict[str, Any]:
-    read(OpenHandsSettings, merged, loc, {MCP_SERVER: server_check(rules.check_server)})
-    return merged
+def with_meta_profile(
+    document: SettingsDocument, name: str | None, meta_profile: Mapping[str, Any] | None
+) -> SettingsDocument:
+    """The document with this meta-profile as the active one; None for an ACP agent, which routes nothing."""
+    if document.agent_settings.get("agent_kind") != OPENHANDS:
+        return attrs.evolve(document, active_meta_profile=None)
+    routing = {
+        "active_meta_profile": name,
+        "enable_classify_and_switch_llm_tool": name is not None,
+        "meta_profile": meta_profile,
+    }
+    return attrs.evolve(
+        document, active_meta_profile=name, agent_settings={**document.agent_settings, **routing}
+    )
 
 
 #: Of the layout of the stored document.
@@ -207,11 +233,7 @@ def to_stored(
 
     A preset's command is left out: a later release pins a newer one, and the choice was the provider.
     """
-    agent = dict(document.agent_settings)
-    if agent.get("agent_kind") == ACP and tuple(agent.get("acp_command") or ()) == presets.get(
-        str(agent.get("acp_server"))
-    ):
-        agent["acp_command"] = []
+    agent = _without_preset(document.agent_settings, presets)
     return {
         **attrs.asdict(document, recurse=False),
         "version": FORMAT_VERSION,
@@ -243,4 +265,6 @@ def from_stored(obj: Any, presets: Presets, cipher: StorageCipher | None = None)
         agent = unseal(agent, cipher)
     if agent.get("agent_kind") == ACP and not agent.get("acp_command"):
         agent["acp_command"] = list(presets.get(str(agent.get("acp_server")), ()))
+    if agent.get("agent_kind") == OPENHANDS:
+        agent = openhands_from_stored(agent)
     return SettingsDocument(**{**given, "agent_settings": agent})

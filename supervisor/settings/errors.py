@@ -32,15 +32,19 @@ class SettingsCorrupt(SettingsFailure):
 
 
 class UnknownProfile(SettingsFailure):
-    """No agent profile has this name or id (HTTP 404)."""
+    """No profile or provider connection has this name or id (HTTP 404)."""
 
 
 class ProfileExists(SettingsFailure):
-    """Another agent profile has this name already (HTTP 409)."""
+    """Another profile has this name already (HTTP 409)."""
+
+
+class ProfileReferenced(SettingsFailure):
+    """Something names this LLM profile or provider connection (HTTP 409)."""
 
 
 class TooManyProfiles(SettingsFailure):
-    """The server keeps as many agent profiles as it will (HTTP 409)."""
+    """The server keeps as many profiles or provider connections as it will (HTTP 409)."""
 
 
 class EncryptionUnavailable(SettingsFailure):

@@ -35,8 +35,11 @@ from supervisor.settings.agent import (
 )
 from supervisor.settings.errors import problem, read
 from supervisor.settings.names import ProfileId, ProfileName, Setting, Text
-
-PROFILE_SCHEMA_VERSION: Final = 4
+from supervisor.settings.openhands_profile import (
+    PROFILE_SCHEMA_VERSION,
+    OpenHandsAgentProfile,
+    decode_openhands_profile,
+)
 
 
 def _shell_words(text: str) -> str:
@@ -101,15 +104,18 @@ class AgentProfile(Setting):
         }
 
 
-def decode_profile(obj: object, name: str, presets: Presets, *, loc: Location = ("body",)) -> AgentProfile:
+AnyProfile = AgentProfile | OpenHandsAgentProfile
+
+
+def decode_profile(obj: object, name: str, presets: Presets, *, loc: Location = ("body",)) -> AnyProfile:
     """A new profile from its JSON, called `name` whatever that says; it has an id of its own, revision 0.
 
-    Unknown keys are refused, so is a profile of the built-in agent. Raises SettingsError.
+    Unknown keys are refused. Raises SettingsError.
     """
     check_profile_name(name, (*loc, "name"))
     if isinstance(obj, Mapping):
-        if obj.get("agent_kind", ACP) == OPENHANDS:
-            raise problem((*loc, "agent_kind"), NOT_AVAILABLE, "value_error")
+        if obj.get("agent_kind", OPENHANDS if "llm_profile_ref" in obj else ACP) == OPENHANDS:
+            return decode_openhands_profile(obj, name, loc)
         obj = {"name": name, **obj}
     checks = {PROVIDER: among((*presets, CUSTOM))}
     profile = attrs.evolve(read(AgentProfile, obj, loc, checks), name=name, id=str(uuid.uuid4()), revision=0)
@@ -125,6 +131,13 @@ def check_profile_name(name: str, loc: Location) -> None:
 
 #: Of the server's agent settings, what holds for profiles too: they have no words of their own for it.
 SHARED: Final = ("mcp_config", "acp_isolate_data_dir", "acp_file_secrets", "agent_context")
+
+
+def launchable(profile: AnyProfile, loc: Location) -> AgentProfile:
+    """The profile, of an ACP agent. Raises SettingsError for one of the built-in agent."""
+    if isinstance(profile, OpenHandsAgentProfile):
+        raise problem(loc, NOT_AVAILABLE, "value_error")
+    return profile
 
 
 def profile_to_settings(
@@ -181,20 +194,26 @@ def settings_to_profile(settings: AgentSettings, name: str, presets: Presets) ->
 FORMAT_VERSION: Final = 1
 
 
-def profiles_to_stored(profiles: Mapping[str, AgentProfile]) -> dict[str, Any]:
+def profiles_to_stored(profiles: Mapping[str, AnyProfile]) -> dict[str, Any]:
     """All profiles for the disk."""
     return {"version": FORMAT_VERSION, "profiles": [profiles[name].dump() for name in sorted(profiles)]}
 
 
-def profiles_from_stored(obj: Any) -> dict[str, AgentProfile]:
+def profiles_from_stored(obj: Any) -> dict[str, AnyProfile]:
     """All profiles from the disk, by name. Raises ValueError, TypeError or LookupError.
 
     Presets are not asked: a profile of a provider that is gone stays, and fails when it is used.
     """
     if obj["version"] != FORMAT_VERSION:
         raise ValueError("it was written by another version of Ostler")
-    profiles = [read(AgentProfile, item, ("profiles", index)) for index, item in enumerate(obj["profiles"])]
+    profiles = [_from_stored(item, ("profiles", index)) for index, item in enumerate(obj["profiles"])]
     return {profile.name: profile for profile in profiles}
+
+
+def _from_stored(item: Any, loc: Location) -> AnyProfile:
+    if item["agent_kind"] == OPENHANDS:
+        return read(OpenHandsAgentProfile, item, loc)
+    return read(AgentProfile, item, loc)
 
 
 def profile_ids(obj: Any) -> frozenset[str]:

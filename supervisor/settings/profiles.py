@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 import trio
 
-from supervisor.settings.agent import AgentSettings
+from supervisor.settings.agent import ACP, AgentSettings
 from supervisor.settings.errors import ProfileExists, SettingsError, TooManyProfiles, UnknownProfile
+from supervisor.settings.llm import has_key
+from supervisor.settings.openhands_profile import OpenHandsAgentProfile, profile_of_settings
 from supervisor.settings.profile import (
-    AgentProfile,
+    AnyProfile,
     check_profile_name,
     decode_profile,
+    launchable,
     profile_to_settings,
     profiles_from_stored,
     profiles_to_stored,
@@ -26,8 +30,11 @@ DEFAULT_PROFILE: Final = "default"
 #: Profiles of a server. They are made by hand; each is read with every listing.
 MAX_PROFILES: Final = 200
 
+MAX_LLM_PROFILES: Final = 50
+"""LLM profiles of a server; the wire's."""
+
 #: Named here, since the store's own `list` hides the type inside the class.
-AgentProfiles = list[AgentProfile]
+AgentProfiles = list[AnyProfile]
 
 
 class AgentProfileStore:
@@ -38,41 +45,42 @@ class AgentProfileStore:
     """
 
     def __init__(self, settings: SettingsStore) -> None:
-        self._settings = settings
+        self.settings = self._settings = settings
         self._file = settings.profiles_file
-        self._profiles: dict[str, AgentProfile] | None = None
-        # Taken before the settings' own lock, never after it.
-        self._lock = trio.Lock()
+        self._profiles: dict[str, AnyProfile] | None = None
+        # Taken before all locks of the settings, never after one.
+        self.lock = self._lock = trio.Lock()
 
     async def list(self) -> AgentProfiles:
         """All profiles by name.
 
-        While there is none, one called `default` is made of the settings and becomes active, unless
-        those name an agent that cannot be run.
+        One is always active: where none is, the one called `default` becomes it, and is made of the settings
+        where there is none, unless those name an agent that cannot be run.
         """
         async with self._lock:
             profiles = await self._load()
-            if not profiles:
-                profiles = await self._seed()
+            active = (await self._settings.get()).active_agent_profile_id
+            if all(profile.id != active for profile in profiles.values()):
+                profiles = await self._activate_default(profiles)
             return [profiles[name] for name in sorted(profiles)]
 
-    async def get(self, name: str) -> AgentProfile:
+    async def get(self, name: str) -> AnyProfile:
         """The profile of this name. Raises UnknownProfile."""
         async with self._lock:
             return _named(await self._load(), name)
 
-    async def by_id(self, profile_id: str) -> AgentProfile:
+    async def by_id(self, profile_id: str) -> AnyProfile:
         """The profile of this id, dashed or not. Raises UnknownProfile."""
         async with self._lock:
             return _with_id(await self._load(), profile_id)
 
     async def launch_settings(self, profile_id: str) -> AgentSettings:
         """The settings that a conversation with this profile gets. Raises UnknownProfile, SettingsError."""
-        profile = await self.by_id(profile_id)
+        profile = launchable(await self.by_id(profile_id), ("body", "agent_profile_id"))
         document = await self._settings.get()
         return profile_to_settings(profile, self._settings.rules.presets, document.agent_settings)
 
-    async def save(self, name: str, body: Any) -> AgentProfile:
+    async def save(self, name: str, body: Any) -> AnyProfile:
         """Create or replace the profile of this name from its JSON.
 
         Its id is new or stays, its revision is 0 or one more, whatever `body` says. Raises
@@ -102,7 +110,24 @@ class AgentProfileStore:
                 await self._settings.forget_profile(profile.id)
             return True
 
-    async def rename(self, name: str, new_name: str) -> AgentProfile:
+    async def referrers(self, llm_profile: str) -> Sequence[str]:
+        """The names of the profiles that name this LLM profile."""
+        return [
+            name for name, profile in sorted((await self._load()).items()) if _names(profile, llm_profile)
+        ]
+
+    async def repoint(self, llm_profile: str, new_name: str) -> None:
+        """Let the profiles that name an LLM profile name it by its new name. The caller holds `lock`."""
+        profiles = await self._load()
+        changed = {
+            name: attrs.evolve(profile, llm_profile_ref=new_name)
+            for name, profile in profiles.items()
+            if isinstance(profile, OpenHandsAgentProfile) and _names(profile, llm_profile)
+        }
+        if changed:
+            await self._store({**profiles, **changed})
+
+    async def rename(self, name: str, new_name: str) -> AnyProfile:
         """Give a profile another name; id and revision stay.
 
         Raises UnknownProfile, ProfileExists and SettingsError.
@@ -118,43 +143,71 @@ class AgentProfileStore:
                 await self._store({**profiles, new_name: profile})
             return profile
 
-    async def activate(self, profile_id: str) -> AgentProfile:
+    async def activate(self, profile_id: str) -> AnyProfile:
         """Make the profile of this id the active one. Raises UnknownProfile."""
         async with self._lock:
             profile = _with_id(await self._load(), profile_id)
             await self._settings.patch({"active_agent_profile_id": profile.id})
             return profile
 
-    async def _seed(self) -> dict[str, AgentProfile]:
-        document = await self._settings.get()
-        presets = self._settings.rules.presets
-        try:
-            settings = document.agent(presets)
-        except SettingsError:
-            return {}
-        profile = settings_to_profile(settings, DEFAULT_PROFILE, presets)
-        profiles = await self._store({DEFAULT_PROFILE: profile})
-        await self._settings.patch({"active_agent_profile_id": profile.id})
-        return profiles
+    async def _activate_default(self, profiles: Mapping[str, AnyProfile]) -> dict[str, AnyProfile]:
+        found = dict(profiles)
+        if DEFAULT_PROFILE not in found and len(found) < MAX_PROFILES:
+            try:
+                profile = await self._from_settings()
+            except SettingsError:
+                pass
+            else:
+                found = await self._store({**found, DEFAULT_PROFILE: profile})
+        if found:
+            active = found.get(DEFAULT_PROFILE) or found[min(found)]
+            await self._settings.patch({"active_agent_profile_id": active.id})
+        return found
 
-    async def _load(self) -> dict[str, AgentProfile]:
+    async def _from_settings(self) -> AnyProfile:
+        """A profile that launches what the settings do. Raises SettingsError."""
+        document = await self._settings.get()
+        if document.agent_settings.get("agent_kind") == ACP:
+            presets = self._settings.rules.presets
+            return settings_to_profile(document.agent(presets), DEFAULT_PROFILE, presets)
+        llm_profile = document.active_profile
+        if llm_profile is None:
+            llm_profile = DEFAULT_PROFILE
+            await self._keep_llm(document.agent_settings["llm"])
+        return profile_of_settings(document.agent_settings, llm_profile, DEFAULT_PROFILE)
+
+    async def _keep_llm(self, llm: Mapping[str, Any]) -> None:
+        """Keep the settings' model as the LLM profile that a new profile names, if somebody has set it up."""
+        if not (has_key(llm) or llm["auth_type"] == "subscription" or llm["base_url"]):
+            return
+        stored = self._settings.llm_profiles
+        async with stored.lock:
+            profiles = await stored.all()
+            if DEFAULT_PROFILE not in profiles and len(profiles) < MAX_LLM_PROFILES:
+                await stored.replace({**profiles, DEFAULT_PROFILE: llm})
+
+    async def _load(self) -> dict[str, AnyProfile]:
         if self._profiles is None:
             self._profiles = await self._file.load(profiles_from_stored) or {}
         return self._profiles
 
-    async def _store(self, profiles: dict[str, AgentProfile]) -> dict[str, AgentProfile]:
+    async def _store(self, profiles: dict[str, AnyProfile]) -> dict[str, AnyProfile]:
         await self._file.replace(profiles_to_stored(profiles))
         self._profiles = profiles
         return profiles
 
 
-def _named(profiles: dict[str, AgentProfile], name: str) -> AgentProfile:
+def _names(profile: AnyProfile, llm_profile: str) -> bool:
+    return isinstance(profile, OpenHandsAgentProfile) and profile.llm_profile_ref == llm_profile
+
+
+def _named(profiles: dict[str, AnyProfile], name: str) -> AnyProfile:
     if name not in profiles:
         raise UnknownProfile(f"there is no agent profile {name!r}")
     return profiles[name]
 
 
-def _with_id(profiles: dict[str, AgentProfile], profile_id: str) -> AgentProfile:
+def _with_id(profiles: dict[str, AnyProfile], profile_id: str) -> AnyProfile:
     wanted = profile_id.replace("-", "").lower()
     for profile in profiles.values():
         if profile.id.replace("-", "") == wanted:

@@ -5,111 +5,292 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from supervisor.reading import as_json
-from supervisor.reading.shapes import Choice, Elsewhere, ListOf, Narrowed, Scalar, Shape, properties_of
-from supervisor.settings.agent import ACP, CUSTOM, DEFAULT_SERVER, AgentSettings, Presets
-from supervisor.settings.conversation import DEFAULTS, ConversationSettings
-from supervisor.settings.names import Setting
+import attrs
 
-#: Key, label, prominence. The order is that of the page; all else is in the description of the settings.
-_ACP_FIELDS: Final = (
-    ("acp_server", "ACP server", "critical"),
-    ("acp_command", "ACP command (custom override)", "minor"),
-    ("acp_args", "ACP extra args", "minor"),
-    ("acp_model", "ACP model", "critical"),
-    ("acp_session_mode", "ACP session mode", "minor"),
-    ("acp_prompt_timeout", "ACP prompt inactivity timeout (seconds)", "minor"),
-    ("acp_startup_timeout", "ACP startup timeout (seconds)", "minor"),
+from supervisor.reading import as_json
+from supervisor.reading.shapes import (
+    Choice,
+    Elsewhere,
+    ListOf,
+    MapOf,
+    Narrowed,
+    Property,
+    Record,
+    Scalar,
+    Shape,
+    properties_of,
+)
+from supervisor.settings.agent import ACP, CUSTOM, DEFAULT_SERVER, OPENHANDS, AgentSettings, Presets
+from supervisor.settings.conversation import DEFAULTS, ConversationSettings
+from supervisor.settings.llm import CREDENTIALS, LLM
+from supervisor.settings.names import Setting
+from supervisor.settings.openhands import (
+    AgentContext,
+    OpenHandsAgentSettings,
+    SummarizingCondenser,
+    Verification,
+    defaults,
+)
+
+CRITICAL, MAJOR, MINOR = "critical", "major", "minor"
+
+SECRETS: Final = frozenset({*CREDENTIALS, "critic_api_key"})
+"""Fields whose values a page hides."""
+
+
+@attrs.frozen
+class Field:
+    """A field of a page; all else is in the description of the settings. `depends_on` names fields of its
+    section that have to be on, or to have a value (`name=value`)."""
+
+    name: str
+    label: str
+    prominence: str = MINOR
+    depends_on: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Section:
+    """A section of a page. `variant` is the kind of agent that it is for; None: every one. The keys of the
+    fields of a `nested` section begin with its own."""
+
+    key: str
+    label: str
+    variant: str | None
+    model: type[Setting]
+    fields: tuple[Field, ...]
+    nested: bool = False
+
+
+_ACP_SECTION: Final = Section(
+    ACP,
+    "ACP (Agent Client Protocol)",
+    ACP,
+    AgentSettings,
+    (
+        Field("acp_server", "ACP server", CRITICAL),
+        Field("acp_command", "ACP command (custom override)"),
+        Field("acp_args", "ACP extra args"),
+        Field("acp_model", "ACP model", CRITICAL),
+        Field("acp_session_mode", "ACP session mode"),
+        Field("acp_prompt_timeout", "ACP prompt inactivity timeout (seconds)"),
+        Field("acp_startup_timeout", "ACP startup timeout (seconds)"),
+    ),
 )
 
 #: A new server's settings name no provider: this one is meant.
 _ACP_DEFAULTS: Final[Mapping[str, Any]] = {**as_json(AgentSettings()), "acp_server": DEFAULT_SERVER}
 
-#: Section key, its label, its fields as above.
-_CONVERSATION_SECTIONS: Final = (
-    ("general", "General", (("max_iterations", "Max iterations", "major"),)),
+_GENERAL: Final = Section(
+    "general",
+    "General",
+    None,
+    OpenHandsAgentSettings,
     (
+        Field("agent", "Agent", MAJOR),
+        Field("tools", "Tools", MAJOR),
+        Field("enable_classify_and_switch_llm_tool", "Enable intelligent model routing tool"),
+        Field("active_meta_profile", "Active meta-profile"),
+        Field("tool_concurrency_limit", "Parallel tool calls", MAJOR),
+        Field("mcp_config", "MCP servers"),
+    ),
+)
+
+_LLM_SAID: Final[Mapping[str, Field]] = {
+    each.name: each
+    for each in (
+        Field("model", "Model", CRITICAL),
+        Field("api_key", "API Key", CRITICAL),
+        Field("provider_connection_id", "Provider Connection ID", MAJOR),
+        Field("auth_type", "Authentication", CRITICAL),
+        Field("subscription_vendor", "Subscription provider", CRITICAL, ("auth_type",)),
+        Field("base_url", "Base URL", MAJOR),
+    )
+}
+"""Fields of a model that are more than minor; the others are called by their names."""
+
+_ABBREVIATIONS: Final = frozenset({"api", "aws", "id", "llm", "url"})
+
+_NOT_SHOWN: Final = frozenset({"is_subscription"})
+
+
+def _label(name: str) -> str:
+    return " ".join(word.upper() if word in _ABBREVIATIONS else word.capitalize() for word in name.split("_"))
+
+
+_LLM_SECTION: Final = Section(
+    "llm",
+    "LLM",
+    OPENHANDS,
+    LLM,
+    tuple(
+        _LLM_SAID.get(each.name) or Field(each.name, _label(each.name))
+        for each in properties_of(LLM)
+        if each.name not in _NOT_SHOWN
+    ),
+    nested=True,
+)
+
+_OPENHANDS_SECTIONS: Final = (
+    _GENERAL,
+    _LLM_SECTION,
+    Section(
+        "agent_context",
+        "Memory",
+        OPENHANDS,
+        AgentContext,
+        (Field("load_memory", "Persistent memory", MAJOR),),
+        nested=True,
+    ),
+    Section(
+        "condenser",
+        "Condenser",
+        OPENHANDS,
+        SummarizingCondenser,
+        (
+            Field("condenser_kind", "Condenser Kind"),
+            Field("enabled", "Enable memory condensation", CRITICAL),
+            Field("max_size", "Max size", MINOR, ("enabled",)),
+            Field("max_tokens", "Max tokens", MINOR, ("enabled",)),
+            Field("keep_first", "Keep first", MINOR, ("enabled",)),
+            Field("minimum_progress", "Minimum progress", MINOR, ("enabled",)),
+            Field("hard_context_reset_max_retries", "Hard reset retries", MINOR, ("enabled",)),
+            Field("hard_context_reset_context_scaling", "Hard reset scaling", MINOR, ("enabled",)),
+        ),
+        nested=True,
+    ),
+    Section(
         "verification",
         "Verification",
+        OPENHANDS,
+        Verification,
         (
-            ("confirmation_mode", "Confirmation mode", "major"),
-            ("security_analyzer", "Security analyzer", "major"),
+            Field("critic_enabled", "Enable critic", CRITICAL),
+            Field("critic_mode", "Critic mode", MINOR, ("critic_enabled",)),
+            Field(
+                "enable_iterative_refinement", "Enable iterative refinement", CRITICAL, ("critic_enabled",)
+            ),
+            Field(
+                "critic_threshold",
+                "Critic threshold",
+                MINOR,
+                ("critic_enabled", "enable_iterative_refinement"),
+            ),
+            Field(
+                "max_refinement_iterations",
+                "Max refinement iterations",
+                MINOR,
+                ("critic_enabled", "enable_iterative_refinement"),
+            ),
+            Field("critic_server_url", "Critic server URL", MINOR, ("critic_enabled",)),
+            Field("critic_model_name", "Critic model name", MINOR, ("critic_enabled",)),
+            Field("critic_api_key", "Critic API Key", CRITICAL, ("critic_enabled",)),
+        ),
+        nested=True,
+    ),
+)
+
+_WORKTREE: Final = "default_runtime=worktree"
+_DOCKER: Final = "default_runtime=docker"
+
+_CONVERSATION_SECTIONS: Final = (
+    Section(
+        "general", "General", None, ConversationSettings, (Field("max_iterations", "Max iterations", MAJOR),)
+    ),
+    Section(
+        "verification",
+        "Verification",
+        None,
+        ConversationSettings,
+        (
+            Field("confirmation_mode", "Confirmation mode", CRITICAL),
+            Field("security_analyzer", "Security analyzer", MAJOR, ("confirmation_mode",)),
         ),
     ),
-    (
+    Section(
         "runtime",
         "Runtime",
+        None,
+        ConversationSettings,
         (
-            ("default_runtime", "Default runtime", "major"),
-            ("worktree_base", "Worktree base", "minor"),
-            ("worktree_base_ref", "Worktree base ref", "minor"),
-            ("worktree_branch_prefix", "Worktree branch prefix", "minor"),
-            ("container_memory", "Container memory", "minor"),
-            ("container_cpus", "Container CPUs", "minor"),
-            ("container_browser", "Container browser", "minor"),
+            Field("default_runtime", "Default runtime", MAJOR),
+            Field("worktree_base", "Create worktrees from", MAJOR, (_WORKTREE,)),
+            Field("worktree_base_ref", "Ref", MAJOR, (_WORKTREE, "worktree_base=ref")),
+            Field("worktree_branch_prefix", "Branch name prefix", MAJOR, (_WORKTREE,)),
+            Field("container_memory", "Container memory limit", MAJOR, (_DOCKER,)),
+            Field("container_cpus", "Container CPU limit", MAJOR, (_DOCKER,)),
+            Field("container_browser", "Browser in containers", MAJOR, (_DOCKER,)),
         ),
     ),
 )
 
 _VALUE_TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "condenser_kind": ("llm_summarizing", "no_op"),
+}
+"""What is chosen from, where the description of the settings does not say it."""
+
 
 def agent_schema(presets: Presets, names: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The settings of an ACP agent. `names` are what providers are called, by key."""
+    """The settings of an agent of either kind. `names` are what providers are called, by key."""
     labels = {CUSTOM: "Custom", **(names or {})}
     choices = {"acp_server": [(key, labels.get(key, key)) for key in (*presets, CUSTOM)]}
-    section = _section(
-        ACP, "ACP (Agent Client Protocol)", _ACP_FIELDS, AgentSettings, _ACP_DEFAULTS, choices, ACP
-    )
-    return {"model_name": "AgentSettings", "sections": [section]}
+    own = defaults()
+    return {
+        "model_name": "AgentSettings",
+        "sections": [
+            *(_section(each, own[each.key] if each.nested else own, {}) for each in _OPENHANDS_SECTIONS),
+            _section(_ACP_SECTION, _ACP_DEFAULTS, choices),
+        ],
+    }
 
 
 def conversation_schema() -> dict[str, Any]:
     """The settings of new conversations."""
     return {
         "model_name": "ConversationSettings",
-        "sections": [
-            _section(key, label, fields, ConversationSettings, DEFAULTS, {}, None)
-            for key, label, fields in _CONVERSATION_SECTIONS
-        ],
+        "sections": [_section(each, DEFAULTS, {}) for each in _CONVERSATION_SECTIONS],
     }
 
 
 def _section(
-    key: str,
-    label: str,
-    fields: Sequence[tuple[str, str, str]],
-    model: type[Setting],
-    defaults: Mapping[str, Any],
-    choices: Mapping[str, Sequence[tuple[str, str]]],
-    variant: str | None,
+    section: Section, values: Mapping[str, Any], choices: Mapping[str, Sequence[tuple[str, str]]]
 ) -> dict[str, Any]:
-    shapes = {each.name: _bare(each.shape) for each in properties_of(model)}
+    described = {each.name: each for each in properties_of(section.model)}
+    prefix = f"{section.key}." if section.nested else ""
+    # In the section of every kind, each field is of the one kind that has it.
+    variant = section.variant or (OPENHANDS if section.model is OpenHandsAgentSettings else None)
     return {
-        "key": key,
-        "label": label,
-        "variant": variant,
+        "key": section.key,
+        "label": section.label,
+        "variant": section.variant,
         "fields": [
             {
-                "key": name,
-                "label": field_label,
-                "description": None,
-                "section": key,
-                "section_label": label,
-                "value_type": _value_type(shapes[name]),
-                "default": defaults[name],
-                "prominence": prominence,
-                "depends_on": [],
-                "secret": False,
+                "key": f"{prefix}{field.name}",
+                "label": field.label,
+                "description": _description(described.get(field.name)),
+                "section": section.key,
+                "section_label": section.label,
+                "value_type": _value_type(field.name, described.get(field.name)),
+                "default": None if field.name in SECRETS else values[field.name],
+                "prominence": field.prominence,
+                "depends_on": [f"{prefix}{name}" for name in field.depends_on],
+                "secret": field.name in SECRETS,
                 "choices": [
                     {"value": value, "label": text}
-                    for value, text in choices.get(name) or _words(shapes[name])
+                    for value, text in choices.get(field.name)
+                    or _words(field.name, described.get(field.name))
                 ],
                 "variant": variant,
             }
-            for name, field_label, prominence in fields
+            for field in section.fields
         ],
     }
+
+
+def _description(found: Property | None) -> str | None:
+    return None if found is None else found.metadata.get("schema", {}).get("description")
 
 
 def _bare(shape: Shape) -> Shape:
@@ -119,14 +300,18 @@ def _bare(shape: Shape) -> Shape:
     return shape
 
 
-def _value_type(shape: Shape) -> str:
-    match shape:
+def _value_type(name: str, found: Property | None) -> str:
+    match _bare(found.shape) if found else None:
         case Scalar((only,)):
             return _VALUE_TYPES[only]
         case ListOf():
             return "array"
+        case MapOf() | Record():
+            return "object"
     return "string"
 
 
-def _words(shape: Shape) -> Sequence[tuple[str, str]]:
-    return [(value, value) for value in shape.values] if isinstance(shape, Choice) else ()
+def _words(name: str, found: Property | None) -> Sequence[tuple[str, str]]:
+    shape = _bare(found.shape) if found else None
+    values = shape.values if isinstance(shape, Choice) else _CHOICES.get(name, ())
+    return [(value, value) for value in values]

@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from supervisor.settings.agent import Presets, ServerCheck
+from supervisor.settings.collection import Collection
 from supervisor.settings.document import (
     Rules,
     SettingsDocument,
@@ -18,15 +19,21 @@ from supervisor.settings.document import (
     first_document,
     from_stored,
     to_stored,
+    with_llm,
+    with_meta_profile,
 )
-from supervisor.settings.errors import UnknownProfile
+from supervisor.settings.errors import UnknownProfile, problem
 from supervisor.settings.exposure import StorageCipher
 from supervisor.settings.files import JsonFile
+from supervisor.settings.llm import linked
 from supervisor.settings.profile import profile_ids
 
 #: In the state directory.
 SETTINGS_FILE: Final = "settings.json"
 PROFILES_FILE: Final = "agent-profiles.json"
+LLM_PROFILES_FILE: Final = "llm-profiles.json"
+CONNECTIONS_FILE: Final = "provider-connections.json"
+META_PROFILES_FILE: Final = "meta-profiles.json"
 
 
 class SettingsStore:
@@ -38,6 +45,8 @@ class SettingsStore:
     `presets` are the providers' commands, `check_server` is how the mcp room checks an entry. Credentials
     inside of the settings are encrypted on the disk with `cipher`, whose errors come out of every method
     that needs it; without one they are in the clear.
+
+    Locks are taken in this order: agent profiles, `llm_profiles`, `connections` or `meta_profiles`, settings.
     """
 
     def __init__(
@@ -46,6 +55,9 @@ class SettingsStore:
         self.rules = Rules(presets, check_server)
         self._cipher = cipher
         self.profiles_file = JsonFile(state / PROFILES_FILE)
+        self.llm_profiles = Collection(state / LLM_PROFILES_FILE, cipher)
+        self.connections = Collection(state / CONNECTIONS_FILE, cipher)
+        self.meta_profiles = Collection(state / META_PROFILES_FILE, None)
         self._file = JsonFile(state / SETTINGS_FILE)
         self._lock = trio.Lock()
         self._document: SettingsDocument | None = None
@@ -60,6 +72,9 @@ class SettingsStore:
 
         Concurrent calls happen one after the other. Raises SettingsError, SettingsEmpty,
         UnknownProfile, SettingsCorrupt, or OSError from the disk; nothing is changed then.
+
+        A profile that becomes active gives the built-in agent its model, unless the change has another, and
+        a meta-profile its routing.
         """
         return await self.patch_with(lambda _: body)
 
@@ -73,7 +88,49 @@ class SettingsStore:
                 known = await self.profiles_file.load(profile_ids)
                 if profile_id not in (known or ()):
                     raise UnknownProfile(f"no agent profile has the id {profile_id}")
+            if "active_profile" in body and (name := changed.active_profile) is not None:
+                llm = await self.usable_llm(name)
+                if "llm" not in (body.get("agent_settings_diff") or {}):
+                    changed = with_llm(changed, llm)
+            if "active_meta_profile" in body:
+                changed = await self._with_meta_profile(changed)
             return await self._store(changed)
+
+    async def usable_llm(self, name: str) -> dict[str, Any]:
+        """An LLM profile with the credentials of its provider connection.
+
+        Raises UnknownProfile, and SettingsError where its connection is gone.
+        """
+        found = (await self.llm_profiles.all()).get(name)
+        if found is None:
+            raise UnknownProfile(f"There is no LLM profile {name!r}.")
+        connections = await self.connections.all()
+        connection_id = found.get("provider_connection_id")
+        if connection_id and connection_id not in connections:
+            msg = "Value error, the provider connection does not exist; choose another one in the profile"
+            raise problem(("llm_profile", "provider_connection_id"), msg, "value_error")
+        return linked(found, connections)
+
+    async def renamed_llm_profile(self, name: str, new_name: str | None) -> None:
+        """Follow a profile that was renamed, or deleted, if it is the active one."""
+        async with self._lock:
+            document = await self._load()
+            if document.active_profile == name:
+                await self._store(attrs.evolve(document, active_profile=new_name))
+
+    async def forget_meta_profile(self, name: str) -> None:
+        """Unset the active meta-profile if it is this one, which has been deleted."""
+        async with self._lock:
+            document = await self._load()
+            if document.active_meta_profile == name:
+                await self._store(with_meta_profile(document, None, None))
+
+    async def _with_meta_profile(self, document: SettingsDocument) -> SettingsDocument:
+        name = document.active_meta_profile
+        found = None if name is None else (await self.meta_profiles.all()).get(name)
+        if name is not None and found is None:
+            raise UnknownProfile(f"There is no meta-profile {name!r}.")
+        return with_meta_profile(document, name, found)
 
     async def forget_profile(self, profile_id: str) -> None:
         """Unset the active agent profile if it is this one, which has been deleted."""

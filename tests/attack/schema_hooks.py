@@ -20,6 +20,8 @@ def map_body(context: Any, body: Any) -> Any:
         path = found.get("working_dir")
         if isinstance(path, str) and path and "\0" not in path:
             found["working_dir"] = os.environ[WORKSPACE_VARIABLE]
+        if isinstance(found.get("command"), str) and "\0" not in found["command"]:
+            found["command"] = "true"  # what is made up must not be run
         command = found.get("acp_command")
         if isinstance(command, str):
             found["acp_command"] = " ".join(COMMAND)

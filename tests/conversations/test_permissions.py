@@ -101,3 +101,14 @@ def test_more_than_a_person_answers_are_refused() -> None:
         world.permissions.ask(request(ONCE, call="one more"))
     assert caught.value.code == -32603
     world.end()
+
+
+async def test_a_request_that_the_agent_takes_back_waits_for_nobody() -> None:
+    world = World(core=False, confirming=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.permissions.ask, request(ONCE))
+        await wait_all_tasks_blocked()
+        assert world.record.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
+        nursery.cancel_scope.cancel()
+    assert not world.permissions.waiting
+    assert world.record.execution_status is ExecutionStatus.RUNNING

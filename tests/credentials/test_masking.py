@@ -237,3 +237,4 @@ def test_what_is_long_is_searched_in_pieces_and_nothing_is_missed(before: int) -
     assert not masker.suspects(hidden.encode())
     escaped = orjson.dumps({"text": "x" * before}).replace(b"{", b'{"n":"' + b"z" * PIECE + b'\\u0041",')
     assert masker.suspects(escaped)
+    assert masker.suspects(b'{"n":"\\u0041' + b"z" * (before + 2 * PIECE) + b'"}')

@@ -125,7 +125,12 @@ def test_off_is_a_value_where_the_page_says_so_and_nowhere_else() -> None:
 
 
 def test_the_words_of_a_choice_are_the_codes() -> None:
-    for name in ("OSTLER_CONTAINMENT", "OSTLER_WHEN_FULL", "OSTLER_EVENT_VOCABULARY"):
+    for name in (
+        "OSTLER_CONTAINMENT",
+        "OSTLER_WHEN_FULL",
+        "OSTLER_EVENT_VOCABULARY",
+        "OSTLER_WORKSPACE_ACCESS",
+    ):
         words = re.findall(r"`([a-z]+)`", ROWS[name][0])
         assert len(words) >= 2
         for word in words:

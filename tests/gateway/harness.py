@@ -26,6 +26,7 @@ from supervisor.acp import TraceLine
 from supervisor.agents import load_catalog
 from supervisor.composition import LateCipher
 from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.conversations.recording.final_response import final_response
@@ -44,7 +45,8 @@ from supervisor.events import Event, Message, MessageEvent, dump_event, new_even
 from supervisor.journal import Journal, Log, Row, open_journal
 from supervisor.mcp import server_errors
 from supervisor.mcp.logins import LoginStore
-from supervisor.settings import AgentProfileStore, SettingsStore, agent_settings_to_dict
+from supervisor.settings import AgentProfileStore, AgentSettings, SettingsStore, agent_settings_to_dict
+from supervisor.workspace.bash import open_bash
 
 PRESETS = {
     "demo": ("demo-agent",),
@@ -69,6 +71,7 @@ class FakeConversation:
         self.status = "idle"
         self.calls: list[Any] = []
         self.capacity = True
+        self.failure: Exception | None = None
         self.created_at = timestamp_now()
 
     def info(self) -> dict[str, Any]:
@@ -150,6 +153,30 @@ class FakeConversation:
 
     async def set_secrets(self, secrets: Mapping[str, str]) -> None:
         self.secrets.update(secrets)
+
+    def _asked(self, *call: Any) -> None:
+        self.calls.append(call)
+        if self.failure is not None:
+            raise self.failure
+
+    async def navigate(self, event_id: str | None) -> None:
+        self._asked("navigate", event_id)
+
+    async def ask_agent(self, question: str) -> str:
+        self._asked("ask", question)
+        return f"You asked: {question}"
+
+    async def switch_model(self, model: str) -> None:
+        self._asked("model", model)
+
+    async def start_goal(self, objective: str, max_iterations: int) -> None:
+        self._asked("goal", objective, max_iterations)
+
+    async def stop_goal(self) -> None:
+        self._asked("stop goal")
+
+    async def resume_goal(self) -> None:
+        self._asked("resume goal")
 
 
 def row_of(event: Event, conversation: FakeConversation) -> Row:
@@ -266,6 +293,41 @@ class FakeSupervisor:
             await conversation.send(request.initial_message, run=True)
         return conversation, True
 
+    async def fork(self, source_id: str, request: ForkRequest) -> FakeConversation:
+        source = await self.get(source_id)
+        self.calls.append(("fork", request))
+        if self.failure is not None:
+            raise self.failure
+        wanted = attrs.evolve(
+            source.request,
+            conversation_id=request.conversation_id,
+            title=request.title,
+            tags=dict(request.tags or {}),
+        )
+        return (await self.create(wanted))[0]
+
+    async def start_child(
+        self, parent_id: str, task: str, *, title: str | None, worktree: bool
+    ) -> FakeConversation:
+        parent = await self.get(parent_id)
+        self.calls.append(("child", task, worktree))
+        where = "/elsewhere" if worktree else parent.request.working_dir
+        wanted = attrs.evolve(parent.request, conversation_id=None, title=title, working_dir=where)
+        return (await self.create(wanted))[0]
+
+    async def models(
+        self, agent: AgentSettings, secrets: Mapping[str, str], *, refresh: bool = False
+    ) -> dict[str, Any]:
+        self.calls.append(("models", agent.acp_command, dict(secrets), refresh))
+        return {
+            "agent_name": "x",
+            "agent_version": None,
+            "current_model_id": "m",
+            "available_models": [{"model_id": "m", "name": None, "description": None}],
+            "supports_runtime_model_switch": True,
+            "error": None,
+        }
+
     async def get(self, conversation_id: str) -> FakeConversation:
         await trio.lowlevel.checkpoint()
         try:
@@ -301,6 +363,7 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
         environment = {"PATH": os.environ["PATH"], "HOME": str(state)}
         logins = McpLogins(LoginStore(state, LateCipher(secrets)), environment, state)
         jobs = await jobs_of.enter_async_context(open_jobs(McpProbe(environment, state, logins)))
+        bash = await jobs_of.enter_async_context(open_bash(environment, limits=config.supervision.bash))
         supervisor = FakeSupervisor(journal)
         services = Services(
             config=config,
@@ -317,6 +380,7 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
             profiles=AgentProfileStore(store),
             secrets=secrets,
             mcp=jobs,
+            bash=bash,
         )
         yield Gateway(services, create_app(services), supervisor)
 

@@ -27,7 +27,8 @@ async def test_servers_of_the_settings(gateway: Any) -> None:
     status, found = await gateway.call("POST", ONE, entry)
     assert status == 201
     assert found["agent_settings"]["mcp_config"]["files"]["env"] == {"A": "**********", "B": "**********"}
-    assert (await servers(gateway))["files"] == {"command": "c", "env": {"A": VALUE, "B": "b"}}
+    whole = {"command": "c", "env": {"A": VALUE, "B": "b"}, "enabled": True}
+    assert (await servers(gateway))["files"] == whole
     status, found = await gateway.call("POST", ONE, entry)
     assert (status, "already" in found["detail"]) == (409, True)
     status, found = await gateway.call("PATCH", ONE, {"enabled": False, "env": {"B": None, "C": "c"}})
@@ -41,6 +42,19 @@ async def test_servers_of_the_settings(gateway: Any) -> None:
     assert await servers(gateway) == {}
     for method, body in (("PATCH", {"enabled": True}), ("DELETE", None)):
         assert (await gateway.call(method, ONE, body))[0] == 404
+
+
+async def test_a_trial_is_answered_before_its_client_gives_up(gateway: Any, monkeypatch: Any) -> None:
+    async def stuck(*_: Any, **__: Any) -> dict[str, Any]:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr("supervisor.conversations.mcp.probe.ask_helper", stuck)
+    monkeypatch.setattr("gateway.routes.mcp.MORE_SECONDS", 0.1)
+    body = {"server": {"type": "http", "url": "http://127.0.0.1:1"}, "timeout": 0.1}
+    with trio.fail_after(30):
+        status, answer = await gateway.call("POST", "/api/mcp/test", body)
+    assert (status, answer["ok"], answer["error_kind"]) == (200, False, "timeout")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ async def test_choosing_an_agent(gateway):
     diff = {"agent_kind": "acp", "acp_server": "codex", "acp_model": "gpt-5.5"}
     status, body = await gateway.call("PATCH", SETTINGS, {"agent_settings_diff": diff})
     assert status == 200
-    assert body["agent_settings"]["acp_command"] == ["npx", "-y", "codex-acp"]
+    # The provider's own command is not spelled out, as the wire has it.
+    assert body["agent_settings"]["acp_command"] == []
     assert (await gateway.call("GET", SETTINGS))[1] == body
 
 
@@ -197,7 +198,12 @@ async def test_profiles(gateway):
         ("POST", "/bad name", {}, 422),
         ("POST", "/p", {"acp_server": "unknown"}, 422),
         ("POST", "/p", {"unknown": 1}, 422),
-        ("POST", "/p", {"agent_kind": "openhands", "llm_profile_ref": "x"}, 422),
+        ("POST", "/p", {"agent_kind": "openhands"}, 422),
+        ("POST", "/p", {"agent_kind": "openhands", "llm_profile_ref": "x", "acp_server": "codex"}, 422),
+        ("POST", "/p/materialize", None, 404),
+        ("POST", "/p/materialize", {"profile": []}, 422),
+        ("POST", "/p/materialize", {"profile": {"acp_server": "unknown"}}, 422),
+        ("POST", "/p/materialize", {"draft": {}}, 422),
         ("GET", "/p", None, 404),
         ("POST", "/p/rename", {"new_name": "q"}, 404),
         ("POST", "/default/rename", {}, 422),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from supervisor.settings import (
     TooManyProfiles,
     UnknownProfile,
 )
+from supervisor.settings.document import to_stored
 
 PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1"), "codex": ("npx", "codex@1")}
 
@@ -67,9 +69,33 @@ async def test_seed_of_a_preset_leaves_the_command_to_it(tmp_path: Path) -> None
 
 async def test_no_seed_of_an_agent_that_cannot_run(tmp_path: Path) -> None:
     profiles, settings = open_profiles(tmp_path)
-    await settings.patch({"agent_settings_diff": {"agent_kind": "openhands"}})
+    stored = {
+        **to_stored(await settings.get(), PRESETS),
+        "agent_settings": {"agent_kind": "acp", "acp_server": "gone"},
+    }
+    (tmp_path / "settings.json").write_text(json.dumps(stored))
+    profiles, settings = open_profiles(tmp_path)
     assert await profiles.list() == []
     assert (await settings.get()).active_agent_profile_id is None
+
+
+async def test_one_profile_is_always_active(tmp_path: Path) -> None:
+    profiles, settings = open_profiles(tmp_path)
+
+    async def active() -> str:
+        listed = {profile.id: profile.name for profile in await profiles.list()}
+        return listed[(await settings.get()).active_agent_profile_id or ""]
+
+    mine = await profiles.save("mine", BODY)
+    assert await active() == "default"
+    await profiles.activate(mine.id)
+    assert await active() == "mine"
+    await profiles.delete("mine")
+    assert await active() == "default"
+    await settings.patch({"active_agent_profile_id": None})
+    assert await active() == "default"
+    await profiles.delete("default")
+    assert await active() == "default"
 
 
 BODY: dict[str, Any] = {
@@ -135,7 +161,7 @@ async def test_launch_takes_the_referenced_servers_of_the_settings(tmp_path: Pat
     [
         ({"extra": 1}, ("extra",), "extra_forbidden"),
         ({"mcp_config": {}}, ("mcp_config",), "extra_forbidden"),
-        ({"agent_kind": "openhands", "llm_profile_ref": "x"}, ("agent_kind",), "value_error"),
+        ({"llm_profile_ref": "x"}, ("llm_profile_ref",), "extra_forbidden"),
         ({"agent_kind": "x"}, ("agent_kind",), "enum"),
         ({"acp_command": ["run"]}, ("acp_command",), "string_type"),
         ({"acp_command": "run 'open"}, ("acp_command",), "value_error"),
@@ -227,7 +253,7 @@ async def test_concurrent_saves_are_all_kept(tmp_path: Path) -> None:
         for number in range(10):
             nursery.start_soon(profiles.save, f"p{number}", BODY)
     reopened, _ = open_profiles(tmp_path)
-    assert len(await reopened.list()) == 10
+    assert {profile.name for profile in await reopened.list()} == {"default", *(f"p{n}" for n in range(10))}
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_changing_the_kind_starts_from_its_defaults() -> None:
     built_in = agent(before, {"agent_kind": "openhands", "llm": {"model": "x"}})
     assert built_in["agent_kind"] == "openhands"
     assert built_in["mcp_config"] == {}
-    assert built_in["llm"] == {"model": "x"}
+    assert (built_in["llm"]["model"], built_in["llm"]["num_retries"]) == ("x", 5)
     assert "acp_model" not in built_in
     back = agent(before, {"agent_kind": "openhands"}, {"agent_kind": "acp", "acp_server": "codex"})
     assert (back["mcp_config"], back["acp_model"], back["acp_server"]) == ({}, None, "codex")
@@ -117,12 +117,16 @@ def test_built_in_agent_can_be_kept_but_not_run() -> None:
         {
             "agent_settings_diff": {
                 "llm": {"model": None},
-                "tools": [1],
+                "tools": [{"name": "terminal"}],
                 "mcp_config": {"a": {"command": "x"}},
             }
         },
     )
-    assert document.agent_settings["llm"] == {"api_key": "k"}
+    assert (document.agent_settings["llm"]["model"], document.agent_settings["llm"]["api_key"]) == (
+        "gpt-5.6",
+        "k",
+    )
+    assert document.agent_settings["tools"] == [{"name": "terminal", "params": {}}]
     assert document.agent_settings["agent_kind"] == "openhands"
     with pytest.raises(SettingsError, match="not available yet"):
         document.agent(PRESETS)

@@ -17,10 +17,11 @@ def fields_of(schema: dict[str, Any]) -> list[dict[str, Any]]:
 def test_agent_schema_names_settable_fields() -> None:
     schema = agent_schema(PRESETS, {"demo": "Demo agent"})
     assert schema["model_name"] == "AgentSettings"
-    assert [(section["key"], section["variant"]) for section in schema["sections"]] == [("acp", "acp")]
+    acp = schema["sections"][-1]
+    assert (acp["key"], acp["variant"]) == ("acp", "acp")
     settings = first_document(PRESETS).agent_settings
-    assert {field["key"] for field in fields_of(schema)} < set(settings)
-    assert fields_of(schema)[0]["choices"] == [
+    assert {field["key"] for field in acp["fields"]} < set(settings)
+    assert acp["fields"][0]["choices"] == [
         {"value": "demo", "label": "Demo agent"},
         {"value": "claude-code", "label": "claude-code"},
         {"value": "custom", "label": "Custom"},

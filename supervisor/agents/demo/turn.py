@@ -134,7 +134,7 @@ class Turn:
         call = self._open_call("List the workspace", "read", cwd, {"path": cwd})
         yield Pause(self._pace)
         try:
-            self._files = sorted(os.listdir(cwd))  # noqa: PTH208 - names are all that is wanted
+            self._files = sorted(os.listdir(cwd))  # noqa: PTH208 - only names are needed
         except OSError as error:
             self._close_call(call, "failed", f"{cwd}: {error.strerror}")
             return
@@ -190,7 +190,7 @@ class Turn:
         before = f" Before that you said: {turns[-1]['user']}" if turns else ""
         return (
             f"You said: {self._text}{before}\n\n"
-            "This is Ostler's demo agent. There is no model behind me, so I can only show how a turn goes: "
+            "This is Ostler's demo agent. I have no model, so I can only show how a turn goes: "
             f"I thought, made a plan, looked at {self._session.cwd} ({len(self._files)} entries) and am "
             f"streaming this answer.{done} Ask me to write a file and I will ask for your permission; ask me "
             "to be slow and you can interrupt me. Choose another agent in the settings to have work done."

@@ -128,15 +128,15 @@ def memory_budget(root: Path = Path("/")) -> int | None:
 class Admission:
     """The agents that live, and the queue of those that wait to start. One per server."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, terminals: Places | None = None) -> None:
         self.limits = limits
         self._tenants: set[Tenant] = set()
         self._starts = trio.CapacityLimiter(limits.starts)
         self._left = trio.Event()
         self._line = trio.Lock()
         self.queued = 0
-        self.terminals = Places(limits.terminals)
-        """Places for the terminals of all agents."""
+        self.terminals = terminals or Places(limits.terminals)
+        """Places for the terminals of all agents, and for clients' commands."""
 
     @property
     def live(self) -> int:

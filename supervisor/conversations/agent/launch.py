@@ -128,6 +128,8 @@ class Plan:
     login: Login
     max_frame: int = MAX_FRAME_BYTES
     """Longest message of the agent, in bytes."""
+    private: bool = False
+    """Whether it has a data directory of its own, where other conversations' agents find nothing."""
     lent: frozenset[str] = frozenset()
     """The secrets that it has as files shared with other agents."""
     ended: Callable[[], Awaitable[None]] = _nothing
@@ -184,6 +186,15 @@ class Launcher:
         if key == CUSTOM or key not in self.catalog:
             key = detect(settings.acp_command, self.catalog) or CUSTOM
         return self.catalog[key]
+
+    async def confidential(self) -> tuple[str, ...]:
+        """The values that no output may show: the global secrets, as far as they are readable, and the
+        server's own."""
+        try:
+            given = await self.secrets()
+        except CredentialsFailure:
+            given = {}
+        return (*_hidden(given), *self.hidden)
 
     async def forget(self, conversation_id: str) -> None:
         """Remove an agent's data for a conversation. In threads; a thread that hangs is abandoned."""
@@ -260,6 +271,7 @@ class Launcher:
             version=launch.version,
             login=Login(descriptor=descriptor, choice=prepared.choice, environment=prepared.environment),
             max_frame=self.max_frame,
+            private=prepared.private,
             lent=frozenset(lease.name for lease in prepared.leases),
             ended=partial(self._give_back, prepared.leases),
         )
@@ -392,7 +404,7 @@ class Launcher:
             await _remove_kept_key(descriptor, choice, environment)
         _warn(settings, [lease.name for lease in leases], environment)
         tokens = logins.tokens.union(*(lease.tokens for lease in leases))
-        return _Prepared(environment, choice, tuple(leases), tokens)
+        return _Prepared(environment, choice, tuple(leases), tokens, data_dir is not None)
 
     async def _checkout(self, user: str, name: str, value: str | None, target: Path) -> list[Lease]:
         if value:
@@ -432,6 +444,7 @@ class _Prepared:
     choice: Choice
     leases: tuple[Lease, ...]
     tokens: frozenset[str] = attrs.field(repr=False)
+    private: bool
 
 
 def declared_files(settings: AgentSettings) -> dict[str, FileSecret]:
@@ -470,8 +483,11 @@ def _make_workspace(path: Path) -> Jail:
 def _masker(secrets: Mapping[str, str], tokens: Iterable[str], settings: Mapping[str, Any]) -> Masker:
     """A masker of all secrets, given to the agent or not: a process of the same user may find the others,
     too."""
-    hidden = [value for name, value in secrets.items() if not _is_plain(name, value)]
-    return Masker([*hidden, *tokens, *secrets_of(settings)])
+    return Masker([*_hidden(secrets), *tokens, *secrets_of(settings)])
+
+
+def _hidden(secrets: Mapping[str, str]) -> list[str]:
+    return [value for name, value in secrets.items() if not _is_plain(name, value)]
 
 
 def _is_plain(name: str, value: str) -> bool:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Final
 
+import attrs
 import structlog
 import trio
 from structlog.contextvars import bind_contextvars
@@ -23,13 +25,20 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent, stderr_words
 from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.opening import Started, note_session, open_agent, wait_to_restore
-from supervisor.conversations.agent.session import STARTUP_TIMEOUT, lost, startup_timeout
+from supervisor.conversations.agent.session import (
+    STARTUP_TIMEOUT,
+    check_model,
+    lost,
+    set_model,
+    startup_timeout,
+)
+from supervisor.conversations.agent.side_session import SideSessions
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import TurnQueue
-from supervisor.conversations.state.status import AgentPhase, Memory
+from supervisor.conversations.state.status import AgentPhase
 
 log = structlog.get_logger(__name__)
 
@@ -69,9 +78,9 @@ class AgentLifecycle:
         self.current: Incarnation | None = None
         """The incarnation that has a process, ready or not."""
         self.phase = AgentPhase.NONE
-        self.transcript_due = False
-        """Whether it lost its memory, and still has to get the transcript."""
         self.restarts = 0
+        self.sides = SideSessions()
+        self._borrowed = 0
         self._came_back = trio.Event()
         self._coming_back = trio.CancelScope()
         self.restarting = False
@@ -123,7 +132,26 @@ class AgentLifecycle:
         run = self.ready
         if run is None or self.phase is not AgentPhase.READY or self._queue.busy or run.serves_terminals:
             return None
+        if self.sides or self._borrowed:
+            return None
         return self._used_at
+
+    @asynccontextmanager
+    async def borrowed(self) -> AsyncIterator[Incarnation]:
+        """An agent for something besides the turns, which is not hibernated while the block runs.
+
+        A live one is taken as it is, also in a turn; else one is started, by `ensure`. Raises as that does.
+        """
+        self._borrowed += 1
+        try:
+            async with self._lock:  # it may be on its way to sleep
+                run = self.ready
+            if run is None or not run.usable:
+                run = await self.ensure()
+            yield run
+        finally:
+            self._borrowed -= 1
+            self.touch()
 
     def touch(self) -> None:
         """Note that it is in use now."""
@@ -264,8 +292,6 @@ class AgentLifecycle:
         self._reports.session(started.session.memory, started.session.reason)
         for key, value in started.states():
             self._recorder.emit(self._translator.state(key, value))
-        if started.session.memory is Memory.LOST:
-            self.transcript_due = True
 
     def _progress(self, line: str) -> None:
         self._logger.info("installing agent", step=line)
@@ -372,6 +398,24 @@ class AgentLifecycle:
         """Note that it restarted, after a crash or at an operator's request."""
         self.restarts += 1
         self._context.counters.restarts += 1
+
+    async def switch_model(self, model: str) -> None:
+        """Choose another model: at once if the agent lives, else at its next start.
+
+        Raises NotAccepted, AgentTimeout, AgentFailure; then nothing changed.
+
+        Cancellation may leave the agent with the model, and the record without.
+        """
+        async with self._lock:
+            record, run = self._record, self.ready
+            if run is not None and run.usable and run.session is not None:
+                run.session = await set_model(run.connection, run.session, model, self._context.deadlines)
+            else:
+                check_model(record, model)
+            record.agent = attrs.evolve(record.agent, acp_model=model)
+            record.current_model = model
+            if record.agent_state:
+                record.agent_state["acp_current_model_id"] = model
 
     # -- ending -----------------------------------------------------------------------------------------
 

@@ -113,6 +113,8 @@ def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -
 
 def _given_up(record: ConversationRecord) -> str | None:
     """The reason not to restore a session; None if there is none."""
+    if record.memory_lost is not None:
+        return record.memory_lost
     if not record.session_used:
         return None
     if record.session_cwd != record.working_dir:
@@ -139,6 +141,8 @@ def note_session(record: ConversationRecord, run: Incarnation, started: Started)
     if session.memory in (Memory.NEW, Memory.LOST):
         record.sessions += 1
         record.session_used = False
+        if session.memory is Memory.LOST and session.reason != record.memory_lost:
+            record.memory_lost, record.loss_told = session.reason, False
         if record.usage:
             record.usage = usage.new_session(record.usage)
     record.session_id = session.session_id
@@ -148,6 +152,7 @@ def note_session(record: ConversationRecord, run: Incarnation, started: Started)
     record.current_model = models.current
     if models.available is not None:
         record.models = models.available
+        record.models_cut = bool(models.left_out)
     record.can_switch_model = models.switchable
     info = None if run.initialized is None else run.initialized.agent
     state: dict[str, Any] = {

@@ -34,8 +34,9 @@ from supervisor.acp import (
 from supervisor.acp.schema import EXACT_CHARS, WORDS_CHARS, cut
 from supervisor.conversations.agent.launch import Login
 from supervisor.conversations.state.deadlines import Deadlines
-from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.errors import AgentFailure, AgentTimeout, NotAccepted
 from supervisor.conversations.state.failures import auth_required, from_rpc
+from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import Memory
 
 log = structlog.get_logger(__name__)
@@ -53,6 +54,12 @@ MODELS_BYTES: Final = 64 * 1024
 The list is in the conversation's resource twice, and a page has a hundred of those. The longest list of a
 known agent takes half of it.
 """
+
+
+MODELS_TOLD: Final = 50
+"""The most models that an error names."""
+
+NO_CHOICE: Final = "The agent does not let its model be chosen."
 
 
 @attrs.frozen(kw_only=True)
@@ -296,6 +303,58 @@ async def choose_model(
     if await _set(connection, method, params, deadlines):
         return model
     return models_of(session.result).current
+
+
+async def set_model(connection: Connection, session: Session, model: str, deadlines: Deadlines) -> Session:
+    """Switch an open session to a model, and return the session as it is then.
+
+    Raises NotAccepted (the agent has no such model, has no choice, or refuses), AgentTimeout, AgentFailure.
+    """
+    option = model_option(session.result.config_options or ())
+    if option is not None:
+        known = [choice.value for choice in option.choices]
+        method, params = "session/set_config_option", set_option_params(session.session_id, option.id, model)
+    elif session.result.models is not None:
+        known = [each.id for each in session.result.models.available]
+        method, params = "session/set_model", {"sessionId": session.session_id, "modelId": model}
+    else:
+        raise NotAccepted(NO_CHOICE)
+    _require(model, known)
+    try:
+        answer = await connection.request(method, params, timeout=deadlines.option)
+    except RpcError as error:
+        raise NotAccepted(
+            f"The agent refuses the model {cut(model, WORDS_CHARS)!r}: {error_text(error)}"
+        ) from error
+    except RequestTimeout as error:
+        raise AgentTimeout(
+            "ACPPromptError",
+            f"The agent did not change its model within {deadlines.option:g} s.",
+            kind="transient",
+            retryable=True,
+            user_action="retry",
+        ) from error
+    except ConnectionLost as error:
+        raise lost(error) from error
+    changed = parse_session(answer or {}).config_options if option is not None else None
+    if changed is None:
+        return session
+    return attrs.evolve(session, result=attrs.evolve(session.result, config_options=changed))
+
+
+def check_model(record: ConversationRecord, model: str) -> None:
+    """Check a model against what is known of an agent that does not run. Raises NotAccepted."""
+    if record.sessions and not record.can_switch_model:
+        raise NotAccepted(NO_CHOICE)
+    if not record.models_cut:
+        _require(model, [str(each["model_id"]) for each in record.models or ()])
+
+
+def _require(model: str, known: Sequence[str]) -> None:
+    if known and model not in known:
+        more = f", and {len(known) - MODELS_TOLD} more" if len(known) > MODELS_TOLD else ""
+        offered = ", ".join(known[:MODELS_TOLD])
+        raise NotAccepted(f"Unknown model {cut(model, WORDS_CHARS)!r}. The agent offers: {offered}{more}.")
 
 
 async def choose_mode(connection: Connection, session: Session, mode: str, deadlines: Deadlines) -> bool:

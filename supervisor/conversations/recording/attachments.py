@@ -114,7 +114,7 @@ class Original:
             self.blobs += 1
             self.kept += len(piece)
             blob_id = self.blob_id if self.blobs == 1 else f"{self.blob_id}-{self.blobs}"
-            # A piece of a document is no document.
+            # A piece of a document cannot be read as a document.
             media_type = self.media_type if len(piece) == len(raw) and self.blobs == 1 else TEXT
             attachments.append(Attachment(blob_id, piece, media_type, self.masked))
         return attachments

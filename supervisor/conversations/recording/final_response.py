@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 import orjson
@@ -15,23 +15,29 @@ SOME: Final = 20
 Reading = Callable[[Mapping[str, Any]], str | None]
 
 
-async def final_response(log: Log) -> str:
+async def final_response(log: Log, branch: Container[int] | None = None) -> str:
     """Return the text of the newest final answer; empty if there is none.
+
+    `branch`: the sequence numbers that count; None: all.
 
     A final answer is a FinishAction, or a message of the agent, whichever is newer.
     """
-    finish = await _newest(log, "ActionEvent", "FinishAction", _finish_text)
-    message = await _newest(log, "MessageEvent", None, _message_text)
+    finish = await _newest(log, branch, "ActionEvent", "FinishAction", _finish_text)
+    message = await _newest(log, branch, "MessageEvent", None, _message_text)
     found = [item for item in (finish, message) if item is not None]
     return max(found)[1] if found else ""
 
 
-async def _newest(log: Log, kind: str, body: str | None, read: Reading) -> tuple[int, str] | None:
+async def _newest(
+    log: Log, branch: Container[int] | None, kind: str, body: str | None, read: Reading
+) -> tuple[int, str] | None:
     """Sequence number and text of the newest agent event of `kind` in which `read` finds a text."""
     page: str | None = None
     while True:
         found = await log.search(kind=kind, source="agent", body=body, order="desc", page=page, limit=SOME)
         for stored in found.items:
+            if branch is not None and stored.seq not in branch:
+                continue
             text = read(orjson.loads(stored.body))
             if text is not None:
                 return stored.seq, text

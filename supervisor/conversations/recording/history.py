@@ -75,7 +75,7 @@ class OpenCalls:
 
 
 def speech(event: Mapping[str, Any]) -> tuple[str, str] | None:
-    """An event as a line of a transcript: speaker and text. None if it is no part of the talk."""
+    """An event as a line of a transcript: speaker and text. None if it is not part of the dialogue."""
     kind = event.get("kind")
     if kind == "MessageEvent":
         words = _text(event["llm_message"].get("content"))

@@ -30,6 +30,12 @@ TRANSCRIPT_HEAD: Final = (
 )
 TRANSCRIPT_TAIL: Final = "<<END OF TRANSCRIPT>>\nThe user's next message follows.\n"
 
+SIDE_HEAD: Final = (
+    "This is a side question about the conversation so far. Answer it from what you know, in plain text. "
+    "Use no tools and change nothing; what you were doing goes on elsewhere.\n\n"
+)
+"""In front of a question that is asked beside the conversation."""
+
 TRANSCRIPT_BYTES: Final = 64 * 1024
 """The most bytes of a transcript for a new session: about 16,000 tokens, the newest part."""
 

@@ -114,6 +114,10 @@ class Recorder:
         self.record.blob_bytes += len(data)
         return Blob(id=attachment.blob_id, data=data, media_type=attachment.media_type)
 
+    def rows(self, events: Iterable[Event]) -> list[Row]:
+        """The events as they would be appended, for somebody who stores them otherwise."""
+        return [self._row(event) for event in events]
+
     def save(self) -> None:
         """Store the record as it is now, without an event."""
         self.record.updated_at = timestamp_now()

@@ -133,7 +133,8 @@ class Reports:
                 id=new_event_id(), system_prompt=TextContent(text=SYSTEM_PROMPT), tools=()
             )
             self._recorder.write([prompt])
-        if memory is Memory.LOST:
+        if memory is Memory.LOST and not self._record.loss_told:
+            self._record.loss_told = True
             text = (
                 f"The agent's memory of this conversation could not be restored ({reason}). "
                 "A new session continues from a transcript."

@@ -54,7 +54,7 @@ def leads_out(update: Mapping[str, Any], workspace: str) -> bool:
 
 
 def _places(locations: Any, content: Any) -> list[Any]:
-    """The first files that are named, None for what is no name; one more than are looked at."""
+    """The first files that are named, None for what is not a name; one more than are looked at."""
     if not isinstance(locations, list):
         places: list[Any] = [None] if locations else []
     else:

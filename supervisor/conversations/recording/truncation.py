@@ -137,7 +137,7 @@ class _Walk:
             return f"[nested too deeply; {self._where}]"
         if isinstance(value, dict):
             if value.get("type") in ("image", "audio") and isinstance(value.get("data"), str):
-                # Half of a base64 picture is no picture: it is left out as a whole.
+                # Half of a base64 picture cannot be shown, so it is left out as a whole.
                 return {**value, "data": "", "uri": self._uri} if len(value["data"]) > STRING_BYTES else value
             return {self._string(key): self.value(item, depth - 1) for key, item in value.items()}
         if isinstance(value, (list, tuple)):

@@ -35,6 +35,9 @@ class Deadlines:
     silence: float = 1800.0
     """Silence within a turn, unless the conversation has a limit of its own (`acp_prompt_timeout`): agents
     run long commands without output. Waiting for a person does not count."""
+    side_question: float = 300.0
+    """The whole of a question beside the conversation, from opening its session to the answer. A person
+    waits, or a goal's next turn."""
     durable: float = 10.0
     """Until a client's message is on disk. That takes milliseconds, unless the disk is full or another
     process holds the database."""

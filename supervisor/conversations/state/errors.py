@@ -16,6 +16,22 @@ class UnknownConversation(ConversationError):
     """There is no conversation with this id (404)."""
 
 
+class UnknownEvent(ConversationError):
+    """The conversation has no event with this id (404)."""
+
+
+class ConversationExists(ConversationError):
+    """The id that a fork was to have is taken (409)."""
+
+
+class NotPossible(ConversationError):
+    """The conversation, or its agent, cannot do that; the message says why (409)."""
+
+
+class NotAccepted(ConversationError):
+    """A value of the request is refused, by the agent perhaps (400)."""
+
+
 class AlreadyRunning(ConversationError):
     """A run was requested while one is running (409)."""
 
@@ -37,6 +53,10 @@ class AtCapacity(ConversationError):
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class TooManyQuestions(ConversationError):
+    """As many side questions as are allowed are waiting for their answers already (429)."""
 
 
 class QueueFull(ConversationError):
@@ -76,3 +96,7 @@ class AgentFailure(ConversationError):
         self.retryable = retryable
         self.user_action = user_action
         self.choices = choices
+
+
+class AgentTimeout(AgentFailure):
+    """The agent did not answer in time (504)."""

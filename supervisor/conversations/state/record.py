@@ -42,6 +42,12 @@ class ConversationRecord:
     `session_opened`, when it was last opened (seconds since the epoch); `session_used`, whether the agent did
     anything in it (else there is nothing to restore); `failed_restores`, how often the agent crashed while
     restoring it; `sessions`, their number.
+
+    `memory_lost`: why the agent does not remember the conversation; its session is new then, and gets a
+    transcript until it has done anything with it. `loss_told`: clients have been told that.
+
+    `moves`: see `state.branch`. `forked_from_...`: what it is a copy of. `goal`: see `turns.goal`.
+    `models_cut`: `models` are not all that the agent offers.
     """
 
     id: str
@@ -83,6 +89,13 @@ class ConversationRecord:
     mcp_only: list[str] | None = None
     extra: dict[str, Any] = attrs.field(factory=dict)
     blob_bytes: int = 0
+    memory_lost: str | None = None
+    loss_told: bool = False
+    moves: list[list[int]] = attrs.field(factory=list)
+    forked_from_conversation_id: str | None = None
+    forked_from_event_id: str | None = None
+    goal: dict[str, Any] | None = None
+    models_cut: bool = False
 
     def dump(self) -> bytes:
         """The record as stored."""

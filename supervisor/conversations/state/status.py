@@ -45,9 +45,13 @@ class AgentPhase(enum.StrEnum):
 
 
 class Memory(enum.StrEnum):
-    """What the agent remembers of the conversation."""
+    """What the agent remembers of the conversation.
+
+    `FORKED`, before the first start of a fork's agent: a copy of the session of the one it comes from.
+    """
 
     NEW = "new"
     RESUMED = "resumed"
     LOADED = "loaded"
+    FORKED = "forked"
     LOST = "lost"

@@ -24,6 +24,7 @@ from supervisor.acp import (
     parse_update,
 )
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.side_session import SideSessions, refuse
 from supervisor.conversations.recording.large import Relieved, relieve
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.translate import Translator
@@ -54,6 +55,7 @@ class Incoming:
         held: Debouncer,
         queue: TurnQueue,
         journal: Journal,
+        sides: SideSessions,
     ) -> None:
         self._recorder = recorder
         self._record = recorder.record
@@ -65,6 +67,7 @@ class Incoming:
         self._held = held
         self._queue = queue
         self._journal = journal
+        self._sides = sides
         self._logger = log.bind(conversation_id=recorder.record.id)
 
     @property
@@ -92,6 +95,10 @@ class Incoming:
         """
         if method != "session/update":
             return
+        side = self._sides.of(_plain(params))
+        if side is not None:
+            side.take(_plain(params))
+            return
         try:
             self._take_update(self._kept(params))
         except JournalError:
@@ -117,6 +124,7 @@ class Incoming:
             turn.updates += 1
             if not self._record.session_used:
                 self._record.session_used = True
+                self._record.memory_lost = None  # it has its transcript
                 self._recorder.save()
         self._recorder.emit(self._translator.update(update))
         if self._translator.holding or turn is None:
@@ -127,7 +135,11 @@ class Incoming:
 
         Raises RpcError for a method that is not offered, JournalError.
         """
-        if method == "session/request_permission":
+        if self._sides.of(_plain(params)) is not None:
+            refused = refuse(method, _plain(params))
+            if refused is not None:
+                return _at_once(refused)
+        elif method == "session/request_permission":
             return self._permissions.ask(self._kept(params))
         run = self._lifecycle.current
         if run is not None and run.services.serves(method):
@@ -187,6 +199,15 @@ class Incoming:
     def _at_work(self) -> bool:
         turn = self._queue.turn
         return turn is not None and not turn.cancelling
+
+
+def _plain(params: Any) -> Any:
+    """The parameters without what was set aside of them."""
+    return params.params if isinstance(params, Relieved) else params
+
+
+async def _at_once(answer: Any) -> Any:
+    return answer
 
 
 async def _first(nursery: trio.Nursery, wait: Callable[[], Awaitable[object]]) -> None:

@@ -8,13 +8,19 @@ stops it, and `lifecycle` owns its processes.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
 import structlog
 import trio
 from structlog.contextvars import bound_contextvars
 
 from supervisor.acp.schema import text_block
 from supervisor.conversations.agent.context import Context
+from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.side_session import ask, can_hand_over, forked_session
 from supervisor.conversations.mcp import mounting
 from supervisor.conversations.recording import prompt
 from supervisor.conversations.recording.attachments import Allowance, Originals
@@ -23,7 +29,8 @@ from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.transcript import transcript
 from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.branch import active
+from supervisor.conversations.state.errors import AgentFailure, TooManyQuestions
 from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
 from supervisor.conversations.turns.cancelling import CancelLadder
@@ -36,6 +43,9 @@ from supervisor.conversations.turns.turns import Turns
 from supervisor.credentials import CredentialsFailure
 
 log = structlog.get_logger(__name__)
+
+SIDE_QUESTIONS_MAX: Final = 4
+"""Side questions of one conversation at a time: each is a session of the same agent process."""
 
 
 class Runner:
@@ -59,6 +69,8 @@ class Runner:
         self._begun = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._reviving = 0
+        self._asked = 0
+        self._closed = False
         self._turns_before = 0
         self._start_scope: trio.CancelScope | None = None
         # What it works with; each knows those above it that it needs:
@@ -72,7 +84,16 @@ class Runner:
         self._ladder = CancelLadder(deadlines, queue, agent, permissions, record.id)
         self._held = Debouncer(deadlines.hold, deadlines.hold_at_most, turns.release)
         self._incoming = Incoming(
-            recorder, translator, turns, agent, permissions, silence, self._held, queue, context.journal
+            recorder,
+            translator,
+            turns,
+            agent,
+            permissions,
+            silence,
+            self._held,
+            queue,
+            context.journal,
+            agent.sides,
         )
 
     # -- what the conversation asks for ---------------------------------------------------------------
@@ -173,8 +194,7 @@ class Runner:
         """
         self._reviving += 1
         try:
-            self._start_task()
-            await self._begun.wait()
+            await self._task_begun()
             await self.stop_agent(force=force)
             self.agent.forgive()
             await self.agent.ensure()
@@ -183,9 +203,78 @@ class Runner:
             self._reviving -= 1
             self._queue.look_again()
 
+    async def side_question(self, question: str) -> str:
+        """Ask the agent something beside the conversation, also in a turn; start it if necessary.
+
+        Raises TooManyQuestions, AgentFailure, JournalError.
+
+        Cancellation cancels what the agent does for it.
+        """
+        if self._asked >= SIDE_QUESTIONS_MAX:
+            raise TooManyQuestions(
+                f"{self._asked} side questions of this conversation wait for their answers. Try again later."
+            )
+        self._asked += 1
+        try:
+            async with self._agent_at_hand() as run:
+                record = self._record
+
+                async def told() -> list[Mapping[str, Any]]:
+                    return [text_block(await self._transcript())] if record.prompted_seq >= 0 else []
+
+                return await ask(
+                    run,
+                    self.agent.sides,
+                    record.working_dir,
+                    self._deadlines,
+                    question=[text_block(prompt.SIDE_HEAD + question)],
+                    transcript=told,
+                    remembers=record.session_used and record.memory_lost is None,
+                )
+        finally:
+            self._asked -= 1
+
+    async def fork_session(self) -> str | None:
+        """A copy of the agent's session, closed again, that an agent of another process can restore.
+
+        None if there is none to be had without starting the agent or waiting for a turn. Raises what the
+        agent and its connection raise (AcpError), and AgentFailure.
+        """
+        run = self.agent.ready
+        if run is None or not run.usable or self.busy or not can_hand_over(run):
+            return None
+        async with (
+            self.agent.borrowed() as run,
+            forked_session(
+                run, self.agent.sides, self._record.working_dir, self._deadlines, keep=True
+            ) as side,
+        ):
+            return side.session_id
+
+    @asynccontextmanager
+    async def _agent_at_hand(self) -> AsyncIterator[Incarnation]:
+        """The agent, started if necessary. The task stays for the block."""
+        self._reviving += 1
+        try:
+            await self._task_begun()
+            async with self.agent.borrowed() as run:
+                yield run
+        finally:
+            self._reviving -= 1
+            self._queue.look_again()
+
+    async def _task_begun(self) -> None:
+        """Wait until the task is there, in which an agent can live. Raises AgentFailure if it will not be."""
+        if not self._closed:
+            self._start_task()
+            await self._begun.wait()
+        if self._closed or self._nursery is None:
+            raise AgentFailure("AgentStopped", "The conversation is being closed.", retryable=True)
+
     async def stop(self) -> None:
         """End the task, and the agent with it. Returns when both are gone. Shielded from cancellation."""
         self._queue.wanted = False
+        self._closed = True
         with trio.CancelScope(shield=True):
             await self.agent.stop()
             while self._done is not None:
@@ -213,16 +302,22 @@ class Runner:
                 self._turns.break_down(error)
         except BaseException:
             self._queue.wanted = False  # cancelled: nothing is taken up any more
+            self._closed = True
             raise
         finally:
             self._turns.leave()
             self._nursery = self._scope = self._done = None
-            self._begun = trio.Event()
+            if self._begun.is_set():
+                self._begun = trio.Event()
             self.agent.leave()
             self._queue.active = False
             done.set()
             if self._queue.wanted:
                 self.want()
+            elif self._closed:
+                self._begun.set()
+            elif self._reviving:
+                self._start_task()
 
     async def _work(self) -> None:
         """Work off the queue until there is neither work nor an agent."""
@@ -238,6 +333,7 @@ class Runner:
                 if not (self._queue.wanted or self._reviving or self.agent.live or self.agent.restarting):
                     break
                 await self._queue.changed.wait()
+            self._begun = trio.Event()  # who wants an agent from here on waits for the next task
             nursery.cancel_scope.cancel()
 
     async def _take_queue(self) -> None:
@@ -264,7 +360,7 @@ class Runner:
             try:
                 await self._recorder.log.flushed()  # an agent works on nothing that could be lost
                 agent = await self.agent.ensure()
-                told = await self._transcript() if self.agent.transcript_due else None
+                told = await self._transcript() if self._record.memory_lost is not None else None
             except AgentFailure as failure:
                 self.reports.run_failed(failure)
                 return
@@ -278,11 +374,12 @@ class Runner:
         content = prompt.blocks(item.message, images=images)
         if told is not None:
             content = [text_block(told), *content]
-            self.agent.transcript_due = False
         await self._prompting.prompt(agent, turn, content)
 
     async def _transcript(self) -> str:
-        return await transcript(self._recorder.log, {item.event_id for item in self._queue.waiting})
+        journal_log = self._recorder.log
+        branch = active(self._record.moves, journal_log.last_seq)
+        return await transcript(journal_log, branch, {item.event_id for item in self._queue.waiting})
 
     async def _handed_over(self) -> None:
         """Wait until the hand-over of the message is durable, or the message is called off."""

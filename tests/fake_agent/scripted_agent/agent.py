@@ -271,6 +271,8 @@ class Agent:
         session = self.opened_session(params)
         if session.id in self.turns:
             raise RpcError(-32600, "A turn is running in this session")
+        if "single" in self.modes and self.turns:
+            raise RpcError(-32600, "This agent does one thing at a time")
         text = "\n".join(block.get("text") or json.dumps(block) for block in params["prompt"])
         number, self.prompts = self.prompts, self.prompts + 1
         script = self.scripted_turns[number] if number < len(self.scripted_turns) else text

@@ -64,6 +64,13 @@ def _text(turn: Turn, rest: str) -> None:
     turn.say(rest)
 
 
+@directive("verdict", "N a judge's verdict: complete from the N-th one of this home on")
+def _verdict(turn: Turn, rest: str) -> None:
+    done = turn.agent.store.count("verdict") >= int(rest)
+    found = {"score": 0.9 if done else 0.2, "complete": done, "missing": "" if done else "the tests"}
+    turn.say(json.dumps(found))
+
+
 @directive("message", "ID TEXT one chunk with this messageId")
 def _message(turn: Turn, rest: str) -> None:
     message_id, _, text = rest.partition(" ")

@@ -56,6 +56,7 @@ KNOWN = {
     "options": "KIND[,KIND...] kinds of the permission options, in order",
     "bad-types": "wrong JSON types in every optional field of answers",
     "chatty": "commands, usage and title updates right after session/new, outside any turn",
+    "single": "a prompt while a turn of another session runs is an error",
     "usage": "every turn reports usage: a usage_update and the answer's usage",
     "capability": "JSON merged into agentCapabilities",
     "models": "N more models to choose from",

@@ -1,0 +1,410 @@
+"""What else can be done with a conversation: fork it, move in it, ask its agent, switch its model, pursue
+goals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import attrs
+from quart import Response, request
+
+from gateway import schemas
+from gateway.bodies import MAX_TITLE_CHARACTERS, Secrets, Tags, json_body
+from gateway.errors import ApiError
+from gateway.limits import admit
+from gateway.reading import AnyUuid, Request, Whole, attempt_body, read_body, refuse
+from gateway.responses import json_response, success
+from gateway.routes.conversations import AT_CAPACITY, UNKNOWN, find, own_origins
+from gateway.routing import Route
+from gateway.secret_sources import resolve_secrets
+from gateway.services import Services
+from gateway.start_request import AGENT_SETTINGS
+from supervisor.conversations.forking import ForkRequest
+from supervisor.reading import Errors, Limit, Named, described
+from supervisor.settings import SettingsError, decode_agent_settings
+
+TAG: Final = "Conversations"
+
+QUESTION_CHARACTERS: Final = 256 * 1024
+"""Longest side question: it is one prompt."""
+
+OBJECTIVE_CHARACTERS: Final = 64 * 1024
+"""Longest objective of a goal: it is in every state of the goal, and in each of its prompts."""
+
+MODEL_CHARACTERS: Final = 1000
+"""Longest name of a model."""
+
+GOAL_ITERATIONS: Final = 10
+
+NO_CONDENSER: Final = "Cannot condense conversation: No condenser configured"
+
+OWN_MODELS: Final = (
+    "An external agent has language models of its own. "
+    "Use switch_acp_model to choose one of those that it offers."
+)
+
+NO_PLUGINS: Final = (
+    "An external agent loads no plugins of this server. Configure plugins in the agent itself."
+)
+
+RUNTIME: Final = {"runtime_status": "available", "can_resume": True, "runtime_error": None}
+"""Every conversation's agent is started here, when it is needed."""
+
+
+@attrs.frozen(kw_only=True)
+class ForkConversationRequest(Request):
+    """What a fork is to be. Without from_event_id it has the whole active branch."""
+
+    id: AnyUuid | None = None
+    title: Annotated[str, Limit(max_length=MAX_TITLE_CHARACTERS)] | None = None
+    tags: Tags | None = None
+    reset_metrics: bool = True
+    from_event_id: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class NavigateConversationRequest(Request):
+    """The event that the next one is to follow; null is the beginning."""
+
+    event_id: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class AskAgentRequest(Request):
+    """A question beside the conversation."""
+
+    question: Annotated[str, Limit(max_length=QUESTION_CHARACTERS)]
+
+
+@attrs.frozen(kw_only=True)
+class SwitchAcpModelRequest(Request):
+    """The model that the agent is to use from now on."""
+
+    model: Annotated[str, Limit(max_length=MODEL_CHARACTERS)]
+
+
+@attrs.frozen(kw_only=True)
+class StartGoalRequest(Request):
+    """An objective, and how often the agent is prompted for it at the most."""
+
+    objective: Annotated[str, Limit(max_length=OBJECTIVE_CHARACTERS)]
+    max_iterations: Annotated[Whole, Limit(ge=1)] = GOAL_ITERATIONS
+
+
+@attrs.frozen(kw_only=True)
+class SwitchLlmRequest(Request):
+    """A language model for the built-in agent of other servers."""
+
+    llm: Mapping[str, Any] = attrs.field(repr=False)
+
+
+@attrs.frozen(kw_only=True)
+class SwitchProfileRequest(Request):
+    """A profile of a language model, by name."""
+
+    profile_name: str
+
+
+@attrs.frozen(kw_only=True)
+class LoadPluginRequest(Request):
+    """A plugin of a marketplace."""
+
+    plugin_ref: str
+
+
+@attrs.frozen(kw_only=True)
+class StartChildConversationRequest(Request):
+    """A task for a conversation of its own, with the same agent."""
+
+    task: Annotated[str, Limit(min_length=1)]
+    title: Annotated[str, Limit(min_length=1, max_length=MAX_TITLE_CHARACTERS)] | None = None
+    isolation: Literal["worktree", "shared"] = attrs.field(
+        default="worktree",
+        metadata=described("worktree: a git worktree of its own, where the workspace is a git repository"),
+    )
+
+
+@attrs.frozen(kw_only=True)
+class ACPModelDiscoveryRequest(Request):
+    """An agent that is asked which models it offers. `refresh`: a kept answer does not count."""
+
+    agent_settings: Annotated[Any, Named(AGENT_SETTINGS)] = attrs.field(repr=False)
+    secrets: Secrets = attrs.field(factory=dict, repr=False)
+    refresh: bool = False
+
+
+@attrs.frozen
+class ConversationOperationRoutes:
+    """Handlers of what is done with a conversation besides talking."""
+
+    services: Services
+
+    async def fork(self, conversation_id: str) -> Response:
+        """201 with the new conversation, idle."""
+        source = await find(self.services, conversation_id)
+        body = await json_body(request, required=False)
+        wanted = read_body(ForkConversationRequest, {} if body is None else body)
+        await admit(self.services, None)
+        made = await self.services.supervisor.fork(
+            source.id,
+            ForkRequest(
+                conversation_id=wanted.id,
+                title=(wanted.title or "").strip() or None,
+                tags=wanted.tags,
+                reset_metrics=wanted.reset_metrics,
+                from_event_id=wanted.from_event_id,
+            ),
+        )
+        return json_response(await made.durable_info(), 201)
+
+    async def navigate(self, conversation_id: str) -> Response:
+        """The conversation, which goes on from another event."""
+        conversation = await find(self.services, conversation_id)
+        wanted = read_body(NavigateConversationRequest, await json_body(request))
+        await conversation.navigate(wanted.event_id)
+        return json_response(await conversation.durable_info())
+
+    async def ask_agent(self, conversation_id: str) -> Response:
+        """The agent's answer to a question beside the conversation."""
+        conversation = await find(self.services, conversation_id)
+        wanted = read_body(AskAgentRequest, await json_body(request))
+        return json_response({"response": await conversation.ask_agent(wanted.question)})
+
+    async def switch_acp_model(self, conversation_id: str) -> Response:
+        """Choose the agent's model."""
+        conversation = await find(self.services, conversation_id)
+        wanted = read_body(SwitchAcpModelRequest, await json_body(request))
+        if not wanted.model.strip():
+            raise ApiError(400, "model must be a non-empty string")
+        await conversation.switch_model(wanted.model)
+        return success()
+
+    async def start_goal(self, conversation_id: str) -> Response:
+        """Begin to pursue an objective, in the background."""
+        conversation = await find(self.services, conversation_id)
+        wanted = read_body(StartGoalRequest, await json_body(request))
+        if not wanted.objective.strip():
+            raise ApiError(400, "Goal objective must not be empty.")
+        await conversation.start_goal(wanted.objective, wanted.max_iterations)
+        return success()
+
+    async def stop_goal(self, conversation_id: str) -> Response:
+        """End the loop, not its turn."""
+        await (await find(self.services, conversation_id)).stop_goal()
+        return success()
+
+    async def resume_goal(self, conversation_id: str) -> Response:
+        """Go on with an interrupted goal."""
+        await (await find(self.services, conversation_id)).resume_goal()
+        return success()
+
+    async def condense(self, conversation_id: str) -> Response:
+        """Refused: external agents condense their context by themselves."""
+        await find(self.services, conversation_id)
+        raise ApiError(409, NO_CONDENSER)
+
+    async def switch_llm(self, conversation_id: str) -> Response:
+        """Refused: external agents have language models of their own."""
+        await find(self.services, conversation_id)
+        read_body(SwitchLlmRequest, await json_body(request))
+        raise ApiError(400, OWN_MODELS)
+
+    async def switch_profile(self, conversation_id: str) -> Response:
+        """Refused, as `switch_llm`."""
+        await find(self.services, conversation_id)
+        read_body(SwitchProfileRequest, await json_body(request))
+        raise ApiError(400, OWN_MODELS)
+
+    async def load_plugin(self, conversation_id: str) -> Response:
+        """Refused: plugins are the built-in agent's."""
+        await find(self.services, conversation_id)
+        read_body(LoadPluginRequest, await json_body(request))
+        raise ApiError(400, NO_PLUGINS)
+
+    async def start_child(self, conversation_id: str) -> Response:
+        """201 with where the new conversation is; its agent works on the task."""
+        parent = await find(self.services, conversation_id)
+        wanted = read_body(StartChildConversationRequest, await json_body(request))
+        await admit(self.services, None)
+        child = await self.services.supervisor.start_child(
+            parent.id, wanted.task, title=wanted.title, worktree=wanted.isolation == "worktree"
+        )
+        info = await child.durable_info()
+        workspace = info["workspace"]["working_dir"]
+        own = workspace != (await parent.durable_info())["workspace"]["working_dir"]
+        return json_response(
+            {
+                "conversation_id": info["id"],
+                "parent_conversation_id": parent.id,
+                "status": info["execution_status"],
+                "title": info["title"],
+                "url": None,
+                "workspace": str(Path(workspace)),
+                "isolation": "worktree" if own else "shared",
+            },
+            201,
+        )
+
+    async def runtime(self, conversation_id: str) -> Response:
+        """Where the agent runs: always here."""
+        await find(self.services, conversation_id)
+        return json_response(RUNTIME)
+
+    async def models(self) -> Response:
+        """The models that an agent offers. What goes wrong with the agent is in the answer."""
+        errors = Errors()
+        body = await json_body(request)
+        found = attempt_body(ACPModelDiscoveryRequest, body, errors)
+        given = {} if found is None else found.secrets
+        secrets = await resolve_secrets(given, self.services.secrets, own_origins(), errors)
+        agent = None
+        rules = self.services.settings.rules
+        try:
+            if found is not None:
+                agent = decode_agent_settings(
+                    found.agent_settings, rules.presets, check_server=rules.check_server
+                )
+        except SettingsError as error:
+            errors.note(error.errors)
+        refuse(errors)
+        assert found is not None
+        assert agent is not None
+        answer = await self.services.supervisor.models(agent, secrets, refresh=found.refresh)
+        return json_response(answer)
+
+    def routes(self) -> tuple[Route, ...]:
+        """All operations of this class."""
+        one = "/api/conversations/<conversation_id>"
+        info, done = schemas.ref("ConversationInfo"), schemas.ref("Success")
+        runs = {**UNKNOWN, 409: "The conversation is running", 503: AT_CAPACITY}
+
+        def post(name: str, handler: Any, summary: str, **more: Any) -> Route:
+            plain = {"result": done, "errors": UNKNOWN, "tag": TAG, **more}
+            return Route(method="POST", path=f"{one}/{name}", handler=handler, summary=summary, **plain)
+
+        return (
+            post(
+                "fork",
+                self.fork,
+                "Make a new conversation from this one's events",
+                body=ForkConversationRequest,
+                body_required=False,
+                result=info,
+                status=201,
+                errors={
+                    404: "No such conversation, or event",
+                    409: "The id is taken",
+                    429: "Too many conversations",
+                },
+            ),
+            post(
+                "navigate",
+                self.navigate,
+                "Go on from another event",
+                body=NavigateConversationRequest,
+                result=info,
+                errors={404: "No such conversation, or event", 409: "The conversation is running"},
+            ),
+            post(
+                "ask_agent",
+                self.ask_agent,
+                "Ask the agent something beside the conversation",
+                body=AskAgentRequest,
+                result=schemas.ref("AskAgentResponse"),
+                errors={
+                    **UNKNOWN,
+                    429: "Too many side questions at a time",
+                    502: "The agent failed, or refused",
+                    503: AT_CAPACITY,
+                    504: "The agent did not answer in time",
+                },
+            ),
+            post(
+                "switch_acp_model",
+                self.switch_acp_model,
+                "Choose the agent's model",
+                body=SwitchAcpModelRequest,
+                errors={
+                    **UNKNOWN,
+                    400: "The agent has no such model, or no choice",
+                    502: "The agent failed",
+                    504: "The agent did not answer in time",
+                },
+            ),
+            post(
+                "goal",
+                self.start_goal,
+                "Pursue an objective until it is reached",
+                body=StartGoalRequest,
+                errors={**runs, 400: "The objective is empty"},
+            ),
+            post("goal/stop", self.stop_goal, "End the loop of the goal, not the turn under way"),
+            post(
+                "goal/resume",
+                self.resume_goal,
+                "Go on with the goal that was interrupted",
+                errors={**runs, 400: "There is no goal that can be resumed"},
+            ),
+            post(
+                "condense",
+                self.condense,
+                "Refused: an external agent condenses its context by itself",
+                errors={**UNKNOWN, 409: "No condenser configured"},
+            ),
+            post(
+                "switch_llm",
+                self.switch_llm,
+                "Refused: an external agent has models of its own",
+                body=SwitchLlmRequest,
+                errors={**UNKNOWN, 400: "Only the built-in agent of other servers has a language model"},
+            ),
+            post(
+                "switch_profile",
+                self.switch_profile,
+                "Refused: an external agent has models of its own",
+                body=SwitchProfileRequest,
+                errors={**UNKNOWN, 400: "Only the built-in agent of other servers has a language model"},
+            ),
+            post(
+                "load_plugin",
+                self.load_plugin,
+                "Refused: an external agent loads no plugins of this server",
+                body=LoadPluginRequest,
+                errors={**UNKNOWN, 400: "Only the built-in agent of other servers loads plugins"},
+            ),
+            post(
+                "children",
+                self.start_child,
+                "Start a conversation with the same agent on a task of its own",
+                body=StartChildConversationRequest,
+                result=schemas.ref("StartChildConversationResponse"),
+                status=201,
+                errors={**UNKNOWN, 429: "Too many conversations", 503: AT_CAPACITY},
+            ),
+            Route(
+                method="GET",
+                path=f"{one}/runtime",
+                handler=self.runtime,
+                summary="Where the agent runs",
+                tag=TAG,
+                result=schemas.ref("ConversationRuntimeInfo"),
+                errors=UNKNOWN,
+            ),
+            post(
+                "runtime/reprovision",
+                self.runtime,
+                "The same: there is nothing to provision",
+                result=schemas.ref("ConversationRuntimeInfo"),
+            ),
+            Route(
+                method="POST",
+                path="/api/acp/models",
+                handler=self.models,
+                summary="Ask an agent which models it offers",
+                tag="Agents",
+                body=ACPModelDiscoveryRequest,
+                result=schemas.ref("ACPModelDiscovery"),
+            ),
+        )

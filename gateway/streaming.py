@@ -1,0 +1,158 @@
+"""Answers that are sent while they are made: from an open file, from a generator, with any length."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import trio
+from quart import Response
+from quart.wrappers.response import ResponseBody
+
+from supervisor.patience import KeyedLimiters, in_time
+from supervisor.workspace.reading import PIECE_BYTES, OpenFile
+
+T = TypeVar("T")
+
+THREADS: Final = 8
+"""Threads that read and write files of clients at a time."""
+
+STEP_SECONDS: Final = 20.0
+"""Seconds for one piece of a file, a quarter of a megabyte: a disk that takes longer does not answer."""
+
+GATHER_BYTES: Final = 64 * 1024
+GATHER_SECONDS: Final = 0.2
+"""How much of an answer one visit to a thread makes, and how long it works at most."""
+
+_LIMITERS: Final = KeyedLimiters(THREADS)
+
+BINARY: Final = "application/octet-stream"
+
+
+async def in_thread(
+    work: Callable[[], T], what: str, *, wasted: Callable[[T], object] = lambda result: None
+) -> T:
+    """Run work on files of clients in a thread that can be given up. Raises PathTimeout."""
+    return await in_time(work, what, limiter=_LIMITERS.of("files"), seconds=STEP_SECONDS, wasted=wasted)
+
+
+class FileBody(ResponseBody):
+    """The bytes of an open file, which it owns."""
+
+    def __init__(self, file: OpenFile, first: bytes = b"") -> None:
+        self._file = file
+        self._first = first
+
+    async def __aenter__(self) -> AsyncIterator[bytes]:
+        return self._pieces()
+
+    async def __aexit__(self, *_: Any) -> None:
+        self._file.close()  # of something that was read: closing does not wait
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        if self._first:
+            yield self._first
+        while self._file.left:
+            yield await in_thread(self._file.read, "to read a file")
+
+
+class MadeBody(ResponseBody):
+    """What a blocking generator yields. It runs in threads, a little at a time, as the client reads."""
+
+    def __init__(self, made: Iterator[bytes], first: bytes = b"") -> None:
+        self._made = made
+        self._first = first
+        self._stuck = False
+
+    async def __aenter__(self) -> AsyncIterator[bytes]:
+        return self._pieces()
+
+    async def __aexit__(self, *_: Any) -> None:
+        if not self._stuck:
+            with trio.CancelScope(shield=True):
+                await in_thread(partial(_close, self._made), "to close files")
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        if self._first:
+            yield self._first
+        while True:
+            self._stuck = True  # until the thread has ended, the generator is its
+            piece = await in_thread(
+                partial(gather, self._made), "to make an archive", wasted=lambda _: _close(self._made)
+            )
+            self._stuck = False
+            if piece is None:
+                return
+            if piece:
+                yield piece
+
+
+def gather(made: Iterator[bytes]) -> bytes | None:
+    """A handful of what a generator yields; None at its end."""
+    until = time.monotonic() + GATHER_SECONDS
+    gathered = bytearray()
+    for piece in made:
+        gathered += piece
+        if len(gathered) >= GATHER_BYTES or time.monotonic() > until:
+            return bytes(gathered)
+    return bytes(gathered) or None
+
+
+def _close(made: Iterator[bytes]) -> None:
+    close = getattr(made, "close", None)
+    if close is not None:
+        close()
+
+
+async def file_response(file: OpenFile, media_type: str, *, head: bool = False) -> Response:
+    """A response with the file, which it owns from now on. `head` is whether its bytes are left out.
+
+    A file that becomes shorter meanwhile ends the connection: the client sees that something is missing.
+    """
+    length = file.left
+    try:
+        if head:
+            response = Response(b"")
+            file.close()
+        elif length <= PIECE_BYTES:
+            pieces = await in_thread(partial(_whole, file), "to read a file")
+            response = Response(pieces)
+        else:
+            response = streamed(FileBody(file))
+    except BaseException:
+        file.close()
+        raise
+    response.content_type = media_type
+    response.headers["Content-Length"] = str(length)
+    return response
+
+
+def _whole(file: OpenFile) -> bytes:
+    try:
+        return b"".join(iter(file.read, b""))
+    finally:
+        file.close()
+
+
+def streamed(body: ResponseBody) -> Response:
+    """A response that may take as long as its client reads."""
+    response = Response()
+    response.response = body
+    response.timeout = None
+    response.content_type = BINARY
+    return response
+
+
+def as_attachment(response: Response, name: str) -> Response:
+    """Have browsers save it under this name, and never show it."""
+    plain = name.encode("ascii", "ignore").decode()
+    if plain == name and '"' not in name and "\\" not in name and name.isprintable():
+        disposition = f'attachment; filename="{name}"'
+    else:
+        disposition = f"attachment; filename*=utf-8''{quote(name.encode('utf-8', 'replace'), safe='')}"
+    response.headers["Content-Disposition"] = disposition
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response

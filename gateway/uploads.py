@@ -1,0 +1,212 @@
+"""Files that clients send: the body of such a request is passed on in pieces, and never held as a whole.
+
+Quart keeps every byte of a body until somebody takes it. Here the connection is read only as fast as the
+bytes are taken, and a body may be as large as uploads may be (`Config.max_upload_bytes`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import trio
+from quart import Request as HttpRequest
+from quart_trio.asgi import TrioASGIHTTPConnection
+from quart_trio.wrappers.request import TrioBody, TrioRequest
+from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
+from werkzeug.sansio.multipart import Data, Epilogue, Event, Field, File, MultipartDecoder, NeedData
+
+from gateway.errors import ApiError
+from gateway.reading import InvalidRequest
+from supervisor.reading import ErrorDetail
+
+UPLOAD: Final = re.compile(r"/api/(?:conversations/[^/]+/)?file/upload")
+"""Paths of requests with a file."""
+
+PIECE_BYTES: Final = 1024 * 1024
+"""Bytes that are taken, parsed and written at a time. A client has `Config.body_seconds` for each."""
+
+BUFFER_BYTES: Final = 2 * PIECE_BYTES
+"""Bytes that wait at most; then the connection is not read."""
+
+FORM_BYTES: Final = 64 * 1024
+"""What a form has at most around its file: boundaries, headers, and fields that nobody reads."""
+
+MAX_PARTS: Final = 16
+"""Parts of one form. A file has one."""
+
+PART: Final = "file"
+"""The name of the part with the file."""
+
+_FEED_BYTES: Final = 64 * 1024  # what the parser gets at once
+_BOUNDARY: Final = re.compile(r"[ -~]{0,69}[!-~]")  # RFC 2046
+
+
+class PassedBody(TrioBody):
+    """A body that is taken in pieces while it comes."""
+
+    def __init__(self, expected: int | None, most: int | None) -> None:
+        super().__init__(expected, most)
+        self._most = most
+        self._came = 0
+        self._taken = trio.Event()
+
+    def append(self, data: bytes) -> None:
+        """Take what came. More than may come is dropped, and the reader told."""
+        self._came += len(data)
+        if self._most is not None and self._came > self._most:
+            self._must_raise = RequestEntityTooLarge()
+            self.set_complete()
+        elif data and self._must_raise is None:
+            self._data.extend(data)
+            if len(self._data) >= PIECE_BYTES:
+                self._has_data.set()
+
+    async def room(self) -> None:
+        """Wait until there is room for more."""
+        while len(self._data) >= BUFFER_BYTES and self._must_raise is None:
+            self._taken = trio.Event()
+            await self._taken.wait()
+
+    async def take(self) -> bytes:
+        """The next PIECE_BYTES at least, or what is left; empty at the end. Raises RequestEntityTooLarge."""
+        if not self._complete.is_set():
+            await self._has_data.wait()
+        if self._must_raise is not None:
+            raise self._must_raise
+        data = bytes(self._data)
+        self._data.clear()
+        self._taken.set()
+        if not self._complete.is_set():
+            self._has_data.clear()
+        return data
+
+
+class UploadRequest(TrioRequest):
+    """A request whose body is passed on if it has a file, and kept as before otherwise."""
+
+    def __init__(self, method: str, scheme: str, path: str, *more: Any, **named: Any) -> None:
+        super().__init__(method, scheme, path, *more, **named)
+        if method == "POST" and UPLOAD.fullmatch(path):
+            self.body = PassedBody(self.content_length, self.upload_bytes)
+
+    upload_bytes: int | None = None
+
+
+def with_uploads(most: int) -> type[UploadRequest]:
+    """The class of requests whose files have at most so many bytes, with the form around them."""
+
+    class Request(UploadRequest):
+        upload_bytes = most
+
+    return Request
+
+
+class UploadConnection(TrioASGIHTTPConnection):
+    """Reads a body that is passed on only as fast as it is taken."""
+
+    async def handle_messages(  # type: ignore[override]
+        self, nursery: trio.Nursery, request: Any, receive: Any
+    ) -> None:
+        """Take what the client sends, until it leaves; then end the request."""
+        if not isinstance(request.body, PassedBody):
+            await super().handle_messages(nursery, request, receive)
+            return
+        while (message := await receive())["type"] == "http.request":
+            request.body.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                request.body.set_complete()
+            await request.body.room()
+        nursery.cancel_scope.cancel()
+
+
+class FormFile:
+    """The file in a form (multipart/form-data), found piece by piece. One thread uses it at a time.
+
+    `write` gets the file's bytes.
+    """
+
+    def __init__(self, boundary: bytes, write: Callable[[bytes], None]) -> None:
+        self._decoder = MultipartDecoder(boundary, FORM_BYTES + _FEED_BYTES, max_parts=MAX_PARTS)
+        self._write = write
+        self._inside = False
+        self._other = 0
+        self.files = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take more of the form. Raises InvalidRequest for what is none, and what `write` raises."""
+        for start in range(0, len(data), _FEED_BYTES):
+            self._events(data[start : start + _FEED_BYTES])
+
+    def end(self) -> None:
+        """Take the end of the form. Raises InvalidRequest, also for a form without a file."""
+        self._events(None)
+        if not self.files:
+            raise _invalid("Field required", "missing")
+
+    def _events(self, data: bytes | None) -> None:
+        try:
+            self._decoder.receive_data(data)
+            while not isinstance(event := self._decoder.next_event(), NeedData | Epilogue):
+                self._see(event)
+        except (ValueError, UnicodeError, AttributeError) as error:
+            if isinstance(error, InvalidRequest):
+                raise
+            raise InvalidRequest(
+                ErrorDetail(("body",), "The body is not a complete multipart form", "value_error")
+            ) from None
+
+    def _see(self, event: Event) -> None:
+        match event:
+            case File(name=name) if name == PART:
+                self._inside = True
+                self.files += 1
+                if self.files > 1:
+                    raise _invalid("Value error, one file at a time", "value_error")
+            case Field(name=name) if name == PART:
+                raise _invalid("Value error, Expected UploadFile", "value_error")
+            case Field() | File():
+                self._inside = False
+            case Data(data=content) if self._inside:
+                if content:
+                    self._write(content)
+            case Data(data=content):
+                self._other += len(content)
+                if self._other > FORM_BYTES:
+                    raise RequestEntityTooLarge
+
+
+def _invalid(message: str, kind: str) -> InvalidRequest:
+    return InvalidRequest(ErrorDetail(("body", PART), message, kind))
+
+
+def boundary_of(request: HttpRequest) -> bytes:
+    """What separates the parts of a form. Raises ApiError(415) for a body that is no form."""
+    boundary = request.mimetype_params.get("boundary", "")
+    if request.mimetype != "multipart/form-data" or not _BOUNDARY.fullmatch(boundary):
+        raise ApiError(415, "The body must be multipart/form-data with a boundary")
+    return boundary.encode("ascii")
+
+
+async def pass_on(
+    request: HttpRequest, form: FormFile, in_thread: Callable[..., Any], seconds: float
+) -> None:
+    """Pass the whole body on to the form, piece by piece, in threads.
+
+    `seconds`: how long each piece may take to come. `in_thread`: runs work in a thread.
+
+    Raises RequestTimeout, RequestEntityTooLarge, InvalidRequest, and what the form's `write` raises.
+    """
+    body = request.body
+    assert isinstance(body, PassedBody)
+    while True:
+        with trio.move_on_after(seconds) as scope:
+            piece = await body.take()
+        if scope.cancelled_caught:
+            raise RequestTimeout
+        if not piece:
+            break
+        await in_thread(partial(form.feed, piece), "to write a file")
+    await in_thread(form.end, "to write a file")

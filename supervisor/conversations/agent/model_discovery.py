@@ -1,0 +1,221 @@
+"""Which models an agent offers: found out by an agent that is started for it, and ended.
+
+It is started like any agent - planned, admitted, contained - in a directory of its own that is removed with
+all that the agent has written there. What was found is kept for a while.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections import OrderedDict
+from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import orjson
+import structlog
+import trio
+
+from supervisor.acp import ConnectionLost, Oversize, Repeats, RpcError
+from supervisor.agents import StopPolicy
+from supervisor.agents.mark import Snapshot
+from supervisor.conversations.agent.context import Context
+from supervisor.conversations.agent.incarnation import Incarnation, run_agent
+from supervisor.conversations.agent.opening import Started, open_agent
+from supervisor.conversations.agent.session import lost, startup_timeout
+from supervisor.conversations.agent.side_session import end_session, refuse
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.credentials import CredentialsFailure
+from supervisor.events import Vocabulary, timestamp_now
+from supervisor.settings import AgentSettings, agent_settings_to_dict
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE: Final = 2
+"""Agents that are started for this at a time; further requests wait for them."""
+
+KEPT_SECONDS: Final = 600.0
+"""Seconds for which an answer is kept: lists of models change by the week, and a client asks at every
+look."""
+
+KEPT_MAX: Final = 64
+"""Answers that are kept, each of up to 64 KiB."""
+
+WORKSPACE: Final = "workspace"
+
+
+class Mute:
+    """The connection's `Handler`: what the agent says is not heard, what it wants is refused."""
+
+    def notification(self, method: str, params: Any) -> None:
+        """Ignored."""
+
+    def request(self, method: str, params: Any) -> Awaitable[Any]:
+        """Refused: there is nothing to work on. Raises RpcError."""
+        refused = refuse(method, params)
+        if refused is None:
+            raise RpcError.method_not_found(method)
+        return _at_once(refused)
+
+    def prepare(self, method: str, params: Any) -> Sequence[Any]:
+        """Nothing of it is kept."""
+        return [None]
+
+    def noise(self, line: bytes) -> None:
+        """Ignored."""
+
+    def oversize(self, frame: Oversize) -> None:
+        """Ignored."""
+
+    def repeated(self, counted: Repeats) -> None:
+        """Ignored."""
+
+    async def backpressure(self) -> None:
+        """Nothing is behind."""
+        await trio.lowlevel.checkpoint()
+
+
+async def _at_once(answer: Any) -> Any:
+    return answer
+
+
+@attrs.define(eq=False)
+class _Guest:
+    """One agent that is asked, as admission sees it: in use, and soon gone."""
+
+    rss_bytes: int = 0
+    run: Incarnation | None = None
+
+    @property
+    def idle_since(self) -> float | None:
+        return None
+
+    async def measure(self, seen: Snapshot | None = None) -> None:
+        if self.run is not None and not self.run.process.exited.is_set():
+            self.rss_bytes = (await self.run.process.usage(seen)).rss_bytes
+
+    async def hibernate(self, reason: str) -> None:
+        raise AssertionError("it is never idle")
+
+
+class ModelDiscovery:
+    """Asks agents for their models. One per server."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._places = trio.CapacityLimiter(AT_ONCE)
+        self._kept: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
+        self._asking: dict[str, trio.Lock] = {}
+
+    async def models(
+        self, settings: AgentSettings, secrets: Mapping[str, str], *, refresh: bool = False
+    ) -> dict[str, Any]:
+        """The answer of the wire (ACPModelDiscovery). What goes wrong is in its `error`, and is not kept.
+
+        `secrets`: besides the global ones. `refresh`: an answer that is kept does not count.
+
+        Cancellation ends the agent.
+        """
+        key = _key(settings, secrets)
+        lock = self._asking.setdefault(key, trio.Lock())
+        try:
+            async with lock:  # who asks the same meanwhile gets the same answer
+                kept = self._kept.get(key)
+                now = trio.current_time()
+                if kept is not None and now < kept[0] and not refresh:
+                    return kept[1]
+                async with self._places:
+                    answer = await self._ask(settings, secrets)
+                if answer["error"] is None:
+                    self._kept[key] = (trio.current_time() + KEPT_SECONDS, answer)
+                    self._kept.move_to_end(key)
+                    if len(self._kept) > KEPT_MAX:
+                        self._kept.popitem(last=False)
+                return answer
+        finally:
+            if not lock.statistics().tasks_waiting and not lock.locked():
+                self._asking.pop(key, None)
+
+    async def _ask(self, settings: AgentSettings, secrets: Mapping[str, str]) -> dict[str, Any]:
+        context = self._context
+        name = str(uuid.uuid4())
+        now = timestamp_now()
+        try:
+            record = ConversationRecord(
+                id=name,
+                working_dir=str(Path(context.launcher.data) / name / WORKSPACE),
+                created_at=now,
+                updated_at=now,
+                agent=await context.secret_box.seal_settings(settings),
+                vocabulary=Vocabulary.EXTENDED,
+                secrets=await context.secret_box.seal(secrets),
+                mcp_only=[],
+            )
+            record.preset_command = tuple(settings.acp_command) == context.launcher.descriptor(record).command
+            return await self._started(record)
+        except AgentFailure as failure:
+            return _answer(error={"code": failure.code, "detail": failure.detail})
+        except (CredentialsFailure, OSError) as error:
+            return _answer(error={"code": "ACPSpawnError", "detail": str(error)})
+        finally:
+            with trio.CancelScope(shield=True):
+                await context.launcher.forget(name)
+
+    async def _started(self, record: ConversationRecord) -> dict[str, Any]:
+        context, waits = self._context, self._context.deadlines
+        guest = _Guest()
+        stop = StopPolicy(stdin_grace=waits.stop_stdin, term_grace=waits.stop_term, kill=waits.stop_kill)
+        limit = record.agent.acp_startup_timeout
+        plan = await context.launcher.plan(
+            record, lambda step: log.info("installing", step=step), waits.install
+        )
+        started: Started | None = None
+        failure: AgentFailure | None = None
+        async with (
+            context.admission.tenancy(guest, lambda: None),
+            run_agent(plan, Mute(), stop, waits.spawn, context.admission.terminals) as run,
+        ):
+            guest.run = run
+            try:
+                with trio.fail_after(limit):
+                    started = await open_agent(run, record, waits)
+                session_id = started.session.session_id
+                await end_session(run.connection, run.initialized, session_id, waits)
+            except trio.TooSlowError:
+                failure = startup_timeout("get ready", limit)
+            except ConnectionLost as error:
+                failure = lost(error, "ACPInitError")
+            except AgentFailure as error:  # of what is raised in the block a group would be made
+                failure = error
+        if started is None:
+            assert failure is not None
+            raise failure
+        info = None if run.initialized is None else run.initialized.agent
+        return _answer(
+            agent_name=None if info is None else info.name,
+            agent_version=None if info is None else info.version,
+            current_model_id=started.models.current,
+            available_models=started.models.available or [],
+            supports_runtime_model_switch=started.models.switchable,
+        )
+
+
+def _answer(**known: Any) -> dict[str, Any]:
+    return {
+        "agent_name": None,
+        "agent_version": None,
+        "current_model_id": None,
+        "available_models": [],
+        "supports_runtime_model_switch": False,
+        "error": None,
+        **known,
+    }
+
+
+def _key(settings: AgentSettings, secrets: Mapping[str, str]) -> str:
+    """A digest of everything that the answer may depend on, besides the global secrets. No value is kept."""
+    known = [agent_settings_to_dict(settings), dict(secrets)]
+    return hashlib.sha256(orjson.dumps(known, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -1,0 +1,261 @@
+"""Forks: a new conversation that begins with the events of another one.
+
+The copy is in the journal as a whole or not at all. Its agent is one of its own, and no two conversations
+share a session: the agent's session is forked where that can be done at once, else the new agent gets a
+transcript.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import attrs
+import orjson
+import structlog
+import trio
+
+from supervisor.acp import SHOWN_CHARS, AcpError
+from supervisor.conversations.agent.context import Context
+from supervisor.conversations.conversation import Conversation, is_asked
+from supervisor.conversations.recording import usage
+from supervisor.conversations.recording.history import REPEATED_BYTES, OpenCalls
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.state.branch import Branch, leading_to
+from supervisor.conversations.state.errors import AgentFailure, ConversationExists
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.status import LIVE_STATUSES, ExecutionStatus, Memory
+from supervisor.events import Event, timestamp_now
+from supervisor.journal import AlreadyExists, JournalUnavailable, Log, Stored
+
+log = structlog.get_logger(__name__)
+
+PAGE_EVENTS: Final = 100
+"""Events read at once while looking for calls that are open where the fork is cut off."""
+
+FORKED: Final = "this conversation is a fork"
+"""Why the agent of a fork does not remember what was said before."""
+
+SHOWN: Final = (
+    "acp_agent_name",
+    "acp_agent_version",
+    "acp_session_cwd",
+    "acp_supports_runtime_model_switch",
+    "acp_model_via_config_option",
+    "acp_current_model_id",
+    "acp_available_models",
+)
+"""What a fork shows of an agent like its own before that has started."""
+
+KEPT: Final = ("kind", "tool_call_id", "tool_name", "title", "tool_kind", "status")
+"""What is kept of a large event of a call."""
+
+FINISH: Final = "finish"
+"""The name of the tool that an answer is recorded as."""
+
+ENDED: Final = frozenset({ExecutionStatus.FINISHED, ExecutionStatus.ERROR, ExecutionStatus.IDLE})
+"""Statuses that are recorded when no turn is under way: no call is open there."""
+
+
+@attrs.frozen(kw_only=True)
+class ForkRequest:
+    """What a fork is to be. `tags`: None gives it none. `from_event_id`: its last event; None copies the
+    active branch."""
+
+    conversation_id: str | None = None
+    title: str | None = None
+    tags: Mapping[str, str] | None = None
+    reset_metrics: bool = True
+    from_event_id: str | None = None
+
+
+async def fork(context: Context, source: Conversation, conversation_id: str, request: ForkRequest) -> Log:
+    """Make the fork in the journal, and return its log. A source that runs is copied as far as it is
+    recorded.
+
+    Raises UnknownEvent, ConversationExists, JournalUnavailable, JournalError; then there is no fork.
+
+    Cancellation leaves no fork, or a whole one.
+    """
+    source.log.accept()
+    asks, session_id, leaf = False, None, request.from_event_id
+    last = None if leaf is None else await source.event(leaf)
+    if last is not None:
+        asks = is_asked(last)
+    if leaf is None or (leaf == source.record.leaf_event_id and not asks):
+        session_id = await _session(source)
+    if last is None:
+        branch, leaf = source.branch, source.record.leaf_event_id
+    else:
+        branch = leading_to(source.record.moves, last.seq)
+    record = _copy(source.record, conversation_id, branch, asks=asks)
+    await _durable(context, source.log)
+    record.title, record.tags = request.title, dict(request.tags or {})
+    record.autotitle = request.title is None and record.autotitle
+    record.forked_from_conversation_id = source.id
+    record.forked_from_event_id = request.from_event_id
+    record.leaf_event_id = leaf
+    record.last_user_message_id = await _asked_last(source.log, branch)
+    _remember(record, source.record, session_id)
+    if request.reset_metrics:
+        record.usage = {}
+    if session_id is not None and source.record.usage:
+        # The forked session's costs go on where those of the first one are: only what is added counts.
+        known = {**usage.empty(), **source.record.usage}
+        record.usage = {**usage.empty(), **record.usage, "session_cost": known["session_cost"]}
+    closing = await _loose_ends(source.log, branch)
+    recorder = Recorder(
+        source.log, record, last_timestamp=source.recorder.last_timestamp, mask=source.recorder.mask
+    )
+    rows = recorder.rows([*closing.events, *closing.states(recorder)])
+    try:
+        return await context.journal.fork(
+            source.id,
+            conversation_id,
+            record.dump(),
+            parts=branch.parts,
+            rows=rows,
+            status=record.execution_status,
+            title=record.title,
+            created_at=record.created_at,
+            updated_at=record.updated_at,
+        )
+    except AlreadyExists as error:
+        raise taken(conversation_id) from error
+
+
+def taken(conversation_id: str) -> ConversationExists:
+    """The refusal of an id that another conversation has."""
+    return ConversationExists(f"Conversation with id {conversation_id} already exists")
+
+
+def _copy(
+    source: ConversationRecord, conversation_id: str, branch: Branch, *, asks: bool
+) -> ConversationRecord:
+    """The source's record as that of a fork, as far as the agent's memory does not matter."""
+    record = ConversationRecord.load(source.dump())
+    record.id = conversation_id
+    record.created_at = record.updated_at = timestamp_now()
+    record.execution_status = ExecutionStatus.IDLE
+    # In the copy the events are numbered anew. A user's message that the copy ends with waits to be taken up.
+    handed = branch.last - 1 if asks else source.prompted_seq
+    record.prompted_seq = branch.until(handed) - 1
+    record.retry_seq = None
+    record.turn_open = record.unfinished = False
+    record.moves = []
+    record.children = []
+    record.parent_conversation_id = None
+    record.goal = None
+    return record
+
+
+async def _durable(context: Context, source: Log) -> None:
+    """Wait until what is recorded is on disk. Raises JournalUnavailable."""
+    with trio.move_on_after(context.deadlines.durable) as limit:
+        await source.flushed()
+    if limit.cancelled_caught:
+        source.accept()
+        raise JournalUnavailable("The conversation is still being written. Try again later.")
+
+
+async def _asked_last(source: Log, branch: Branch) -> str | None:
+    """The id of the newest message of a user's on the branch. Raises JournalError."""
+    page_id: str | None = None
+    while True:
+        page = await source.search(
+            kind="MessageEvent", source="user", order="desc", limit=PAGE_EVENTS, page=page_id
+        )
+        found = next((item.id for item in page.items if item.seq in branch), None)
+        page_id = page.next_page_id
+        if found is not None or page_id is None:
+            return found
+
+
+async def _session(source: Conversation) -> str | None:
+    """A fork of the agent's session; None if there is none, or it may have more in it than is recorded by
+    now."""
+    before = source.record.prompted_seq
+    try:
+        session_id = await source.fork_session()
+    except (AcpError, AgentFailure) as error:
+        log.info("agent did not fork its session", conversation_id=source.id, error=str(error))
+        return None
+    return None if source.busy or source.record.prompted_seq != before else session_id
+
+
+def _remember(record: ConversationRecord, source: ConversationRecord, session_id: str | None) -> None:
+    """Note what the fork's agent will remember."""
+    state: dict[str, Any] = {name: source.agent_state[name] for name in SHOWN if name in source.agent_state}
+    record.session_id, record.sessions, record.failed_restores = session_id, 0, 0
+    record.session_used = session_id is not None
+    if session_id is not None:
+        record.sessions = 1
+        record.memory_lost = None
+        state["acp_session_id"] = f"...{session_id[-SHOWN_CHARS:]}"
+        state["memory"] = Memory.FORKED
+    elif record.prompted_seq >= 0:
+        record.memory_lost, record.loss_told = FORKED, False
+        state["memory"] = Memory.LOST
+    record.agent_state = state
+
+
+@attrs.frozen
+class _Closing:
+    """What ends what the cut leaves open: events, and whether the status that was recorded last is a live
+    one."""
+
+    events: list[Event]
+    live: bool
+
+    def states(self, recorder: Recorder) -> list[Event]:
+        return [recorder.state("execution_status", ExecutionStatus.IDLE)] if self.live or self.events else []
+
+
+async def _loose_ends(source: Log, branch: Branch) -> _Closing:
+    """Look back from the end of the branch to where no turn was under way. Raises JournalError."""
+    found: list[tuple[Mapping[str, Any], int]] = []
+    live: bool | None = None
+    page_id: str | None = None
+    while True:
+        page = await source.search(order="desc", limit=PAGE_EVENTS, page=page_id)
+        read = await trio.to_thread.run_sync(
+            partial(_read, [item for item in page.items if item.seq in branch])
+        )
+        for event, size in read:
+            status = event.get("status_state")
+            if status is None:
+                found.append((event, size))
+                continue
+            if live is None:
+                live = status in LIVE_STATUSES
+            if status in ENDED:
+                page_id = None
+                break
+        else:
+            page_id = page.next_page_id
+        if page_id is None:
+            break
+    calls = OpenCalls()
+    for event, size in reversed(found):
+        calls.take(event, size)
+    return _Closing(calls.closing(), bool(live))
+
+
+def _read(items: Sequence[Stored]) -> list[tuple[Mapping[str, Any], int]]:
+    """In a thread: what matters of these events, newest first, with their sizes."""
+    read: list[tuple[Mapping[str, Any], int]] = []
+    for item in items:
+        if item.kind == "ConversationStateUpdateEvent":
+            if b'"execution_status"' in item.body:
+                state = orjson.loads(item.body)
+                if state.get("key") == "execution_status":
+                    read.append(({"status_state": state.get("value")}, 0))
+        elif item.kind in OpenCalls.KINDS:
+            event = orjson.loads(item.body)
+            if event.get("tool_name") == FINISH and item.kind == "ActionEvent":
+                continue  # an answer, and no call that could be open
+            if len(item.body) > REPEATED_BYTES:
+                event = {name: event.get(name) for name in KEPT}
+            read.append((event, len(item.body)))
+    return read

@@ -1,0 +1,66 @@
+"""A meta-profile: which LLM profile is for which kind of task. Kept for clients; nothing here routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final
+
+import attrs
+
+from supervisor.reading import Flaw, Location, as_json, described
+from supervisor.settings.errors import problem, read
+from supervisor.settings.names import Setting
+
+INSTANCE_TEXT: Final = re.compile(r"{{\s*instance_text\s*}}")
+"""The place of the task in a template; it has to have one."""
+
+
+@attrs.frozen(kw_only=True)
+class MetaProfileClass(Setting):
+    """A kind of task and the LLM profile for it."""
+
+    description: str
+    model: str = attrs.field(metadata=described("Name of an LLM profile"))
+
+
+@attrs.frozen(kw_only=True)
+class MetaProfile(Setting):
+    """How tasks are routed: by classes, or by a template that the classifier answers with a model."""
+
+    SCHEMA: ClassVar[Mapping[str, Any]] = {
+        "description": "Either classes or a prompt_template that has {{ instance_text }}"
+    }
+
+    classifier_model: str = attrs.field(metadata=described("Name of an LLM profile"))
+    classes: tuple[MetaProfileClass, ...] = ()
+    prompt_template: str | None = None
+    model_table: str | None = attrs.field(
+        default=None, metadata=described("Stands for {{ model_table }} in the template")
+    )
+
+    def judge(self) -> Iterable[Flaw]:
+        """Classes or a template."""
+        if self.prompt_template is None:
+            return ()
+        if not INSTANCE_TEXT.search(self.prompt_template):
+            text = "Value error, a template must have {{ instance_text }}"
+            return [(("prompt_template",), "value_error", text)]
+        if self.classes:
+            return [(("classes",), "value_error", "Value error, a template and classes exclude each other")]
+        return ()
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The LLM profiles that it names, each once."""
+        return tuple(dict.fromkeys((self.classifier_model, *(each.model for each in self.classes))))
+
+
+def decode_meta_profile(obj: object, loc: Location) -> dict[str, Any]:
+    """A meta-profile's JSON, every property present. Raises SettingsError, also where it routes nothing."""
+    found = read(MetaProfile, obj, loc)
+    if not found.classes and found.prompt_template is None:
+        raise problem(
+            loc, "Value error, a meta-profile needs either classes or a prompt_template", "value_error"
+        )
+    return as_json(found)

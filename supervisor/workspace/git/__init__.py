@@ -1,0 +1,1 @@
+"""Git for clients: what changed, diffs, commits. By `git`, which reads no configuration of others."""

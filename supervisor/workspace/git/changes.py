@@ -1,0 +1,119 @@
+"""Which files changed: in a working tree, in repositories below it, and in one commit."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from supervisor.workspace.access import Admitted
+from supervisor.workspace.git.base import base_of
+from supervisor.workspace.git.command import Git, GitProblem, Session, commit_id, visit
+from supervisor.workspace.git.repository import GIT, NotARepository
+from supervisor.workspace.problems import WorkspaceProblem
+
+ADDED, DELETED, UPDATED = "ADDED", "DELETED", "UPDATED"
+
+STATUSES: Final = {"A": ADDED, "C": ADDED, "D": DELETED, "M": UPDATED, "T": UPDATED, "U": UPDATED}
+"""By git's letter. A rename is a deletion and an addition."""
+
+MAX_NESTED: Final = 16
+"""Repositories directly below a directory that are looked at."""
+
+MAX_LOOKED_AT: Final = 10_000
+"""Entries of a directory among which repositories are looked for."""
+
+COMPARE: Final = (
+    "diff", "--name-status", "-z", "--no-renames", "--no-ext-diff", "--no-textconv",
+    "--ignore-submodules=dirty",
+)  # fmt: skip
+"""Submodules count by their commit: to see their files git would run a command in each."""
+
+
+@attrs.frozen
+class Change:
+    """A file that changed. Names that are not UTF-8 have replacement characters."""
+
+    status: str
+    path: str
+
+
+async def changes(git: Git, place: Admitted, ref: str | None = None) -> list[Change]:
+    """What changed below a directory, with paths relative to it, sorted by them.
+
+    Repositories directly below it count with their own changes. Without any repository there are none.
+
+    Raises GitProblem, also for a ref that names no commit.
+    """
+    nested = await visit(partial(_nested, place.path), "to look for repositories")
+    found: dict[str, Change] = {}
+    try:
+        for change in await _changes_at(git, place, ref):
+            if change.path.split("/", 1)[0] not in nested:
+                found[change.path] = change
+    except NotARepository:
+        pass
+    for name in nested:
+        # One that is damaged does not hide the others.
+        with suppress(NotARepository, WorkspaceProblem):
+            for change in await _changes_at(git, attrs.evolve(place, path=place.path / name), ref):
+                found[f"{name}/{change.path}"] = Change(change.status, f"{name}/{change.path}")
+    return sorted(found.values(), key=lambda change: change.path)
+
+
+def _nested(path: Path) -> list[str]:
+    """Names of the directories in a directory that are the top of a repository."""
+    found: list[str] = []
+    with suppress(OSError):
+        for number, entry in enumerate(path.iterdir()):
+            if number >= MAX_LOOKED_AT or len(found) >= MAX_NESTED:
+                break
+            with suppress(OSError):
+                if stat.S_ISDIR(entry.lstat().st_mode) and (entry / GIT).exists():
+                    found.append(entry.name)
+    return found
+
+
+async def _changes_at(git: Git, place: Admitted, ref: str | None) -> list[Change]:
+    async with git.opened(place) as session:
+        base = await base_of(session, ref)
+        if base is None:
+            raise GitProblem(f"Git ref not found: {ref}")
+        tracked = await session.output(*COMPARE, "--relative", base, "--")
+        # Tracked by nobody, and not ignored.
+        more = await session.output("ls-files", "--others", "--exclude-standard", "-z", "--")
+        return [*_statuses(tracked), *(Change(ADDED, name) for name in _names(more))]
+
+
+async def commit_changes(session: Session, sha: str) -> list[Change]:
+    """What a commit changed against its first parent, with paths from the top of the repository.
+
+    Raises GitProblem, also for an unknown commit.
+    """
+    commit, before = await with_parent(session, sha)
+    return list(_statuses(await session.output(*COMPARE, before, commit, "--")))
+
+
+async def with_parent(session: Session, sha: str) -> tuple[str, str]:
+    """The ids of a commit and of its first parent, or of the tree without files. Raises GitProblem."""
+    commit = await session.commit(sha)
+    if commit is None:
+        raise GitProblem(f"Commit not found: {sha}")
+    before = commit_id(await session.attempt("rev-parse", "--verify", "--quiet", f"{commit}^1"))
+    return commit, before or session.repository.empty_tree
+
+
+def _statuses(output: bytes) -> Iterator[Change]:
+    """Pairs of a letter and a path, each ended by a NUL."""
+    fields = iter(_names(output))
+    for letter, path in zip(fields, fields, strict=False):
+        yield Change(STATUSES.get(letter[:1], UPDATED), path)
+
+
+def _names(output: bytes) -> list[str]:
+    return [name.decode("utf-8", "replace") for name in output.split(b"\0") if name]

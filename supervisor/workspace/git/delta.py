@@ -1,0 +1,151 @@
+"""What a working tree adds to a commit, as one patch: tracked, new and deleted files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from supervisor.agents.endings import ExitStatus
+from supervisor.agents.process import AgentProcess
+from supervisor.workspace.access import Admitted
+from supervisor.workspace.exclusion import pathspecs
+from supervisor.workspace.git.base import HEAD, base_of
+from supervisor.workspace.git.command import Git, GitProblem, Session, commit_id, complaint, visit
+from supervisor.workspace.git.repository import git_directory
+from supervisor.workspace.reading import OpenFile
+
+DELTA_SECONDS: Final = 300.0
+"""Seconds for one patch; the wire's limit of each of its steps."""
+
+MAX_DELTA_BYTES: Final = 1024 * 1024 * 1024
+"""Largest patch. It is made on the disk before it is sent."""
+
+SEARCH_DEPTH: Final = 3
+"""Directories below a workspace in which its only repository is looked for."""
+
+MAX_SEARCHED: Final = 2000
+"""Directories that are looked at meanwhile."""
+
+_SKIPPED: Final = frozenset({"node_modules", "venv", "site-packages", "vendor"})
+
+
+@attrs.frozen
+class Identity:
+    """What an archive is told to be of."""
+
+    root: Path
+    origin: str | None = None
+    branch: str | None = None
+    head: str | None = None
+
+
+def only_repository(path: Path) -> Path:
+    """The path itself if a repository begins there, or else the only repository some directories below it.
+
+    Blocking. Hidden and foreign directories are left out. Where there are several, or none, it is the path.
+    """
+    if git_directory(path) is not None:
+        return path
+    found: list[Path] = []
+    waiting, looked_at = [(path, 0)], 0
+    while waiting and looked_at < MAX_SEARCHED:
+        here, depth = waiting.pop()
+        looked_at += 1
+        try:
+            with os.scandir(here) as entries:
+                names = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue
+        for name in names:
+            if name.startswith(".") or name in _SKIPPED:
+                continue
+            if git_directory(here / name) is not None:
+                found.append(here / name)
+                if len(found) > 1:
+                    return path
+            elif depth + 1 < SEARCH_DEPTH:
+                waiting.append((here / name, depth + 1))
+    return found[0] if len(found) == 1 else path
+
+
+async def identity(session: Session) -> Identity:
+    """Where the repository comes from, and where it stands."""
+    head = commit_id(await session.attempt("rev-parse", "--verify", "--quiet", HEAD))
+    current = await session.attempt("symbolic-ref", "--quiet", "--short", HEAD)
+    branch = None if current is None else current.decode("utf-8", "replace").strip()
+    return Identity(session.repository.root, session.repository.origin, branch or "DETACHED", head)
+
+
+async def delta(
+    git: Git, place: Admitted, base_ref: str | None, excludes: Sequence[str]
+) -> tuple[OpenFile, str | None, Identity]:
+    """The patch as a file without a name, the commit that it is against, and what it is of.
+
+    The repository's index and objects stay as they are. Raises NotARepository, GitProblem.
+
+    The caller closes the file.
+    """
+    async with git.opened(place, DELTA_SECONDS) as session:
+        what = await identity(session)
+        if base_ref is None and what.branch == "DETACHED":
+            base_ref = HEAD
+        base = await base_of(session, base_ref)
+        if base is None:
+            raise GitProblem(f"base_ref {base_ref!r} could not be resolved")
+        own = {
+            "GIT_INDEX_FILE": str(session.stand_in / "index"),
+            "GIT_OBJECT_DIRECTORY": str(session.stand_in / "objects"),
+        }
+        apart = attrs.evolve(session, env={**session.env, **own})
+        paths = ("--", ".", *pathspecs(excludes))
+        await apart.output("read-tree", base)
+        await apart.output("add", "--all", *paths)
+        file = await _to_disk(
+            apart, ("diff", "--binary", "--cached", "--no-ext-diff", "--no-textconv", base, *paths)
+        )
+        return file, None if base == session.repository.empty_tree else base, what
+
+
+async def _to_disk(session: Session, arguments: tuple[str, ...]) -> OpenFile:
+    descriptor = await visit(_unnamed, "to make a file", os.close)
+    file = OpenFile(descriptor, 0, 0.0)
+    try:
+        async with session.running(*arguments) as process:
+            while piece := await process.stdout.receive_some():
+                file.size += len(piece)
+                _check_size(file.size)
+                await visit(partial(_write, descriptor, bytes(piece)), "to write a file")
+            status = await process.wait()
+        _check(status, process)
+        file.skip(0, file.size)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_DELTA_BYTES:
+        raise GitProblem(f"The patch is larger than {MAX_DELTA_BYTES} bytes. Exclude more.")
+
+
+def _check(status: ExitStatus, process: AgentProcess) -> None:
+    if status.code != 0:
+        raise GitProblem(f"Failed to generate git delta: {complaint(process)}")
+
+
+def _unnamed() -> int:
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

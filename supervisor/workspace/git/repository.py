@@ -1,0 +1,237 @@
+"""A repository found on disk, and a stand-in for its `.git` without its configuration. Blocking.
+
+A repository's configuration and hooks name programs, and git runs them: file system monitors, filters,
+textconv, signature checkers, transports. Whoever made the repository wrote them. So git never gets the
+repository's own directory, but a fresh one (`make_stand_in`) that leads to its objects, refs and index, and
+whose configuration is ours. What is not listed in `KEPT` does not exist for git, whatever future versions of
+git make of it.
+
+The owner of the repository does not matter then: git asks for it (safe.directory) because of the
+configuration that it would read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from supervisor.patience import read_regular
+from supervisor.workspace.problems import Denied, Unfit
+
+GIT: Final = ".git"
+
+MAX_POINTER_BYTES: Final = 8192
+"""Of a `.git` file, of `commondir` and of HEAD: one path or one ref."""
+
+MAX_CONFIG_BYTES: Final = 1024 * 1024
+"""Of a configuration. Git's own are a few hundred bytes."""
+
+MAX_ALTERNATES: Final = 16
+"""Object directories that a repository borrows from, in all."""
+
+KEPT: Final[Mapping[str, re.Pattern[str]]] = {
+    "core.filemode": re.compile("true|false"),
+    "core.ignorecase": re.compile("true|false"),
+    "core.symlinks": re.compile("true|false"),
+    "core.precomposeunicode": re.compile("true|false"),
+    "core.autocrlf": re.compile("true|false|input"),
+    "core.eol": re.compile("lf|crlf|native"),
+    "extensions.objectformat": re.compile("sha1|sha256"),
+    "extensions.refstorage": re.compile("files|reftable"),
+}
+"""What a repository's own configuration may say: how its objects are stored and its files compared."""
+
+EMPTY_TREES: Final = {
+    "sha1": "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    "sha256": "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+}
+
+_SECTION: Final = re.compile(r'\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]')
+_COMMENT: Final = re.compile(r"\s[;#].*")
+_ENTRY: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*(?:=\s*(.*?))?\s*")
+
+Permitted = Callable[[Path], bool]
+"""Whether a resolved path may be read."""
+
+
+class NotARepository(Exception):
+    """There is none at this path, nor above it."""
+
+
+@attrs.frozen
+class Repository:
+    """Where a repository is. All paths are resolved."""
+
+    root: Path
+    """The top of its working tree."""
+    directory: Path
+    """Its `.git`, or that of one of its linked working trees."""
+    common: Path
+    """Where its objects and refs are."""
+    objects: tuple[Path, ...]
+    """Its object directory, and those that it borrows from."""
+    settings: Mapping[str, str]
+    """The part of its configuration that is kept, by name in lower case."""
+    origin: str | None
+    """The address of its remote `origin`, as it is written."""
+
+    @property
+    def empty_tree(self) -> str:
+        """The id of the tree without files."""
+        return EMPTY_TREES[self.settings.get("extensions.objectformat", "sha1")]
+
+
+def find(path: Path, permitted: Permitted) -> Repository:
+    """The repository that holds `path`, a resolved directory.
+
+    Raises NotARepository, and Denied for one whose objects are where the client may not read.
+    """
+    for root in (path, *path.parents):
+        if not permitted(root):
+            raise NotARepository
+        if (directory := git_directory(root)) is not None:
+            break
+    else:
+        raise NotARepository
+    common = _common(directory)
+    if not (common / "objects").is_dir() or not (directory / "HEAD").is_file():
+        raise NotARepository
+    objects = tuple(_object_directories(common))
+    for place in (directory, common, *objects, common / "refs", directory / "index"):
+        if not permitted(Path(os.path.realpath(place))):
+            raise Denied("The repository keeps its data outside of the workspaces")
+    settings = _configuration(common / "config")
+    kept = {name: settings[name] for name, form in KEPT.items() if form.fullmatch(settings.get(name, ""))}
+    return Repository(root, directory, common, objects, kept, settings.get("remote.origin.url"))
+
+
+def git_directory(root: Path) -> Path | None:
+    """The resolved `.git` of a working tree; None where there is none."""
+    place = root / GIT
+    try:
+        found = place.stat()
+        if stat.S_ISDIR(found.st_mode):
+            return Path(os.path.realpath(place))
+        text = _text(place)
+    except (OSError, ValueError):
+        return None
+    prefix, _, target = text.partition(":")
+    if prefix != "gitdir" or not target.strip():
+        return None
+    directory = Path(os.path.realpath(root / target.strip()))
+    return directory if directory.is_dir() else None
+
+
+def _common(directory: Path) -> Path:
+    try:
+        return Path(os.path.realpath(directory / _text(directory / "commondir").strip()))
+    except (OSError, ValueError):
+        return directory
+
+
+def _object_directories(common: Path) -> list[Path]:
+    """The repository's own objects, and all that it borrows."""
+    found = [common / "objects"]
+    for place in found:  # It grows meanwhile.
+        try:
+            lines = read_regular(place / "info" / "alternates", MAX_POINTER_BYTES).splitlines()
+        except OSError:
+            continue
+        lines = [line for line in lines if line and not line.startswith(b"#")]
+        if any(line.startswith(b'"') for line in lines):
+            raise Unfit("The repository borrows objects from a path with unusual characters")
+        found += [place / os.fsdecode(line) for line in lines]
+        if len(found) > MAX_ALTERNATES:
+            raise Unfit("The repository borrows objects from too many others")
+    return found
+
+
+def _text(path: Path) -> str:
+    data = read_regular(path, MAX_POINTER_BYTES + 1)
+    if len(data) > MAX_POINTER_BYTES or b"\0" in data:
+        raise ValueError
+    return os.fsdecode(data)
+
+
+def _configuration(path: Path) -> dict[str, str]:
+    """The entries of a configuration by name, the last one of each. Includes are not followed.
+
+    Entries that are quoted or go on in the next line are passed over: no kept one needs that.
+    """
+    try:
+        text = read_regular(path, MAX_CONFIG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return {}
+    found: dict[str, str] = {}
+    section = ""
+    for line in text.splitlines():
+        rest = line.strip()
+        if heading := _SECTION.match(rest):
+            section = heading[1].lower() + ("" if heading[2] is None else f".{heading[2]}")
+            rest = rest[heading.end() :]
+        entry = _ENTRY.fullmatch(rest)
+        if entry is not None and section:
+            value = "true" if entry[2] is None else _COMMENT.sub("", entry[2]).strip('"')
+            name = entry[1].lower()
+            found[f"{section}.{name}"] = value if section.startswith("remote.") else value.lower()
+    return found
+
+
+LINKED: Final = ("packed-refs", "refs", "reftable", "shallow")
+"""What the stand-in shares with the repository, besides objects and index."""
+
+
+def make_stand_in(repository: Repository) -> Path:
+    """Make a directory that git takes for the repository's `.git`. The caller removes it. Raises OSError.
+
+    Git writes nothing into the repository through it: objects and indexes that are made are put into it.
+    """
+    place = Path(tempfile.mkdtemp(prefix="ostler-git-"))
+    try:
+        for name in LINKED:
+            target = repository.common / name
+            if os.path.lexists(target):
+                (place / name).symlink_to(target)
+        if not (place / "refs").exists():
+            (place / "refs").mkdir()
+        (place / "HEAD").write_bytes(read_regular(repository.directory / "HEAD", MAX_POINTER_BYTES))
+        (place / "info").mkdir()
+        (place / "info" / "exclude").symlink_to(repository.common / "info" / "exclude")
+        for number, shared in enumerate(repository.directory.glob("sharedindex.*")):
+            if number < MAX_ALTERNATES:
+                (place / shared.name).symlink_to(shared)
+        (place / "objects" / "info").mkdir(parents=True)
+        borrowed = [_quoted(each) for each in repository.objects]
+        (place / "objects" / "info" / "alternates").write_bytes(b"\n".join(borrowed) + b"\n")
+        (place / "config").write_text(_written(repository.settings), encoding="utf-8")
+    except BaseException:
+        remove_stand_in(place)
+        raise
+    return place
+
+
+def remove_stand_in(place: Path) -> None:
+    """Remove it; what it leads to stays."""
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _quoted(path: Path) -> bytes:
+    """A path as git reads it in a list, whatever characters it has: quoted in the way of C."""
+    return b'"' + b"".join(b"\\%03o" % byte for byte in os.fsencode(path)) + b'"'
+
+
+def _written(settings: Mapping[str, str]) -> str:
+    version = 1 if any(name.startswith("extensions.") for name in settings) else 0
+    lines = [f"[core]\n\trepositoryformatversion = {version}\n\tbare = false\n"]
+    for name, value in settings.items():
+        section, _, key = name.partition(".")
+        lines.append(f"[{section}]\n\t{key} = {value}\n")
+    return "".join(lines)

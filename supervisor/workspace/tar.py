@@ -1,0 +1,171 @@
+"""A directory as a compressed tar archive, made piece by piece. Blocking, and never in memory as a whole."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tarfile
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import attrs
+import orjson
+
+from supervisor.workspace.access import Admitted
+from supervisor.workspace.directories import opened
+from supervisor.workspace.exclusion import is_excluded, may_hold_credentials
+from supervisor.workspace.problems import Unfit, WorkspaceProblem
+
+MANIFEST: Final = "archive_manifest.json"
+"""The last member: what the archive has. A file of the workspace with this name goes before it."""
+
+READ_BYTES: Final = 256 * 1024
+"""Bytes of a file that are read and compressed at a time."""
+
+STEP_ENTRIES: Final = 256
+"""Entries after which the caller has its turn, also where nothing is ready to be sent."""
+
+MAX_DEPTH: Final = 200
+"""Directories above a file, below the archive's root. Each is opened step by step."""
+
+MAX_WAITING: Final = 200_000
+"""Directories that were found and not looked at yet: some tens of megabytes."""
+
+_GZIP: Final = 31  # zlib's word for gzip with the largest window
+_LEVEL: Final = 6
+_INTO: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_ENCODING: Final = ("utf-8", "surrogateescape")
+
+
+@attrs.define
+class _Count:
+    files: int = 0
+    bytes: int = 0
+    manifest_taken: bool = False
+
+
+def tar_gz(directory: Admitted, excludes: Sequence[str]) -> Iterator[bytes]:
+    """Yield the archive. Between two pieces little work is done; some pieces are empty.
+
+    Regular files and directories are in it, links and anything else are not. No link is followed. A file that
+    grows meanwhile is cut, one that shrinks is filled up with zero bytes, and one that is gone is left out:
+    the archive is whole whatever others do. Names that are not UTF-8 keep their bytes.
+
+    Raises WorkspaceProblem at the first step where the directory cannot be opened, and Unfit later for one
+    with more than MAX_WAITING directories side by side.
+    """
+    packed = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+    count = _Count()
+    with opened(directory) as root:
+        for plain in _members(root, directory.path.name or "root", excludes, count):
+            yield packed.compress(plain)
+        if not count.manifest_taken:
+            yield packed.compress(_manifest(directory.path.name or "root", excludes, count))
+    yield packed.compress(bytes(2 * tarfile.BLOCKSIZE))
+    yield packed.flush()
+
+
+def _members(root: int, name: str, excludes: Sequence[str], count: _Count) -> Iterator[bytes]:
+    waiting: list[tuple[str, ...]] = [()]
+    while waiting:
+        parts = waiting.pop()
+        try:
+            here = _descend(root, parts)
+        except OSError:
+            continue  # It is gone, or not readable.
+        try:
+            yield _header(name, parts, os.fstat(here))
+            with os.scandir(here) as entries:
+                for number, entry in enumerate(entries, 1):
+                    if number % STEP_ENTRIES == 0:
+                        yield b""
+                    below = (*parts, entry.name)
+                    try:
+                        directory = entry.is_dir(follow_symlinks=False)
+                        regular = entry.is_file(follow_symlinks=False)
+                    except OSError:
+                        continue
+                    if is_excluded(below, excludes, directory=directory) or may_hold_credentials(below):
+                        continue
+                    if directory and len(below) <= MAX_DEPTH:
+                        waiting.append(below)
+                        if len(waiting) > MAX_WAITING:
+                            raise Unfit("The directory holds too many directories to be archived")
+                    elif regular:
+                        yield from _file(here, name, below, count)
+        except WorkspaceProblem:
+            raise
+        except OSError:
+            continue
+        finally:
+            os.close(here)
+
+
+def _descend(root: int, parts: Sequence[str]) -> int:
+    here = os.open(".", _INTO, dir_fd=root)
+    for part in parts:
+        try:
+            below = os.open(part, _INTO, dir_fd=here)
+        finally:
+            os.close(here)
+        here = below
+    return here
+
+
+def _file(here: int, name: str, parts: tuple[str, ...], count: _Count) -> Iterator[bytes]:
+    try:
+        descriptor = os.open(parts[-1], _FILE, dir_fd=here)
+    except OSError:
+        return
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return
+        yield _header(name, parts, found)
+        left = found.st_size
+        while left:
+            try:
+                data = os.read(descriptor, min(READ_BYTES, left))
+            except OSError:
+                data = b""
+            # Its size is written already. What is missing must not shift the members behind it.
+            data = data or bytes(min(READ_BYTES, left))
+            left -= len(data)
+            yield data
+        yield bytes(-found.st_size % tarfile.BLOCKSIZE)
+        count.files += 1
+        count.bytes += found.st_size
+        count.manifest_taken |= parts == (MANIFEST,)
+    finally:
+        os.close(descriptor)
+
+
+def _header(name: str, parts: Sequence[str], found: os.stat_result) -> bytes:
+    member = tarfile.TarInfo("/".join((name, *parts)))
+    member.mode = stat.S_IMODE(found.st_mode)
+    member.uid, member.gid = found.st_uid, found.st_gid
+    member.mtime = int(found.st_mtime)
+    if stat.S_ISDIR(found.st_mode):
+        member.type = tarfile.DIRTYPE
+    else:
+        member.size = found.st_size
+    return member.tobuf(tarfile.PAX_FORMAT, *_ENCODING)
+
+
+def _manifest(name: str, excludes: Sequence[str], count: _Count) -> bytes:
+    content = orjson.dumps(
+        {
+            "format": "tar.gz",
+            "source": os.fsencode(name).decode("utf-8", "replace"),
+            "file_count": count.files,
+            "total_bytes": count.bytes,
+            "excludes": list(excludes),
+        },
+        option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS,
+    )
+    member = tarfile.TarInfo(f"{name}/{MANIFEST}")
+    member.size = len(content)
+    padding = bytes(-len(content) % tarfile.BLOCKSIZE)
+    return member.tobuf(tarfile.PAX_FORMAT, *_ENCODING) + content + padding

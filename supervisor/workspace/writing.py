@@ -1,0 +1,93 @@
+"""A file that a client sends: written beside its place, and put there when it is whole. Blocking."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import threading
+from contextlib import suppress
+from typing import Final
+
+from supervisor.workspace.access import Admitted
+from supervisor.workspace.directories import make
+from supervisor.workspace.problems import Denied, Unfit, told
+
+IS_DIRECTORY: Final = "Path is a directory"
+NOT_A_FILE: Final = "Path is not a file"
+NO_PARENT: Final = "A parent of the path is not a directory"
+GONE: Final = "The directory of the file was removed meanwhile"
+
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Receiver:
+    """Takes the bytes of one file. Whoever makes it calls `keep`, or `discard` in any case.
+
+    Missing directories above the file are made. What is there already stays as it is until `keep`, and then
+    gives the new file its mode. Raises WorkspaceProblem in all methods but `discard`.
+    """
+
+    def __init__(self, place: Admitted) -> None:
+        self.size = 0
+        self._lock = threading.Lock()
+        self._name = place.path.name
+        self._beside = f".{secrets.token_hex(8)}.ostler"
+        if not self._name or place.path == place.root:
+            raise Unfit(IS_DIRECTORY)
+        with told(GONE, NO_PARENT):
+            self._above = make(place.path.parts[1:-1])
+        try:
+            mode = self._mode()
+            with told(GONE, NO_PARENT):
+                self._descriptor = os.open(self._beside, _NEW, 0o666, dir_fd=self._above)
+                if mode is not None:
+                    os.fchmod(self._descriptor, mode)
+        except BaseException:
+            os.close(self._above)
+            raise
+        self._open = True
+
+    def _mode(self) -> int | None:
+        """The mode of the file that is there; None where there is none."""
+        try:
+            found = os.stat(self._name, dir_fd=self._above, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        if stat.S_ISDIR(found.st_mode):
+            raise Unfit(IS_DIRECTORY)
+        if not stat.S_ISREG(found.st_mode):
+            raise Unfit(NOT_A_FILE)
+        if not os.access(self._name, os.W_OK, dir_fd=self._above):
+            raise Denied("Permission denied: the file is read-only")
+        return stat.S_IMODE(found.st_mode)
+
+    def write(self, data: bytes) -> None:
+        """Take more bytes."""
+        view = memoryview(data)
+        with self._lock, told(GONE, NOT_A_FILE):
+            if not self._open:
+                return
+            while view:
+                written = os.write(self._descriptor, view)
+                self.size += written
+                view = view[written:]
+
+    def keep(self) -> None:
+        """Put the file in its place, at once and whole."""
+        with self._lock, told(GONE, IS_DIRECTORY):
+            os.rename(self._beside, self._name, src_dir_fd=self._above, dst_dir_fd=self._above)
+            self._close()
+
+    def discard(self) -> None:
+        """Leave nothing of it, unless it was kept. Waits for a thread that writes meanwhile. Idempotent."""
+        with self._lock:
+            if self._open:
+                with suppress(OSError):
+                    os.unlink(self._beside, dir_fd=self._above)
+                self._close()
+
+    def _close(self) -> None:
+        self._open = False
+        os.close(self._descriptor)
+        os.close(self._above)

@@ -1,0 +1,115 @@
+"""Which models an agent offers: an agent is started for that, ended, and leaves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from supervisor.conversations.agent import model_discovery
+from supervisor.settings import AgentSettings
+from tests.conversations.harness import Harness, open_harness, turn, until
+from tests.support.processes import alive
+
+
+async def ask(harness: Harness, *modes: str, **more: Any) -> dict[str, Any]:
+    return await harness.supervisor.models(harness.agent(*modes), {}, **more)
+
+
+@pytest.mark.parametrize("mode", ["normal", "legacy-models"])
+async def test_the_models_are_told_and_nothing_is_left(tmp_path: Path, mode: str) -> None:
+    async with open_harness(tmp_path) as harness:
+        found = await ask(harness, mode, "version=3.1")
+        assert [each["model_id"] for each in found["available_models"]] == ["small", "large"]
+        assert found["current_model_id"] == "small"
+        assert (found["agent_name"], found["agent_version"]) == ("scripted-agent", "3.1")
+        assert (found["supports_runtime_model_switch"], found["error"]) == (True, None)
+        (pid,) = harness.log.pids()
+        assert not alive(pid)
+        assert harness.log.records("start")[0]["cwd"].startswith(str(tmp_path / "data"))
+        assert list((tmp_path / "data").iterdir()) == []
+        assert len(harness.log.received("session/delete")) == 1
+        assert harness.supervisor.figures().live_agents == 0
+        assert await harness.supervisor.count() == 0
+
+
+async def test_an_answer_is_kept_by_what_it_depends_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        first = await ask(harness)
+        assert await ask(harness) is first
+        assert len(harness.log.pids()) == 1
+        await ask(harness, refresh=True)
+        await ask(harness, "models=3")
+        await harness.supervisor.models(harness.agent(), {"TOKEN": "another"})
+        assert len(harness.log.pids()) == 4
+        monkeypatch.setattr(model_discovery, "KEPT_SECONDS", -1.0)
+        await ask(harness, "models=4")
+        await ask(harness, "models=4")
+        assert len(harness.log.pids()) == 6
+
+
+async def test_who_asks_the_same_at_once_waits_for_one_agent_and_few_run_at_a_time(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        most = 0
+
+        async def watch() -> None:
+            nonlocal most
+            while True:
+                most = max(most, harness.supervisor.figures().live_agents)
+                await trio.sleep(0.01)
+
+        async with trio.open_nursery() as watching:
+            watching.start_soon(watch)
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(ask, harness, "slow=new:0.2")
+                for number in range(1, 5):
+                    nursery.start_soon(ask, harness, "slow=new:0.2", f"models={number}")
+            watching.cancel_scope.cancel()
+        assert len(harness.log.pids()) == 5
+        assert most == model_discovery.AT_ONCE
+
+
+@pytest.mark.parametrize(
+    ("modes", "code", "words"),
+    [
+        (["crash=init:7", "stderr=1"], "ACPInitError", "code 7"),
+        (["key=NO_KEY"], "ACPAuthRequired", "Authentication required"),
+        (["error=new:-32603:broken"], "ACPInitError", "broken"),
+        (["protocol=2"], "ACPInitError", "version"),
+    ],
+)
+async def test_what_goes_wrong_is_in_the_answer_and_is_not_kept(
+    tmp_path: Path, modes: list[str], code: str, words: str
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        for count in (1, 2):
+            found = await ask(harness, *modes)
+            assert found["error"]["code"] == code
+            assert words in found["error"]["detail"]
+            assert found["available_models"] == []
+            assert len(harness.log.pids()) == count
+        assert list((tmp_path / "data").iterdir()) == []
+
+
+async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        agent = AgentSettings(acp_server="custom", acp_command=("/nowhere/agent",))
+        found = await harness.supervisor.models(agent, {})
+        assert found["error"]["code"] == "ACPSpawnError"
+
+
+async def test_who_goes_away_ends_the_agent(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, harness, "hang=new")
+            await until(lambda: harness.log.received("session/new"))
+            nursery.cancel_scope.cancel()
+        (pid,) = harness.log.pids()
+        assert not alive(pid)
+        assert list((tmp_path / "data").iterdir()) == []
+        await turn(await harness.start(), "hello")

@@ -1,0 +1,240 @@
+"""Questions beside the conversation: answered by the agent, and no trace of them in the conversation."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from supervisor.conversations.agent.side_session import ANSWER_BYTES, CUT
+from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.state.errors import AgentFailure, AgentTimeout, TooManyQuestions
+from tests.conversations.harness import (
+    QUICK,
+    Harness,
+    answer,
+    events,
+    open_harness,
+    say,
+    settled,
+    speaking,
+    turn,
+    until,
+)
+
+
+async def nothing_came_of(conversation: Conversation, before: list[object]) -> bool:
+    return await events(conversation) == before
+
+
+async def test_it_is_asked_in_a_fork_that_is_closed_and_deleted(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("usage")
+        await turn(conversation, "the word is tulip")
+        before, info = await events(conversation), conversation.info()
+        assert "tulip" in await conversation.ask_agent("!remember")
+        assert await nothing_came_of(conversation, before)
+        assert conversation.info() == info
+        (asked,) = harness.log.received("session/fork")
+        assert asked["params"]["sessionId"] == conversation.record.session_id
+        ended = [harness.log.received(f"session/{how}") for how in ("close", "delete")]
+        assert [len(each) for each in ended] == [1, 1]
+        assert ended[0][0]["params"] == ended[1][0]["params"]
+        assert ended[0][0]["params"]["sessionId"] != conversation.record.session_id
+        assert len(conversation.agent.sides) == 0
+        # The conversation's own session knows nothing of it.
+        assert "side question" not in answer(await turn(conversation, "!remember"))
+
+
+@pytest.mark.parametrize("modes", [["without=fork,close,delete"], ["error=fork:-32603:not now"]])
+async def test_else_in_a_second_session_with_a_transcript(tmp_path: Path, modes: list[str]) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(*modes)
+        await turn(conversation, "the word is tulip")
+        before = await events(conversation)
+        said = await conversation.ask_agent("what was it")
+        assert said.rstrip().endswith("what was it")
+        assert "tulip" in harness.log.prompts()[-1]
+        assert await nothing_came_of(conversation, before)
+        assert len(harness.log.received("session/new")) == 2
+        assert harness.log.received("session/new")[-1]["params"]["mcpServers"] == []
+
+
+async def test_it_is_answered_while_a_turn_runs_and_that_goes_on(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "the word is tulip")
+        await conversation.send(say("!slow 40 20"), run=True)
+        await speaking(conversation)
+        assert "tulip" in await conversation.ask_agent("!remember")
+        assert conversation.busy
+        assert await settled(conversation) == "finished"
+        assert (await conversation.final_response()).split() == [f"s{n}" for n in range(40)]
+
+
+async def test_an_agent_that_does_one_thing_at_a_time_refuses_and_its_turn_goes_on(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("single")
+        await conversation.send(say("!slow 20 20"), run=True)
+        await speaking(conversation)
+        with pytest.raises(AgentFailure, match="one thing at a time"):
+            await conversation.ask_agent("hello")
+        assert await settled(conversation) == "finished"
+
+
+async def test_what_it_wants_to_do_there_is_refused_and_asks_nobody(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(confirmation_policy={"kind": "AlwaysConfirm"})
+        await turn(conversation, "hello")
+        before = await events(conversation)
+        asked = "!perm\n!write note.txt hello\n!fswrite other.txt hello\n!rich\n!usage"
+        said = await conversation.ask_agent(asked)
+        assert "allowed" not in said
+        assert not conversation.waiting
+        assert list((tmp_path / "workspace").iterdir()) == []
+        assert await nothing_came_of(conversation, before)
+        assert conversation.record.execution_status == "finished"
+        with pytest.raises(AgentFailure, match="terminal/create"):
+            await conversation.ask_agent("!terminal touch third.txt")
+
+
+async def test_an_agent_that_sleeps_is_woken_and_stays_awake_for_it(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "the word is tulip")
+        await conversation.stop_agent()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(conversation.ask_agent, "!sleep 0.3\n!remember")
+            await until(lambda: len(conversation.agent.sides))
+            assert conversation.agent.idle_since is None
+        assert conversation.agent.idle_since is not None
+        assert len(harness.log.pids()) == 2
+
+
+async def test_a_conversation_that_never_ran_can_be_asked(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        assert "hello" in await conversation.ask_agent("hello")
+        assert conversation.record.execution_status == "idle"
+        assert "RESUMED" not in harness.log.prompts()[-1]
+
+
+async def test_an_answer_has_a_bound(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+        said = await conversation.ask_agent("!pour text 3000000\n!hang")
+        assert said.endswith(CUT)
+        assert len(said.encode()) == ANSWER_BYTES + len(CUT)
+        await until(lambda: harness.log.received("session/cancel"))
+        assert "hello" in answer(await turn(conversation, "hello"))
+
+
+async def test_a_large_update_of_a_side_session_leaves_no_attachment(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+        before = conversation.record.blob_bytes
+        await conversation.ask_agent("!bigtool 3000000\n!huge 3000000")
+        assert conversation.record.blob_bytes == before
+
+
+async def test_it_has_a_deadline(tmp_path: Path, mock_clock: MockClock) -> None:
+    deadlines = attrs.evolve(QUICK, side_question=100.0, initialize=1000, new_session=1000, close=1000)
+    async with open_harness(tmp_path, deadlines=deadlines, clock=mock_clock) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+        failed: list[Exception] = []
+
+        async def ask() -> None:
+            try:
+                await conversation.ask_agent("!hang")
+            except AgentTimeout as error:
+                failed.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await until(lambda: len(harness.log.prompts()) == 2)
+            mock_clock.jump(99)
+            await trio.testing.wait_all_tasks_blocked()
+            assert failed == []
+            mock_clock.jump(2)
+        assert "within 100 s" in str(failed[0])
+        assert (
+            harness.log.received("session/cancel")[0]["params"]["sessionId"] != conversation.record.session_id
+        )
+
+
+async def test_who_goes_away_cancels_it(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(conversation.ask_agent, "!hang")
+            await until(lambda: len(harness.log.prompts()) == 2)
+            nursery.cancel_scope.cancel()
+        (cancelled,) = harness.log.received("session/cancel")
+        assert harness.log.received("session/close")[0]["params"] == cancelled["params"]
+        assert len(conversation.agent.sides) == 0
+        assert "again" in await conversation.ask_agent("again")
+
+
+@pytest.mark.parametrize("how", ["!crash SIGKILL", "!stop refusal", "!error -32603 out of order"])
+async def test_an_agent_that_dies_or_refuses_is_told(tmp_path: Path, how: str) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+        with pytest.raises(AgentFailure):
+            # Only the fork is asked: nothing is said before it fails.
+            await ask_alone(harness, conversation, how)
+        assert "hello" in answer(await turn(conversation, "hello"))
+
+
+async def ask_alone(harness: Harness, conversation: Conversation, how: str) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("supervisor.conversations.recording.prompt.SIDE_HEAD", "")
+        return await conversation.ask_agent(how)
+
+
+async def test_so_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.conversations.turns.runner.SIDE_QUESTIONS_MAX", 2)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+        said: list[str] = []
+
+        async def ask(text: str) -> None:
+            said.append(await conversation.ask_agent(text))
+
+        async with trio.open_nursery() as nursery:
+            for name in ("one", "two"):
+                nursery.start_soon(partial(ask, f"!sleep 0.3\n{name}"))
+            await until(lambda: len(conversation.agent.sides) == 2)
+            with pytest.raises(TooManyQuestions):
+                await conversation.ask_agent("three")
+        assert sorted(each.split()[-1] for each in said) == ["one", "two"]
+
+
+async def test_a_conversation_that_is_deleted_meanwhile_fails_it(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+        failed: list[Exception] = []
+
+        async def ask() -> None:
+            try:
+                await conversation.ask_agent("!hang")
+            except AgentFailure as error:
+                failed.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await until(lambda: len(harness.log.prompts()) == 2)
+            await harness.supervisor.delete(conversation.id)
+        assert failed
+        with pytest.raises(AgentFailure, match="being closed"):
+            await conversation.ask_agent("anybody there")

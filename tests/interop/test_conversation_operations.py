@@ -1,0 +1,63 @@
+"""Forks, side questions and models with real agents."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interop.model_api.server import ModelApi
+from tests.interop.real_agents import REAL_AGENTS, RealAgent
+from tests.interop.talk import Open, Talk
+from tests.support.client import answer_text
+
+pytestmark = pytest.mark.interop
+
+each_agent = pytest.mark.parametrize("agent", REAL_AGENTS.values(), ids=REAL_AGENTS)
+
+
+async def post(one: Talk, name: str, body: object, *, of: str | None = None) -> dict[str, object]:
+    found: dict[str, object] = await one.rest.call(
+        "POST", f"/api/conversations/{of or one.id}/{name}", body, expect=(200, 201)
+    )
+    return found
+
+
+@each_agent
+async def test_a_side_question_leaves_no_trace(talk: Open, agent: RealAgent, model_api: ModelApi) -> None:
+    async with talk(agent) as one:
+        await one.turn("say hello please")
+        before = await one.rest.events(one.id)
+        answer = await post(one, "ask_agent", {"question": "what is a tulip"})
+        assert "what is a tulip" in str(answer["response"])
+        assert await one.rest.events(one.id) == before
+        events = await one.turn("and now this")
+        assert "and now this" in answer_text(events)
+
+
+@each_agent
+async def test_a_fork_goes_on_with_what_was_said(talk: Open, agent: RealAgent, model_api: ModelApi) -> None:
+    async with talk(agent) as one:
+        await one.turn("the word is tulip")
+        made = await post(one, "fork", {})
+        state = made["agent_state"]
+        assert isinstance(state, dict)
+        assert state["memory"] in {"forked", "lost"}
+        model_api.calls.clear()
+        events = await one.rest.turn(str(made["id"]), "what was it", timeout=60)
+        assert "what was it" in answer_text(events)
+        # By its own memory or by a transcript, the model got what was said before.
+        assert any("the word is tulip" in str(call) for call in model_api.calls)
+        memory = [e["value"]["memory"] for e in events if e.get("key") == "agent_state"]
+        assert memory[-1] in ({"resumed", "loaded"} if state["memory"] == "forked" else {"lost"}), memory
+
+
+@each_agent
+async def test_models_are_found_and_switched(talk: Open, agent: RealAgent) -> None:
+    async with talk(agent) as one:
+        await one.turn("say hello please")
+        info = await one.rest.info(one.id)
+        if not info["supports_runtime_model_switch"]:
+            return
+        models = [each["model_id"] for each in info["available_models"]]
+        wanted = next(each for each in models if each != info["current_model_id"])
+        await post(one, "switch_acp_model", {"model": wanted})
+        assert (await one.rest.info(one.id))["current_model_id"] == wanted
