@@ -7,6 +7,7 @@
 
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { publicMethods } from './inventory.mjs';
@@ -14,6 +15,8 @@ import { Trace } from './trace.mjs';
 
 const [packageDirectory, url, directory, commandText] = process.argv.slice(2);
 const command = JSON.parse(commandText);
+// The package is an ES module that asks for `ws` by `require`, which Node.js does not give to such: else it has no sockets.
+globalThis.require = createRequire(join(packageDirectory, 'package.json'));
 const sdk = await import(pathToFileURL(join(packageDirectory, 'dist/index.js')));
 const clients = await import(pathToFileURL(join(packageDirectory, 'dist/clients.js')));
 
