@@ -12,10 +12,10 @@ from typing import Any
 import structlog
 
 pytest_plugins = [
-    "tests.clients.harness",
     "tests.commands.harness",
     "tests.gateway.harness",
     "tests.interop.harness",
+    "tests.clients.harness",
     "tests.journal.harness",
 ]
 

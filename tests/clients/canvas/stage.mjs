@@ -5,13 +5,13 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
 const NEVER_OUT = '--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1';
-const STEP_MS = 30000;
+const STEP_MS = 12000;
 
 // Runs in the page: keeps the text of every toast that is ever shown.
 function watchToasts() {
   window.seenToasts = [];
   const look = () => {
-    for (const node of document.querySelectorAll('[role="status"][aria-live="polite"]')) {
+    for (const node of document.querySelectorAll('[data-rht-toaster] [role="status"]')) {
       const text = node.innerText?.trim();
       if (text && node.dataset.seen !== text) {
         node.dataset.seen = text;

@@ -109,8 +109,11 @@ await step('files', async () => {
   writeFileSync(join(work, 'shown.txt'), 'content of the shown file\n');
   await stage.click('right-panel-toggle');
   await stage.page.waitForTimeout(1000);
-  await stage.click('conversation-tab-files');
-  await stage.click('files-tab-refresh').catch(() => {});
+  const file = stage.page.getByTestId('files-tab').getByText('shown.txt').first();
+  for (let tries = 0; tries < 10 && !await file.count(); tries += 1) {
+    await stage.click('files-tab-refresh');
+    await stage.page.waitForTimeout(1000);
+  }
   await stage.page.getByTestId('files-tab').getByText('shown.txt').first().click();
   await stage.page.getByText('content of the shown file').first().waitFor();
 });
@@ -143,9 +146,15 @@ await step('attach a file', async () => {
 });
 await step('choose a model', async () => {
   await stage.click('chat-input-llm-model');
-  await stage.page.getByText(/^large$/i).filter({ visible: true }).first().click();
+  const other = stage.page.getByText(/^large$/i).filter({ visible: true });
+  await stage.page.waitForTimeout(500);
+  // The peer's server offers models of a custom agent only sometimes.
+  if (!await other.count()) return stage.page.keyboard.press('Escape');
+  await other.first().click();
   await stage.page.getByTestId('chat-input-llm-model').getByText(/large/i).waitFor();
-  return (await api(`/api/conversations/${conversation()}`)).current_model_id;
+  const model = (await api(`/api/conversations/${conversation()}`)).current_model_id;
+  if (model !== 'large') throw new Error(`the model is ${model}`);
+  return null;
 });
 await step('ask by the way', async () => {
   const before = await api(`/api/conversations/${conversation()}/events/count?kind=MessageEvent`);
@@ -163,14 +172,18 @@ await step('goal', async () => {
   return settled(['finished', 'idle', 'paused', 'error']);
 });
 await step('compact the context', async () => {
-  await stage.click('context-window-meter').catch(async () => stage.click('conversation-tab-usage'));
-  await stage.page.getByTestId(/context-window-compact-button|compact-conversation/).first().click();
+  await stage.page.getByText('Compact context').filter({ visible: true }).first().click();
   await stage.page.waitForTimeout(1500);
 });
 await step('branch from here', async () => {
   const first = conversation();
-  await stage.page.getByTestId('agent-message').first().hover();
-  await stage.page.getByRole('button', { name: /branch|fork/i }).first().click();
+  const label = /branch from here/i;
+  const button = stage.page.getByRole('button', { name: label }).or(stage.page.getByLabel(label)).or(stage.page.getByTitle(label));
+  for (const message of ['agent-message', 'user-message']) {
+    await stage.page.getByTestId(message).last().hover();
+    if (await button.count()) break;
+  }
+  await button.last().click({ force: true });
   await stage.page.waitForURL((where) => /conversations\/[0-9a-f-]{36}/.test(where.href) && !where.href.includes(first));
   await stage.says(/hello from the browser/, 'chat-interface');
   return settled();
@@ -180,7 +193,9 @@ await step('reload', async () => {
   await stage.says(/hello from the browser/, 'chat-interface');
 });
 const menu = async (entry) => {
-  await stage.page.getByTestId('conversation-name').locator('xpath=..').getByRole('button').first().click();
+  const card = stage.page.getByTestId('conversation-card').first();
+  await card.hover();
+  await card.getByTestId('ellipsis-button').first().click({ force: true });
   await stage.page.getByText(entry).filter({ visible: true }).first().click();
 };
 await step('rename', async () => {
