@@ -190,6 +190,28 @@ async def test_missing_credentials_are_told_with_the_choices_and_are_no_crash(
 
 
 @pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("prompt:-32000:boom upstream", "[-32000] boom upstream"),
+        ("new:-32000:boom upstream", "[-32000] boom upstream"),
+        ("prompt:-32603:401 boom upstream", "[-32603] 401 boom upstream"),
+        ("prompt:-32603:boom upstream", "[-32603] boom upstream"),
+    ],
+)
+@pytest.mark.parametrize("modes", [(), ("auth=api-key",)])
+async def test_the_agents_own_words_come_first(
+    tmp_path: Path, error: str, says: str, modes: tuple[str, ...]
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(f"error={error}", *modes)
+        told = one(await turn(conversation, "hello"), "ConversationErrorEvent")
+        assert told["detail"].startswith(says)
+        if told["code"] == "ACPAuthRequired":
+            assert "store its key as a secret, then run again" in told["detail"]
+        assert (told["code"] == "ACPAuthRequired") is (says != "[-32603] boom upstream")
+
+
+@pytest.mark.parametrize(
     "error",
     [
         "prompt:-32000:Log in again",

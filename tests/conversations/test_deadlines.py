@@ -230,11 +230,16 @@ async def test_a_failure_that_passes_is_tried_again_after_its_pauses(
         assert harness.log.prompts() == [line] * 3
 
 
-async def test_the_state_is_told_again_shortly_after_a_run(tmp_path: Path, mock_clock: MockClock) -> None:
+@pytest.mark.parametrize("status", ["finished", "waiting_for_confirmation"])
+async def test_the_state_is_told_again_shortly_after_a_run(
+    tmp_path: Path, mock_clock: MockClock, status: str
+) -> None:
+    """After one that waits for a person, too: a client waits for either."""
     async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
-        conversation = await harness.start()
+        conversation = await harness.start(confirmation_policy={"kind": "AlwaysConfirm"})
         cursor = conversation.log.subscribe(None)
-        await turn(conversation, "hello")
+        await conversation.send(say("hello" if status == "finished" else "!perm"), run=True)
+        await until(lambda: conversation.record.execution_status == status)
 
         async def snapshots() -> int:
             """How many have come since it was asked last."""
