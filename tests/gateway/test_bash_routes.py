@@ -10,6 +10,7 @@ import trio
 from jsonschema import Draft202012Validator
 
 from gateway.supervision import load_supervision
+from supervisor.conversations.state.start import StartRequest
 from supervisor.workspace.access import Access
 
 WAIT_S = 30.0
@@ -37,8 +38,7 @@ async def validated(gateway, method, path, answer, status="200"):
 
 async def in_workspace(gateway, tmp_path):
     """A conversation whose workspace is not there yet, and the beginning of its paths."""
-    conversation = await gateway.conversation()
-    conversation.request = type("R", (), {"working_dir": str(tmp_path / "w"), "agent": None})()
+    conversation, _ = await gateway.supervisor.create(StartRequest(working_dir=str(tmp_path / "w")))
     return conversation, f"/api/conversations/{conversation.id}/bash"
 
 

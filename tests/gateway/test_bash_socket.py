@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from gateway.supervision import load_supervision
+from supervisor.conversations.state.start import StartRequest
 from supervisor.workspace.access import Access
 from tests.gateway.test_sockets import KEY, connected, refused
 
@@ -115,8 +116,7 @@ async def test_an_unknown_resend_mode_is_refused(server, query):
 
 
 async def test_commands_of_conversations_are_not_told(server, tmp_path):
-    conversation = await server.conversation()
-    conversation.request = type("R", (), {"working_dir": str(tmp_path / "w"), "agent": None})()
+    conversation, _ = await server.supervisor.create(StartRequest(working_dir=str(tmp_path / "w")))
     base = f"/api/conversations/{conversation.id}/bash"
     async with connected(server, PATH) as client:
         await server.call("POST", f"{base}/execute_bash_command", {"command": "echo private"})
