@@ -50,6 +50,9 @@ class Route:
     """One operation. `path` is in the application's form (`<name>`, `<path:name>` with slashes). `body` is
     the description of the body, or its JSON schema where there is none; `result` is a JSON schema.
 
+    `errors` are its other statuses, with the reason; their bodies are those of errors (below 300: its
+    result), unless `error_results` has a schema.
+
     `path_schemas` are those of path parameters that are more than strings, and no UUIDs.
     """
 
@@ -68,6 +71,7 @@ class Route:
     status: int = 200
     media_type: str = "application/json"
     errors: Mapping[int, str] = attrs.field(factory=dict)
+    error_results: Mapping[int, Schema] = attrs.field(factory=dict)
 
     @property
     def template(self) -> str:
