@@ -30,6 +30,15 @@ def map_body(context: Any, body: Any) -> Any:
     return body
 
 
+@schemathesis.hook
+def map_query(context: Any, query: Any) -> Any:
+    """The same for paths in queries: what is made or read is below the test's own directory."""
+    path = (query or {}).get("path")
+    if isinstance(path, str) and path.startswith("/") and "\0" not in path:
+        query["path"] = f"{os.environ[WORKSPACE_VARIABLE]}/{path.strip('/.') or 'd'}"
+    return query
+
+
 def objects(value: Any) -> Iterator[dict[str, Any]]:
     """Every object in a body, the outermost first."""
     if isinstance(value, dict):

@@ -81,6 +81,42 @@ include-path = ["/api/conversations", "/api/conversations/{{conversation_id}}/se
 include-method = "POST"
 checks.positive_data_acceptance.enabled = false
 
+# Paths must be there, and what is asked of git must fit what is there.
+[[operations]]
+include-path = [
+    "/api/file/upload",
+    "/api/file/download",
+    "/api/file/create_directory",
+    "/api/file/archive",
+    "/api/git/changes",
+    "/api/git/diff",
+    "/api/git/commits",
+    "/api/git/commits/{{sha}}/changes",
+    "/api/conversations/{{conversation_id}}/file/upload",
+    "/api/conversations/{{conversation_id}}/file/download",
+    "/api/conversations/{{conversation_id}}/file/create_directory",
+    "/api/conversations/{{conversation_id}}/file/archive",
+    "/api/conversations/{{conversation_id}}/git/changes",
+    "/api/conversations/{{conversation_id}}/git/diff",
+    "/api/conversations/{{conversation_id}}/git/commits",
+    "/api/conversations/{{conversation_id}}/git/commits/{{sha}}/changes",
+    "/api/file/search_subdirs",
+    "/api/workspaces",
+    "/api/workspaces/parents",
+    "/api/conversations/{{runtime_conversation_id}}/file/download-trajectory/{{conversation_id}}",
+    "/api/conversations/{{conversation_id}}/workspace/{{file_path}}",
+    "/api/conversations/{{conversation_id}}/workspace",
+    "/api/conversations/{{conversation_id}}/workspace/",
+    "/api/file/download-trajectory/{{conversation_id}}",
+]
+checks.positive_data_acceptance.enabled = false
+
+# Always 501, and said so.
+[[operations]]
+include-path = ["/api/git/repositories/search"]
+checks.not_a_server_error.enabled = false
+checks.positive_data_acceptance.enabled = false
+
 # A working directory must be in the conversation's workspace.
 [[operations]]
 include-path = [

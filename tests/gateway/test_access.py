@@ -229,13 +229,12 @@ async def test_plaintext_needs_what_everything_needs(gateway_with):
 
 
 async def test_no_cookies(gateway_with):
-    """Nothing that a browser would send by itself: what is served needs none, and none is understood."""
+    """Nothing that a browser sends by itself, but for files of workspaces (test_workspace_routes.py)."""
     async with gateway_with(session_api_keys=("k",)) as gateway:
         client = gateway.app.test_client()
         for method, path in (
             ("GET", "/server_info"),
             ("GET", "/api/settings"),
-            ("POST", "/api/auth/workspace-session"),
         ):
             response = await client.open(path, method=method, headers={"X-Session-API-Key": "k"})
             assert "Set-Cookie" not in response.headers

@@ -44,7 +44,7 @@ async def test_openapi_describes_every_route(gateway):
         (method.upper(), path) for path, operations in document["paths"].items() for method in operations
     }
     registered = {
-        (method, re.sub(r"<(\w+)>", r"{\1}", rule.rule))
+        (method, re.sub(r"<(?:path:)?(\w+)>", r"{\1}", rule.rule))
         for rule in gateway.app.url_map.iter_rules()
         if not rule.websocket and not rule.rule.startswith("/docs/")  # what that page loads
         for method in rule.methods - {"HEAD", "OPTIONS"}
