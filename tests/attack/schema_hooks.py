@@ -9,8 +9,14 @@ from typing import Any
 
 import schemathesis
 
+from supervisor.agents import load_catalog
+
 WORKSPACE_VARIABLE = "ATTACK_WORKSPACE"
 COMMAND = [sys.executable, "-m", "supervisor.agents.demo"]
+
+
+INSTALLED = frozenset(load_catalog()) - {"demo"}
+"""Agents that are installed when they are needed."""
 
 
 @schemathesis.hook
@@ -22,6 +28,11 @@ def map_body(context: Any, body: Any) -> Any:
             found["working_dir"] = os.environ[WORKSPACE_VARIABLE]
         if isinstance(found.get("command"), str) and "\0" not in found["command"]:
             found["command"] = "true"  # what is made up must not be run
+        if isinstance(found.get("acp_server"), str) and found["acp_server"] in INSTALLED:
+            found["acp_server"] = "demo"  # another would be installed first, to be asked for its models
+        most = found.get("max_iterations")
+        if "objective" in found and isinstance(most, int) and not isinstance(most, bool) and most >= 1:
+            found["max_iterations"] = 1  # a goal that no judge calls reached keeps its agent busy
         command = found.get("acp_command")
         if isinstance(command, str):
             found["acp_command"] = " ".join(COMMAND)
