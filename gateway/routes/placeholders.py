@@ -15,7 +15,6 @@ from quart import Response, request
 from gateway import schemas
 from gateway.bodies import (
     EnabledRequest,
-    HooksRequest,
     InstallRequest,
     PluginsRequest,
     SkillsRequest,
@@ -243,16 +242,6 @@ TABLE: Final = (
         answer={"running": False, "enabled": False, "message": NO_VSCODE},
     ),
     _refused("GET", "/api/vscode/url", "VSCode", "Get the address of VSCode", 503, NO_VSCODE),
-    # -- hooks of a project -------------------------------------------------------------------------------
-    Placeholder(
-        method="POST",
-        path="/api/hooks",
-        tag="Hooks",
-        summary="Read the hooks of a project",
-        answer={"hook_config": None},
-        schema=schemas.obj({"hook_config": schemas.nullable(schemas.FREE)}),
-        body=HooksRequest,
-    ),
 )
 """Every such route."""
 

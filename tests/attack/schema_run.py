@@ -81,6 +81,14 @@ include-path = ["/api/conversations", "/api/conversations/{{conversation_id}}/se
 include-method = "POST"
 checks.positive_data_acceptance.enabled = false
 
+# A working directory must be in the conversation's workspace.
+[[operations]]
+include-path = [
+    "/api/conversations/{{conversation_id}}/bash/start_bash_command",
+    "/api/conversations/{{conversation_id}}/bash/execute_bash_command",
+]
+checks.positive_data_acceptance.enabled = false
+
 # A merge patch is right or wrong by what it is merged into.
 [[operations]]
 include-path = ["/api/settings"]
