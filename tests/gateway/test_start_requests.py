@@ -62,7 +62,7 @@ async def test_forms_of_naming_an_agent(gateway, named, spelled_out, server, com
 async def test_agent_profile(gateway):
     await gateway.call("POST", "/api/agent-profiles/mine", {"acp_server": "claude-code", "acp_model": "opus"})
     _, listed = await gateway.call("GET", "/api/agent-profiles")
-    profile_id = listed["profiles"][0]["id"]
+    profile_id = next(each["id"] for each in listed["profiles"] if each["name"] == "mine")
     body = {"workspace": WORKSPACE, "agent_profile_id": profile_id}
     status, info = await gateway.call("POST", BASE, body)
     assert status == 201
@@ -263,10 +263,10 @@ async def test_a_title_from_the_start_is_like_a_later_one(gateway):
 @pytest.mark.parametrize(
     ("settings", "policy", "analyzer"),
     [
-        ({}, {"kind": "NeverConfirm"}, None),
-        ({"confirmation_mode": True}, {"kind": "AlwaysConfirm"}, None),
+        ({}, {"kind": "NeverConfirm"}, {"kind": "LLMSecurityAnalyzer"}),
+        ({"confirmation_mode": True, "security_analyzer": None}, {"kind": "AlwaysConfirm"}, None),
         (
-            {"confirmation_mode": True, "security_analyzer": "llm"},
+            {"confirmation_mode": True},
             {"kind": "ConfirmRisky", "threshold": "HIGH", "confirm_unknown": True},
             {"kind": "LLMSecurityAnalyzer"},
         ),
