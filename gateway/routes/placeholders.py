@@ -85,8 +85,9 @@ class Placeholder:
 
 def _list(path: str, tag: str, summary: str, key: str, **more: Any) -> Placeholder:
     method = more.pop("method", "GET")
-    answer = {key: [], **more.pop("answer", {})}
-    schema = schemas.obj({key: schemas.array(schemas.FREE)}, key)
+    besides = more.pop("answer", {})
+    answer = {key: [], **besides}
+    schema = schemas.obj({key: schemas.array(schemas.FREE), **dict.fromkeys(besides, schemas.FREE)}, key)
     return Placeholder(
         method=method, path=path, tag=tag, summary=summary, answer=answer, schema=schema, **more
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import attrs
 import orjson
 import pytest
 import trio
@@ -38,7 +39,7 @@ async def validated(gateway, method, path, answer, status="200"):
 async def in_workspace(gateway, tmp_path):
     """A conversation whose workspace is not there yet, and the beginning of its paths."""
     conversation = await gateway.conversation()
-    conversation.request = type("R", (), {"working_dir": str(tmp_path / "w"), "agent": None})()
+    conversation.request = attrs.evolve(conversation.request, working_dir=str(tmp_path / "w"))
     return conversation, f"/api/conversations/{conversation.id}/bash"
 
 
