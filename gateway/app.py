@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from functools import cache
 
 from quart import Request, Response, request
+from quart.globals import request_ctx
 from quart_trio import QuartTrio
+from werkzeug.exceptions import MethodNotAllowed
+from werkzeug.routing import RequestRedirect
 
 from gateway import docs, errors
 from gateway.address import KEY_HEADER
@@ -28,6 +31,7 @@ from gateway.routes.credentials import CredentialRoutes
 from gateway.routes.events import EventRoutes
 from gateway.routes.files import FileRoutes
 from gateway.routes.git import GitRoutes
+from gateway.routes.hooks import HookRoutes
 from gateway.routes.llm_profiles import LlmProfileRoutes
 from gateway.routes.mcp import McpRoutes
 from gateway.routes.meta_profiles import MetaProfileRoutes
@@ -93,6 +97,7 @@ def create_app(services: Services) -> QuartTrio:
         *AgentRoutes(services).routes(),
         *CredentialRoutes(services).routes(),
         *McpRoutes(services).routes(),
+        *HookRoutes(services).routes(),
         *BashRoutes(services).routes(),
         *FileRoutes(services, git).routes(),
         *GitRoutes(services, git).routes(),
@@ -146,6 +151,10 @@ def _guard(app: QuartTrio, services: Services) -> None:
             raise ApiError(401, "Unauthorized")
         if (connection := current.get(None)) is not None:
             connection.welcome = True
+        if isinstance(request.routing_exception, RequestRedirect):
+            # It is the path of another route but for a slash; a redirect would be answered in HTML.
+            adapter = request_ctx.url_adapter
+            raise MethodNotAllowed(valid_methods=adapter.allowed_methods() if adapter else None)
         return None
 
     async def after(response: Response) -> Response:

@@ -33,6 +33,7 @@ from gateway.parsing import (
     whole_number,
 )
 from gateway.supervision import load_supervision
+from gateway.webhooks.spec import WebhookSpec, read_webhooks
 from supervisor.agents.descriptors import Shares, shares
 from supervisor.agents.descriptors import limit as descriptor_limit
 from supervisor.agents.environment import SANDBOX_DECLARATION
@@ -143,6 +144,7 @@ class Config:
     body_seconds: float = BODY_SECONDS
     grace_seconds: float = GRACE_SECONDS
     journal_busy_seconds: float = JOURNAL_BUSY_SECONDS
+    webhooks: tuple[WebhookSpec, ...] = ()
 
 
 def load_config(
@@ -216,6 +218,7 @@ def load_config(
         auth_seconds=pick(env, "OSTLER_AUTH_SECONDS", positive_float, AUTH_SECONDS),
         body_seconds=pick(env, "OSTLER_BODY_SECONDS", positive_float, BODY_SECONDS),
         grace_seconds=pick(env, "OSTLER_GRACE_SECONDS", positive_float, GRACE_SECONDS),
+        webhooks=read_webhooks(env),
         journal_busy_seconds=pick(env, "OSTLER_JOURNAL_BUSY_SECONDS", positive_float, JOURNAL_BUSY_SECONDS),
     )
 

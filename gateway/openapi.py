@@ -18,6 +18,7 @@ from supervisor.agents import load_catalog
 from supervisor.conversations.recording.info import ConversationInfo
 from supervisor.credentials.source import LookupSource, StaticSource
 from supervisor.events import Event
+from supervisor.hooks import HOOK_CONFIG, HookConfig
 from supervisor.mcp import MCPServer
 from supervisor.reading import NO_NUL, Components, HTTPValidationError
 from supervisor.settings import AgentProfile, OpenHandsAgentProfile
@@ -78,6 +79,7 @@ def _components(routes: Iterable[Route]) -> dict[str, Any]:
             AGENT: ref(ACPAgent.NAME),
             AGENT_SETTINGS: ref(AgentSettings.NAME),
             SOURCE: ref("SecretSource"),
+            HOOK_CONFIG: nullable(ref(HookConfig.NAME)),
             TEST_SERVER: ref("MCPTestServer"),
         }
     )
@@ -94,6 +96,7 @@ def _components(routes: Iterable[Route]) -> dict[str, Any]:
         MCPServer,
         StaticSource,
         LookupSource,
+        HookConfig,
         *bodies,
     )
     found |= components.add(BashCommand, BashOutput, BashError)

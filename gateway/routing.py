@@ -86,6 +86,8 @@ class Route:
 
 def register(app: QuartTrio, routes: Iterable[Route]) -> None:
     """Add the routes to the application."""
+    routes = tuple(routes)
+    paths = {route.path for route in routes}
     for route in routes:
         app.add_url_rule(
             route.path,
@@ -93,6 +95,6 @@ def register(app: QuartTrio, routes: Iterable[Route]) -> None:
             view_func=route.handler,
             methods=[route.method],
             provide_automatic_options=False,
-            # Without the slash there is no redirect, which would be in HTML.
-            strict_slashes=not route.path.endswith("/"),
+            # Without its slash it is served all the same, unless that is the path of another route.
+            strict_slashes=not route.path.endswith("/") or route.path[:-1] in paths,
         )

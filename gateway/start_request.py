@@ -15,6 +15,7 @@ from gateway.services import Services
 from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, StartRequest
 from supervisor.credentials import Cipher, LookupSecret, NotDecryptable
 from supervisor.events import Vocabulary
+from supervisor.hooks import HOOK_CONFIG, check_hook_config
 from supervisor.reading import NO_NUL, ErrorDetail, Errors, Limit, Named, Size, as_json, described
 from supervisor.settings import (
     AgentSettings,
@@ -31,7 +32,7 @@ NAMING: Final = ("agent", "agent_settings", "agent_profile_id")
 """The properties that name an agent; without any of them the settings do."""
 
 ECHOED: Final = ("agent_definitions", "client_tools", "hook_config", "plugins", "tool_module_qualnames")
-"""What is kept only for clients to read again."""
+"""What is kept for clients to read again: but for the hooks, without effect."""
 
 MAX_ECHOED_BYTES: Final = 256 * 1024
 """Most of each of these, bytes of JSON: the definitions of a hundred tools. They are part of every look at
@@ -103,7 +104,7 @@ class StartConversationRequest(Request):
     parent_conversation_id: AnyUuid | None = None
     agent_definitions: Echoed = attrs.field(default=None, metadata=KEPT)
     client_tools: Echoed = attrs.field(default=None, metadata=KEPT)
-    hook_config: Echoed = attrs.field(default=None, metadata=KEPT)
+    hook_config: Annotated[Any, Size(MAX_ECHOED_BYTES), Named(HOOK_CONFIG)] = None
     plugins: Echoed = attrs.field(default=None, metadata=KEPT)
     tool_module_qualnames: Echoed = attrs.field(default=None, metadata=KEPT)
     agent_launch_additions: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
@@ -129,7 +130,7 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     if isinstance(body, dict) and body.get("secrets_encrypted") is True:
         # In a thread: the first decryption loads a large library.
         body = await trio.to_thread.run_sync(_decrypted, body, services.secrets.cipher)
-    errors = Errors()
+    errors = Errors({HOOK_CONFIG: check_hook_config})
     found: StartConversationRequest | None = attempt_body(StartConversationRequest, body, errors)
     obj = body if isinstance(body, Mapping) else {}
     named = [key for key in NAMING if obj.get(key) is not None]

@@ -22,6 +22,7 @@ from supervisor.conversations.agent.admission import (
 from supervisor.conversations.recording.attachments import CONVERSATION_BYTES, TURN_BYTES, Allowance
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.credentials import Lookups
+from supervisor.hooks import HookSource
 from supervisor.workspace.bash import BashLimits
 
 ANY: Final = "any"
@@ -58,6 +59,7 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
         lookups=pick(env, "OSTLER_SECRET_LOOKUPS", _lookups, Lookups()),
         drain_seconds=pick(env, DRAIN_VARIABLE, positive_float, DRAIN_SECONDS),
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
+        hooks=pick(env, "OSTLER_HOOKS", _hooks, HookSource.REQUEST),
         bash=_bash(env),
         max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),
     )
@@ -98,6 +100,13 @@ def _or_off_int(text: str) -> int | None:
 
 def _or_off_float(text: str) -> float | None:
     return None if text.lower() == OFF else positive_float(text)
+
+
+def _hooks(text: str) -> HookSource:
+    try:
+        return HookSource(text.lower())
+    except ValueError:
+        raise ValueError(f"{text!r} is neither off, request nor project") from None
 
 
 def _full(text: str) -> str:

@@ -34,6 +34,7 @@ from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor, open_supervisor
 from supervisor.credentials import FoundSecret, Lookups, OsKeyring, SecretStore, is_private
 from supervisor.events import Vocabulary
+from supervisor.hooks import HookSource
 from supervisor.journal import open_journal
 from supervisor.mcp import server_errors
 from supervisor.mcp.file import McpFile
@@ -103,6 +104,8 @@ class Supervision:
 
     `drain_seconds`: how long running turns may continue at the end before they are interrupted.
 
+    `hooks`: whose hooks run.
+
     `lookups`: which hosts may be asked for secrets that are kept elsewhere.
     """
 
@@ -113,6 +116,7 @@ class Supervision:
     drain_seconds: float = DRAIN_SECONDS
     agents: Path | None = None
     max_frame: int = MAX_FRAME_BYTES
+    hooks: HookSource = HookSource.REQUEST
     lookups: Lookups = attrs.field(factory=Lookups)
     bash: BashLimits = attrs.field(factory=BashLimits)
 
@@ -276,6 +280,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
                 terminals=terminals,
                 drain_seconds=supervision.drain_seconds,
                 allowance=supervision.allowance,
+                hooks=supervision.hooks,
             )
         )
         yield Ostler(

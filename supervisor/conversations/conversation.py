@@ -13,6 +13,7 @@ import trio
 from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.hooks import hooks
 from supervisor.conversations.recording import prompt
 from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.recording.history import OpenCalls
@@ -61,6 +62,9 @@ QUEUED_MAX: Final = 1_000
 QUEUED_BYTES: Final = 64 * 1024 * 1024
 """The most bytes that the waiting messages of one conversation may have together: two of the largest."""
 
+IN_TURN: Final = "The server stopped while this turn was running; the agent's last actions are unknown."
+IN_HOOKS: Final = "The server stopped while a hook was running after the agent's turn."
+"""What was cut off, for people."""
 MOVED: Final = "the conversation was moved to another event"
 """Why the agent does not remember a branch that a client moved to."""
 
@@ -83,6 +87,8 @@ class Conversation:
         self._queue = TurnQueue()
         self._unconfirmed = Unconfirmed()
         self._runner = Runner(context, self.recorder, self._queue)
+        if self._runner.ends_with_hooks:
+            context.sessions.add(self)
         self._goal = GoalLoop(self.recorder, self, context.nursery)
 
     @property
@@ -97,8 +103,9 @@ class Conversation:
 
     @property
     def active(self) -> bool:
-        """Whether a turn is running or an agent is alive: such a conversation stays loaded."""
-        return self.busy or self.agent.live or self._goal.running
+        """Whether a turn is running, an agent is alive, or hooks wait for the end: such a conversation stays
+        loaded."""
+        return self.busy or self.agent.live or self._goal.running or self._runner.session_open
 
     @property
     def agent(self) -> AgentLifecycle:
@@ -274,7 +281,8 @@ class Conversation:
         elif record.unfinished:
             message = Message(role="user", content=(TextContent(text=prompt.CONTINUE),))
             event = MessageEvent(id=new_event_id(), source="environment", llm_message=message)
-            self._queue.waiting.append(Queued(self.recorder.write([event]), event.id, message))
+            seq = self.recorder.write([event])
+            self._queue.waiting.append(Queued(seq, event.id, message, by_user=False))
             return True
         return False
 
@@ -299,6 +307,7 @@ class Conversation:
         if self.busy:
             await self._runner.interrupt()
         else:
+            self._runner.cancel_hooks()
             await self.pause()
 
     async def respond(self, accept: bool, reason: str) -> None:
@@ -528,15 +537,18 @@ class Conversation:
             if item.seq in branch:
                 self._queue.waiting.append(_queued(item))
         going_on = record.execution_status in LIVE_STATUSES
+        in_hooks = bool(record.hooks_running)
+        if in_hooks:
+            self.recorder.write(hooks.cut_off(self.recorder))
         if record.turn_open or (going_on and not self._queue.waiting):
-            await self._report_cut_off()
+            await self._report_cut_off(IN_HOOKS if in_hooks and not record.turn_open else IN_TURN)
         self._goal.recover()
         if going_on and self._queue.waiting:
             self._runner.want()
         with trio.move_on_after(self.context.deadlines.durable):
             await self.log.flushed_unless_troubled()
 
-    async def _report_cut_off(self) -> None:
+    async def _report_cut_off(self, detail: str) -> None:
         record = self.record
         calls = OpenCalls()
         async for item in self._after(record.prompted_seq):
@@ -545,7 +557,7 @@ class Conversation:
         events: list[Event] = calls.closing()
         failure = AgentFailure(
             "ServerRestarted",
-            "The server stopped while this turn was running; the agent's last actions are unknown.",
+            detail,
             kind="transient",
             retryable=True,
             user_action="retry",
@@ -592,7 +604,9 @@ class Conversation:
         await self._goal.stop()
         if self.busy:
             await self._runner.interrupt()
+        await self._runner.end_session()
         await self._runner.stop()
+        self.context.sessions.discard(self)
 
 
 def is_asked(stored: Stored) -> bool:

@@ -15,7 +15,17 @@ import pytest
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.start import StartRequest
 from supervisor.settings import FileSecret
-from tests.conversations.harness import Harness, events, one, open_harness, settled, states, turn, until
+from tests.conversations.harness import (
+    Harness,
+    events,
+    one,
+    open_harness,
+    ready_pid,
+    settled,
+    states,
+    turn,
+    until,
+)
 
 KEYS = {
     "ANTHROPIC_API_KEY": "ant-key",
@@ -60,7 +70,7 @@ async def start(harness: Harness, key: str, *modes: str, **settings: Any) -> Con
 
 def environment(conversation: Conversation) -> dict[str, str]:
     """As the kernel has it."""
-    text = Path(f"/proc/{conversation.agent.ready_pid}/environ").read_bytes().decode()
+    text = Path(f"/proc/{ready_pid(conversation)}/environ").read_bytes().decode()
     return dict(item.split("=", 1) for item in text.split("\0") if item)
 
 
@@ -250,7 +260,7 @@ async def test_a_credential_file_is_there_before_the_start_and_what_was_rotated_
         beside = files[1].with_suffix(".tmp")
         beside.write_text(newer)
         beside.replace(files[1])
-        os.kill(second.agent.ready_pid, signal.SIGKILL)
+        os.kill(ready_pid(second), signal.SIGKILL)
         await until(lambda: harness.secrets["CODEX_AUTH_JSON"] == newer)
         await turn(first, "again")
         assert files[0].read_text() == newer
@@ -262,13 +272,13 @@ async def test_a_rotated_login_is_no_changed_secret_for_those_who_share_its_file
         first, second = await start(harness, "codex"), await start(harness, "codex")
         await turn(first, "hello")
         await turn(second, "hello")
-        pid = second.agent.ready_pid
+        pid = ready_pid(second)
         (Path(environment(first)["CODEX_HOME"]) / "auth.json").write_text(value.replace("rt", "rt2"))
         await harness.supervisor.stop_agent(first.id)
         assert harness.secrets["CODEX_AUTH_JSON"] == value.replace("rt", "rt2")
         assert not (await harness.supervisor.agent(second.id)).changed_secrets
         await turn(second, "again")
-        assert second.agent.ready_pid == pid
+        assert ready_pid(second) == pid
         harness.secrets["CODEX_AUTH_JSON"] = value.replace("rt", "of another person")
         assert list((await harness.supervisor.agent(second.id)).changed_secrets) == ["CODEX_AUTH_JSON"]
 

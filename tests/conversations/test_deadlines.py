@@ -20,6 +20,7 @@ from tests.conversations.harness import (
     kinds,
     one,
     open_harness,
+    ready_pid,
     say,
     settled,
     speaking,
@@ -151,7 +152,7 @@ async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace
         conversation = await harness.start("cancel=ignore", "without=close")
         await conversation.send(say("!text a\n!hang"), run=True)
         await speaking(conversation)
-        pid = conversation.agent.ready_pid
+        pid = ready_pid(conversation)
         answered = trio.Event()
 
         async def interrupt() -> None:
@@ -168,9 +169,9 @@ async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace
             await until(answered.is_set)
         assert conversation.record.execution_status == "paused"
         assert conversation.record.agent_state["phase"] == "cancelling"
-        assert conversation.agent.ready_pid == pid
+        assert ready_pid(conversation) == pid
         mock_clock.jump(DEADLINES.cancel_grace)
-        await until(lambda: conversation.agent.ready_pid is None, "the end of the process")
+        await until(lambda: ready_pid(conversation) is None, "the end of the process")
         await until(lambda: not conversation.busy)
         found = await events(conversation)
         assert kinds(found).count("InterruptEvent") == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -285,6 +285,9 @@ class FakeSupervisor:
 
     def figures(self) -> Figures:
         return FIGURES
+
+    def watch(self, used: Callable[[Any], None] | None) -> None:
+        self.calls.append(("watch", used))
 
     def hurry(self, *, kill: bool = False) -> None:
         self.calls.append(("hurry", kill))

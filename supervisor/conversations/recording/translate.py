@@ -50,6 +50,7 @@ from supervisor.events import (
     MessageEvent,
     MessageToolCall,
     ObservationEvent,
+    RejectionSource,
     SecurityRisk,
     TextContent,
     ThinkAction,
@@ -174,6 +175,8 @@ class Translator:
 
     `originals`: the limits of attachments.
 
+    `on_end` is told of each call that ends, before its last events are made.
+
     Its memory is bounded, whatever the agent sends: see the constants here and in `calls`, `gather` and
     `originals`.
     """
@@ -185,6 +188,7 @@ class Translator:
     mask: Masker = NOTHING
     originals: Originals = attrs.field(factory=Originals)
     workspace: str = "/"
+    on_end: Callable[[ToolCallState, Ending], None] | None = None
     _segment: _Segment | None = None
     _calls: dict[str, ToolCallState] = attrs.field(factory=dict)
     _held: list[ToolCallState] = attrs.field(factory=list)
@@ -513,6 +517,8 @@ class Translator:
             self._latest = None
         if call.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
+        if self.on_end is not None:
+            self.on_end(call, ending)
         self._outs.extend(end_events(call, ending, iter(self.mint, None)))
         if not self._calls:
             self._response_id = None  # what follows comes from the model's next response
@@ -529,8 +535,12 @@ class Translator:
             call.told_risk = call.risk
         return call.agent_call_id, call.risk, self._drain()
 
+    def call(self, key: str) -> ToolCallState | None:
+        """The open call of this key."""
+        return self._calls.get(key)
+
     def ask(self, key: str) -> list[Out]:
-        """A call waits for a person: it is an ActionEvent now, with its risk."""
+        """A call waits for a person, or for a hook: it is an ActionEvent now, with its risk."""
         call = self._calls[key]
         if call in self._held:
             self._held.remove(call)
@@ -555,11 +565,12 @@ class Translator:
         self._merge(call, tool_call, asking=True)
         return call
 
-    def reject(self, key: str, reason: str) -> list[Out]:
-        """Record that a person (or a policy) rejected the call, and close it: not every agent does."""
+    def reject(self, key: str, reason: str, by: RejectionSource = "user") -> list[Out]:
+        """Record that a person (or a policy, or a hook) rejected the call, and close it: not every agent
+        does."""
         call = self._calls.get(key)
         if call is not None:
-            call.rejection = reason
+            call.rejection, call.rejected_by = reason, by
             self._end(call, Ending.REJECTED)
         return self._drain()
 

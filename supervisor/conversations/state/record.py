@@ -39,7 +39,8 @@ class ConversationRecord:
     `secrets`: encrypted values by name. `lookups`: by name, where a secret is fetched from at each start,
     encrypted (`SecretBox.seal_lookups`). `launched_agent_profile`: the profile as it was at the launch; its
     `secret_refs` bind the conversation for good. `blob_bytes`: the bytes of attachments so far. `mcp_only`:
-    the MCP servers that an agent profile allows; None allows all.
+    the MCP servers that an agent profile allows; None allows all. `hooks_running`: the
+    hooks that run now, by the ids of the events that will tell how they ended.
 
     Of the agent's session: `session_id` (a bearer token: never shown whole); `session_cwd`, its workspace;
     `session_opened`, when it was last opened (seconds since the epoch); `session_used`, whether the agent did
@@ -93,6 +94,7 @@ class ConversationRecord:
     mcp_only: list[str] | None = None
     extra: dict[str, Any] = attrs.field(factory=dict)
     blob_bytes: int = 0
+    hooks_running: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     memory_lost: str | None = None
     loss_told: bool = False
     moves: list[list[int]] = attrs.field(factory=list)
