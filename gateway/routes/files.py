@@ -327,7 +327,7 @@ class FileRoutes:
                 "Download a file",
                 query=path,
                 result=FILE,
-                media_type=BINARY,
+                media_type="*/*",
                 errors=errors,
             ),
             route(
@@ -346,7 +346,7 @@ class FileRoutes:
                 "Download a directory as an archive, or its changes as a patch",
                 query=params_of(ArchiveQuery),
                 result=FILE,
-                media_type=BINARY,
+                media_type="*/*",
                 errors=errors,
             ),
         )

@@ -102,7 +102,7 @@ class WorkspaceFileRoutes:
                 summary=summary,
                 tag=TAG,
                 result=FILE,
-                media_type=BINARY,
+                media_type="*/*",
                 errors=errors,
             )
             for path, summary in (
