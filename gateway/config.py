@@ -6,7 +6,6 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 import attrs
 
@@ -25,6 +24,7 @@ from gateway.address import (
 from gateway.parsing import (
     ConfigError,
     directory,
+    hosts,
     keyring_allowed,
     pick,
     positive_float,
@@ -97,9 +97,6 @@ requests are refused over it."""
 
 GRACE_SECONDS = 3.0
 """How long requests under way may go on after SIGTERM before their connections are cut."""
-
-
-HOST_PATTERN: Final = re.compile(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 
 
 def max_connections() -> int:
@@ -196,7 +193,7 @@ def load_config(
         ),
         session_api_keys=keys,
         allow_open=allow_open,
-        allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", _hosts, ()),
+        allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", hosts, ()),
         keyring=keyring_allowed(env),
         event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
         workspace_access=pick(env, ACCESS_VARIABLE, parse_access, Access.ALL),
@@ -231,14 +228,6 @@ def _vocabulary(text: str) -> Vocabulary | None:
         return Vocabulary(text)
     except ValueError:
         raise ValueError(f"{text!r} is neither core nor extended") from None
-
-
-def _hosts(text: str) -> tuple[str, ...]:
-    names = tuple(listed(text))
-    for name in names:
-        if not HOST_PATTERN.fullmatch(name) and ip_address(name) is None:
-            raise ValueError(f"{name!r} is neither name.example nor *.example nor *; without scheme and port")
-    return names
 
 
 def _for_this_machine(host: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from gateway.parsing import directory, pick, positive_float, positive_int
+from gateway.parsing import directory, hosts, pick, positive_float, positive_int
 from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import RestartPolicy
 from supervisor.agents.warden import DRAIN_SECONDS, DRAIN_VARIABLE
@@ -21,8 +21,12 @@ from supervisor.conversations.agent.admission import (
 )
 from supervisor.conversations.recording.attachments import CONVERSATION_BYTES, TURN_BYTES, Allowance
 from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.credentials import Lookups
 from supervisor.hooks import HookSource
 from supervisor.workspace.bash import BashLimits
+
+ANY: Final = "any"
+"""Of hosts: all of them, in upper or lower case."""
 
 OFF: Final = "off"
 """Turns a limit off, in upper or lower case."""
@@ -52,6 +56,7 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
                 env, "OSTLER_MAX_CONVERSATION_BLOB_BYTES", positive_int, CONVERSATION_BYTES
             ),
         ),
+        lookups=pick(env, "OSTLER_SECRET_LOOKUPS", _lookups, Lookups()),
         drain_seconds=pick(env, DRAIN_VARIABLE, positive_float, DRAIN_SECONDS),
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
         hooks=pick(env, "OSTLER_HOOKS", _hooks, HookSource.REQUEST),
@@ -81,6 +86,12 @@ def _deadlines(env: Mapping[str, str]) -> Deadlines:
             name = f"OSTLER_DEADLINE_{field.name.upper()}"
             chosen[field.name] = pick(env, name, positive_float, field.default)
     return Deadlines(**chosen)  # type: ignore[arg-type]
+
+
+def _lookups(text: str) -> Lookups:
+    if text.lower() == ANY:
+        return Lookups()
+    return Lookups(() if text.lower() == OFF else hosts(text))
 
 
 def _or_off_int(text: str) -> int | None:

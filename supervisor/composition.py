@@ -32,7 +32,7 @@ from supervisor.conversations.state.errors import InvalidStart
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor, open_supervisor
-from supervisor.credentials import FoundSecret, OsKeyring, SecretStore, is_private
+from supervisor.credentials import FoundSecret, Lookups, OsKeyring, SecretStore, is_private
 from supervisor.events import Vocabulary
 from supervisor.hooks import HookSource
 from supervisor.journal import open_journal
@@ -105,6 +105,8 @@ class Supervision:
     `drain_seconds`: how long running turns may continue at the end before they are interrupted.
 
     `hooks`: whose hooks run.
+
+    `lookups`: which hosts may be asked for secrets that are kept elsewhere.
     """
 
     limits: Limits = attrs.field(factory=Limits)
@@ -115,6 +117,7 @@ class Supervision:
     agents: Path | None = None
     max_frame: int = MAX_FRAME_BYTES
     hooks: HookSource = HookSource.REQUEST
+    lookups: Lookups = attrs.field(factory=Lookups)
     bash: BashLimits = attrs.field(factory=BashLimits)
 
 
@@ -244,6 +247,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         mcp_logins=logins,
         hidden=(*hidden, *(value for name, value in environ.items() if is_private(name))),
         secret_box=secret_box,
+        lookups=supervision.lookups,
     )
 
     async def default_agent() -> AgentSettings:

@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.commands.harness",
     "tests.gateway.harness",
     "tests.interop.harness",
+    "tests.clients.harness",
     "tests.journal.harness",
 ]
 

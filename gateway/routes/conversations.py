@@ -228,7 +228,9 @@ class ConversationRoutes:
         errors = Errors()
         found = attempt_body(UpdateSecretsRequest, await json_body(request), errors)
         given = {} if found is None else found.secrets
-        values = await resolve_secrets(given, self.services.secrets, own_origins(), errors)
+        values = await resolve_secrets(
+            given, self.services.secrets, own_origins(), errors, self.services.launcher.lookups
+        )
         refuse(errors)
         await conversation.set_secrets(values)
         return success()

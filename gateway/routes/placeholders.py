@@ -55,13 +55,11 @@ class Placeholder:
     schema: Mapping[str, Any] | None = None
     """Of the answer in the interface description; None: it is a free object."""
     body: type[Model] | None = None
-    body_required: bool = True
 
     async def handle(self, **parameters: str) -> Response:
         """Read the body, and answer."""
         if self.body is not None:
-            given = await json_body(request, required=self.body_required)
-            read_body(self.body, {} if given is None else given)
+            read_body(self.body, await json_body(request))
         if self.status >= 400:
             raise ApiError(self.status, self.answer.format(**parameters))
         return json_response(self.answer, self.status)
@@ -76,7 +74,6 @@ class Placeholder:
             summary=self.summary,
             tag=self.tag,
             body=self.body,
-            body_required=self.body_required,
             result=schemas.ref("Error") if failed else self.schema or schemas.FREE,
             status=self.status,
         )

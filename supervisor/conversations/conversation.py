@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -30,10 +31,12 @@ from supervisor.conversations.state.errors import (
 from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.queue import Queued, TurnQueue, message_size
 from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus, Memory
 from supervisor.conversations.state.unconfirmed import Unconfirmed
 from supervisor.conversations.turns.goal import GoalLoop
 from supervisor.conversations.turns.runner import Runner
+from supervisor.credentials import LookupSecret
 from supervisor.events import (
     Event,
     Message,
@@ -133,11 +136,11 @@ class Conversation:
 
     def info(self) -> dict[str, Any]:
         """The present conversation resource, with nulls; a crash could take some of it back."""
-        return conversation_info(self.record)
+        return conversation_info(self.record, self.context.launcher.data)
 
     def full_state(self) -> bytes:
         """The state snapshot as an event that is not journalled; see `info`."""
-        return full_state(self.record)
+        return full_state(self.record, self.context.launcher.data)
 
     async def durable_info(self) -> dict[str, Any]:
         """The conversation resource as it is on disk. Raises JournalError."""
@@ -147,11 +150,12 @@ class Conversation:
         """The state snapshot as it is on disk. Raises JournalError."""
         return await self._durable_view(full_state)
 
-    async def _durable_view(self, show: Callable[[ConversationRecord], T]) -> T:
+    async def _durable_view(self, show: Callable[[ConversationRecord, Path], T]) -> T:
         """Return the present state once it is durable (milliseconds), or else the last durable one."""
         if self.recorder.unsaved and self.log.trouble is None:
             self.recorder.save()
-        shown = show(self.record)
+        data = self.context.launcher.data
+        shown = show(self.record, data)
         if self.log.settled and not self.recorder.unsaved:
             await trio.lowlevel.checkpoint()
             return shown
@@ -161,7 +165,7 @@ class Conversation:
         (stored,) = await self.context.journal.get_records([self.id])
         if stored is None:
             raise UnknownConversation(f"Conversation not found: {self.id}")
-        return show(ConversationRecord.load(stored.record))
+        return show(ConversationRecord.load(stored.record), data)
 
     # -- messages and runs ----------------------------------------------------------------------------
 
@@ -499,11 +503,19 @@ class Conversation:
         self.recorder.write([self.recorder.state("security_analyzer", analyzer)])
         await self._durable()
 
-    async def set_secrets(self, secrets: Mapping[str, str]) -> None:
+    async def set_secrets(self, secrets: Mapping[str, str | LookupSecret]) -> None:
         """Add secrets by name. They apply from the agent's next start on: a live agent has its environment
-        already."""
+        already. What the conversation's profile does not allow is dropped."""
         self.log.accept()
-        self.record.secrets.update(await self.context.secret_box.seal(secrets))
+        values, lookups = split_secrets(self.record.allowed(secrets))
+        sealed = await self.context.secret_box.seal(values)
+        places = await self.context.secret_box.seal_lookups(lookups)
+        # At once, and under each name what was said last.
+        for name in (*sealed, *places):
+            self.record.secrets.pop(name, None)
+            self.record.lookups.pop(name, None)
+        self.record.secrets.update(sealed)
+        self.record.lookups.update(places)
         self.recorder.save()
         await self._durable()
 

@@ -32,7 +32,7 @@ from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import InvalidStart, UnknownConversation
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.conversations.state.secret_box import SecretBox, split_secrets
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase
 from supervisor.conversations.views import AgentView, Figures, figures, view
@@ -120,6 +120,7 @@ class Supervisor:
             parent = await self._parent(request)
             agent = request.agent if request.agent is not None else await self._default_agent()
             now = timestamp_now()
+            values, lookups = split_secrets(request.secrets)
             record = ConversationRecord(
                 id=conversation_id,
                 working_dir=_absolute(request.working_dir),
@@ -134,12 +135,14 @@ class Supervisor:
                 security_analyzer=request.security_analyzer,
                 max_iterations=request.max_iterations,
                 stuck_detection=request.stuck_detection,
-                secrets=await self._context.secret_box.seal(request.secrets),
+                secrets=await self._context.secret_box.seal(values),
+                lookups=await self._context.secret_box.seal_lookups(lookups),
                 parent_conversation_id=request.parent_conversation_id,
                 launched_agent_profile=request.launched_agent_profile,
                 mcp_only=None if request.mcp_only is None else list(request.mcp_only),
                 extra=await self._with_hooks(request),
             )
+            record.secrets, record.lookups = record.allowed(record.secrets), record.allowed(record.lookups)
             descriptor = self._context.launcher.descriptor(record)
             record.preset_command = tuple(agent.acp_command) == descriptor.command
             try:
@@ -226,7 +229,7 @@ class Supervisor:
             max_iterations=record.max_iterations,
             stuck_detection=record.stuck_detection,
             tags=dict(record.tags),
-            secrets=await box.open(record.secrets),
+            secrets={**await box.open(record.secrets), **await box.open_lookups(record.lookups)},
             title=title,
             parent_conversation_id=parent_id,
             launched_agent_profile=record.launched_agent_profile,
@@ -344,7 +347,8 @@ class Supervisor:
         # What is loaded is newer, and may be so new that a crash would take it back.
         loaded = self._loaded.get(conversation_id)
         durable = loaded is not None and loaded.log.settled and not loaded.recorder.unsaved
-        return conversation_info(loaded.record if loaded and durable else ConversationRecord.load(stored))
+        record = loaded.record if loaded and durable else ConversationRecord.load(stored)
+        return conversation_info(record, self._context.launcher.data)
 
     async def count(self, *, status: str | None = None) -> int:
         """Count the conversations, of one execution status or of all."""

@@ -164,6 +164,12 @@ async def until(check: Any, what: str = "it") -> Any:
     raise AssertionError(f"{what} did not happen within {PATIENCE_SECONDS} s")
 
 
+def ready_pid(conversation: Conversation) -> int | None:
+    """Process id of the agent that can take a prompt."""
+    run = conversation.agent.ready
+    return None if run is None else run.pid
+
+
 async def speaking(conversation: Conversation) -> None:
     """The agent has begun to say something that is no event yet."""
     await until(lambda: conversation._runner._turns._translator._segment, "a word of the agent")

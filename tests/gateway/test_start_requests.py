@@ -196,7 +196,7 @@ async def test_encrypted_secrets_come_back_in_clear(gateway):
         ({"title": ""}, ["body", "title"], "string_too_short"),
         ({"secrets": {"1x": "v"}}, ["body", "secrets", "1x"], "value_error"),
         ({"secrets": {"X": 5}}, ["body", "secrets", "X"], "dict_type"),
-        ({"secrets": {"X": {"url": "http://elsewhere/x"}}}, ["body", "secrets", "X", "url"], "value_error"),
+        ({"secrets": {"X": {"url": "ftp://elsewhere/x"}}}, ["body", "secrets", "X", "url"], "value_error"),
         (
             {"secrets": {"X": {"url": LOOKUP + "NONE"}}},
             ["body", "secrets", "X", "url"],

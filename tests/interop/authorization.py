@@ -5,11 +5,9 @@ It is installed by a lock file with hashes, once, below `.cache`; `authorization
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -22,50 +20,18 @@ from urllib.parse import urljoin
 
 import attrs
 import httpx2
-import trio
 
-from supervisor.agents.node import find_node, find_npm
+from tests.interop.npm import Packages
+from tests.interop.npm import install as install_packages
 
 HERE = Path(__file__).resolve().parent / "authorization_server"
-LOCKED = ("package.json", "package-lock.json")
-NODE = (22,)
-"""The oldest Node.js that oidc-provider supports."""
-
-INSTALL_SECONDS = 300
 HAPPENS_SECONDS = 20.0
 RESOURCE_SECRET = "secret-of-the-resource-server"
 
 
-@attrs.frozen
-class Packages:
-    """What the lock file names, and a Node.js that runs it."""
-
-    node: str
-    directory: Path
-
-
 def install(cache: Path) -> Packages:
-    """Install what the lock file names, in a directory of its hash, unless a session before did."""
-    node = trio.run(find_node, NODE, os.environ).path
-    digest = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in LOCKED)).hexdigest()[:12]
-    home = cache / digest
-    if (home / "ready").exists():
-        return Packages(node, home)
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
-    for name in LOCKED:
-        shutil.copy(HERE / name, home)
-    npm = trio.run(find_npm, os.environ)
-    path = os.pathsep.join([str(Path(npm[0]).parent), os.environ.get("PATH", os.defpath)])
-    subprocess.run(
-        [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"],
-        cwd=home,
-        env={**os.environ, "PATH": path},
-        check=True,
-        timeout=INSTALL_SECONDS,
-    )
-    (home / "ready").touch()
-    return Packages(node, home)
+    """Install the authorization server."""
+    return install_packages(HERE, cache)
 
 
 @attrs.define

@@ -44,9 +44,9 @@ class PeerEnvironment:
     python: Path
 
     @classmethod
-    def prepare(cls, python: Path, cache: Path) -> PeerEnvironment:
+    def prepare(cls, python: Path, cache: Path, requirements: Path = REQUIREMENTS) -> PeerEnvironment:
         """Create it unless a session before did; the lock file's hash is part of its name."""
-        digest = hashlib.sha256(REQUIREMENTS.read_bytes() + str(python).encode()).hexdigest()[:12]
+        digest = hashlib.sha256(requirements.read_bytes() + str(python).encode()).hexdigest()[:12]
         home = cache / digest
         environment = cls(home / "bin" / "python")
         ready = home / "ready"
@@ -54,13 +54,13 @@ class PeerEnvironment:
             return environment
         shutil.rmtree(home, ignore_errors=True)
         subprocess.run([str(python), "-m", "venv", str(home)], check=True)
-        install = ["-m", "pip", "install", "-q", "--no-deps", "--require-hashes", "-r", str(REQUIREMENTS)]
+        install = ["-m", "pip", "install", "-q", "--no-deps", "--require-hashes", "-r", str(requirements)]
         subprocess.run([str(environment.python), *install], check=True)
         ready.touch()
         return environment
 
-    def run(self, script: str, *arguments: str, home: Path) -> list[dict[str, object]]:
-        """Run one of the scripts of `peer/`; its standard output are JSON lines, its status must be 0."""
+    def run(self, script: str | Path, *arguments: str, home: Path) -> list[dict[str, object]]:
+        """Run a script, one of `peer/` by its name; its standard output are JSON lines, its status must be 0."""
         home.mkdir(parents=True, exist_ok=True)
         environment = {"PATH": os.environ["PATH"], "HOME": str(home), **QUIET}
         done = subprocess.run(

@@ -69,8 +69,8 @@ class Deadlines:
     """All SessionEnd hooks of a conversation together: its deletion, or the end of the server, waits for
     them."""
     echo: tuple[float, ...] = (0.25, 1.0)
-    """Until the state after a run is sent again. A client that starts a run looks for its end only after it
-    has read the answer to its request, and a short run is over before that."""
+    """Until the state is sent again after a run has ended, or waits for a person. A client that starts a run
+    looks for its end only after it has read the answer to its request; a short run is over before that."""
     hold: float = 0.25
     """How long the first event of a tool call waits for more input after the last piece; and how long text
     outside a turn waits for more text before it is a message."""

@@ -79,7 +79,9 @@ class Runner:
         # What it works with; each knows those above it that it needs:
         self._hooks = hooks = Hooks(context, recorder, queue)
         translator = _translator(recorder, context.allowance, hooks)
-        self.reports = reports = Reports(recorder, queue, context.nursery, deadlines.echo)
+        self.reports = reports = Reports(
+            recorder, queue, context.nursery, deadlines.echo, context.launcher.data
+        )
         self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue)
         self._permissions = permissions = Permissions(recorder, translator, reports, queue, hooks=hooks)
         self._turns = turns = Turns(context, queue, agent, recorder, translator, reports, permissions, hooks)
@@ -293,7 +295,7 @@ class Runner:
             self._start_task()
             await self._begun.wait()
         if self._closed or self._nursery is None:
-            raise AgentFailure("AgentStopped", "The conversation is being closed.", retryable=True)
+            raise AgentFailure("ACPAgentExited", "The conversation is being closed.", retryable=True)
 
     async def stop(self) -> None:
         """End the task, and the agent with it. Returns when both are gone. Shielded from cancellation."""

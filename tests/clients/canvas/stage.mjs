@@ -1,0 +1,101 @@
+// A browser with one page, the toasts and failed requests of it, and steps that are written down.
+
+import { mkdirSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+
+const NEVER_OUT = '--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1';
+const STEP_MS = 12000;
+
+// Runs in the page: keeps the text of every toast that is ever shown.
+function watchToasts() {
+  window.seenToasts = [];
+  const look = () => {
+    for (const node of document.querySelectorAll('[data-rht-toaster] [role="status"]')) {
+      const text = node.innerText?.trim();
+      if (text && node.dataset.seen !== text) {
+        node.dataset.seen = text;
+        window.seenToasts.push(text);
+      }
+    }
+  };
+  new MutationObserver(look).observe(document, { childList: true, subtree: true, characterData: true });
+}
+
+export class Stage {
+  constructor(url, shots) {
+    this.url = url;
+    this.shots = shots;
+    this.steps = [];
+    this.failed = [];
+    mkdirSync(shots, { recursive: true });
+  }
+
+  async open(packages, executable) {
+    const { chromium } = createRequire(join(packages, 'package.json'))('playwright-core');
+    const args = ['--no-sandbox', '--disable-dev-shm-usage', NEVER_OUT];
+    this.browser = await chromium.launch({ executablePath: executable, args });
+    await this.fresh({});
+  }
+
+  // A browser that was never here, or one with these entries in its storage.
+  async fresh(storage) {
+    await this.context?.close();
+    this.context = await this.browser.newContext({ viewport: { width: 1500, height: 950 }, acceptDownloads: true });
+    this.context.setDefaultTimeout(STEP_MS);
+    await this.context.addInitScript(watchToasts);
+    await this.context.addInitScript((entries) => {
+      for (const [key, value] of Object.entries(entries)) {
+        if (localStorage.getItem(key) === null) localStorage.setItem(key, value);
+      }
+    }, storage);
+    this.page = await this.context.newPage();
+    this.page.on('response', (response) => {
+      if (response.status() < 400 || !response.url().startsWith(this.url)) return;
+      const path = new URL(response.url()).pathname.replace(/[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}/g, '<id>');
+      this.failed.push(`${response.status()} ${response.request().method()} ${path}`);
+    });
+    // A question about telemetry may cover the page at any moment.
+    const consent = this.page.getByTestId('confirm-telemetry-preferences');
+    await this.page.addLocatorHandler(consent, async () => {
+      const box = this.page.getByTestId('telemetry-consent-form').getByRole('checkbox');
+      if (await box.count() && await box.first().isChecked()) await box.first().uncheck({ force: true }).catch(() => {});
+      await consent.click({ timeout: 2000 }).catch(() => {});
+    }, { noWaitAfter: true });
+  }
+
+  async go(path) {
+    await this.page.goto(this.url + path, { waitUntil: 'domcontentloaded' });
+  }
+
+  id(name) {
+    return this.page.getByTestId(name).filter({ visible: true }).first();
+  }
+
+  async click(name) {
+    await this.id(name).click();
+  }
+
+  async says(text, within = 'root-layout') {
+    await this.page.getByTestId(within).getByText(text).filter({ visible: true }).first().waitFor();
+  }
+
+  // One step of the walk: what failed in it, which toasts were shown, which requests were refused.
+  async step(name, run) {
+    this.failed = [];
+    const begin = Date.now();
+    let error = null;
+    let value = null;
+    try {
+      value = (await run()) ?? null;
+    } catch (caught) {
+      error = String(caught?.message ?? caught).split('\n').slice(0, 12).join('\n');
+    }
+    const toasts = await this.page.evaluate(() => window.seenToasts.splice(0)).catch(() => []);
+    const number = String(this.steps.length).padStart(2, '0');
+    await this.page.screenshot({ path: join(this.shots, `${number}-${name.replaceAll(/[^a-z0-9]+/gi, '-')}.png`) }).catch(() => {});
+    const refused = [...new Set(this.failed)].sort();
+    this.steps.push({ name, error, value, toasts: [...new Set(toasts)], refused });
+    console.error(`${Date.now() - begin} ms ${name}${error ? ` FAILED ${error}` : ''} ${JSON.stringify(toasts)} ${JSON.stringify(refused)}`);
+  }
+}

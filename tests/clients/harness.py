@@ -1,0 +1,32 @@
+"""The clients' environments: made once, below `.cache`, from their lock files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.interop.harness import CACHE
+from tests.interop.npm import Packages, install
+from tests.clients.browser import find_chromium
+from tests.clients.canvas_package import CanvasPackage
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope="session")
+def typescript_packages() -> Packages:
+    """The TypeScript client."""
+    return install(HERE / "typescript", CACHE / "typescript-client")
+
+
+@pytest.fixture(scope="session")
+def canvas() -> CanvasPackage:
+    """The web UI, its server, and what drives a browser."""
+    return CanvasPackage.prepare(CACHE / "canvas")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """A Chromium that starts without a screen."""
+    return find_chromium()

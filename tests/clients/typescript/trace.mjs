@@ -1,0 +1,65 @@
+// Calls through the clients' objects, written down: which methods were called, and what came of each step.
+
+const UUID = /\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b/gi;
+const HEX = /\b[0-9a-f]{32}\b/gi;
+const SHA = /\b[0-9a-f]{40}\b/gi;
+const SCRIPTED = /scripted-[0-9a-f]+/g;
+const TIME = /\b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:?\d{2})?/g;
+const VOLATILE = /^(uptime|idle_time|timestamp|latency|cost_timestamp|installed_at|created_at|updated_at|size|short_sha)$/;
+
+export class Trace {
+  constructor(places) {
+    this.places = places; // pairs of a text and the name it gets
+    this.called = new Set();
+    this.steps = [];
+  }
+
+  // The object, with every call of a public method written down under the class's name.
+  watch(object) {
+    const name = object.constructor.name;
+    return new Proxy(object, {
+      get: (target, key) => {
+        if (typeof key === 'string') this.called.add(`${name}.${key}`);
+        const value = Reflect.get(target, key, target);
+        return typeof value === 'function' ? value.bind(target) : value;
+      },
+    });
+  }
+
+  // Runs one step; returns what it gave, or undefined if it failed. `shape` makes of it what is to be compared.
+  async step(label, run, shape = (value) => value) {
+    let outcome;
+    let value;
+    const begin = Date.now();
+    try {
+      value = await run();
+      outcome = { value: this.plain(await shape(value)) };
+    } catch (error) {
+      const status = error?.status ?? null;
+      const body = status === null ? String(error?.message ?? error) : error.response;
+      outcome = { status, error: this.plain(body ?? null) };
+    }
+    this.steps.push({ label, ...outcome });
+    if (process.env.TRACE) console.error(label, Date.now() - begin, JSON.stringify(outcome).slice(0, 300));
+    return value;
+  }
+
+  plain(value, key = '') {
+    if (typeof value === 'string') return this.text(value);
+    if (typeof value === 'number') return VOLATILE.test(key) ? '<number>' : value;
+    if (value === undefined || value === null) return null;
+    if (Array.isArray(value)) return value.map((item) => this.plain(item));
+    if (typeof value === 'object') {
+      const pairs = Object.entries(value).filter(([, item]) => item !== undefined);
+      return Object.fromEntries(pairs.map(([name, item]) => [this.text(name), this.plain(item, name)]).sort());
+    }
+    return value;
+  }
+
+  text(value) {
+    let text = value;
+    for (const [from, to] of this.places) text = text.split(from).join(to);
+    text = text.replace(UUID, '<id>').replace(SHA, '<sha>').replace(HEX, '<id>').replace(SCRIPTED, '<session>');
+    return text.replace(TIME, '<time>');
+  }
+}
