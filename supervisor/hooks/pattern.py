@@ -7,6 +7,7 @@ the expression and the tool's name come from outside. So what an expression can 
 from __future__ import annotations
 
 import re
+import warnings
 from functools import lru_cache
 from typing import Final
 
@@ -69,7 +70,9 @@ def _pattern(text: str) -> Pattern:
             "none behind a group, without look-around and back-references"
         )
     try:
-        return Pattern(text, re.compile(source))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # what a set may mean in a later Python
+            return Pattern(text, re.compile(source))
     except re.error:
         if explicit:
             raise UnfitPattern("the pattern is not a regular expression") from None
