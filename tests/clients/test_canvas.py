@@ -1,6 +1,7 @@
 """The web UI in a browser, before a real Ostler: the walk of a person, with what it shows.
 
-What the same walk showed before the peer's server is in `canvas/peer.json`: a toast or a refused request that is not there
+What the same walk showed before the peer's server is in `canvas/peer.json`: a toast or a refused
+request that is not there
 is a fault of Ostler's. The pictures of every step are kept below `.cache/canvas-shots`.
 """
 
@@ -61,9 +62,7 @@ def test_a_step(
         request.applymarker(pytest.mark.xfail(reason=OPEN[name], strict=True))
     step = walked[name]
     assert step["error"] is None, step["error"]
-    toasts, refused = (
-        {each for one in peers.values() for each in one[key]} for key in ("toasts", "refused")
-    )
+    toasts, refused = ({each for one in peers.values() for each in one[key]} for key in ("toasts", "refused"))
     assert set(step["toasts"]) <= toasts
     assert set(step["refused"]) <= refused
     if peers[name]["error"] is None:

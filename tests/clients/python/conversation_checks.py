@@ -122,7 +122,8 @@ def resuming_and_deleting(world: World) -> None:
     "RemoteState.confirmation_policy",
 )
 def confirmation(world: World) -> None:
-    """What is asked and rejected is only Ostler's: the peer answers agents' requests for permission by itself."""
+    """What is asked and rejected is only Ostler's: the peer answers agents' requests for permission by
+    itself."""
     conversation = world.conversation()
     assert isinstance(conversation.state.confirmation_policy, NeverConfirm)
     assert not conversation.confirmation_policy_active
@@ -382,7 +383,8 @@ def hooks_are_the_servers(world: World) -> None:
     "RemoteState.create_state_update_callback",
 )
 def the_clients_copy(world: World) -> None:
-    """The copy of the log is the client's own; `reconcile` alone asks the server, and finds nothing missing."""
+    """The copy of the log is the client's own; `reconcile` alone asks the server, and finds nothing
+    missing."""
     conversation = world.conversation()
     say(conversation, "some events")
     events = conversation.state.events
