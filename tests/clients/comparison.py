@@ -44,7 +44,8 @@ class Allowed:
     reason: str
 
     def covers(self, difference: Difference) -> bool:
-        return fnmatchcase(difference.label, self.label) and fnmatchcase(difference.path, self.path)
+        path = self.path.replace("[", "[[]")
+        return fnmatchcase(difference.label, self.label) and fnmatchcase(difference.path, path)
 
 
 def _short(value: Any) -> str:

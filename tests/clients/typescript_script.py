@@ -27,7 +27,7 @@ def run_script(packages: Packages, url: str, directory: Path) -> dict[str, Any]:
             str(SCRIPT),
             str(packages.directory / PACKAGE),
             url,
-            str(directory / "script"),
+            str(directory / "place"),
             json.dumps(command),
         ],
         capture_output=True,
