@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from functools import cache
 
 from quart import Request, Response, request
+from quart.globals import request_ctx
 from quart_trio import QuartTrio
+from werkzeug.exceptions import MethodNotAllowed
+from werkzeug.routing import RequestRedirect
 
 from gateway import docs, errors
 from gateway.address import KEY_HEADER
 from gateway.auth import from_authorization, from_header, is_known
 from gateway.connection import current
 from gateway.cors import Cors
+from gateway.draining import DRAIN_SECONDS, drained
 from gateway.errors import ApiError
 from gateway.hosts import Hosts
 from gateway.malformed_requests import refuse_malformed
@@ -27,6 +31,7 @@ from gateway.routes.credentials import CredentialRoutes
 from gateway.routes.events import EventRoutes
 from gateway.routes.files import FileRoutes
 from gateway.routes.git import GitRoutes
+from gateway.routes.hooks import HookRoutes
 from gateway.routes.llm_profiles import LlmProfileRoutes
 from gateway.routes.mcp import McpRoutes
 from gateway.routes.meta_profiles import MetaProfileRoutes
@@ -61,7 +66,10 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 def create_app(services: Services) -> QuartTrio:
     """An ASGI application for Trio. The caller owns the services and closes them when serving has ended."""
     app = QuartTrio("gateway", static_folder=None)
-    app.asgi_app = refuse_malformed(app.asgi_app)  # type: ignore[method-assign, assignment]
+    seconds = min(DRAIN_SECONDS, services.config.body_seconds)
+    app.asgi_app = drained(  # type: ignore[method-assign, assignment]
+        refuse_malformed(app.asgi_app), services.config.max_body_bytes, seconds
+    )
     app.config["MAX_CONTENT_LENGTH"] = services.config.max_body_bytes
     app.config["BODY_TIMEOUT"] = services.config.body_seconds
     app.request_class = with_uploads(services.config.max_upload_bytes)
@@ -89,6 +97,7 @@ def create_app(services: Services) -> QuartTrio:
         *AgentRoutes(services).routes(),
         *CredentialRoutes(services).routes(),
         *McpRoutes(services).routes(),
+        *HookRoutes(services).routes(),
         *BashRoutes(services).routes(),
         *FileRoutes(services, git).routes(),
         *GitRoutes(services, git).routes(),
@@ -100,6 +109,7 @@ def create_app(services: Services) -> QuartTrio:
         *PlaceholderRoutes().routes(),
     )
     register(app, routes)
+    app.config["INTERFACE_DESCRIPTION"] = description
     docs.install(app)
 
     async def events_socket(conversation_id: str) -> Response | None:
@@ -141,6 +151,10 @@ def _guard(app: QuartTrio, services: Services) -> None:
             raise ApiError(401, "Unauthorized")
         if (connection := current.get(None)) is not None:
             connection.welcome = True
+        if isinstance(request.routing_exception, RequestRedirect):
+            # It is the path of another route but for a slash; a redirect would be answered in HTML.
+            adapter = request_ctx.url_adapter
+            raise MethodNotAllowed(valid_methods=adapter.allowed_methods() if adapter else None)
         return None
 
     async def after(response: Response) -> Response:

@@ -6,7 +6,6 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 import attrs
 
@@ -25,6 +24,7 @@ from gateway.address import (
 from gateway.parsing import (
     ConfigError,
     directory,
+    hosts,
     keyring_allowed,
     pick,
     positive_float,
@@ -33,6 +33,7 @@ from gateway.parsing import (
     whole_number,
 )
 from gateway.supervision import load_supervision
+from gateway.webhooks.spec import WebhookSpec, read_webhooks
 from supervisor.agents.descriptors import Shares, shares
 from supervisor.agents.descriptors import limit as descriptor_limit
 from supervisor.agents.environment import SANDBOX_DECLARATION
@@ -98,9 +99,6 @@ GRACE_SECONDS = 3.0
 """How long requests under way may go on after SIGTERM before their connections are cut."""
 
 
-HOST_PATTERN: Final = re.compile(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
-
-
 def max_connections() -> int:
     """The share of connections in the files that this process may open."""
     return shares(descriptor_limit()).connections
@@ -146,6 +144,7 @@ class Config:
     body_seconds: float = BODY_SECONDS
     grace_seconds: float = GRACE_SECONDS
     journal_busy_seconds: float = JOURNAL_BUSY_SECONDS
+    webhooks: tuple[WebhookSpec, ...] = ()
 
 
 def load_config(
@@ -194,7 +193,7 @@ def load_config(
         ),
         session_api_keys=keys,
         allow_open=allow_open,
-        allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", _hosts, ()),
+        allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", hosts, ()),
         keyring=keyring_allowed(env),
         event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
         workspace_access=pick(env, ACCESS_VARIABLE, parse_access, Access.ALL),
@@ -219,6 +218,7 @@ def load_config(
         auth_seconds=pick(env, "OSTLER_AUTH_SECONDS", positive_float, AUTH_SECONDS),
         body_seconds=pick(env, "OSTLER_BODY_SECONDS", positive_float, BODY_SECONDS),
         grace_seconds=pick(env, "OSTLER_GRACE_SECONDS", positive_float, GRACE_SECONDS),
+        webhooks=read_webhooks(env),
         journal_busy_seconds=pick(env, "OSTLER_JOURNAL_BUSY_SECONDS", positive_float, JOURNAL_BUSY_SECONDS),
     )
 
@@ -228,14 +228,6 @@ def _vocabulary(text: str) -> Vocabulary | None:
         return Vocabulary(text)
     except ValueError:
         raise ValueError(f"{text!r} is neither core nor extended") from None
-
-
-def _hosts(text: str) -> tuple[str, ...]:
-    names = tuple(listed(text))
-    for name in names:
-        if not HOST_PATTERN.fullmatch(name) and ip_address(name) is None:
-            raise ValueError(f"{name!r} is neither name.example nor *.example nor *; without scheme and port")
-    return names
 
 
 def _for_this_machine(host: str) -> bool:

@@ -13,7 +13,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
 if TYPE_CHECKING:
-    from gateway.metrics import Readings
+    from gateway.metrics import Readings, WebhookFigures
     from supervisor.conversations.views import Figures
 
 VERSIONS: Final = frozenset({"0.0.1", "0.0.4", "1.0.0"})
@@ -66,7 +66,18 @@ class _Readings(Collector):
             "Events that are not on the disk yet.",
             now.journal_waiting_bytes,
         )
+        if now.webhooks is not None:
+            yield from _webhooks(now.webhooks)
         yield from _agents(now.agents)
+
+
+def _webhooks(figures: WebhookFigures) -> Iterator[Metric]:
+    events = CounterMetricFamily("ostler_webhook_events", "Events for webhooks.", labels=("outcome",))
+    events.add_metric(("delivered",), figures.delivered)
+    events.add_metric(("dropped",), figures.dropped)
+    yield events
+    yield CounterMetricFamily("ostler_webhook_failures", "Requests that failed.", figures.failures)
+    yield GaugeMetricFamily("ostler_webhook_waiting", "Senders with something to send.", figures.waiting)
 
 
 def _agents(figures: Figures) -> Iterator[Metric]:
@@ -98,6 +109,10 @@ def _agents(figures: Figures) -> Iterator[Metric]:
     for reason, count in sorted(figures.turns_total.items()):
         turns.add_metric((reason,), count)
     yield turns
+    hooks = CounterMetricFamily("ostler_hooks", "Hooks that ran, by the outcome.", labels=("outcome",))
+    for outcome, count in sorted(figures.hooks_total.items()):
+        hooks.add_metric((outcome,), count)
+    yield hooks
     if figures.limit_agents is not None:
         yield GaugeMetricFamily("ostler_limit_agents", "The most agents that may live.", figures.limit_agents)
     if figures.limit_memory_bytes is not None:

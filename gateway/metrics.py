@@ -11,6 +11,17 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(kw_only=True)
+class WebhookFigures:
+    """What webhooks have done since the start. `waiting`: conversations with something to send, each for each
+    receiver."""
+
+    delivered: int
+    dropped: int
+    failures: int
+    waiting: int
+
+
+@attrs.frozen(kw_only=True)
 class Readings:
     """What the server knows. Seconds and bytes; taken on the event loop, rendered in a thread."""
 
@@ -24,3 +35,4 @@ class Readings:
     journal_degraded: bool
     journal_waiting_bytes: int
     agents: Figures
+    webhooks: WebhookFigures | None = None

@@ -15,8 +15,10 @@ from gateway.routing import UUID_PARAMETERS, Param, Route
 from gateway.schemas import COMPONENTS, STRING, UUID, Schema, choice, nullable, obj, ref
 from gateway.start_request import AGENT, AGENT_SETTINGS
 from supervisor.agents import load_catalog
+from supervisor.conversations.recording.info import ConversationInfo
 from supervisor.credentials.source import LookupSource, StaticSource
 from supervisor.events import Event
+from supervisor.hooks import HOOK_CONFIG, HookConfig
 from supervisor.mcp import MCPServer
 from supervisor.reading import NO_NUL, Components, HTTPValidationError
 from supervisor.settings import AgentProfile, OpenHandsAgentProfile
@@ -77,12 +79,14 @@ def _components(routes: Iterable[Route]) -> dict[str, Any]:
             AGENT: ref(ACPAgent.NAME),
             AGENT_SETTINGS: ref(AgentSettings.NAME),
             SOURCE: ref("SecretSource"),
+            HOOK_CONFIG: nullable(ref(HookConfig.NAME)),
             TEST_SERVER: ref("MCPTestServer"),
         }
     )
     bodies = [route.body for route in routes if isinstance(route.body, type)]
     found = components.add(
         Event,
+        ConversationInfo,
         HTTPValidationError,
         AgentSettings,
         OpenHandsAgentSettings,
@@ -92,6 +96,7 @@ def _components(routes: Iterable[Route]) -> dict[str, Any]:
         MCPServer,
         StaticSource,
         LookupSource,
+        HookConfig,
         *bodies,
     )
     found |= components.add(BashCommand, BashOutput, BashError)
@@ -185,10 +190,13 @@ _TO_NAME = str.maketrans({"/": "_", "<": "", ">": "", ".": "_", ":": "_"})
 def _responses(route: Route) -> dict[str, Any]:
     responses: dict[str, Any] = {str(route.status): _response(_phrase(route.status), route, route.result)}
     for status, reason in sorted(route.errors.items()):
-        schema = route.result if status < 300 else ref("Error")
+        schema = route.error_results.get(status, route.result if status < 300 else ref("Error"))
         responses[str(status)] = _response(reason, route, schema)
     if _key_schemes(route):
         responses["401"] = _response("A session key is asked for", route, ref("Error"))
+    if route.path.startswith("/api/") and route.method not in ("GET", "HEAD"):
+        forbidden = "The page that asks may not act here: see OSTLER_CORS_ORIGINS"
+        responses.setdefault("403", _response(forbidden, route, ref("Error")))
     if route.path.startswith("/api/") and (route.body is not None or route.path_parameters or route.query):
         responses["422"] = {
             "description": "The request does not fit its schema",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from gateway.address import ip_address, listed
 from supervisor.switches import boolean, switched_on
 
 T = TypeVar("T")
@@ -81,3 +83,15 @@ def switch(env: Mapping[str, str], variable: str) -> bool:
 def keyring_allowed(env: Mapping[str, str]) -> bool:
     """Whether the OS keyring may be used: `auto`, nothing or a word for yes. Raises ConfigError."""
     return pick(env, "OSTLER_KEYRING", lambda text: text.lower() == "auto" or boolean(text), True)
+
+
+HOST_PATTERN: Final = re.compile(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """Names of hosts, with `*.` before one for all below it, or `*`; addresses. Raises ValueError."""
+    names = tuple(listed(text))
+    for name in names:
+        if not HOST_PATTERN.fullmatch(name) and ip_address(name) is None:
+            raise ValueError(f"{name!r} is neither name.example nor *.example nor *; without scheme and port")
+    return names

@@ -50,6 +50,9 @@ class Route:
     """One operation. `path` is in the application's form (`<name>`, `<path:name>` with slashes). `body` is
     the description of the body, or its JSON schema where there is none; `result` is a JSON schema.
 
+    `errors` are its other statuses, with the reason; their bodies are those of errors (below 300: its
+    result), unless `error_results` has a schema.
+
     `path_schemas` are those of path parameters that are more than strings, and no UUIDs.
     """
 
@@ -68,6 +71,7 @@ class Route:
     status: int = 200
     media_type: str = "application/json"
     errors: Mapping[int, str] = attrs.field(factory=dict)
+    error_results: Mapping[int, Schema] = attrs.field(factory=dict)
 
     @property
     def template(self) -> str:
@@ -82,6 +86,8 @@ class Route:
 
 def register(app: QuartTrio, routes: Iterable[Route]) -> None:
     """Add the routes to the application."""
+    routes = tuple(routes)
+    paths = {route.path for route in routes}
     for route in routes:
         app.add_url_rule(
             route.path,
@@ -89,6 +95,6 @@ def register(app: QuartTrio, routes: Iterable[Route]) -> None:
             view_func=route.handler,
             methods=[route.method],
             provide_automatic_options=False,
-            # Without the slash there is no redirect, which would be in HTML.
-            strict_slashes=not route.path.endswith("/"),
+            # Without its slash it is served all the same, unless that is the path of another route.
+            strict_slashes=not route.path.endswith("/") or route.path[:-1] in paths,
         )

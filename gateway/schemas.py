@@ -114,21 +114,6 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "version",
         additionalProperties=True,
     ),
-    "ConversationInfo": obj(
-        {
-            "id": UUID,
-            "workspace": ref("Workspace"),
-            "execution_status": STRING,
-            "title": TEXT_OR_NULL,
-            "tags": STRINGS_BY_NAME,
-            "agent": FREE,
-            "created_at": MOMENT,
-            "updated_at": MOMENT,
-        },
-        "id",
-        "execution_status",
-        additionalProperties=True,
-    ),
     "ConversationPage": page(ref("ConversationInfo")),
     "EventPage": page(ref("Event")),
     "AgentResponseResult": obj({"response": STRING}, "response"),
@@ -366,7 +351,17 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "MCPToolCallResult": obj({"is_error": BOOLEAN, "text": STRING}, "is_error", "text"),
     "MCPTestResponse": {
         "anyOf": [
-            obj({"ok": {"const": True}, "tools": array(STRING), "tool_result": TOOL_RESULT}, "ok", "tools"),
+            obj(
+                {
+                    "ok": {"const": True},
+                    "tools": array(STRING),
+                    "tool_result": TOOL_RESULT,
+                    "resolved_mcp_servers": {"type": "null"},
+                    "oauth_state": {"type": "null"},
+                },
+                "ok",
+                "tools",
+            ),
             obj(
                 {"ok": {"const": False}, "error": STRING, "error_kind": ERROR_KIND},
                 "ok",

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from supervisor.credentials import (
+    LOOKUP_REFUSED,
+    Lookups,
     LookupSecret,
     SecretSourceError,
     SecretStore,
@@ -16,18 +18,23 @@ from supervisor.reading import ErrorDetail, Errors, Location
 
 
 async def resolve_secrets(
-    secrets: Mapping[str, Any], store: SecretStore, own_origins: Collection[str], errors: Errors
-) -> dict[str, str]:
-    """Plain values of secrets given as values or as references to this server's own.
+    secrets: Mapping[str, Any],
+    store: SecretStore,
+    own_origins: Collection[str],
+    errors: Errors,
+    lookups: Lookups,
+) -> dict[str, str | LookupSecret]:
+    """Plain values of secrets given as values or as references to this server's own; those of other
+    servers as they are, to be fetched whenever an agent starts.
 
     A source without a value (what a client that knows only the redacted form sends) is left out. What is
-    wrong is noted: wrong shapes, a reference to a secret that does not exist, and one to another server -
-    Ostler sends no requests with keys that it was given for safekeeping.
+    wrong is noted: wrong shapes, a reference to a secret that does not exist, and one to a server that the
+    operator does not let this one ask.
     """
-    values: dict[str, str] = {}
+    values: dict[str, str | LookupSecret] = {}
     for name, given in secrets.items():
         try:
-            value = await _value(given, store, own_origins, ("body", "secrets", name))
+            value = await _value(given, store, own_origins, ("body", "secrets", name), lookups)
             if value is not None:
                 values[name] = value
         except SecretSourceError as error:
@@ -35,11 +42,16 @@ async def resolve_secrets(
     return values
 
 
-async def _value(given: Any, store: SecretStore, own_origins: Collection[str], loc: Location) -> str | None:
+async def _value(
+    given: Any, store: SecretStore, own_origins: Collection[str], loc: Location, lookups: Lookups
+) -> str | LookupSecret | None:
     source = decode_secret_source(given, loc=loc, own_origins=own_origins)
     if isinstance(source, LookupSecret):
-        msg = "Value error, only secrets of this server can be looked up"
-        raise SecretSourceError((ErrorDetail((*loc, "url"), msg, "value_error"),))
+        if not lookups.allows(source.url):
+            raise SecretSourceError(
+                (ErrorDetail((*loc, "url"), f"Value error, {LOOKUP_REFUSED}", "value_error"),)
+            )
+        return source
     if isinstance(source, StoreReference):
         found = (await store.found()).get(source.name)
         if found is None:

@@ -27,6 +27,7 @@ from gateway.listener import BindError, bind, serve_connections, url_of
 from gateway.mcp_jobs import open_jobs
 from gateway.notify import Notifier
 from gateway.services import Services
+from gateway.webhooks.service import open_webhooks
 from supervisor.agents import Level, Lifeline
 from supervisor.agents.lifeline import WardenGone
 from supervisor.composition import open_secrets
@@ -238,10 +239,11 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             containment=config.containment or Level.TREE,
             vocabulary=config.event_vocabulary,
             busy_seconds=config.journal_busy_seconds,
-            hidden=(*config.session_api_keys, *private),
+            hidden=(*config.session_api_keys, *private, *_sent_along(config)),
             secrets=secrets,
         ) as ostler,
         open_jobs(ostler.mcp) as jobs,
+        open_webhooks(config.webhooks, config.session_api_keys, config.state, ostler.supervisor) as webhooks,
     ):
         yield Services(
             config=config,
@@ -251,8 +253,15 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             profiles=ostler.profiles,
             secrets=secrets,
             mcp=jobs,
+            webhooks=webhooks,
             bash=ostler.bash,
         )
+
+
+def _sent_along(config: Config) -> Iterator[str]:
+    """What webhooks send in their headers: perhaps a token."""
+    for spec in config.webhooks:
+        yield from spec.headers.values()
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

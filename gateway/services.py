@@ -19,6 +19,7 @@ from supervisor.workspace.access import PathAccess
 if TYPE_CHECKING:
     from gateway.contract import Supervisor
     from gateway.mcp_jobs import McpJobs
+    from gateway.webhooks.service import Webhooks
     from supervisor.conversations.agent.launch import Launcher
     from supervisor.credentials import SecretStore
     from supervisor.settings import AgentProfileStore, SettingsStore
@@ -85,6 +86,7 @@ class Services:
     profiles: AgentProfileStore
     secrets: SecretStore
     mcp: McpJobs | None = None
+    webhooks: Webhooks | None = None
     bash: Bash | None = None
     closing: trio.Event = attrs.field(factory=trio.Event)
     known: KnownDirectories = attrs.field(

@@ -13,8 +13,9 @@ from gateway.reading import AnyUuid, InvalidRequest, Request, Whole, attempt_bod
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, StartRequest
-from supervisor.credentials import Cipher, NotDecryptable
+from supervisor.credentials import Cipher, LookupSecret, NotDecryptable
 from supervisor.events import Vocabulary
+from supervisor.hooks import HOOK_CONFIG, check_hook_config
 from supervisor.reading import NO_NUL, ErrorDetail, Errors, Limit, Named, Size, as_json, described
 from supervisor.settings import (
     AgentSettings,
@@ -31,7 +32,7 @@ NAMING: Final = ("agent", "agent_settings", "agent_profile_id")
 """The properties that name an agent; without any of them the settings do."""
 
 ECHOED: Final = ("agent_definitions", "client_tools", "hook_config", "plugins", "tool_module_qualnames")
-"""What is kept only for clients to read again."""
+"""What is kept for clients to read again: but for the hooks, without effect."""
 
 MAX_ECHOED_BYTES: Final = 256 * 1024
 """Most of each of these, bytes of JSON: the definitions of a hundred tools. They are part of every look at
@@ -39,6 +40,10 @@ the conversation."""
 
 MAX_PATH_CHARACTERS: Final = 4096
 """Longest path of a workspace: what the kernel takes."""
+
+KEPT: Final = described("Kept for clients to read again")
+UNUSED: Final = described("Accepted, and without effect here")
+"""Of what clients of the wire send and nothing here uses; it is not even looked at."""
 
 Echoed = Annotated[Any, Size(MAX_ECHOED_BYTES)]
 
@@ -79,22 +84,41 @@ class StartConversationRequest(Request):
     event_vocabulary: Literal["core", "extended"] | None = None
     initial_message: SendMessageRequest | None = None
     confirmation_policy: ConfirmationPolicy | None = None
-    security_analyzer: KeptAnalyzer | None = None
-    max_iterations: Annotated[Whole, Limit(ge=1)] | None = attrs.field(
-        default=None, metadata=described(default=MAX_ITERATIONS_DEFAULT)
+    security_analyzer: KeptAnalyzer | None = attrs.field(
+        default=None,
+        metadata=described("Kept for clients to read: risks are judged by rules of this server's own"),
     )
-    stuck_detection: bool = True
+    max_iterations: Annotated[Whole, Limit(ge=1)] | None = attrs.field(
+        default=None,
+        metadata=described("The most messages that one run takes up", default=MAX_ITERATIONS_DEFAULT),
+    )
+    stuck_detection: bool = attrs.field(
+        default=True,
+        metadata=described("Kept for clients to read: nobody looks for loops of an external agent here"),
+    )
     tags: Tags = attrs.field(factory=dict)
     secrets: Secrets = attrs.field(factory=dict, repr=False)
     secrets_encrypted: bool = False
     title: Title | None = None
     autotitle: bool = True
     parent_conversation_id: AnyUuid | None = None
-    agent_definitions: Echoed = None
-    client_tools: Echoed = None
-    hook_config: Echoed = None
-    plugins: Echoed = None
-    tool_module_qualnames: Echoed = None
+    agent_definitions: Echoed = attrs.field(default=None, metadata=KEPT)
+    client_tools: Echoed = attrs.field(default=None, metadata=KEPT)
+    hook_config: Annotated[Any, Size(MAX_ECHOED_BYTES), Named(HOOK_CONFIG)] = None
+    plugins: Echoed = attrs.field(default=None, metadata=KEPT)
+    tool_module_qualnames: Echoed = attrs.field(default=None, metadata=KEPT)
+    agent_launch_additions: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
+    container: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
+    conversation_runtime: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
+    observability_metadata: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
+    observability_parent_span_context: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
+    observability_span_name: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
+    observability_tags: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
+    prompt: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
+    title_llm_profile: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
+    user_id: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
+    worktree: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
+    worktree_options: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
 
 
 async def read_start_request(body: Any, services: Services, own_origins: Collection[str]) -> StartRequest:
@@ -106,7 +130,7 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     if isinstance(body, dict) and body.get("secrets_encrypted") is True:
         # In a thread: the first decryption loads a large library.
         body = await trio.to_thread.run_sync(_decrypted, body, services.secrets.cipher)
-    errors = Errors()
+    errors = Errors({HOOK_CONFIG: check_hook_config})
     found: StartConversationRequest | None = attempt_body(StartConversationRequest, body, errors)
     obj = body if isinstance(body, Mapping) else {}
     named = [key for key in NAMING if obj.get(key) is not None]
@@ -116,9 +140,11 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     agent = _spelled_out(obj, services, errors)
     # What is wrong elsewhere is no reason not to tell what is wrong with the secrets.
     given = obj.get("secrets")
-    secrets: dict[str, str] = {}
+    secrets: dict[str, str | LookupSecret] = {}
     if isinstance(given, Mapping):
-        secrets = await resolve_secrets(given, services.secrets, own_origins, errors)
+        secrets = await resolve_secrets(
+            given, services.secrets, own_origins, errors, services.launcher.lookups
+        )
     refuse(errors)
     assert found is not None
     settings = await services.settings.get()

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+import structlog
 import trio
 from quart import Response
 from quart.wrappers.response import ResponseBody
 
+from gateway.connection import current
+from supervisor.journal import JournalError
 from supervisor.patience import KeyedLimiters, in_time
-from supervisor.workspace.reading import PIECE_BYTES, OpenFile
+from supervisor.workspace.problems import WorkspaceProblem
+from supervisor.workspace.reading import PIECE_BYTES, Changed, OpenFile
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -39,6 +46,23 @@ async def in_thread(
     return await in_time(work, what, limiter=_LIMITERS.of("files"), seconds=STEP_SECONDS, wasted=wasted)
 
 
+@asynccontextmanager
+async def breaking_off() -> AsyncIterator[None]:
+    """End the connection if the rest of an answer cannot be given: it is the only way to say so.
+
+    Does not return then, but is cancelled. Without a connection, as in tests, it raises.
+    """
+    try:
+        yield
+    except (Changed, WorkspaceProblem, JournalError, OSError) as error:
+        connection = current.get(None)
+        if connection is None:
+            raise
+        log.warning("answer broken off", reason=str(error))
+        connection.end()
+        await trio.sleep_forever()
+
+
 class FileBody(ResponseBody):
     """The bytes of an open file, which it owns."""
 
@@ -56,7 +80,9 @@ class FileBody(ResponseBody):
         if self._first:
             yield self._first
         while self._file.left:
-            yield await in_thread(self._file.read, "to read a file")
+            async with breaking_off():
+                piece = await in_thread(self._file.read, "to read a file")
+            yield piece
 
 
 class MadeBody(ResponseBody):
@@ -80,9 +106,10 @@ class MadeBody(ResponseBody):
             yield self._first
         while True:
             self._stuck = True  # until the thread has ended, the generator is its
-            piece = await in_thread(
-                partial(gather, self._made), "to make an archive", wasted=lambda _: _close(self._made)
-            )
+            async with breaking_off():
+                piece = await in_thread(
+                    partial(gather, self._made), "to make an archive", wasted=lambda _: _close(self._made)
+                )
             self._stuck = False
             if piece is None:
                 return

@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from gateway.parsing import directory, pick, positive_float, positive_int
+from gateway.parsing import directory, hosts, pick, positive_float, positive_int
 from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import RestartPolicy
 from supervisor.agents.warden import DRAIN_SECONDS, DRAIN_VARIABLE
@@ -21,7 +21,12 @@ from supervisor.conversations.agent.admission import (
 )
 from supervisor.conversations.recording.attachments import CONVERSATION_BYTES, TURN_BYTES, Allowance
 from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.credentials import Lookups
+from supervisor.hooks import HookSource
 from supervisor.workspace.bash import BashLimits
+
+ANY: Final = "any"
+"""Of hosts: all of them, in upper or lower case."""
 
 OFF: Final = "off"
 """Turns a limit off, in upper or lower case."""
@@ -51,8 +56,10 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
                 env, "OSTLER_MAX_CONVERSATION_BLOB_BYTES", positive_int, CONVERSATION_BYTES
             ),
         ),
+        lookups=pick(env, "OSTLER_SECRET_LOOKUPS", _lookups, Lookups()),
         drain_seconds=pick(env, DRAIN_VARIABLE, positive_float, DRAIN_SECONDS),
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
+        hooks=pick(env, "OSTLER_HOOKS", _hooks, HookSource.REQUEST),
         bash=_bash(env),
         max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),
     )
@@ -81,12 +88,25 @@ def _deadlines(env: Mapping[str, str]) -> Deadlines:
     return Deadlines(**chosen)  # type: ignore[arg-type]
 
 
+def _lookups(text: str) -> Lookups:
+    if text.lower() == ANY:
+        return Lookups()
+    return Lookups(() if text.lower() == OFF else hosts(text))
+
+
 def _or_off_int(text: str) -> int | None:
     return None if text.lower() == OFF else positive_int(text)
 
 
 def _or_off_float(text: str) -> float | None:
     return None if text.lower() == OFF else positive_float(text)
+
+
+def _hooks(text: str) -> HookSource:
+    try:
+        return HookSource(text.lower())
+    except ValueError:
+        raise ValueError(f"{text!r} is neither off, request nor project") from None
 
 
 def _full(text: str) -> str:

@@ -10,7 +10,7 @@ import orjson
 from quart import Response
 from quart.wrappers.response import ResponseBody
 
-from gateway.streaming import in_thread, streamed
+from gateway.streaming import breaking_off, in_thread, streamed
 from supervisor.workspace.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -37,12 +37,14 @@ class _Body(ResponseBody):
         log = self._conversation.log
         last, seq = log.high_water, -1
         while seq < last:
-            found = await log.read(seq, PAGE)
+            async with breaking_off():
+                found = await log.read(seq, PAGE)
+                events = [(each.id, each.body) for each in found if each.seq <= last]
+                piece = await in_thread(partial(self._archive.add, events), "to pack events")
             if not found:
                 break
             seq = found[-1].seq
-            events = [(each.id, each.body) for each in found if each.seq <= last]
-            yield await in_thread(partial(self._archive.add, events), "to pack events")
+            yield piece
         yield await in_thread(self._archive.end, "to pack events")
 
 

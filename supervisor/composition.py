@@ -32,8 +32,9 @@ from supervisor.conversations.state.errors import InvalidStart
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor, open_supervisor
-from supervisor.credentials import FoundSecret, OsKeyring, SecretStore, is_private
+from supervisor.credentials import FoundSecret, Lookups, OsKeyring, SecretStore, is_private
 from supervisor.events import Vocabulary
+from supervisor.hooks import HookSource
 from supervisor.journal import open_journal
 from supervisor.mcp import server_errors
 from supervisor.mcp.file import McpFile
@@ -102,6 +103,10 @@ class Supervision:
     `max_frame`: the longest message of an agent, in bytes.
 
     `drain_seconds`: how long running turns may continue at the end before they are interrupted.
+
+    `hooks`: whose hooks run.
+
+    `lookups`: which hosts may be asked for secrets that are kept elsewhere.
     """
 
     limits: Limits = attrs.field(factory=Limits)
@@ -111,6 +116,8 @@ class Supervision:
     drain_seconds: float = DRAIN_SECONDS
     agents: Path | None = None
     max_frame: int = MAX_FRAME_BYTES
+    hooks: HookSource = HookSource.REQUEST
+    lookups: Lookups = attrs.field(factory=Lookups)
     bash: BashLimits = attrs.field(factory=BashLimits)
 
 
@@ -240,6 +247,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         mcp_logins=logins,
         hidden=(*hidden, *(value for name, value in environ.items() if is_private(name))),
         secret_box=secret_box,
+        lookups=supervision.lookups,
     )
 
     async def default_agent() -> AgentSettings:
@@ -272,6 +280,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
                 terminals=terminals,
                 drain_seconds=supervision.drain_seconds,
                 allowance=supervision.allowance,
+                hooks=supervision.hooks,
             )
         )
         yield Ostler(

@@ -8,6 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.cli.agent_names import agent_key
 from gateway.cli.asking import AskInTerminal
 from gateway.cli.chat_commands import COMMANDS, Leave, perform
 from gateway.cli.client import Server
@@ -149,9 +150,7 @@ class Chat:
                 with talk.obeying_interrupts():
                     talk.outcome()
             return
-        agent = (
-            self.wish.agent or self.server.get("/api/settings")["agent_settings"].get("acp_server") or "agent"
-        )
+        agent = self.wish.agent or agent_key(self.server.get("/api/settings")["agent_settings"]) or "agent"
         self.narration.line(f"{agent} in {self.wish.cwd}")
         self.narration.note(
             "Enter sends, Alt-Enter begins a new line, /help lists the commands, Ctrl-D leaves."

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
+from gateway.cli.agent_names import agent_key
 from gateway.cli.client import PAGE, Server
 from gateway.cli.export import export
 from gateway.cli.failures import BadInput, Failure
@@ -69,7 +70,7 @@ def _row(conversation: Mapping[str, Any], length: int) -> tuple[str, ...]:
 
 
 def _agent(conversation: Mapping[str, Any]) -> str:
-    return str((conversation.get("agent") or {}).get("acp_server") or "-")
+    return agent_key(conversation.get("agent")) or "-"
 
 
 def moment(timestamp: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 from urllib.parse import quote
 
+from gateway.cli.agent_names import agent_key
 from gateway.cli.client import PAGE, Server
 from gateway.cli.diff import edits, lines
 from gateway.cli.failures import Failure
@@ -70,7 +71,7 @@ def _output(name: str | None) -> Iterator[TextIO]:
 
 def markdown(conversation: Mapping[str, Any], events: Iterator[Mapping[str, Any]]) -> Iterator[str]:
     """The conversation as people read it, piece by piece."""
-    agent = (conversation.get("agent") or {}).get("acp_server") or "agent"
+    agent = agent_key(conversation.get("agent")) or "agent"
     yield f"# {one_line(conversation.get('title') or 'Conversation')}\n"
     yield f"* id: {conversation['id']}"
     yield f"* agent: {agent}"

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from gateway.cli.agent_names import agent_key
 from gateway.cli.client import Server
 from gateway.cli.failures import Failure
 from gateway.cli.places import agents_directory
@@ -26,7 +27,7 @@ def _place(server: Server, agent: str | None) -> Place | None:
         return None
     try:
         state = Path(server.get("/api/status")["state"])
-        key = agent or str(server.get("/api/settings")["agent_settings"].get("acp_server"))
+        key = agent or str(agent_key(server.get("/api/settings")["agent_settings"]))
     except Failure:
         return None
     prefix = agents_directory(state, os.environ)

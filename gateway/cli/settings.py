@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from gateway.cli.agent_names import with_key
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure
 from gateway.cli.present import print_json
@@ -24,7 +25,7 @@ def run(server: Server, arguments: Namespace) -> None:
 
 def get(server: Server, arguments: Namespace) -> None:
     """Print all of them, or one."""
-    settings = server.get(SETTINGS)["agent_settings"]
+    settings = with_key(server.get(SETTINGS)["agent_settings"])
     value = settings if arguments.key is None else _value(settings, arguments.key)
     if arguments.json:
         print_json(value)
@@ -37,7 +38,7 @@ def get(server: Server, arguments: Namespace) -> None:
 
 def change(server: Server, arguments: Namespace) -> None:
     """Change one; the others stay. Raises BadInput with the field that is wrong."""
-    before = server.get(SETTINGS)["agent_settings"]
+    before = with_key(server.get(SETTINGS)["agent_settings"])
     first = arguments.key.split(".")[0]
     if first not in before:
         raise BadInput(f"there is no setting {first!r}{did_you_mean(first, before)}")
@@ -47,7 +48,7 @@ def change(server: Server, arguments: Namespace) -> None:
     diff: Any = value
     for part in reversed(arguments.key.split(".")):
         diff = {part: diff}
-    settings = server.call("PATCH", SETTINGS, {"agent_settings_diff": diff})["agent_settings"]
+    settings = with_key(server.call("PATCH", SETTINGS, {"agent_settings_diff": diff})["agent_settings"])
     if arguments.json:
         print_json(settings)
         return

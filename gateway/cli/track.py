@@ -169,7 +169,11 @@ class Track:
             case {"kind": "ActionEvent", "action": {"kind": "FinishAction", "message": str(text)}}:
                 yield from self._whole(event, event.get("reasoning_content") or "", text)
                 self.answer = text
+            case {"kind": "ActionEvent", "action": {"kind": "ThinkAction"}}:
+                yield from self._whole(event, event.get("reasoning_content") or "", "")
             case {"kind": "ActionEvent", "tool_call_id": str(call_id)}:
+                if event.get("reasoning_content"):
+                    yield from self._whole(event, event["reasoning_content"], "")
                 yield Called(self._asked(event, call_id))
             case {"kind": "ACPToolCallEvent", "tool_call_id": str(call_id)}:
                 yield from self._card(event, call_id)

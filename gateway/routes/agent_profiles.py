@@ -37,7 +37,7 @@ class AgentProfileRoutes:
     async def get(self, name: str) -> Response:
         """One profile."""
         profile = await self.services.profiles.get(name)
-        return json_response({"name": profile.name, "profile": profile.dump()})
+        return json_response({"name": profile.name, "profile": self.services.profiles.spoken(profile)})
 
     async def save(self, name: str) -> Response:
         """Create a profile, or replace the one of that name."""

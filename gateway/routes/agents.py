@@ -178,6 +178,7 @@ class AgentRoutes:
             journal_degraded=services.supervisor.journal.trouble is not None,
             journal_waiting_bytes=services.supervisor.journal.waiting_bytes,
             agents=services.supervisor.figures(),
+            webhooks=None if services.webhooks is None else services.webhooks.figures(),
         )
         accept = ",".join(request.headers.getlist("Accept"))
         body, content_type = await trio.to_thread.run_sync(render, readings, accept, limiter=READING)
@@ -211,6 +212,7 @@ class AgentRoutes:
                 body=RestartAgentRequest,
                 body_required=False,
                 result=schemas.ref("Success"),
+                errors={502: "The agent does not start"},
             ),
             route(
                 method="POST",

@@ -21,7 +21,10 @@ from gateway.routing import Route
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from gateway.start_request import AGENT_SETTINGS
+from supervisor.conversations.agent.model_discovery import failed
 from supervisor.conversations.forking import ForkRequest
+from supervisor.conversations.state.secret_box import split_secrets
+from supervisor.credentials import LookupFailed
 from supervisor.reading import Errors, Limit, Named, described
 from supervisor.settings import SettingsError, decode_agent_settings
 
@@ -258,7 +261,8 @@ class ConversationOperationRoutes:
         body = await json_body(request)
         found = attempt_body(ACPModelDiscoveryRequest, body, errors)
         given = {} if found is None else found.secrets
-        secrets = await resolve_secrets(given, self.services.secrets, own_origins(), errors)
+        lookups = self.services.launcher.lookups
+        secrets = await resolve_secrets(given, self.services.secrets, own_origins(), errors, lookups)
         agent = None
         rules = self.services.settings.rules
         try:
@@ -271,7 +275,12 @@ class ConversationOperationRoutes:
         refuse(errors)
         assert found is not None
         assert agent is not None
-        answer = await self.services.supervisor.models(agent, secrets, refresh=found.refresh)
+        values, kept = split_secrets(secrets)
+        try:
+            values |= await lookups.fetch(kept)
+        except LookupFailed as error:
+            return json_response(failed("ACPSpawnError", str(error)))
+        answer = await self.services.supervisor.models(agent, values, refresh=found.refresh)
         return json_response(answer)
 
     def routes(self) -> tuple[Route, ...]:

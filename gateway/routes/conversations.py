@@ -101,7 +101,15 @@ class ConversationRoutes:
         start = await read_start_request(body, self.services, own_origins())
         await admit(self.services, start.conversation_id)
         conversation, created = await self.services.supervisor.create(start)
-        return json_response(await conversation.durable_info(), 201 if created else 200)
+        info = await conversation.durable_info()
+        if created and self.services.webhooks is not None:
+            self.services.webhooks.tell(info)
+        return json_response(info, 201 if created else 200)
+
+    async def _tell(self, conversation: Conversation) -> None:
+        """Tell webhooks the state of a conversation that a client has changed."""
+        if self.services.webhooks is not None:
+            self.services.webhooks.tell(await conversation.durable_info())
 
     async def get(self, conversation_id: str) -> Response:
         """One conversation."""
@@ -158,14 +166,19 @@ class ConversationRoutes:
             await conversation.set_title(change.title)
         if change.tags is not None:
             await conversation.set_tags(dict(change.tags))
+        await self._tell(conversation)
         return success()
 
     async def delete(self, conversation_id: str) -> Response:
         """Stop and forget a conversation with all its events."""
-        conversation_id = path_uuid(conversation_id, "conversation_id")
-        await self.services.supervisor.delete(conversation_id)
+        dashed, webhooks = path_uuid(conversation_id, "conversation_id"), self.services.webhooks
+        if webhooks is not None:
+            await webhooks.deleting(await (await self.services.supervisor.get(dashed)).durable_info())
+        await self.services.supervisor.delete(dashed)
         if self.services.bash is not None:
-            await self.services.bash.forget(conversation_id)
+            await self.services.bash.forget(dashed)
+        if webhooks is not None:
+            await webhooks.deleted(dashed)
         return success()
 
     async def run(self, conversation_id: str) -> Response:
@@ -175,12 +188,16 @@ class ConversationRoutes:
 
     async def pause(self, conversation_id: str) -> Response:
         """Let no further turn begin."""
-        await (await find(self.services, conversation_id)).pause()
+        conversation = await find(self.services, conversation_id)
+        await conversation.pause()
+        await self._tell(conversation)
         return success()
 
     async def interrupt(self, conversation_id: str) -> Response:
         """Cancel the turn; answers when that has settled or its time is up."""
-        await (await find(self.services, conversation_id)).interrupt()
+        conversation = await find(self.services, conversation_id)
+        await conversation.interrupt()
+        await self._tell(conversation)
         return success()
 
     async def respond(self, conversation_id: str) -> Response:
@@ -211,7 +228,9 @@ class ConversationRoutes:
         errors = Errors()
         found = attempt_body(UpdateSecretsRequest, await json_body(request), errors)
         given = {} if found is None else found.secrets
-        values = await resolve_secrets(given, self.services.secrets, own_origins(), errors)
+        values = await resolve_secrets(
+            given, self.services.secrets, own_origins(), errors, self.services.launcher.lookups
+        )
         refuse(errors)
         await conversation.set_secrets(values)
         return success()

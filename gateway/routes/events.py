@@ -180,7 +180,7 @@ class EventRoutes:
                 summary="Get the full original of truncated content",
                 tag=TAG,
                 result={"type": "string", "format": "binary"},
-                media_type="application/octet-stream",
+                media_type="*/*",
                 errors={404: "No such conversation or blob"},
             ),
             Route(

@@ -12,9 +12,18 @@ from gateway.bodies import json_body
 from gateway.responses import json_response
 from gateway.routing import Route
 from gateway.services import Services
-from supervisor.settings import MetaProfile, MetaProfileStore
+from supervisor.settings import MetaProfileStore
 
 TAG: Final = "Meta-profiles"
+
+ROUTES_SOMETHING: Final = {
+    "allOf": [schemas.ref("MetaProfile")],
+    "anyOf": [
+        {"required": ["classes"], "properties": {"classes": {"minItems": 1}}},
+        {"required": ["prompt_template"], "properties": {"prompt_template": {"type": "string"}}},
+    ],
+}
+"""What is saved has classes or a template; one of earlier days in the settings may have neither."""
 
 
 @attrs.frozen
@@ -91,7 +100,7 @@ class MetaProfileRoutes:
                 summary="Save a meta-profile",
                 tag=TAG,
                 path_schemas=named,
-                body=MetaProfile,
+                body=ROUTES_SOMETHING,
                 result=mutation,
                 status=201,
                 errors={409: "Too many meta-profiles"},

@@ -15,7 +15,6 @@ from quart import Response, request
 from gateway import schemas
 from gateway.bodies import (
     EnabledRequest,
-    HooksRequest,
     InstallRequest,
     PluginsRequest,
     SkillsRequest,
@@ -56,13 +55,11 @@ class Placeholder:
     schema: Mapping[str, Any] | None = None
     """Of the answer in the interface description; None: it is a free object."""
     body: type[Model] | None = None
-    body_required: bool = True
 
     async def handle(self, **parameters: str) -> Response:
         """Read the body, and answer."""
         if self.body is not None:
-            given = await json_body(request, required=self.body_required)
-            read_body(self.body, {} if given is None else given)
+            read_body(self.body, await json_body(request))
         if self.status >= 400:
             raise ApiError(self.status, self.answer.format(**parameters))
         return json_response(self.answer, self.status)
@@ -77,7 +74,6 @@ class Placeholder:
             summary=self.summary,
             tag=self.tag,
             body=self.body,
-            body_required=self.body_required,
             result=schemas.ref("Error") if failed else self.schema or schemas.FREE,
             status=self.status,
         )
@@ -246,16 +242,6 @@ TABLE: Final = (
         answer={"running": False, "enabled": False, "message": NO_VSCODE},
     ),
     _refused("GET", "/api/vscode/url", "VSCode", "Get the address of VSCode", 503, NO_VSCODE),
-    # -- hooks of a project -------------------------------------------------------------------------------
-    Placeholder(
-        method="POST",
-        path="/api/hooks",
-        tag="Hooks",
-        summary="Read the hooks of a project",
-        answer={"hook_config": None},
-        schema=schemas.obj({"hook_config": schemas.nullable(schemas.FREE)}),
-        body=HooksRequest,
-    ),
 )
 """Every such route."""
 

@@ -126,7 +126,7 @@ class SecretRoutes:
     def routes(self) -> tuple[Route, ...]:
         """All operations of this class."""
         base = "/api/settings/secrets"
-        missing = {404: NOT_FOUND}
+        missing = {404: NOT_FOUND, **UNUSABLE}
         return (
             Route(
                 method="GET",
@@ -135,7 +135,7 @@ class SecretRoutes:
                 summary="List the names of secrets",
                 tag=TAG,
                 query=params_of(SecretsQuery),
-                errors={404: "No such profile"},
+                errors={404: "No such profile", **UNUSABLE},
                 result=schemas.ref("SecretList"),
             ),
             Route(
@@ -146,6 +146,7 @@ class SecretRoutes:
                 tag=TAG,
                 body=SecretCreateRequest,
                 result=schemas.ref("SecretItem"),
+                errors=UNUSABLE,
             ),
             Route(
                 method="GET",

@@ -77,7 +77,11 @@ class SettingsRoutes:
                 tag=TAG,
                 headers=(Param(EXPOSE, schemas.choice_in_any_case(filter(None, EXPOSE_HEADER))),),
                 result=settings,
-                errors={400: "Unknown value of X-Expose-Secrets", 503: "No key to encrypt with"},
+                errors={
+                    400: "Unknown value of X-Expose-Secrets",
+                    409: "The stored settings are unusable",
+                    503: "No key to encrypt with",
+                },
             ),
             Route(
                 method="PATCH",

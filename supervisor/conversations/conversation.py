@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -12,6 +13,7 @@ import trio
 from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.hooks import hooks
 from supervisor.conversations.recording import prompt
 from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.recording.history import OpenCalls
@@ -29,10 +31,12 @@ from supervisor.conversations.state.errors import (
 from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.queue import Queued, TurnQueue, message_size
 from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus, Memory
 from supervisor.conversations.state.unconfirmed import Unconfirmed
 from supervisor.conversations.turns.goal import GoalLoop
 from supervisor.conversations.turns.runner import Runner
+from supervisor.credentials import LookupSecret
 from supervisor.events import (
     Event,
     Message,
@@ -58,6 +62,9 @@ QUEUED_MAX: Final = 1_000
 QUEUED_BYTES: Final = 64 * 1024 * 1024
 """The most bytes that the waiting messages of one conversation may have together: two of the largest."""
 
+IN_TURN: Final = "The server stopped while this turn was running; the agent's last actions are unknown."
+IN_HOOKS: Final = "The server stopped while a hook was running after the agent's turn."
+"""What was cut off, for people."""
 MOVED: Final = "the conversation was moved to another event"
 """Why the agent does not remember a branch that a client moved to."""
 
@@ -80,6 +87,8 @@ class Conversation:
         self._queue = TurnQueue()
         self._unconfirmed = Unconfirmed()
         self._runner = Runner(context, self.recorder, self._queue)
+        if self._runner.ends_with_hooks:
+            context.sessions.add(self)
         self._goal = GoalLoop(self.recorder, self, context.nursery)
 
     @property
@@ -94,8 +103,9 @@ class Conversation:
 
     @property
     def active(self) -> bool:
-        """Whether a turn is running or an agent is alive: such a conversation stays loaded."""
-        return self.busy or self.agent.live or self._goal.running
+        """Whether a turn is running, an agent is alive, or hooks wait for the end: such a conversation stays
+        loaded."""
+        return self.busy or self.agent.live or self._goal.running or self._runner.session_open
 
     @property
     def agent(self) -> AgentLifecycle:
@@ -126,11 +136,11 @@ class Conversation:
 
     def info(self) -> dict[str, Any]:
         """The present conversation resource, with nulls; a crash could take some of it back."""
-        return conversation_info(self.record)
+        return conversation_info(self.record, self.context.launcher.data)
 
     def full_state(self) -> bytes:
         """The state snapshot as an event that is not journalled; see `info`."""
-        return full_state(self.record)
+        return full_state(self.record, self.context.launcher.data)
 
     async def durable_info(self) -> dict[str, Any]:
         """The conversation resource as it is on disk. Raises JournalError."""
@@ -140,11 +150,12 @@ class Conversation:
         """The state snapshot as it is on disk. Raises JournalError."""
         return await self._durable_view(full_state)
 
-    async def _durable_view(self, show: Callable[[ConversationRecord], T]) -> T:
+    async def _durable_view(self, show: Callable[[ConversationRecord, Path], T]) -> T:
         """Return the present state once it is durable (milliseconds), or else the last durable one."""
         if self.recorder.unsaved and self.log.trouble is None:
             self.recorder.save()
-        shown = show(self.record)
+        data = self.context.launcher.data
+        shown = show(self.record, data)
         if self.log.settled and not self.recorder.unsaved:
             await trio.lowlevel.checkpoint()
             return shown
@@ -154,7 +165,7 @@ class Conversation:
         (stored,) = await self.context.journal.get_records([self.id])
         if stored is None:
             raise UnknownConversation(f"Conversation not found: {self.id}")
-        return show(ConversationRecord.load(stored.record))
+        return show(ConversationRecord.load(stored.record), data)
 
     # -- messages and runs ----------------------------------------------------------------------------
 
@@ -270,7 +281,8 @@ class Conversation:
         elif record.unfinished:
             message = Message(role="user", content=(TextContent(text=prompt.CONTINUE),))
             event = MessageEvent(id=new_event_id(), source="environment", llm_message=message)
-            self._queue.waiting.append(Queued(self.recorder.write([event]), event.id, message))
+            seq = self.recorder.write([event])
+            self._queue.waiting.append(Queued(seq, event.id, message, by_user=False))
             return True
         return False
 
@@ -295,6 +307,7 @@ class Conversation:
         if self.busy:
             await self._runner.interrupt()
         else:
+            self._runner.cancel_hooks()
             await self.pause()
 
     async def respond(self, accept: bool, reason: str) -> None:
@@ -490,11 +503,19 @@ class Conversation:
         self.recorder.write([self.recorder.state("security_analyzer", analyzer)])
         await self._durable()
 
-    async def set_secrets(self, secrets: Mapping[str, str]) -> None:
+    async def set_secrets(self, secrets: Mapping[str, str | LookupSecret]) -> None:
         """Add secrets by name. They apply from the agent's next start on: a live agent has its environment
-        already."""
+        already. What the conversation's profile does not allow is dropped."""
         self.log.accept()
-        self.record.secrets.update(await self.context.secret_box.seal(secrets))
+        values, lookups = split_secrets(self.record.allowed(secrets))
+        sealed = await self.context.secret_box.seal(values)
+        places = await self.context.secret_box.seal_lookups(lookups)
+        # At once, and under each name what was said last.
+        for name in (*sealed, *places):
+            self.record.secrets.pop(name, None)
+            self.record.lookups.pop(name, None)
+        self.record.secrets.update(sealed)
+        self.record.lookups.update(places)
         self.recorder.save()
         await self._durable()
 
@@ -516,15 +537,18 @@ class Conversation:
             if item.seq in branch:
                 self._queue.waiting.append(_queued(item))
         going_on = record.execution_status in LIVE_STATUSES
+        in_hooks = bool(record.hooks_running)
+        if in_hooks:
+            self.recorder.write(hooks.cut_off(self.recorder))
         if record.turn_open or (going_on and not self._queue.waiting):
-            await self._report_cut_off()
+            await self._report_cut_off(IN_HOOKS if in_hooks and not record.turn_open else IN_TURN)
         self._goal.recover()
         if going_on and self._queue.waiting:
             self._runner.want()
         with trio.move_on_after(self.context.deadlines.durable):
             await self.log.flushed_unless_troubled()
 
-    async def _report_cut_off(self) -> None:
+    async def _report_cut_off(self, detail: str) -> None:
         record = self.record
         calls = OpenCalls()
         async for item in self._after(record.prompted_seq):
@@ -533,7 +557,7 @@ class Conversation:
         events: list[Event] = calls.closing()
         failure = AgentFailure(
             "ServerRestarted",
-            "The server stopped while this turn was running; the agent's last actions are unknown.",
+            detail,
             kind="transient",
             retryable=True,
             user_action="retry",
@@ -580,7 +604,9 @@ class Conversation:
         await self._goal.stop()
         if self.busy:
             await self._runner.interrupt()
+        await self._runner.end_session()
         await self._runner.stop()
+        self.context.sessions.discard(self)
 
 
 def is_asked(stored: Stored) -> bool:

@@ -147,6 +147,7 @@ def _copy(
     record.children = []
     record.parent_conversation_id = None
     record.goal = None
+    record.hooks_running = {}
     return record
 
 

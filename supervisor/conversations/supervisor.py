@@ -32,13 +32,15 @@ from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import InvalidStart, UnknownConversation
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.conversations.state.secret_box import SecretBox, split_secrets
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase
 from supervisor.conversations.views import AgentView, Figures, figures, view
 from supervisor.events import Message, TextContent, Vocabulary, timestamp_now
+from supervisor.hooks import HOOK_CONFIG, HookSource, read_project_hooks
 from supervisor.journal import AlreadyExists, Journal, JournalError, JournalUnavailable, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal
+from supervisor.reading import as_json
 from supervisor.settings import AgentSettings
 
 log = structlog.get_logger(__name__)
@@ -81,13 +83,16 @@ class Supervisor:
         context: Context,
         default_agent: Callable[[], Awaitable[AgentSettings]],
         forced_vocabulary: Vocabulary | None = None,
+        hooks: HookSource = HookSource.REQUEST,
     ) -> None:
+        self._hooks = hooks
         self._context = context
         self._default_agent = default_agent
         self._forced_vocabulary = forced_vocabulary
         self._loaded: WeakValueDictionary[str, Conversation] = WeakValueDictionary()
         self._recent: OrderedDict[str, Conversation] = OrderedDict()
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+        self._used: Callable[[Conversation], None] | None = None
         self._models = ModelDiscovery(context)
         self._hurried = trio.Event()
         self._killing = trio.Event()
@@ -115,6 +120,7 @@ class Supervisor:
             parent = await self._parent(request)
             agent = request.agent if request.agent is not None else await self._default_agent()
             now = timestamp_now()
+            values, lookups = split_secrets(request.secrets)
             record = ConversationRecord(
                 id=conversation_id,
                 working_dir=_absolute(request.working_dir),
@@ -129,12 +135,14 @@ class Supervisor:
                 security_analyzer=request.security_analyzer,
                 max_iterations=request.max_iterations,
                 stuck_detection=request.stuck_detection,
-                secrets=await self._context.secret_box.seal(request.secrets),
+                secrets=await self._context.secret_box.seal(values),
+                lookups=await self._context.secret_box.seal_lookups(lookups),
                 parent_conversation_id=request.parent_conversation_id,
                 launched_agent_profile=request.launched_agent_profile,
                 mcp_only=None if request.mcp_only is None else list(request.mcp_only),
-                extra=dict(request.extra),
+                extra=await self._with_hooks(request),
             )
+            record.secrets, record.lookups = record.allowed(record.secrets), record.allowed(record.lookups)
             descriptor = self._context.launcher.descriptor(record)
             record.preset_command = tuple(agent.acp_command) == descriptor.command
             try:
@@ -156,6 +164,18 @@ class Supervisor:
         if request.initial_message is not None:
             await conversation.send(request.initial_message, run=True)
         return conversation, True
+
+    async def _with_hooks(self, request: StartRequest) -> dict[str, Any]:
+        """The fields that are echoed, with the hooks that the conversation will run. A project's file is read
+        now, before an agent works there."""
+        extra = dict(request.extra)
+        if self._hooks is HookSource.OFF:
+            extra.pop(HOOK_CONFIG, None)
+        elif self._hooks is HookSource.PROJECT and extra.get(HOOK_CONFIG) is None:
+            found = await read_project_hooks(_absolute(request.working_dir))
+            if found is not None:
+                extra[HOOK_CONFIG] = as_json(found)
+        return extra
 
     async def fork(self, source_id: str, request: ForkRequest) -> Conversation:
         """Make a conversation that begins with the events of another one; idle. See `forking`.
@@ -209,7 +229,7 @@ class Supervisor:
             max_iterations=record.max_iterations,
             stuck_detection=record.stuck_detection,
             tags=dict(record.tags),
-            secrets=await box.open(record.secrets),
+            secrets={**await box.open(record.secrets), **await box.open_lookups(record.lookups)},
             title=title,
             parent_conversation_id=parent_id,
             launched_agent_profile=record.launched_agent_profile,
@@ -268,8 +288,18 @@ class Supervisor:
         self._loaded[conversation.id] = conversation
         self._recent[conversation.id] = conversation
         self._recent.move_to_end(conversation.id)
+        if self._used is not None:
+            self._used(conversation)
         if len(self._recent) > RECENT_MAX:
             self._recent.popitem(last=False)
+
+    def watch(self, used: Callable[[Conversation], None] | None) -> None:
+        """Call `used` with each conversation that is loaded now, and whenever one is asked for; None ends
+        that. It must be quick."""
+        self._used = used
+        if used is not None:
+            for conversation in list(self._loaded.values()):
+                used(conversation)
 
     async def recover(self) -> None:
         """After a start: correct the state of every conversation that an earlier server left running."""
@@ -317,7 +347,8 @@ class Supervisor:
         # What is loaded is newer, and may be so new that a crash would take it back.
         loaded = self._loaded.get(conversation_id)
         durable = loaded is not None and loaded.log.settled and not loaded.recorder.unsaved
-        return conversation_info(loaded.record if loaded and durable else ConversationRecord.load(stored))
+        record = loaded.record if loaded and durable else ConversationRecord.load(stored)
+        return conversation_info(record, self._context.launcher.data)
 
     async def count(self, *, status: str | None = None) -> int:
         """Count the conversations, of one execution status or of all."""
@@ -462,6 +493,7 @@ async def open_supervisor(
     terminals: Places | None = None,
     drain_seconds: float = 0.0,
     allowance: Allowance | None = None,
+    hooks: HookSource = HookSource.REQUEST,
 ) -> AsyncIterator[Supervisor]:
     """Supervise conversations while the block runs.
 
@@ -470,6 +502,8 @@ async def open_supervisor(
     `terminals`: places for terminals, where others take of them, too.
 
     `drain_seconds`: how long running turns may continue at the end before they are interrupted.
+
+    `hooks`: whose hooks run.
 
     Owns the nursery of all conversations: leaving the block, also by cancellation, stops every agent.
     """
@@ -484,8 +518,9 @@ async def open_supervisor(
             counters=Counters(),
             nursery=nursery,
             allowance=allowance or Allowance(),
+            hooks=hooks is not HookSource.OFF,
         )
-        supervisor = Supervisor(context, default_agent, forced_vocabulary)
+        supervisor = Supervisor(context, default_agent, forced_vocabulary, hooks)
         await supervisor.recover()
         nursery.start_soon(context.admission.watch)
         try:

@@ -63,6 +63,7 @@ class Figures:
     limit_agents: int | None
     limit_memory_bytes: int | None
     terminals: int = 0
+    hooks_total: dict[str, int] = attrs.field(factory=dict)
 
 
 def agent_state(conversation: Conversation) -> AgentPhase:
@@ -132,4 +133,5 @@ def figures(conversations: list[Conversation], admission: Admission, counters: C
         limit_agents=admission.limits.agents,
         limit_memory_bytes=admission.limits.memory_bytes,
         terminals=admission.terminals.taken,
+        hooks_total=dict(counters.hooks),
     )

@@ -14,6 +14,7 @@ from supervisor.credentials.errors import (
     WrongMasterKey,
 )
 from supervisor.credentials.external_sources import FoundSecret, is_private, take_private
+from supervisor.credentials.lookup import LOOKUP_REFUSED, LookupFailed, Lookups, shown_origin
 from supervisor.credentials.master import MasterKey
 from supervisor.credentials.os_keyring import OsKeyring
 from supervisor.credentials.secret import REDACTED, Secret, SecretInfo
@@ -28,6 +29,7 @@ from supervisor.credentials.source import (
 from supervisor.credentials.store import Rotation, SecretStore
 
 __all__ = [
+    "LOOKUP_REFUSED",
     "REDACTED",
     "CannotRotate",
     "Cipher",
@@ -35,7 +37,9 @@ __all__ = [
     "FoundSecret",
     "InvalidSecretName",
     "InvalidSecretValue",
+    "LookupFailed",
     "LookupSecret",
+    "Lookups",
     "MasterKey",
     "MasterKeyUnavailable",
     "NotDecryptable",
@@ -52,5 +56,6 @@ __all__ = [
     "WrongMasterKey",
     "decode_secret_source",
     "is_private",
+    "shown_origin",
     "take_private",
 ]

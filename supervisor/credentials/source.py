@@ -65,6 +65,10 @@ class StaticSource(Model):
     description: str | None = None
 
 
+URL: Final = "Asked with GET whenever the agent starts. Of this server: /api/settings/secrets/<name>"
+HEADERS: Final = "Sent with it; to this server none is, since the secret is read from the store"
+
+
 @attrs.frozen(kw_only=True)
 class LookupSource(Model):
     """A `LookupSecret` as clients spell it."""
@@ -72,9 +76,16 @@ class LookupSource(Model):
     TAG: ClassVar[str | None] = "kind"
     kind: ClassVar[str] = "LookupSecret"
 
-    url: str = attrs.field(repr=False, metadata=described("/api/settings/secrets/<name> of this server"))
+    url: str = attrs.field(
+        repr=False,
+        metadata=described(
+            "Asked with GET whenever the agent starts; of this server: /api/settings/secrets/<name>"
+        ),
+    )
     headers: Mapping[str, str] | None = attrs.field(
-        default=None, repr=False, metadata=described("Not sent: the secret is read from the store")
+        default=None,
+        repr=False,
+        metadata=described(HEADERS),
     )
     description: str | None = None
 
@@ -118,6 +129,7 @@ def _store_name(url: str, own_origins: Collection[str]) -> str | None:
     if parts.scheme or parts.netloc:
         if parts.scheme not in LOOKUP_SCHEMES or not parts.hostname:
             raise ValueError("an absolute URL must be http or https and name a host")
+        _ = parts.port  # raises ValueError for one that is none
         if f"{parts.scheme}://{parts.netloc}" not in own_origins:
             return None
     name = unquote(parts.path.removeprefix(STORE_ROUTE))

@@ -56,6 +56,7 @@ from supervisor.settings.openhands_profile import OpenHandsAgentProfile
 from supervisor.settings.profile import AgentProfile, decode_profile
 from supervisor.settings.profiles import AgentProfileStore
 from supervisor.settings.schema import agent_schema, conversation_schema
+from supervisor.settings.spoken import spoken_settings
 from supervisor.settings.store import SettingsStore
 
 __all__ = [
@@ -108,6 +109,7 @@ __all__ = [
     "replace_secrets",
     "secrets_of",
     "security_analyzer",
+    "spoken_settings",
     "too_deep",
     "unseal",
 ]

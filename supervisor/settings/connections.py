@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -21,6 +22,9 @@ MAX_CONNECTIONS: Final = 64
 UNCHANGED: Final = "unchanged"
 """Stands for what a change does not mention; null is an error there."""
 
+NOT_BLANK: Final = "[^\\s\\u001c-\\u001f\\u0085]"
+"""A pattern: some character that `str.strip` keeps."""
+
 NAME_CHARACTERS: Final = 128
 URL_CHARACTERS: Final = 2048
 
@@ -31,7 +35,12 @@ def _real(key: str) -> str:
     return key
 
 
-Key = Annotated[str, Form(_real, {"minLength": 1})]
+Key = Annotated[
+    str,
+    Form(
+        _real, {"allOf": [{"pattern": NOT_BLANK}, {"not": {"pattern": f"^\\s*{re.escape(REDACTED)}\\s*$"}}]}
+    ),
+]
 Name = Annotated[str, Limit(min_length=1, max_length=NAME_CHARACTERS)]
 Url = Annotated[str, Limit(max_length=URL_CHARACTERS)]
 

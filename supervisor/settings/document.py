@@ -37,6 +37,7 @@ from supervisor.settings.llm import has_key
 from supervisor.settings.merge import MAX_DEPTH, merge_fields, merge_patch, too_deep
 from supervisor.settings.names import ProfileId, ProfileName, Setting
 from supervisor.settings.openhands import decode_openhands_settings, openhands_from_stored
+from supervisor.settings.spoken import spoken_server, spoken_settings
 
 #: The agent of a new server: it needs no key and no network, so the first conversation just works.
 FIRST_SERVER: Final = "demo"
@@ -84,7 +85,9 @@ def shown(
     servers = told.get("mcp_config")
     if isinstance(servers, Mapping):
         told["mcp_config"] = {name: _switched(server) for name, server in servers.items()}
-    return _without_preset(told, presets) if told.get("acp_server") != FIRST_SERVER else told
+    # One that clients do not know is a custom one to them, and needs its command.
+    server = str(told.get("acp_server", CUSTOM))
+    return _without_preset(told, presets) if spoken_server(server) == server else spoken_settings(told)
 
 
 def _switched(server: Any) -> Any:
@@ -193,7 +196,10 @@ def _change_agent(current: Mapping[str, Any], diff: Mapping[str, Any], rules: Ru
     if diff.get("acp_command"):
         if "acp_server" not in diff:
             merged.pop("acp_server", None)
-    elif "acp_server" in diff and not current.get("acp_server") == merged.get("acp_server") == CUSTOM:
+    elif "acp_server" in diff and not (
+        # Its client was told `custom`, whatever the catalogue calls it.
+        spoken_server(str(current.get("acp_server"))) == merged.get("acp_server") == CUSTOM
+    ):
         merged.pop("acp_command", None)
     settings = decode_agent_settings(merged, rules.presets, loc=loc, check_server=rules.check_server)
     return agent_settings_to_dict(settings)

@@ -12,7 +12,7 @@ from supervisor.reading import Flaw, Location, as_json, described
 from supervisor.settings.errors import problem, read
 from supervisor.settings.names import Setting
 
-INSTANCE_TEXT: Final = re.compile(r"{{\s*instance_text\s*}}")
+INSTANCE_TEXT: Final = re.compile(r"\{\{\s*instance_text\s*\}\}")
 """The place of the task in a template; it has to have one."""
 
 
@@ -29,7 +29,16 @@ class MetaProfile(Setting):
     """How tasks are routed: by classes, or by a template that the classifier answers with a model."""
 
     SCHEMA: ClassVar[Mapping[str, Any]] = {
-        "description": "Either classes or a prompt_template that has {{ instance_text }}"
+        "description": "Either classes or a prompt_template that has {{ instance_text }}",
+        "anyOf": [
+            {"properties": {"prompt_template": {"type": "null"}}},
+            {
+                "properties": {
+                    "prompt_template": {"type": "string", "pattern": INSTANCE_TEXT.pattern},
+                    "classes": {"maxItems": 0},
+                }
+            },
+        ],
     }
 
     classifier_model: str = attrs.field(metadata=described("Name of an LLM profile"))

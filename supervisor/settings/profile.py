@@ -40,6 +40,7 @@ from supervisor.settings.openhands_profile import (
     OpenHandsAgentProfile,
     decode_openhands_profile,
 )
+from supervisor.settings.spoken import SPOKEN, spoken_server
 
 
 def _shell_words(text: str) -> str:
@@ -120,8 +121,22 @@ def decode_profile(obj: object, name: str, presets: Presets, *, loc: Location = 
     checks = {PROVIDER: among((*presets, CUSTOM))}
     profile = attrs.evolve(read(AgentProfile, obj, loc, checks), name=name, id=str(uuid.uuid4()), revision=0)
     # A profile that could not be launched is better refused now, with its place.
-    profile_to_settings(profile, presets, loc=loc)
+    server = profile_to_settings(profile, presets, loc=loc).acp_server
+    if server != profile.acp_server and server not in SPOKEN:
+        # It comes back from a client: the choice was the agent, not this release's command for it.
+        return attrs.evolve(profile, acp_server=server, acp_command=None)
     return profile
+
+
+def spoken_profile(profile: AnyProfile, presets: Presets) -> dict[str, Any]:
+    """A profile's JSON as clients know it."""
+    told = profile.dump()
+    if not isinstance(profile, AgentProfile):
+        return told
+    told["acp_server"] = spoken_server(profile.acp_server)
+    if told["acp_server"] != profile.acp_server and not profile.acp_command:
+        told["acp_command"] = shlex.join(presets.get(profile.acp_server, ()))
+    return told
 
 
 def check_profile_name(name: str, loc: Location) -> None:

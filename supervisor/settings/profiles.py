@@ -21,6 +21,7 @@ from supervisor.settings.profile import (
     profiles_from_stored,
     profiles_to_stored,
     settings_to_profile,
+    spoken_profile,
 )
 from supervisor.settings.store import SettingsStore
 
@@ -79,6 +80,10 @@ class AgentProfileStore:
         profile = launchable(await self.by_id(profile_id), ("body", "agent_profile_id"))
         document = await self._settings.get()
         return profile_to_settings(profile, self._settings.rules.presets, document.agent_settings)
+
+    def spoken(self, profile: AnyProfile) -> dict[str, Any]:
+        """The profile's JSON as clients know it."""
+        return spoken_profile(profile, self._settings.rules.presets)
 
     async def save(self, name: str, body: Any) -> AnyProfile:
         """Create or replace the profile of this name from its JSON.

@@ -31,6 +31,7 @@ from supervisor.settings.openhands import (
     Verification,
     defaults,
 )
+from supervisor.settings.spoken import SPOKEN
 
 CRITICAL, MAJOR, MINOR = "critical", "major", "minor"
 
@@ -235,7 +236,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 def agent_schema(presets: Presets, names: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The settings of an agent of either kind. `names` are what providers are called, by key."""
     labels = {CUSTOM: "Custom", **(names or {})}
-    choices = {"acp_server": [(key, labels.get(key, key)) for key in (*presets, CUSTOM)]}
+    choices = {"acp_server": [(key, labels.get(key, key)) for key in (*presets, CUSTOM) if key in SPOKEN]}
     own = defaults()
     return {
         "model_name": "AgentSettings",

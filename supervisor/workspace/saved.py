@@ -113,7 +113,9 @@ def _parse(document: Any) -> Saved:
     return Saved(tuple(map(_item, document["workspaces"])), tuple(map(_item, document["workspaceParents"])))
 
 
-def _item(found: Mapping[str, Any]) -> SavedWorkspace:
+def _item(found: Any) -> SavedWorkspace:
+    if not isinstance(found, Mapping):
+        raise TypeError("an entry is not an object")
     parent = found.get("parentPath")
     texts = (found["id"], found["name"], found["path"])
     if not all(isinstance(text, str) for text in texts) or not isinstance(parent, str | None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, cast
 
 NAME_CHARACTERS: Final = 100
@@ -19,10 +19,10 @@ class _Sink:
     """What the archive is written to: a stream that cannot be gone back in."""
 
     def __init__(self) -> None:
-        self.pieces: list[bytes] = []
+        self.waiting = bytearray()
 
     def write(self, data: bytes) -> int:
-        self.pieces.append(bytes(data))
+        self.waiting += data
         return len(data)
 
     def flush(self) -> None:
@@ -64,6 +64,6 @@ class Trajectory:
         self._archive.writestr(member, body)
 
     def _taken(self) -> bytes:
-        pieces: Sequence[bytes] = self._sink.pieces
-        self._sink.pieces = []
-        return b"".join(pieces)
+        waiting = self._sink.waiting
+        self._sink.waiting = bytearray()
+        return bytes(waiting)

@@ -267,7 +267,7 @@ sys.exit(7)
 
 @tags_only
 @pytest.mark.parametrize("forged", ["another", "gone", "spawner"])
-async def test_an_agent_that_takes_another_brand_is_neither_ended_nor_reaped_for_it(tmp_path, state, forged):
+async def test_an_agent_that_takes_another_tag_is_neither_ended_nor_reaped_for_it(tmp_path, state, forged):
     async with (
         open_containment(state, Level.TREE) as containment,
         agent(python("print('up', flush=True); input()"), tmp_path) as other,

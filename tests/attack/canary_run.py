@@ -72,9 +72,10 @@ async def run(directory: Path) -> Search:
         "OSTLER_MASTER_KEY": OWN["master key"],
         "OSTLER_SECRET_CANARY_SERVER": FIRST["server's variable"],
     }
+    others = frozenset(_processes())
     async with running_server(home, environment) as server, trio.open_nursery() as nursery:
         command_lines: set[bytes] = set()
-        nursery.start_soon(_watch_processes, command_lines)
+        nursery.start_soon(_watch_processes, command_lines, others)
         async with rest_client(server.url, HEADERS) as rest:
             server.rest = rest
             await _configure(rest)
@@ -212,10 +213,16 @@ def _search_frames(search: Search, kind: str, frames: list[dict[str, Any]]) -> N
         search.joined(kind, f"{where} {part}", pieces)
 
 
-async def _watch_processes(seen: set[bytes]) -> None:
+def _processes() -> list[str]:
+    return [name for name in os.listdir("/proc") if name.isdigit()]
+
+
+async def _watch_processes(seen: set[bytes], others: frozenset[str]) -> None:
+    """Collect command lines, again and again: a process may replace its own. `others` were there before the
+    server, and there may be hundreds of them."""
     while True:
-        for name in os.listdir("/proc"):
-            if name.isdigit():
+        for name in _processes():
+            if name not in others:
                 try:
                     seen.add(Path("/proc", name, "cmdline").read_bytes())
                 except OSError:

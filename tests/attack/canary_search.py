@@ -65,6 +65,7 @@ class Search:
     hidden: Counter[str] = attrs.field(factory=Counter)  # secrets that were masked, by kind of place
     _forms: list[tuple[str, str, str]] = attrs.field(init=False)
     _pieces: list[tuple[str, str]] = attrs.field(init=False)
+    _clean: set[str] = attrs.field(factory=set)  # texts in which nothing was found: most come many times
 
     def __attrs_post_init__(self) -> None:
         self._forms = [
@@ -95,6 +96,8 @@ class Search:
         self.document(kind, f"{where}, put together", "".join(pieces).encode())
 
     def _look(self, kind: str, where: str, text: str) -> None:
+        if text in self._clean:
+            return
         hit = set()
         for secret, form, needle in self._forms:
             at = text.find(needle)
@@ -105,6 +108,8 @@ class Search:
             if secret not in hit and (at := text.find(piece)) >= 0:
                 hit.add(secret)
                 self._found(kind, where, secret, "a piece", text, at, len(piece))
+        if not hit:
+            self._clean.add(text)
 
     def _found(self, kind: str, where: str, secret: str, form: str, text: str, at: int, size: int) -> None:
         context = text[max(0, at - AROUND) : at + size + AROUND]

@@ -81,6 +81,14 @@ include-path = ["/api/conversations", "/api/conversations/{{conversation_id}}/se
 include-method = "POST"
 checks.positive_data_acceptance.enabled = false
 
+# A working directory must be in the conversation's workspace.
+[[operations]]
+include-path = [
+    "/api/conversations/{{conversation_id}}/bash/start_bash_command",
+    "/api/conversations/{{conversation_id}}/bash/execute_bash_command",
+]
+checks.positive_data_acceptance.enabled = false
+
 # A merge patch is right or wrong by what it is merged into.
 [[operations]]
 include-path = ["/api/settings"]
@@ -89,9 +97,17 @@ checks.positive_data_acceptance.enabled = false
 
 # A command must be one that a shell could split, and a custom agent needs one.
 [[operations]]
-include-path = ["/api/agent-profiles/{{name}}"]
+include-path = ["/api/agent-profiles/{{name}}", "/api/agent-profiles/{{name}}/materialize"]
 include-method = "POST"
 checks.positive_data_acceptance.enabled = false
+
+# Not offered here, and described so.
+[[operations]]
+include-path = [
+    "/api/profiles/{{name}}/validate", "/api/skills/install", "/api/plugins/install", "/api/plugins/fetch",
+    "/api/canvas-extensions/install", "/api/llm/subscription/openai/device/start", "/api/vscode/url",
+]
+checks.not_a_server_error.enabled = false
 
 # In a sequence of requests a new name leaves the old one free, which the check of what was created takes for
 # a loss. By itself the route is tested like any other.

@@ -24,6 +24,7 @@ from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor
 from supervisor.credentials import FoundSecret
 from supervisor.events import Message, TextContent, Vocabulary
+from supervisor.hooks import HookSource
 from supervisor.settings import AgentSettings
 from tests.support.scripted import ScriptedLog, scripted_command
 
@@ -114,6 +115,7 @@ async def open_harness(
     drain_seconds: float = 0.0,
     path: str = "/usr/bin:/bin",
     allowance: Allowance | None = None,
+    hooks: HookSource = HookSource.REQUEST,
 ) -> AsyncIterator[Harness]:
     """A supervisor for the block. A clock that the test moves by hand runs by itself at the end, so that an
     agent that keeps still can be waited for and ended."""
@@ -127,6 +129,7 @@ async def open_harness(
             limits=limits or Limits(),
             drain_seconds=drain_seconds,
             allowance=allowance or Allowance(),
+            hooks=hooks,
         ),
         containment=None,
         secrets=given,
@@ -159,6 +162,12 @@ async def until(check: Any, what: str = "it") -> Any:
             return found
         await trio.to_thread.run_sync(time.sleep, 0.005)
     raise AssertionError(f"{what} did not happen within {PATIENCE_SECONDS} s")
+
+
+def ready_pid(conversation: Conversation) -> int | None:
+    """Process id of the agent that can take a prompt."""
+    run = conversation.agent.ready
+    return None if run is None else run.pid
 
 
 async def speaking(conversation: Conversation) -> None:

@@ -19,6 +19,7 @@ from tests.conversations.harness import (
     kinds,
     one,
     open_harness,
+    ready_pid,
     say,
     settled,
     speaking,
@@ -42,10 +43,10 @@ async def test_a_first_turn_from_message_to_answer(tmp_path: Path) -> None:
         assert states(found, "last_user_message_id") == [found[0]["id"]]
         assert conversation.record.title == "hello there"
         assert harness.log.prompts() == ["hello there"]
-        pid = conversation.agent.ready_pid
+        pid = ready_pid(conversation)
         again = await turn(conversation, "and again")
         assert answer(again) == "echo: and again "
-        assert conversation.agent.ready_pid == pid
+        assert ready_pid(conversation) == pid
         assert states(again, "execution_status")[0] == "idle"  # a message after the end of a run
     assert pid is not None
     assert not alive(pid)
@@ -81,7 +82,7 @@ async def test_messages_are_prompted_in_order_and_once(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await conversation.send(say("!slow 20 20"), run=True)
-        await until(lambda: conversation.agent.ready_pid)
+        await until(lambda: ready_pid(conversation))
         await conversation.send(say("second"), run=True)
         await conversation.send(say("third"), run=False)
         assert await settled(conversation) == "finished"
@@ -185,7 +186,7 @@ async def test_delete_stops_the_agent_and_forgets(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await conversation.send(say("!hang"), run=True)
-        pid = await until(lambda: conversation.agent.ready_pid)
+        pid = await until(lambda: ready_pid(conversation))
         await harness.supervisor.delete(conversation.id)
         assert not alive(pid)
         with pytest.raises(UnknownConversation):

@@ -15,7 +15,17 @@ import pytest
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.start import StartRequest
 from supervisor.settings import FileSecret
-from tests.conversations.harness import Harness, events, one, open_harness, settled, states, turn, until
+from tests.conversations.harness import (
+    Harness,
+    events,
+    one,
+    open_harness,
+    ready_pid,
+    settled,
+    states,
+    turn,
+    until,
+)
 
 KEYS = {
     "ANTHROPIC_API_KEY": "ant-key",
@@ -60,7 +70,7 @@ async def start(harness: Harness, key: str, *modes: str, **settings: Any) -> Con
 
 def environment(conversation: Conversation) -> dict[str, str]:
     """As the kernel has it."""
-    text = Path(f"/proc/{conversation.agent.ready_pid}/environ").read_bytes().decode()
+    text = Path(f"/proc/{ready_pid(conversation)}/environ").read_bytes().decode()
     return dict(item.split("=", 1) for item in text.split("\0") if item)
 
 
@@ -180,6 +190,28 @@ async def test_missing_credentials_are_told_with_the_choices_and_are_no_crash(
 
 
 @pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("prompt:-32000:boom upstream", "[-32000] boom upstream"),
+        ("new:-32000:boom upstream", "[-32000] boom upstream"),
+        ("prompt:-32603:401 boom upstream", "[-32603] 401 boom upstream"),
+        ("prompt:-32603:boom upstream", "[-32603] boom upstream"),
+    ],
+)
+@pytest.mark.parametrize("modes", [(), ("auth=api-key",)])
+async def test_the_agents_own_words_come_first(
+    tmp_path: Path, error: str, says: str, modes: tuple[str, ...]
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(f"error={error}", *modes)
+        told = one(await turn(conversation, "hello"), "ConversationErrorEvent")
+        assert told["detail"].startswith(says)
+        if told["code"] == "ACPAuthRequired":
+            assert "store its key as a secret, then run again" in told["detail"]
+        assert (told["code"] == "ACPAuthRequired") is (says != "[-32603] boom upstream")
+
+
+@pytest.mark.parametrize(
     "error",
     [
         "prompt:-32000:Log in again",
@@ -228,7 +260,7 @@ async def test_a_credential_file_is_there_before_the_start_and_what_was_rotated_
         beside = files[1].with_suffix(".tmp")
         beside.write_text(newer)
         beside.replace(files[1])
-        os.kill(second.agent.ready_pid, signal.SIGKILL)
+        os.kill(ready_pid(second), signal.SIGKILL)
         await until(lambda: harness.secrets["CODEX_AUTH_JSON"] == newer)
         await turn(first, "again")
         assert files[0].read_text() == newer
@@ -240,13 +272,13 @@ async def test_a_rotated_login_is_no_changed_secret_for_those_who_share_its_file
         first, second = await start(harness, "codex"), await start(harness, "codex")
         await turn(first, "hello")
         await turn(second, "hello")
-        pid = second.agent.ready_pid
+        pid = ready_pid(second)
         (Path(environment(first)["CODEX_HOME"]) / "auth.json").write_text(value.replace("rt", "rt2"))
         await harness.supervisor.stop_agent(first.id)
         assert harness.secrets["CODEX_AUTH_JSON"] == value.replace("rt", "rt2")
         assert not (await harness.supervisor.agent(second.id)).changed_secrets
         await turn(second, "again")
-        assert second.agent.ready_pid == pid
+        assert ready_pid(second) == pid
         harness.secrets["CODEX_AUTH_JSON"] = value.replace("rt", "of another person")
         assert list((await harness.supervisor.agent(second.id)).changed_secrets) == ["CODEX_AUTH_JSON"]
 

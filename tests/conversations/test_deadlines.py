@@ -20,6 +20,7 @@ from tests.conversations.harness import (
     kinds,
     one,
     open_harness,
+    ready_pid,
     say,
     settled,
     speaking,
@@ -151,7 +152,7 @@ async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace
         conversation = await harness.start("cancel=ignore", "without=close")
         await conversation.send(say("!text a\n!hang"), run=True)
         await speaking(conversation)
-        pid = conversation.agent.ready_pid
+        pid = ready_pid(conversation)
         answered = trio.Event()
 
         async def interrupt() -> None:
@@ -168,9 +169,9 @@ async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace
             await until(answered.is_set)
         assert conversation.record.execution_status == "paused"
         assert conversation.record.agent_state["phase"] == "cancelling"
-        assert conversation.agent.ready_pid == pid
+        assert ready_pid(conversation) == pid
         mock_clock.jump(DEADLINES.cancel_grace)
-        await until(lambda: conversation.agent.ready_pid is None, "the end of the process")
+        await until(lambda: ready_pid(conversation) is None, "the end of the process")
         await until(lambda: not conversation.busy)
         found = await events(conversation)
         assert kinds(found).count("InterruptEvent") == 1
@@ -229,11 +230,16 @@ async def test_a_failure_that_passes_is_tried_again_after_its_pauses(
         assert harness.log.prompts() == [line] * 3
 
 
-async def test_the_state_is_told_again_shortly_after_a_run(tmp_path: Path, mock_clock: MockClock) -> None:
+@pytest.mark.parametrize("status", ["finished", "waiting_for_confirmation"])
+async def test_the_state_is_told_again_shortly_after_a_run(
+    tmp_path: Path, mock_clock: MockClock, status: str
+) -> None:
+    """After one that waits for a person, too: a client waits for either."""
     async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
-        conversation = await harness.start()
+        conversation = await harness.start(confirmation_policy={"kind": "AlwaysConfirm"})
         cursor = conversation.log.subscribe(None)
-        await turn(conversation, "hello")
+        await conversation.send(say("hello" if status == "finished" else "!perm"), run=True)
+        await until(lambda: conversation.record.execution_status == status)
 
         async def snapshots() -> int:
             """How many have come since it was asked last."""

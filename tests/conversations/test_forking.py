@@ -20,6 +20,7 @@ from tests.conversations.harness import (
     events,
     kinds,
     open_harness,
+    ready_pid,
     say,
     settled,
     states,
@@ -57,7 +58,7 @@ async def test_the_agents_session_is_forked_and_the_two_go_on_by_themselves(tmp_
         assert "RESUMED" not in harness.log.prompts()[-1]
         await turn(source, "the colour is blue")
         assert "blue" not in answer(await turn(made, "!remember"))
-        assert made.agent.ready_pid != source.agent.ready_pid
+        assert ready_pid(made) != ready_pid(source)
 
 
 @pytest.mark.parametrize(

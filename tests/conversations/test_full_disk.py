@@ -20,6 +20,7 @@ from tests.conversations.harness import (
     events,
     kinds,
     open_harness,
+    ready_pid,
     say,
     settled,
     speaking,
@@ -145,7 +146,7 @@ async def test_control_returns_while_nothing_can_be_stored(tmp_path: Path, disk:
     async with open_harness(tmp_path, deadlines=HASTY) as harness:
         conversation = await harness.start()
         await turn(conversation, "warm up")
-        pid = conversation.agent.ready_pid
+        pid = ready_pid(conversation)
         await conversation.send(say("!opentool\n!slow 2000 5"), run=True)
         await calling(conversation)
         await speaking(conversation)
@@ -157,12 +158,12 @@ async def test_control_returns_while_nothing_can_be_stored(tmp_path: Path, disk:
             await settled_in_trouble(conversation)
             await conversation.interrupt()
             await conversation.pause()
-        assert conversation.agent.ready_pid == pid  # its answer to the cancel was heard
+        assert ready_pid(conversation) == pid  # its answer to the cancel was heard
         durable = await conversation.durable_info()
         assert durable["execution_status"] == "running"
         with trio.fail_after(5):
             await harness.supervisor.stop_agent(conversation.id)
-        assert conversation.agent.ready_pid is None
+        assert ready_pid(conversation) is None
         disk.full = False
         found = await events(conversation)
         assert kinds(found).count("InterruptEvent") == 1

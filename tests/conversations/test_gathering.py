@@ -30,7 +30,7 @@ LARGE: Final = 8_000_000
 MOST: Final = 10
 """How many times the work of SMALL that of LARGE may be. Quadratic work would be sixty-four times as much."""
 
-PIECE: Final = 200
+PIECE: Final = 400
 SECRET: Final = "correct-horse-battery-staple"
 
 

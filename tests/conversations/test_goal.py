@@ -12,7 +12,17 @@ import pytest
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import AlreadyRunning, NotAccepted
 from supervisor.conversations.turns.goal import UNREADABLE, verdict_of
-from tests.conversations.harness import events, open_harness, say, settled, speaking, states, turn, until
+from tests.conversations.harness import (
+    events,
+    open_harness,
+    ready_pid,
+    say,
+    settled,
+    speaking,
+    states,
+    turn,
+    until,
+)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +157,7 @@ async def test_an_agent_that_is_killed_over_it_interrupts_it(tmp_path: Path) -> 
         conversation = await harness.start()
         await conversation.start_goal("!hang", 5)
         await until(lambda: harness.log.prompts())
-        pid = conversation.agent.ready_pid
+        pid = ready_pid(conversation)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         assert brief(await ended(conversation))[-1] == (False, "interrupted", 0)

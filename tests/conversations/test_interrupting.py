@@ -21,6 +21,7 @@ from tests.conversations.harness import (
     events,
     kinds,
     open_harness,
+    ready_pid,
     say,
     settled,
     speaking,
@@ -34,7 +35,7 @@ async def test_a_clean_interrupt_keeps_process_session_and_words(tmp_path: Path)
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "warm up")
-        pid = conversation.agent.ready_pid
+        pid = ready_pid(conversation)
         await conversation.send(say("!slow 500 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()
@@ -47,7 +48,7 @@ async def test_a_clean_interrupt_keeps_process_session_and_words(tmp_path: Path)
         assert states(found, "agent_state")[-1]["stop_reason"] == "cancelled"
         after = await turn(conversation, "next")
         assert answer(after) == "echo: next "
-        assert conversation.agent.ready_pid == pid
+        assert ready_pid(conversation) == pid
         assert harness.log.prompts() == ["warm up", "!slow 500 20", "next"]
 
 
@@ -64,15 +65,15 @@ async def test_an_agent_that_ignores_a_cancel_loses_its_process_and_nothing_else
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("cancel=ignore", "without=close")
         await turn(conversation, "remember me")
-        pid = conversation.agent.ready_pid
+        pid = ready_pid(conversation)
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()  # control returns though nothing has settled
         assert conversation.record.execution_status == "paused"
-        await until(lambda: conversation.agent.ready_pid != pid, "the end of the process")
+        await until(lambda: ready_pid(conversation) != pid, "the end of the process")
         found = await turn(conversation, "!remember")
         assert "remember me" in answer(found)
-        assert conversation.agent.ready_pid != pid
+        assert ready_pid(conversation) != pid
         assert kinds(await events(conversation)).count("InterruptEvent") == 1
 
 
@@ -82,14 +83,14 @@ async def test_an_agent_that_ignores_a_cancel_but_closes_its_session_keeps_its_p
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("cancel=ignore")
         await turn(conversation, "remember me")
-        pid = conversation.agent.ready_pid
+        pid = ready_pid(conversation)
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()
         await until(lambda: not conversation.busy, "the end of the turn")
         assert harness.log.received("session/close")
         assert "remember me" in answer(await turn(conversation, "!remember"))
-        assert conversation.agent.ready_pid == pid
+        assert ready_pid(conversation) == pid
         assert conversation.record.agent_state["memory"] == "resumed"
 
 
@@ -98,7 +99,7 @@ async def test_a_message_waits_until_a_closed_session_is_open_again(tmp_path: Pa
         conversation = await harness.start("cancel=ignore")
         await turn(conversation, "remember me")
         lifecycle = conversation.agent
-        pid, reopen, gate = conversation.agent.ready_pid, lifecycle.reopen, trio.Event()
+        pid, reopen, gate = ready_pid(conversation), lifecycle.reopen, trio.Event()
 
         async def reopen_later(run: Incarnation) -> bool:
             await gate.wait()
@@ -116,7 +117,7 @@ async def test_a_message_waits_until_a_closed_session_is_open_again(tmp_path: Pa
         gate.set()
         await settled(conversation)
         assert "remember me" in answer((await events(conversation))[before + 1 :])
-        assert conversation.agent.ready_pid == pid
+        assert ready_pid(conversation) == pid
         assert len(harness.log.received("initialize")) == 1
 
 
@@ -193,10 +194,10 @@ async def test_an_interrupt_between_two_tries_needs_no_agent(tmp_path: Path) -> 
     async with open_harness(tmp_path, deadlines=PATIENT, restart=RestartPolicy(first_pause=60.0)) as harness:
         conversation = await harness.start()
         await waiting_to_try_again(conversation)
-        pid = conversation.agent.ready_pid
+        pid = ready_pid(conversation)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: conversation.agent.ready_pid is None)
+        await until(lambda: ready_pid(conversation) is None)
         await conversation.interrupt()
         assert not conversation.busy
         assert conversation.record.execution_status == "paused"

@@ -19,6 +19,7 @@ from tests.conversations.harness import (
     events,
     one,
     open_harness,
+    ready_pid,
     say,
     settled,
     speaking,
@@ -34,10 +35,10 @@ async def test_a_crashed_idle_agent_comes_back_by_itself_and_remembers(tmp_path:
     async with open_harness(tmp_path, restart=SOON) as harness:
         conversation = await harness.start()
         await turn(conversation, "the word is tulip")
-        pid = conversation.agent.ready_pid
+        pid = ready_pid(conversation)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: conversation.agent.ready_pid not in (None, pid), "the restart")
+        await until(lambda: ready_pid(conversation) not in (None, pid), "the restart")
         assert conversation.record.execution_status == "finished"  # nobody's turn was lost
         assert conversation.agent.restarts == 1
         assert "SIGKILL" in str(conversation.agent.last_exit)
@@ -84,12 +85,12 @@ async def test_an_operator_restarts_a_busy_agent_and_the_session_goes_on(tmp_pat
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "the word is tulip")
-        pid = conversation.agent.ready_pid
+        pid = ready_pid(conversation)
         await conversation.send(say("!slow 500 20"), run=True)
         await speaking(conversation)
         await harness.supervisor.restart_agent(conversation.id)
         assert conversation.record.execution_status == "paused"
-        assert conversation.agent.ready_pid not in (None, pid)
+        assert ready_pid(conversation) not in (None, pid)
         assert len(harness.log.received("session/close")) == 1
         assert "tulip" in answer(await turn(conversation, "!remember"))
         (view,) = await harness.supervisor.agents()
@@ -113,7 +114,7 @@ async def test_a_stopped_agent_comes_back_with_the_next_message(tmp_path: Path) 
         conversation = await harness.start()
         await turn(conversation, "hello")
         await harness.supervisor.stop_agent(conversation.id)
-        assert conversation.agent.ready_pid is None
+        assert ready_pid(conversation) is None
         assert conversation.agent.phase == "stopped"
         assert await harness.supervisor.agents() == []
         assert answer(await turn(conversation, "again")) == "echo: again "
@@ -163,7 +164,7 @@ async def test_at_the_limit_the_longest_idle_makes_room_and_comes_back(tmp_path:
         for conversation in (first, second, third):
             await turn(conversation, "the word is tulip")
         assert first.agent.phase == "hibernated"
-        assert second.agent.ready_pid is not None
+        assert ready_pid(second) is not None
         assert harness.supervisor.figures().live_agents == 2
         assert "tulip" in answer(await turn(first, "!remember"))
         assert second.agent.phase == "hibernated"
@@ -178,7 +179,7 @@ async def test_nobody_busy_makes_room_and_who_comes_too_late_waits(
     async with open_harness(tmp_path, limits=Limits(agents=1)) as harness:
         first, second = await harness.start(), await harness.start()
         await first.send(say("!slow 30 20"), run=True)
-        await until(lambda: first.agent.ready_pid)
+        await until(lambda: ready_pid(first))
         await second.send(say("hello"), run=True)
         await until(lambda: second.agent.phase == "queued")
         assert harness.supervisor.figures().queued == 1
@@ -190,7 +191,7 @@ async def test_a_full_server_refuses_where_the_operator_wants_that(tmp_path: Pat
     async with open_harness(tmp_path, limits=Limits(agents=1, full="refuse")) as harness:
         first, second = await harness.start(), await harness.start()
         await first.send(say("!slow 500 20"), run=True)
-        await until(lambda: first.agent.ready_pid)
+        await until(lambda: ready_pid(first))
         with pytest.raises(AtCapacity) as refused:
             await second.send(say("hello"), run=True)
         assert refused.value.retry_after > 0
@@ -247,7 +248,7 @@ async def test_an_agent_that_somebody_waits_for_stays_awake(
         await conversation.send(say("!perm"), run=True)
         await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
         await trio.sleep(0.4)
-        assert conversation.agent.ready_pid is not None
+        assert ready_pid(conversation) is not None
         await conversation.interrupt()
 
 

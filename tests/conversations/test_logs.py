@@ -8,7 +8,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from supervisor.agents import RestartPolicy
-from tests.conversations.harness import open_harness, say, settled, turn, until
+from tests.conversations.harness import open_harness, ready_pid, say, settled, turn, until
 
 SERVER_WIDE = frozenset(
     {
@@ -31,7 +31,7 @@ async def test_every_line_about_a_conversation_names_it(tmp_path: Path) -> None:
                     break
             noisy = await harness.start("banner=3", "cancel=ignore", "without=close")
             await noisy.send(say("!hang"), run=True)
-            await until(lambda: noisy.agent.ready_pid)
+            await until(lambda: ready_pid(noisy))
             await noisy.interrupt()
             await until(lambda: not noisy.busy)
             refused = await harness.start("crash=new:1")

@@ -17,6 +17,7 @@ from tests.conversations.harness import (
     kinds,
     one,
     open_harness,
+    ready_pid,
     say,
     settled,
     states,
@@ -209,7 +210,7 @@ async def test_mcp_is_answered_without_an_agent(tmp_path: Path, vocabulary: Voca
         assert one(found, "ObservationEvent")["observation"]["content"][0]["text"] == said
         assert states(found, "execution_status") == ["running", "finished"]
         assert harness.log.records() == []
-        assert conversation.agent.ready_pid is None
+        assert ready_pid(conversation) is None
         assert conversation.record.title is None
         assert conversation._runner._done is None
     assert (tmp_path / "mcp.json").read_bytes() == before

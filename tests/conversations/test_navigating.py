@@ -10,7 +10,7 @@ import pytest
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.branch import Branch, active, leading_to, moved
 from supervisor.conversations.state.errors import AlreadyRunning, NotPossible, UnknownEvent
-from tests.conversations.harness import answer, events, open_harness, say, settled, speaking, turn
+from tests.conversations.harness import answer, events, open_harness, ready_pid, say, settled, speaking, turn
 
 
 def test_a_branch_is_made_of_parts_of_the_log() -> None:
@@ -131,7 +131,7 @@ async def test_who_runs_does_not_move_and_unknown_events_are_refused(
         with pytest.raises(UnknownEvent):
             await conversation.navigate("nope")
         await conversation.navigate(there)  # it is there already: its agent stays
-        assert conversation.agent.ready_pid is not None
+        assert ready_pid(conversation) is not None
         await conversation.send(say("!slow 500 20"), run=True)
         await speaking(conversation)
         with pytest.raises(AlreadyRunning):

@@ -12,7 +12,7 @@ import trio
 from supervisor.conversations.conversation import Conversation
 from supervisor.credentials.masking import HIDDEN
 from supervisor.journal import Frame, Stored
-from tests.conversations.harness import answer, open_harness, turn, until
+from tests.conversations.harness import answer, open_harness, ready_pid, turn, until
 
 WORD = "tulip"
 SECRET = f'sk-demo-"{WORD}"-value/1'
@@ -106,40 +106,38 @@ async def test_a_changed_secret_is_told_and_counts_from_the_next_turn_on(tmp_pat
     async with open_harness(tmp_path, secrets={"DEMO_TOKEN": "the-first-value"}) as harness:
         conversation = await harness.start()
         await turn(conversation, "the word is tulip")
-        first = conversation.agent.ready_pid
+        first = ready_pid(conversation)
         (view,) = await harness.supervisor.agents()
         assert view.changed_secrets == []
         harness.secrets["DEMO_TOKEN"] = "the-second-value"
         (view,) = await harness.supervisor.agents()
         assert view.changed_secrets == ["DEMO_TOKEN"]
-        assert (
-            conversation.agent.ready_pid == first
-        )  # told, and not yet applied: nobody has asked for anything
+        assert ready_pid(conversation) == first  # told, and not yet applied: nobody has asked for anything
         assert "tulip" in answer(await turn(conversation, "!remember"))
-        assert conversation.agent.ready_pid != first
-        assert "DEMO_TOKEN=the-second-value" in environment(conversation.agent.ready_pid)
+        assert ready_pid(conversation) != first
+        assert "DEMO_TOKEN=the-second-value" in environment(ready_pid(conversation))
         assert conversation.agent.restarts == 0
-        second = conversation.agent.ready_pid
+        second = ready_pid(conversation)
         await conversation.set_secrets({"OWN_TOKEN": "another-value"})
         await turn(conversation, "hello")
-        assert conversation.agent.ready_pid != second
-        assert "OWN_TOKEN=another-value" in environment(conversation.agent.ready_pid)
-        third = conversation.agent.ready_pid
+        assert ready_pid(conversation) != second
+        assert "OWN_TOKEN=another-value" in environment(ready_pid(conversation))
+        third = ready_pid(conversation)
         await turn(conversation, "hello again")
-        assert conversation.agent.ready_pid == third
+        assert ready_pid(conversation) == third
 
 
 async def test_a_session_that_could_not_come_back_is_left_to_an_operator(tmp_path: Path) -> None:
     async with open_harness(tmp_path, secrets={"DEMO_TOKEN": "the-first-value"}) as harness:
         conversation = await harness.start("without=resume,load")
         await turn(conversation, "hello")
-        pid = conversation.agent.ready_pid
+        pid = ready_pid(conversation)
         del harness.secrets["DEMO_TOKEN"]
         await turn(conversation, "hello again")
-        assert conversation.agent.ready_pid == pid
+        assert ready_pid(conversation) == pid
         assert (await harness.supervisor.agent(conversation.id)).changed_secrets == ["DEMO_TOKEN"]
         await harness.supervisor.restart_agent(conversation.id)
-        assert not [entry for entry in environment(conversation.agent.ready_pid) if "DEMO_TOKEN" in entry]
+        assert not [entry for entry in environment(ready_pid(conversation)) if "DEMO_TOKEN" in entry]
         assert (await harness.supervisor.agent(conversation.id)).changed_secrets == []
 
 

@@ -238,3 +238,22 @@ async def test_a_conversation_that_is_deleted_meanwhile_fails_it(tmp_path: Path)
         assert failed
         with pytest.raises(AgentFailure, match="being closed"):
             await conversation.ask_agent("anybody there")
+
+
+async def test_what_is_asked_for_there_too_late_is_not_the_conversations(tmp_path: Path) -> None:
+    """The agent ignores the cancel and goes on in a session that is closed, while a turn runs."""
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(
+            "without=close", "cancel=ignore", confirmation_policy={"kind": "AlwaysConfirm"}
+        )
+        await turn(conversation, "hello")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(conversation.ask_agent, "!sleep 0.5\n!perm\n!text late")
+            await until(lambda: len(harness.log.prompts()) == 2)
+            await conversation.send(say("!sleep 1.5"), run=True)
+            await until(lambda: len(harness.log.prompts()) == 3)
+            nursery.cancel_scope.cancel()
+        await until(lambda: len(harness.log.records("turn_end")) >= 2)
+        assert not conversation.waiting
+        assert await settled(conversation) == "finished"
+        assert all(event["kind"] != "ACPToolCallEvent" for event in await events(conversation))

@@ -9,7 +9,7 @@ import pytest
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.settings import AgentSettings
-from tests.conversations.harness import answer, events, one, open_harness, settled, turn
+from tests.conversations.harness import answer, events, one, open_harness, ready_pid, settled, turn
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ async def test_an_agent_sees_nothing_of_the_server(tmp_path: Path) -> None:
         conversation = await harness.start(secrets={"OWN_TOKEN": "0wn"})
         assert "0wn" not in repr(conversation.record.secrets.get("OWN_TOKEN", "")).replace("sealed:", "")[:0]
         await turn(conversation, "hello")
-        pid = conversation.agent.ready_pid
+        pid = ready_pid(conversation)
         environ = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
         names = {item.partition("=")[0] for item in environ}
         assert "SECRET_OF_THE_SERVER" not in names

@@ -12,6 +12,7 @@ from supervisor.acp import parse_update
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import BLOCKS_MAX, INTERRUPTED
 from supervisor.conversations.recording.translate import Close, Delta, Opened, Title, Translator, Usage
+from supervisor.conversations.recording.truncation import THOUGHT_BYTES
 from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.events import (
     ACPToolCallEvent,
@@ -23,6 +24,7 @@ from supervisor.events import (
     MCPToolAction,
     MessageEvent,
     ObservationEvent,
+    ThinkAction,
     UserRejectObservation,
 )
 
@@ -118,13 +120,88 @@ def test_thoughts_go_to_the_reasoning_of_what_they_lead_to() -> None:
     assert finish.action == FinishAction(message="Done.")
 
 
-def test_thoughts_before_a_tool_call_are_kept_in_their_place() -> None:
+def call_of(t: Translator, name: str = "c") -> list[Event]:
+    return events(feed(t, "tool_call", toolCallId=name, title="ls", status="in_progress"))
+
+
+def test_thoughts_before_a_tool_call_are_the_reasoning_of_its_action() -> None:
+    t = translator(core=True)
+    opened = next(out for out in think(t, "I need the list") if isinstance(out, Opened))
+    (action,) = call_of(t)
+    assert isinstance(action, ActionEvent)
+    assert (action.id, action.reasoning_content) == (opened.item_id, "I need the list")
+    (second,) = call_of(t, "d")
+    assert isinstance(second, ActionEvent)
+    assert second.reasoning_content is None
+
+
+def test_thoughts_before_a_call_that_cannot_hold_them_wait_for_what_can() -> None:
+    """An ACPToolCallEvent has no place for them; the peer tells all of a turn with its end."""
     t = translator()
-    think(t, "I need the list")
-    message, _ = events(feed(t, "tool_call", toolCallId="c", title="ls", status="in_progress"))
+    opened = next(out for out in think(t, "I need the list") if isinstance(out, Opened))
+    (call,) = call_of(t)
+    assert isinstance(call, ACPToolCallEvent)
+    outs = think(t, "now I ") + think(t, "have it")
+    assert not [out for out in outs if isinstance(out, Opened)]
+    finish = events(t.end_turn(Close.FINISH))[-2]
+    assert isinstance(finish, ActionEvent)
+    assert finish.id == opened.item_id
+    assert finish.reasoning_content == "I need the list\n\nnow I have it"
+
+
+def test_text_after_such_thoughts_is_one_message_with_them() -> None:
+    t = translator()
+    think(t, "hm")
+    call_of(t)
+    say(t, "There.")
+    message, _ = call_of(t, "d")
     assert isinstance(message, MessageEvent)
-    assert message.llm_message.reasoning_content == "I need the list"
-    assert message.llm_message.content == ()
+    assert (text_of(message), message.llm_message.reasoning_content) == ("There.", "hm")
+
+
+@pytest.mark.parametrize("core", [True, False])
+def test_a_call_that_a_person_is_asked_about_has_the_thoughts_before_it(core: bool) -> None:
+    t = translator(core=core, confirming=True)
+    think(t, "risky")
+    key, _, outs = t.requested({"toolCallId": "c", "title": "rm", "kind": "execute"})
+    (action,) = events(outs + t.ask(key))
+    assert isinstance(action, ActionEvent)
+    assert action.reasoning_content == "risky"
+
+
+@pytest.mark.parametrize("core", [True, False])
+def test_thoughts_that_nothing_follows_are_no_blank_message(core: bool) -> None:
+    t = translator(core=core)
+    opened = next(out for out in think(t, "hm") if isinstance(out, Opened))
+    action, observation = events(t.end_turn(Close.MESSAGE))
+    assert isinstance(action, ActionEvent)
+    assert (action.id, action.reasoning_content) == (opened.item_id, "hm")
+    assert isinstance(action.action, ThinkAction)
+    assert isinstance(observation, ObservationEvent)
+    assert (observation.action_id, observation.tool_call_id) == (action.id, action.tool_call_id)
+
+
+def test_thoughts_beside_text_that_waits_for_a_secret_are_not_alone() -> None:
+    t = translator(core=True, mask=Masker([SECRET]))
+    think(t, "hm")
+    say(t, SECRET[:5])
+    message, action = call_of(t)
+    assert isinstance(message, MessageEvent)
+    assert (text_of(message), message.llm_message.reasoning_content) == (SECRET[:5], "hm")
+    assert isinstance(action, ActionEvent)
+    assert action.reasoning_content is None
+
+
+def test_large_thoughts_before_a_call_are_bounded_with_the_rest_beside_them() -> None:
+    t = translator(core=True)
+    outs = []
+    for _ in range(40):
+        outs += think(t, "x" * 100_000)
+    outs += feed(t, "tool_call", toolCallId="c", title="ls", status="in_progress")
+    (recorded,) = [out for out in outs if isinstance(out, Recorded)]
+    assert isinstance(recorded.event, ActionEvent)
+    assert len(recorded.event.reasoning_content or "") <= THOUGHT_BYTES + 500
+    assert recorded.attachments
 
 
 def test_a_new_message_id_begins_a_new_message() -> None:

@@ -7,6 +7,7 @@ import itertools
 import sys
 from collections import deque
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,6 +43,8 @@ from supervisor.conversations.turns.turns import Turns
 from supervisor.events import Message, Vocabulary, timestamp_now
 from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row
 from supervisor.settings import AgentSettings
+
+DATA = Path("/data")
 
 
 @attrs.define
@@ -113,7 +116,7 @@ class World:
         nursery = SimpleNamespace(start_soon=lambda *_: None)
         queued = Queued(0, "message", Message(role="user", content=()))
         queue = TurnQueue(waiting=deque([queued]))
-        self.reports = Reports(self.recorder, queue, cast(Any, nursery), Deadlines().echo)
+        self.reports = Reports(self.recorder, queue, cast(Any, nursery), Deadlines().echo, DATA)
         self.permissions = Permissions(self.recorder, self.translator, self.reports, queue, clock=lambda: 0.0)
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())
         self.lifecycle = SimpleNamespace(ready=None, drop=lambda _: None)
@@ -182,7 +185,7 @@ class World:
 
     def resource(self) -> int:
         """Bytes of the conversation resource."""
-        return len(orjson.dumps(conversation_info(self.record), option=orjson.OPT_NON_STR_KEYS))
+        return len(orjson.dumps(conversation_info(self.record, DATA), option=orjson.OPT_NON_STR_KEYS))
 
     def retained(self, known: Mapping[int, int]) -> int:
         """Bytes of everything that the conversation keeps in memory. `known` are sizes by identity."""

@@ -73,6 +73,8 @@ def test_accepted(obj: Any, expected: SecretSource | None) -> None:
         ({"url": "//secret_box.example/key"}, ("url",), "value_error"),
         ({"url": "http://"}, ("url",), "value_error"),
         ({"url": "http://[bad/"}, ("url",), "value_error"),
+        ({"url": "http://[zz]/"}, ("url",), "value_error"),
+        ({"url": "http://host.example:99999/"}, ("url",), "value_error"),
         ("sk-a\0b", (), "value_error"),
         ({"value": "sk-a\0b"}, ("value",), "value_error"),
         ({"kind": "StaticSecret", "value": "x" * MAX_VALUE_BYTES + "x"}, ("value",), "value_error"),

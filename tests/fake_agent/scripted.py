@@ -14,14 +14,16 @@ What it received, started and spawned goes to `--log` (or SCRIPTED_LOG) as JSON 
 that several incarnations may share the file. Sessions live in `--home` (or SCRIPTED_HOME), so that a later
 incarnation can load or resume them. The arguments exist because a supervisor hands its agents no
 environment but its own choice.
+
+Hundreds of it start in a run of the tests: what is slow to import is imported where it is needed.
 """
 
 from __future__ import annotations
 
-import argparse
+import getopt
 import json
 import os
-from pathlib import Path
+import sys
 
 from scripted_agent import asking, endings, flooding, leaking, pouring  # noqa: F401 - they add their directives
 from scripted_agent.agent import Agent
@@ -30,25 +32,30 @@ from scripted_agent.modes import KNOWN, Modes
 from scripted_agent.sessions import Store
 from scripted_agent.wire import Log, Wire
 
+OPTIONS = ("mode=", "script=", "log=", "home=", "list-modes", "list-directives")
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A scripted ACP agent for tests.")
-    parser.add_argument("--mode", action="append", default=[], metavar="NAME[=VALUE]")
-    parser.add_argument("--script", type=Path, help="JSON file with modes and turns")
-    parser.add_argument("--log", default=os.environ.get("SCRIPTED_LOG"))
-    parser.add_argument("--home", default=os.environ.get("SCRIPTED_HOME"))
-    parser.add_argument("--list-modes", action="store_true")
-    parser.add_argument("--list-directives", action="store_true")
-    options = parser.parse_args()
-    if options.list_modes or options.list_directives:
-        table = KNOWN if options.list_modes else {f"!{name}": d.help for name, d in DIRECTIVES.items()}
+    try:
+        given, rest = getopt.getopt(sys.argv[1:], "", OPTIONS)
+    except getopt.GetoptError as error:
+        sys.exit(f"scripted.py: {error}")
+    if rest:
+        sys.exit(f"scripted.py: unknown argument {rest[0]}")
+    options = dict(given)
+    if "--list-modes" in options or "--list-directives" in options:
+        table = KNOWN if "--list-modes" in options else {f"!{name}": d.help for name, d in DIRECTIVES.items()}
         for name, help_text in table.items():
             print(f"{name:<16} {help_text}")
         return
-    script = json.loads(options.script.read_text()) if options.script else {}
-    modes = Modes([*script.get("modes", []), *options.mode])
-    log = Log(options.log)
-    Agent(modes, Wire(log, modes), Store(options.home), log, turns=script.get("turns", [])).run()
+    script = {}
+    if "--script" in options:
+        with open(options["--script"]) as file:
+            script = json.load(file)
+    modes = Modes([*script.get("modes", []), *(value for name, value in given if name == "--mode")])
+    log = Log(options.get("--log") or os.environ.get("SCRIPTED_LOG"))
+    store = Store(options.get("--home") or os.environ.get("SCRIPTED_HOME"))
+    Agent(modes, Wire(log, modes), store, log, turns=script.get("turns", [])).run()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -30,23 +30,27 @@ from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.conversations.recording.final_response import final_response
+from supervisor.conversations.recording.resource import conversation_info
 from supervisor.conversations.state.errors import (
     AlreadyRunning,
     AtCapacity,
     InvalidStart,
     UnknownConversation,
 )
+from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
+from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.supervisor import Page
 from supervisor.conversations.views import AgentView, Figures
-from supervisor.credentials import SecretStore
+from supervisor.credentials import LookupSecret, SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
 from supervisor.journal import Journal, Log, Row, open_journal
 from supervisor.mcp import server_errors
 from supervisor.mcp.logins import LoginStore
-from supervisor.settings import AgentProfileStore, AgentSettings, SettingsStore, agent_settings_to_dict
+from supervisor.settings import AgentProfileStore, AgentSettings, SettingsStore
 from supervisor.workspace.bash import open_bash
+from tests.support.answers import Answers
 
 PRESETS = {
     "demo": ("demo-agent",),
@@ -75,16 +79,23 @@ class FakeConversation:
         self.created_at = timestamp_now()
 
     def info(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "workspace": {"working_dir": self.request.working_dir, "kind": "LocalWorkspace"},
-            "execution_status": self.status,
-            "title": self.title,
-            "tags": self.tags,
-            "agent": None if self.request.agent is None else agent_settings_to_dict(self.request.agent),
-            "created_at": self.created_at,
-            "updated_at": self.created_at,
-        }
+        record = ConversationRecord(
+            id=self.id,
+            working_dir=self.request.working_dir,
+            created_at=self.created_at,
+            updated_at=self.created_at,
+            agent=self.request.agent or AgentSettings(acp_server="custom", acp_command=("agent",)),
+            vocabulary=self.vocabulary,
+            title=self.title,
+            tags=self.tags,
+            execution_status=ExecutionStatus(self.status),
+            confirmation_policy=self.policy,
+            security_analyzer=self.analyzer,
+            launched_agent_profile=self.request.launched_agent_profile,
+            parent_conversation_id=self.request.parent_conversation_id,
+            extra=self.request.extra,
+        )
+        return conversation_info(record, Path("/state/data"))
 
     async def durable_info(self) -> dict[str, Any]:
         await self.log.flushed()
@@ -151,7 +162,7 @@ class FakeConversation:
     async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
         self.analyzer = analyzer
 
-    async def set_secrets(self, secrets: Mapping[str, str]) -> None:
+    async def set_secrets(self, secrets: Mapping[str, str | LookupSecret]) -> None:
         self.secrets.update(secrets)
 
     def _asked(self, *call: Any) -> None:
@@ -275,6 +286,9 @@ class FakeSupervisor:
     def figures(self) -> Figures:
         return FIGURES
 
+    def watch(self, used: Callable[[Any], None] | None) -> None:
+        self.calls.append(("watch", used))
+
     def hurry(self, *, kill: bool = False) -> None:
         self.calls.append(("hurry", kill))
 
@@ -382,7 +396,11 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
             mcp=jobs,
             bash=bash,
         )
-        yield Gateway(services, create_app(services), supervisor)
+        app = create_app(services)
+        answers = Answers(app, (config.max_page, config.max_event_ids, config.max_body_bytes))
+        app.asgi_app = answers.checked(app.asgi_app)  # type: ignore[method-assign, assignment]
+        yield Gateway(services, app, supervisor)
+        answers.settle()
 
 
 @attrs.define

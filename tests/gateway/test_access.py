@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 
+import attrs
 import pytest
 import trio
 
+from gateway.app import create_app
 from gateway.auth import is_known
 from gateway.config import Config
 from gateway.hosts import Hosts
+from supervisor.credentials import Lookups, LookupSecret
 
 ORIGINS = [
     ("http://localhost:3000", True),
@@ -268,7 +271,7 @@ def test_keys_that_are_no_text():
     "form", ["http://127.0.0.1:{}/", "http://[::ffff:127.0.0.1]:{}/x", "http://localhost.:{}/"]
 )
 async def test_no_request_makes_the_server_fetch_anything(gateway, form):
-    """Neither the looking up of a secret elsewhere nor an MCP server is a way to another address."""
+    """A secret that is kept elsewhere is fetched when an agent starts, and no MCP server is asked either."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         url = form.format(listening.getsockname()[1])
@@ -276,12 +279,16 @@ async def test_no_request_makes_the_server_fetch_anything(gateway, form):
             "workspace": {"working_dir": "/w"},
             "secrets": {"A": {"kind": "LookupSecret", "url": url, "headers": {"X-Session-API-Key": "k"}}},
         }
-        status, answer = await gateway.call("POST", "/api/conversations", body)
-        assert status == 422
-        assert answer["detail"][0]["loc"] == ["body", "secrets", "A", "url"]
-        conversation = await gateway.conversation()
-        path = f"/api/conversations/{conversation.id}/secrets"
-        assert (await gateway.call("POST", path, {"secrets": body["secrets"]}))[0] == 422
+        status, info = await gateway.call("POST", "/api/conversations", body)
+        assert status == 201
+        path = f"/api/conversations/{info['id']}/secrets"
+        assert (await gateway.call("POST", path, {"secrets": body["secrets"]}))[0] == 200
+        kept = gateway.supervisor.conversations[info["id"]]
+        assert (
+            kept.request.secrets
+            == kept.secrets
+            == {"A": LookupSecret(url, headers={"X-Session-API-Key": "k"})}
+        )
         servers = {"agent_settings_diff": {"mcp_config": {"far": {"url": url, "transport": "http"}}}}
         assert (await gateway.call("PATCH", "/api/settings", servers))[0] == 200
         assert (await gateway.call("POST", "/api/conversations", {"workspace": {"working_dir": "/w"}}))[
@@ -290,3 +297,21 @@ async def test_no_request_makes_the_server_fetch_anything(gateway, form):
         await trio.sleep(0.05)
         with pytest.raises(BlockingIOError):
             listening.accept()
+
+
+async def test_an_operator_names_the_hosts_that_keep_secrets(gateway):
+    launcher = attrs.evolve(gateway.services.launcher, lookups=Lookups(("keys.example",)))
+    app = create_app(attrs.evolve(gateway.services, launcher=launcher))
+    closed = attrs.evolve(gateway, app=app)
+    conversation = await gateway.conversation()
+    for path, more in (
+        ("/api/conversations", {"workspace": {"working_dir": "/w"}}),
+        (f"/api/conversations/{conversation.id}/secrets", {}),
+    ):
+        for host, expected in (("keys.example", {200, 201}), ("127.0.0.1", {422})):
+            body = {**more, "secrets": {"A": {"kind": "LookupSecret", "url": f"https://{host}/a"}}}
+            status, answer = await closed.call("POST", path, body)
+            assert status in expected
+            if status == 422:
+                assert answer["detail"][0]["loc"] == ["body", "secrets", "A", "url"]
+                assert "OSTLER_SECRET_LOOKUPS" in answer["detail"][0]["msg"]

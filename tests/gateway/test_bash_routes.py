@@ -116,9 +116,13 @@ async def test_events_are_found_by_id_searched_and_cleared(gateway):
     assert await call(gateway, "GET", f"/api/bash/bash_events/{'0' * 32}", status=404) == {
         "detail": "Not Found"
     }
-    for path in ("/api/bash/bash_events/", "/api/bash/bash_events"):
-        batch = await call(gateway, "GET", path, [first["id"], "none", last["id"]])
-        assert batch == [first, None, last]
+    batch = await call(gateway, "GET", "/api/bash/bash_events/", [first["id"], "none", last["id"]])
+    assert batch == [first, None, last]
+    # The same path without the slash is that of the DELETE alone.
+    await call(gateway, "GET", "/api/bash/bash_events", [first["id"]], 405)
+    response = await gateway.app.test_client().get("/api/bash/bash_events")
+    assert response.headers["Allow"] == "DELETE"
+    await call(gateway, "DELETE", "/api/bash/bash_events/", status=405)
     assert await call(gateway, "DELETE", "/api/bash/bash_events") == {"cleared_count": 6}
     assert (await call(gateway, "GET", "/api/bash/bash_events/search"))["items"] == []
 

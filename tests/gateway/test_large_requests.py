@@ -29,7 +29,9 @@ WRONG = {
     "long role": ({"initial_message": {"role": LONG, "content": []}}, "enum"),
     "a long path": ({"workspace": {"working_dir": "/" + LONG}}, "string_too_long"),
     "a large analyzer": ({"security_analyzer": {"kind": "x", "more": LONG}}, "too_long"),
-    "large hooks": ({"hook_config": {"more": LONG}}, "too_long"),
+    "large hooks": ({"hook_config": {"stop": [{"hooks": [{"command": "x", "name": LONG}]}]}}, "too_long"),
+    "a large matcher": ({"hook_config": {"stop": [{"matcher": LONG}]}}, "string_too_long"),
+    "unknown hooks": ({"hook_config": {LONG: [], "more": NUMBERS}}, "extra_forbidden"),
     "wrong servers": (
         {"agent_settings": {"agent_kind": "acp", "mcp_config": {"mcpServers": NUMBERS}}},
         None,

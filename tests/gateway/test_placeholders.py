@@ -53,6 +53,7 @@ async def test_empty_lists_have_the_wire_form(gateway, method, path, body, answe
         ("POST", "/api/skills/install", {}, 422),
         ("POST", "/api/skills", {"load_user": "yes"}, 422),
         ("POST", "/api/skills", [], 422),
+        ("POST", "/api/plugins", None, 422),
         ("PATCH", "/api/plugins/installed/mine", {}, 422),
         # Not served by the peer either.
         ("GET", "/api/llm/balance", None, 404),

@@ -31,7 +31,7 @@ async def test_server_info(gateway, path):
     major, minor, patch = map(int, info["version"].split("."))
     assert (major, minor, patch) >= (1, 28, 0)
     assert info["sdk_version"] == info["tools_version"] == info["version"]
-    assert info["capabilities"] == ["idempotent_conversation_create_v1"]
+    assert info["capabilities"] == ["idempotent_conversation_create_v1", "profile_secret_scope_v1"]
     assert info["usable_tools"] == []
     assert 0 <= info["idle_time"] <= info["uptime"]
 

@@ -6,7 +6,11 @@ import uuid
 
 import pytest
 
+from supervisor.agents import load_catalog, presets
 from supervisor.credentials import SecretStore
+from supervisor.settings import spoken_settings
+from supervisor.settings.agent import match_preset
+from tests.gateway.harness import PRESETS
 
 SETTINGS = "/api/settings"
 SECRETS = "/api/settings/secrets"
@@ -25,7 +29,44 @@ async def test_settings_have_the_wire_form(gateway):
         "active_meta_profile",
         "misc_settings",
     }
-    assert body["agent_settings"]["acp_server"] == "demo"
+    # Clients' enumeration of agents does not have the demo agent: it is a custom one to them.
+    assert body["agent_settings"]["acp_server"] == "custom"
+    assert body["agent_settings"]["acp_command"] == ["demo-agent"]
+
+
+@pytest.mark.parametrize("keys", [["acp_server", "acp_command"], ["acp_server"], ["acp_command"], []])
+async def test_the_demo_agent_comes_back_as_it_was_told(gateway, keys):
+    told = (await gateway.call("GET", SETTINGS))[1]["agent_settings"]
+    diff = {**{key: told[key] for key in keys}, "acp_model": "demo-terse"}
+    status, body = await gateway.call("PATCH", SETTINGS, {"agent_settings_diff": diff})
+    assert status == 200
+    assert (body["agent_settings"]["acp_server"], body["agent_settings"]["acp_model"]) == (
+        "custom",
+        "demo-terse",
+    )
+    kept = await gateway.services.settings.get()
+    assert kept.agent_settings["acp_server"] == "demo"
+    assert tuple(kept.agent_settings["acp_command"]) == PRESETS["demo"]
+
+
+async def test_the_first_profile_is_the_demo_agent_with_its_command(gateway):
+    await gateway.call("GET", PROFILES)
+    profile = (await gateway.call("GET", f"{PROFILES}/default"))[1]["profile"]
+    assert (profile["acp_server"], profile["acp_command"]) == ("custom", "demo-agent")
+    body = {key: value for key, value in profile.items() if key not in ("id", "revision")}
+    assert (await gateway.call("POST", f"{PROFILES}/default", body))[0] == 201
+    kept = await gateway.services.profiles.get("default")
+    assert (kept.acp_server, kept.acp_command) == ("demo", None)
+    assert (await gateway.call("GET", f"{PROFILES}/default"))[1]["profile"]["acp_command"] == "demo-agent"
+
+
+async def test_every_agent_of_the_catalogue_has_a_name_that_clients_know():
+    known = {"claude-code", "codex", "gemini-cli", "kimi-code", "pi", "opencode", "custom"}
+    catalog = load_catalog()
+    for key, command in presets(catalog).items():
+        told = spoken_settings({"acp_server": key, "acp_command": list(command)})
+        assert told["acp_server"] in known
+        assert match_preset(told["acp_server"], command, presets(catalog)) == (key, command)
 
 
 async def test_choosing_an_agent(gateway):

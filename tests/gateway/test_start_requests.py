@@ -95,7 +95,7 @@ async def test_everything_of_a_start_request_arrives(gateway):
         "autotitle": False,
         "parent_conversation_id": parent.id,
         "client_tools": [],
-        "hook_config": {"stop": []},
+        "hook_config": {"Stop": [{"hooks": [{"command": "check", "async_": True}]}]},
         "secrets": {
             "PLAIN": "a",
             "STATIC": {"kind": "StaticSecret", "value": "b"},
@@ -120,7 +120,10 @@ async def test_everything_of_a_start_request_arrives(gateway):
     assert (request.max_iterations, request.stuck_detection) == (7, False)
     assert (request.title, request.autotitle, request.tags) == ("A title", False, {"clientsource": "test"})
     assert request.parent_conversation_id == parent.id
-    assert request.extra == {"client_tools": [], "hook_config": {"stop": []}}
+    hooks = request.extra.pop("hook_config")
+    assert request.extra == {"client_tools": []}
+    (matcher,) = hooks["stop"]
+    assert (matcher["matcher"], matcher["hooks"][0]["async"], hooks["session_end"]) == ("*", True, [])
     assert request.secrets == {"PLAIN": "a", "STATIC": "b", "FOO": "stored", "SEEN": "stored"}
 
 
@@ -193,7 +196,7 @@ async def test_encrypted_secrets_come_back_in_clear(gateway):
         ({"title": ""}, ["body", "title"], "string_too_short"),
         ({"secrets": {"1x": "v"}}, ["body", "secrets", "1x"], "value_error"),
         ({"secrets": {"X": 5}}, ["body", "secrets", "X"], "dict_type"),
-        ({"secrets": {"X": {"url": "http://elsewhere/x"}}}, ["body", "secrets", "X", "url"], "value_error"),
+        ({"secrets": {"X": {"url": "ftp://elsewhere/x"}}}, ["body", "secrets", "X", "url"], "value_error"),
         (
             {"secrets": {"X": {"url": LOOKUP + "NONE"}}},
             ["body", "secrets", "X", "url"],
@@ -228,16 +231,16 @@ def nested(levels):
 
 
 async def test_what_is_nested_too_deep_to_be_written_again_is_refused(gateway):
-    body = {"workspace": WORKSPACE, "agent": AGENT, "hook_config": nested(252)}
+    body = {"workspace": WORKSPACE, "agent": AGENT, "client_tools": nested(252)}
     status, answer = await gateway.call("POST", BASE, body)
     assert status == 422
     (problem,) = answer["detail"]
     assert problem["loc"] == ["body"]
     assert "nested deeper than 64 levels" in problem["msg"]
     assert gateway.supervisor.conversations == {}
-    assert (await gateway.call("POST", BASE, {**body, "hook_config": nested(60)}))[0] == 201
+    assert (await gateway.call("POST", BASE, {**body, "client_tools": nested(60)}))[0] == 201
     # Many brackets are not many levels.
-    assert (await gateway.call("POST", BASE, {**body, "hook_config": {"a": [[]] * 100}}))[0] == 201
+    assert (await gateway.call("POST", BASE, {**body, "client_tools": {"a": [[]] * 100}}))[0] == 201
 
 
 @pytest.mark.parametrize("iterations", [1e300, 2**53])

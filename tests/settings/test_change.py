@@ -211,7 +211,11 @@ def deep() -> Any:
         (deep(), [()]),
         ({"agent_settings_diff": []}, [("agent_settings_diff",)]),
         ({"agent_settings_diff": {"acp_command": "a b"}}, [("agent_settings_diff", "acp_command")]),
-        ({"agent_settings_diff": {"acp_server": "custom"}}, [("agent_settings_diff", "acp_command")]),
+        (
+            # The demo agent is `custom` to clients; a custom agent from there on needs a command of its own.
+            {"agent_settings_diff": {"acp_server": "custom", "acp_command": []}},
+            [("agent_settings_diff", "acp_command")],
+        ),
         ({"agent_settings_diff": {"agent_kind": "x"}}, [("agent_settings_diff", "agent_kind")]),
         ({"agent_settings_diff": {"llm": {}}}, [("agent_settings_diff", "llm")]),
         (

@@ -15,14 +15,13 @@ def fields_of(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_agent_schema_names_settable_fields() -> None:
-    schema = agent_schema(PRESETS, {"demo": "Demo agent"})
+    schema = agent_schema(PRESETS)
     assert schema["model_name"] == "AgentSettings"
     acp = schema["sections"][-1]
     assert (acp["key"], acp["variant"]) == ("acp", "acp")
     settings = first_document(PRESETS).agent_settings
     assert {field["key"] for field in acp["fields"]} < set(settings)
     assert acp["fields"][0]["choices"] == [
-        {"value": "demo", "label": "Demo agent"},
         {"value": "claude-code", "label": "claude-code"},
         {"value": "custom", "label": "Custom"},
     ]

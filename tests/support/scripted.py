@@ -12,7 +12,8 @@ PROGRAM = Path(__file__).resolve().parents[1] / "fake_agent" / "scripted.py"
 
 def scripted_command(*modes: str, log: Path | None = None, home: Path | None = None) -> list[str]:
     """The argv that starts a scripted agent with these modes (see `scripted.py --list-modes`)."""
-    command = [sys.executable, str(PROGRAM)]
+    # Without `site`, which takes longer than all that the agent imports itself: hundreds of them start.
+    command = [sys.executable, "-S", str(PROGRAM)]
     for mode in modes:
         command += ["--mode", mode]
     if log:

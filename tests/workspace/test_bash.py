@@ -16,7 +16,7 @@ from supervisor.agents import Level, descriptors, open_containment
 from supervisor.agents.process_tag import usable
 from supervisor.workspace.bash import BashLimits, TooManyCommands, open_bash
 from supervisor.workspace.bash_log import Wanted
-from tests.support.processes import alive, environment, mentioning
+from tests.support.processes import alive, environment, everyone, mentioning
 
 WAIT_S = 30.0
 MB = 1024 * 1024
@@ -335,6 +335,10 @@ async def test_a_process_that_forks_all_the_time_is_ended(bash, tmp_path):
     with trio.fail_after(WAIT_S):
         await command.gone.wait()
     await until(lambda: not mentioning(tmp_path))
+    # Those that were handed to this process are collected.
+    with trio.fail_after(WAIT_S):
+        while [each for each in everyone() if each.ppid == os.getpid() and each.state == "Z"]:
+            await trio.sleep(1)  # a look at all of /proc holds up those who collect them
 
 
 async def test_descriptors_are_given_back(bash):

@@ -30,3 +30,7 @@ class Context:
     nursery: trio.Nursery
     allowance: Allowance = attrs.field(factory=Allowance)
     """The limit of attachments for each conversation."""
+    hooks: bool = True
+    """Whether hooks run."""
+    sessions: set[object] = attrs.field(factory=set)
+    """Conversations that stay loaded, since hooks are to run at their end."""

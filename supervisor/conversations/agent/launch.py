@@ -39,7 +39,7 @@ from supervisor.conversations.mcp.mounting import Mounting, gather
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials import REDACTED, CredentialsFailure, LookupFailed, Lookups
 from supervisor.credentials.masking import Masker
 from supervisor.mcp.file import McpFile
 from supervisor.patience import KeyedLimiters, PathTimeout, in_time
@@ -118,7 +118,9 @@ class Plan:
     argv: tuple[str, ...]
     environment: Mapping[str, str] = attrs.field(repr=False)
     secrets: Mapping[str, str] = attrs.field(repr=False)
-    """All secrets by name, given to the agent or not."""
+    """All secrets that the agent may have by name, given to it or not."""
+    fetched: Mapping[str, Any] = attrs.field(repr=False)
+    """Those of them that were fetched, with where from (`ConversationRecord.lookups`)."""
     cwd: Path
     jail: Jail
     """The workspace, resolved before the agent can replace it."""
@@ -154,6 +156,8 @@ class Launcher:
     `secrets` returns the global secrets by name. `origins` names their sources; a secret that it does not
     name is from the store.
 
+    `lookups` fetches the secrets that a conversation has elsewhere.
+
     `keep_secret` stores a new value (a token that an agent rotated) if the present one may be replaced.
     Without it the value stays in the data directory alone.
 
@@ -168,6 +172,7 @@ class Launcher:
     server_environment: Mapping[str, str] = attrs.field(repr=False)
     secrets: Callable[[], Awaitable[Mapping[str, str]]]
     secret_box: SecretBox
+    lookups: Lookups = attrs.field(factory=Lookups)
     origins: Callable[[], Awaitable[Mapping[str, str]]] | None = None
     hidden: Sequence[str] = attrs.field(default=(), repr=False)
     keep_secret: KeepSecret | None = None
@@ -233,7 +238,12 @@ class Launcher:
         except InstallError as error:
             raise AgentFailure("ACPSpawnError", str(error), kind="config", user_action="settings") from error
         own = await self.secret_box.open(record.secrets)
-        given = {**await self.secrets(), **own}
+        try:
+            own |= await self.lookups.fetch(await self.secret_box.open_lookups(record.lookups))
+        except LookupFailed as error:
+            raise AgentFailure("ACPSpawnError", str(error), kind="config", user_action="settings") from error
+        every = {**await self.secrets(), **own}
+        given = record.allowed(every)
         origins = {**await self._origins(), **dict.fromkeys(own, CONVERSATION)}
         try:
             prepared = await self._prepare(record, descriptor, given, origins, launch.path)
@@ -249,7 +259,7 @@ class Launcher:
         mounting = await gather(self.mcp_file, opened.mcp_config, given, record.mcp_only, self.mcp_logins)
         cwd = Path(record.working_dir)
         try:
-            made = partial(_make_workspace, cwd)
+            made = partial(_make_workspace, cwd, self.data / record.id)
             jail = await in_time(made, "to find the workspace", limiter=OWN_PATHS.of(record.id))
         except OSError as error:
             reason = f"The workspace {cwd} cannot be used: {error.strerror or error}"
@@ -258,12 +268,13 @@ class Launcher:
         # With the MCP servers as the agent gets them: secrets are in their place.
         shown = {**agent_settings_to_dict(opened), "mcp_config": {**opened.mcp_config, **mounting.entries}}
         paths = [path for path, _ in mounting.proxied.values()]
-        mask = await trio.to_thread.run_sync(_masker, given, [*prepared.tokens, *self.hidden, *paths], shown)
+        mask = await trio.to_thread.run_sync(_masker, every, [*prepared.tokens, *self.hidden, *paths], shown)
         return Plan(
             descriptor=descriptor,
             argv=launch.argv,
             environment=prepared.environment,
             secrets=given,
+            fetched=dict(record.lookups),
             cwd=cwd,
             jail=jail,
             mounting=mounting,
@@ -281,7 +292,9 @@ class Launcher:
 
         Raises what `secrets` raises.
         """
-        given = {**await self.secrets(), **await self.secret_box.open(record.secrets)}
+        # Nothing is fetched to see which servers there are: a name stands for the value.
+        own = {**await self.secret_box.open(record.secrets), **dict.fromkeys(record.lookups, REDACTED)}
+        given = record.allowed({**await self.secrets(), **own})
         opened = await self.secret_box.open_settings(record.agent)
         return await gather(
             self.mcp_file, opened.mcp_config, given, record.mcp_only, self.mcp_logins, peek=True
@@ -305,9 +318,14 @@ class Launcher:
         if current is None:
             return ()
         try:
-            now = {**current, **await self.secret_box.open(record.secrets)}
+            own = await self.secret_box.open(record.secrets)
         except CredentialsFailure:
             return ()
+        now = record.allowed({**current, **own})
+        for name in record.lookups:
+            # What it is by now is asked at the next start; that it is fetched from elsewhere is a change.
+            same = record.lookups[name] == plan.fetched.get(name)
+            now[name] = plan.secrets.get(name, "") if same else ""
         names = {*now, *plan.secrets}
         changed = {name for name in names if now.get(name) != plan.secrets.get(name)}
         for name in changed & plan.lent:
@@ -475,8 +493,10 @@ async def _remove_kept_key(descriptor: Descriptor, choice: Choice, environment: 
         await in_time(unlink, "to remove a key", limiter=OWN_PATHS.of(str(file)))
 
 
-def _make_workspace(path: Path) -> Jail:
+def _make_workspace(path: Path, own: Path) -> Jail:
     path.mkdir(parents=True, exist_ok=True)
+    # What clients are told as `persistence_dir`: it goes with the conversation.
+    own.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Jail(path)
 
 

@@ -109,11 +109,6 @@ class AgentLifecycle:
         return None if self.current is None else self.current.pid
 
     @property
-    def ready_pid(self) -> int | None:
-        """Process id of the agent that can take a prompt."""
-        return None if self.ready is None else self.ready.pid
-
-    @property
     def descriptor(self) -> Descriptor:
         """The descriptor of this kind of agent."""
         return self._context.launcher.descriptor(self._record)

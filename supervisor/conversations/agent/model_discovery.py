@@ -203,6 +203,11 @@ class ModelDiscovery:
         )
 
 
+def failed(code: str, detail: str) -> dict[str, Any]:
+    """The answer where no agent could be asked."""
+    return _answer(error={"code": code, "detail": detail})
+
+
 def _answer(**known: Any) -> dict[str, Any]:
     return {
         "agent_name": None,

@@ -188,14 +188,12 @@ async def _with_login(
             if classify_error(error) == "auth":
                 raise auth_required(error_text(error), request.login.needed(_methods(initialized))) from error
             raise
-        await authenticate(connection, initialized, request.login, deadlines, cut(error.message, WORDS_CHARS))
+        await authenticate(connection, initialized, request.login, deadlines, error_text(error))
     try:
         return await connection.request(method, params, timeout=timeout)
     except RpcError as error:
         if error.code == AUTH_REQUIRED:
-            raise auth_required(
-                cut(error.message, WORDS_CHARS), request.login.needed(_methods(initialized))
-            ) from error
+            raise auth_required(error_text(error), request.login.needed(_methods(initialized))) from error
         raise
 
 
@@ -208,6 +206,8 @@ async def authenticate(
 ) -> None:
     """Send `authenticate` with the method that fits the available credentials.
 
+    `complaint`: what the agent said when it asked for a login.
+
     Raises AgentFailure (ACPAuthRequired) if none fits or the agent refuses it.
     """
     methods = _methods(initialized)
@@ -218,11 +218,11 @@ async def authenticate(
         await connection.request("authenticate", params, timeout=deadlines.authenticate)
     except RpcError as error:
         raise auth_required(
-            f"{complaint}: {cut(error.message, WORDS_CHARS)}", login.needed(methods)
+            f"{complaint}; authenticate fails with {error_text(error)}", login.needed(methods)
         ) from error
     except RequestTimeout as error:
         raise auth_required(
-            f"{complaint}: no answer to authenticate within {deadlines.authenticate:g} s",
+            f"{complaint}; no answer to authenticate within {deadlines.authenticate:g} s",
             login.needed(methods),
         ) from error
 

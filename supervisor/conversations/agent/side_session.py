@@ -46,6 +46,10 @@ ANSWER_BYTES: Final = 256 * 1024
 """The most bytes of an answer; the rest is cut off, and its turn cancelled. A person reads a hundredth of
 it."""
 
+PAST_MAX: Final = 64
+"""Ended side sessions that are known: what an agent asks for there is refused, and is not the
+conversation's."""
+
 CUT: Final = "\n[... the answer was cut off here: it is longer than 256 KiB]"
 
 NO_ANSWER: Final = "ACPPromptError"
@@ -79,6 +83,11 @@ class SideSession:
             if self._size >= ANSWER_BYTES:
                 self.full.set()
 
+    def end(self) -> None:
+        """Collect nothing any more, and forget what was said."""
+        self.full.set()
+        self._pieces.clear()
+
     @property
     def answer(self) -> str:
         """What was said so far."""
@@ -87,9 +96,11 @@ class SideSession:
 
 @attrs.define
 class SideSessions:
-    """The open side sessions of one conversation's agent, by their ids."""
+    """The side sessions of one conversation's agent by their ids: the open ones, and the last ones of
+    before, since an agent may still ask for something there."""
 
     _open: dict[str, SideSession] = attrs.field(factory=dict)
+    _past: dict[str, SideSession] = attrs.field(factory=dict)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -101,11 +112,18 @@ class SideSessions:
     def remove(self, session: SideSession) -> None:
         """Forget a session; what comes late is nobody's."""
         self._open.pop(session.session_id, None)
+        session.end()
+        self._past[session.session_id] = session
+        if len(self._past) > PAST_MAX:
+            del self._past[next(iter(self._past))]
 
     def of(self, params: Any) -> SideSession | None:
         """The side session that a message of the agent is about."""
-        session_id = params.get("sessionId") if self._open and isinstance(params, Mapping) else None
-        return self._open.get(session_id) if isinstance(session_id, str) else None
+        known = self._open or self._past
+        session_id = params.get("sessionId") if known and isinstance(params, Mapping) else None
+        if not isinstance(session_id, str):
+            return None
+        return self._open.get(session_id) or self._past.get(session_id)
 
 
 def refuse(method: str, params: Any) -> dict[str, Any] | None:

@@ -35,6 +35,11 @@ class Gathered:
         """Bytes in memory."""
         return len(self._head) + len(self._tail) + len(self._buffer)
 
+    def so_far(self) -> str:
+        """What of it is in memory: all of it, or its beginning and its newest part."""
+        held = self._head + self._tail + bytes(self._buffer)
+        return held.decode("utf-8", "replace")
+
     def add(self, piece: str) -> list[Attachment]:
         """Add the next piece. Returns what is to be written now."""
         self._buffer += piece.encode("utf-8", "surrogatepass")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -37,12 +38,18 @@ SYSTEM_PROMPT: Final = "The external agent manages its own system prompt, model 
 class Reports:
     """Changes the execution status of a conversation, and records it.
 
-    Everything is synchronous, except that the state is sent again after a run: by a task in `nursery`, after
-    `echo` seconds each. Methods that write raise JournalError.
+    Everything is synchronous, except that the state is sent again after a run has ended or waits for a
+    person: by a task in `nursery`, after `echo` seconds each. `data` has a directory for each conversation's
+    agent. Methods that write raise JournalError.
     """
 
     def __init__(
-        self, recorder: Recorder, queue: TurnQueue, nursery: trio.Nursery, echo: Sequence[float]
+        self,
+        recorder: Recorder,
+        queue: TurnQueue,
+        nursery: trio.Nursery,
+        echo: Sequence[float],
+        data: Path,
     ) -> None:
         self._recorder = recorder
         self._record = recorder.record
@@ -50,10 +57,12 @@ class Reports:
         self._queue = queue
         self._nursery = nursery
         self._echo = echo
+        self._data = data
+        self._again = trio.CancelScope()
 
     def publish(self) -> None:
         """Publish the snapshot of the state, after all that was recorded before."""
-        self._recorder.publish(full_state(self._record))
+        self._recorder.publish(full_state(self._record, self._data))
 
     def status(self, status: ExecutionStatus) -> None:
         """Record a new status."""
@@ -64,7 +73,7 @@ class Reports:
     def waiting(self) -> None:
         """Record that a permission request waits for a person, and publish it at once."""
         self.status(ExecutionStatus.WAITING_FOR_CONFIRMATION)
-        self.publish()
+        self._publish_and_again()
 
     def interrupted(self) -> None:
         """Record that a run was interrupted; its turn may still be running."""
@@ -104,23 +113,34 @@ class Reports:
         closing.append(self._recorder.state("stats", usage.stats(record.usage)))
         closing.append(self._recorder.state("agent_state", dict(record.agent_state)))
         self._recorder.write(closing)
-        self.publish()
-        self._nursery.start_soon(self._send_again, self._queue.turns)
+        self._publish_and_again()
 
-    async def _send_again(self, turns: int) -> None:
-        """Send the state after a run again a little later, unless that run is long over."""
+    def _publish_and_again(self) -> None:
+        """Publish a state that a client may wait for, and again a little later: slower clients look for it
+        only once they have read the answer to their request."""
+        self.publish()
+        # One at a time: an agent may ask, and take back, as often as it likes.
+        self._again.cancel()
+        self._again = trio.CancelScope()
+        self._nursery.start_soon(
+            self._send_again, self._again, self._queue.turns, self._record.execution_status
+        )
+
+    async def _send_again(self, scope: trio.CancelScope, turns: int, status: ExecutionStatus) -> None:
+        """Send the state again, unless it is another by then."""
         begin = trio.current_time()
-        for after in self._echo:
-            await trio.sleep_until(begin + after)
-            if self._queue.turns != turns or self._queue.busy:
-                return
-            try:
-                self.publish()
-            except JournalError:
-                return  # the conversation is deleted, or the server is at its end
-            except Exception:
-                self._logger.exception("cannot send the state again")
-                return
+        with scope:
+            for after in self._echo:
+                await trio.sleep_until(begin + after)
+                if self._queue.turns != turns or self._record.execution_status != status:
+                    return
+                try:
+                    self.publish()
+                except JournalError:
+                    return  # the conversation is deleted, or the server is at its end
+                except Exception:
+                    self._logger.exception("cannot send the state again")
+                    return
 
     # -- the agent ---------------------------------------------------------------------------------------
 

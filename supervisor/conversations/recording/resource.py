@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
 
+from supervisor.conversations.recording.info import ConversationInfo
 from supervisor.conversations.recording.usage import stats
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import new_event_id, timestamp_now
-from supervisor.settings import REDACTED, agent_settings_to_dict, replace_secrets
+from supervisor.reading import as_json
+from supervisor.settings import REDACTED, agent_settings_to_dict, replace_secrets, spoken_settings
 
 
 def agent_object(record: ConversationRecord) -> dict[str, Any]:
     """The agent, as the polymorphic object that clients decode."""
     settings = replace_secrets(agent_settings_to_dict(record.agent), lambda _: REDACTED)
-    shown = {name: value for name, value in settings.items() if name.startswith("acp_")}
+    shown = {name: value for name, value in spoken_settings(settings).items() if name.startswith("acp_")}
     return {
         "kind": "ACPAgent",
         "llm": {"model": record.current_model or "acp-managed", "usage_id": "acp-managed"},
@@ -26,12 +29,12 @@ def agent_object(record: ConversationRecord) -> dict[str, Any]:
     }
 
 
-def _common(record: ConversationRecord, secret_value: str | None) -> dict[str, Any]:
+def _common(record: ConversationRecord, data: Path, secret_value: str | None) -> dict[str, Any]:
     return {
         "id": record.id,
         "agent": agent_object(record),
         "workspace": {"working_dir": record.working_dir, "kind": "LocalWorkspace"},
-        "persistence_dir": None,
+        "persistence_dir": str(data / record.id),
         "max_iterations": record.max_iterations,
         "stuck_detection": record.stuck_detection,
         "execution_status": record.execution_status,
@@ -46,8 +49,19 @@ def _common(record: ConversationRecord, secret_value: str | None) -> dict[str, A
         "stats": stats(record.usage),
         "secret_registry": {
             "secret_sources": {
-                name: {"description": None, "value": secret_value, "kind": "StaticSecret"}
-                for name in record.secrets
+                **{
+                    name: {"description": None, "value": secret_value, "kind": "StaticSecret"}
+                    for name in record.secrets
+                },
+                **{
+                    name: {
+                        "description": each["description"],
+                        "url": each["url"],
+                        "headers": {},
+                        "kind": "LookupSecret",
+                    }
+                    for name, each in record.lookups.items()
+                },
             }
         },
         "tags": record.tags,
@@ -56,10 +70,10 @@ def _common(record: ConversationRecord, secret_value: str | None) -> dict[str, A
     }
 
 
-def conversation_info(record: ConversationRecord) -> dict[str, Any]:
-    """The conversation resource (nulls present)."""
-    return {
-        **_common(record, None),
+def conversation_info(record: ConversationRecord, data: Path) -> dict[str, Any]:
+    """The conversation resource (nulls present). `data` has a directory for each conversation's agent."""
+    fields = {
+        **_common(record, data, None),
         "title": record.title,
         "metrics": None,
         "created_at": record.created_at,
@@ -77,11 +91,13 @@ def conversation_info(record: ConversationRecord) -> dict[str, Any]:
         "event_vocabulary": record.vocabulary.value,
         "runtime_info": {"runtime_status": "available", "can_resume": True, "runtime_error": None},
     }
+    # Through the class that the interface description is made of: neither more nor less than it says.
+    return as_json(ConversationInfo(**fields))
 
 
-def full_state(record: ConversationRecord) -> bytes:
+def full_state(record: ConversationRecord, data: Path) -> bytes:
     """The snapshot that sockets send first and after every run, as an event that is not journalled."""
-    value = {key: item for key, item in _common(record, REDACTED).items() if item is not None}
+    value = {key: item for key, item in _common(record, data, REDACTED).items() if item is not None}
     value["activated_path_rules"] = []
     value["head_is_empty"] = record.leaf_event_id is None
     return orjson.dumps(

@@ -238,6 +238,7 @@ def _end_of_action(
                 tool_call_id=call.call_id,
                 action_id=action_id,
                 rejection_reason=_rejection(call),
+                rejection_source=call.rejected_by,
             )
         )
     text = _given_back(call, event_id, output)

@@ -32,6 +32,7 @@ from supervisor.conversations.recording.truncation import (
 )
 from supervisor.credentials.masking import NOTHING, Masker, StreamMask
 from supervisor.events import (
+    RejectionSource,
     SecurityRisk,
     new_event_id,
 )
@@ -113,6 +114,7 @@ class ToolCallState:
     action_id: str | None = None
     told_risk: SecurityRisk = SecurityRisk.UNKNOWN
     rejection: str | None = None
+    rejected_by: RejectionSource = "user"
     closed: bool = False
     _stream: StreamMask | None = None
     _sizes: dict[str, int] = attrs.field(factory=dict)

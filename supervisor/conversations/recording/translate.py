@@ -3,7 +3,9 @@
 Text and thoughts gather in a *segment*. Its id is minted when it opens, and the streamed deltas announce it.
 When it closes, it becomes the durable event of that id: a MessageEvent if something follows it (a tool call,
 a new message, a turn that did not succeed), or the turn's FinishAction if the turn ends with it. Thoughts go
-to `reasoning_content`.
+to `reasoning_content`. A segment of thoughts alone is no message: it stays open beside tool calls until an
+event that can hold it follows, which is an ActionEvent, a message or the turn's FinishAction. Where none
+does, it becomes a ThinkAction.
 
 Tool calls are `calls` (see `tool_calls.py`). The first event of a call is held back while its input still
 arrives and, in a conversation that asks a person, until it is known whether this call asks. The caller bounds
@@ -48,8 +50,11 @@ from supervisor.events import (
     MessageEvent,
     MessageToolCall,
     ObservationEvent,
+    RejectionSource,
     SecurityRisk,
     TextContent,
+    ThinkAction,
+    ThinkObservation,
     new_event_id,
 )
 
@@ -87,6 +92,12 @@ ARGUMENT_BYTES: Final = 256 * 1024
 They are JSON within JSON, and few clients read them.
 """
 
+
+ONLY_THOUGHTS: Final = "The agent thought, and said nothing then."
+"""What stands beside thoughts that no other event could hold."""
+
+THOUGHTS_APART: Final = "\n\n"
+"""Between thoughts that a tool call came between."""
 
 BY_OSTLER: Final = "Answered by Ostler"
 """The summary of such an answer."""
@@ -146,6 +157,8 @@ class _Segment:
     said: dict[Kind, Gathered]
     message_id: str | None = None
     deltas: int = 0
+    broken: bool = False
+    """A tool call came after the last thought."""
 
 
 @attrs.define
@@ -162,6 +175,8 @@ class Translator:
 
     `originals`: the limits of attachments.
 
+    `on_end` is told of each call that ends, before its last events are made.
+
     Its memory is bounded, whatever the agent sends: see the constants here and in `calls`, `gather` and
     `originals`.
     """
@@ -173,6 +188,7 @@ class Translator:
     mask: Masker = NOTHING
     originals: Originals = attrs.field(factory=Originals)
     workspace: str = "/"
+    on_end: Callable[[ToolCallState, Ending], None] | None = None
     _segment: _Segment | None = None
     _calls: dict[str, ToolCallState] = attrs.field(factory=dict)
     _held: list[ToolCallState] = attrs.field(factory=list)
@@ -270,6 +286,9 @@ class Translator:
         segment = self._segment
         if segment is None:
             segment = self._open_segment()
+        if segment.broken:
+            segment.broken = False
+            text = THOUGHTS_APART + text
         self._say(segment, "reasoning", segment.masks["reasoning"].feed(text))
 
     def _say(self, segment: _Segment, kind: Kind, text: str) -> None:
@@ -297,12 +316,43 @@ class Translator:
         self._outs.append(Opened(segment.item_id))
         return segment
 
+    def _break_segment(self) -> None:
+        """A tool call follows: what was said becomes a message. Thoughts alone wait for what they lead to."""
+        segment = self._segment
+        if segment is None or not self._thoughts_alone(segment):
+            self._close_segment()
+        else:
+            segment.broken = True
+
+    def _thoughts_alone(self, segment: _Segment) -> bool:
+        """Whether nothing else was said, also not in what the masks held back."""
+        for kind, mask in segment.masks.items():
+            self._say(segment, kind, mask.flush())
+        return not segment.said["text"]
+
+    def _with_thoughts(self, make: Callable[[str], Recorded]) -> Recorded:
+        """An action event, which has the thoughts that led to it, and then their id, too."""
+        segment = self._segment
+        if segment is None or not self._thoughts_alone(segment):
+            return make(self.mint())
+        self._segment = None
+        recorded, thoughts = make(segment.item_id), segment.said["reasoning"].close()
+        event = recorded.event
+        assert isinstance(event, ActionEvent)
+        return Recorded(
+            attrs.evolve(event, reasoning_content=thoughts.value or None),
+            (*thoughts.attachments, *recorded.attachments),
+        )
+
     def _close_segment(self) -> None:
         segment = self._segment
         if segment is None:
             return
         self._segment = None
         text, thoughts = self._all_said(segment)
+        if not text.value:
+            self._outs.extend(self._thought_only(segment.item_id, thoughts))
+            return
         self._outs.append(
             Recorded(
                 MessageEvent(
@@ -319,6 +369,38 @@ class Translator:
             )
         )
 
+    def _thought_only(self, item_id: str, thoughts: Clipped) -> list[Recorded]:
+        """Thoughts that nothing followed. Clients show a message without a text as a blank."""
+        call_id, response_id = self.mint(), self._response()
+        action = ThinkAction(thought=ONLY_THOUGHTS)
+        arguments = orjson.dumps({"thought": action.thought}).decode()
+        return [
+            Recorded(
+                ActionEvent(
+                    id=item_id,
+                    thought=(),
+                    reasoning_content=thoughts.value or None,
+                    action=action,
+                    tool_name="think",
+                    tool_call_id=call_id,
+                    tool_call=MessageToolCall(
+                        id=call_id, name="think", arguments=arguments, origin="completion"
+                    ),
+                    llm_response_id=response_id,
+                ),
+                thoughts.attachments,
+            ),
+            Recorded(
+                ObservationEvent(
+                    id=self.mint(),
+                    tool_name="think",
+                    tool_call_id=call_id,
+                    action_id=item_id,
+                    observation=ThinkObservation(content=(TextContent(text=ONLY_THOUGHTS),)),
+                )
+            ),
+        ]
+
     def _all_said(self, segment: _Segment) -> tuple[Clipped, Clipped]:
         """The segment's text and thoughts, with what was still held back."""
         for kind, mask in segment.masks.items():
@@ -333,7 +415,7 @@ class Translator:
         if call is None and not new and _number(agent_id) in self._used and not _opens_again(raw):
             return  # a late word about a call whose end is recorded
         if call is None:
-            self._close_segment()
+            self._break_segment()
             call = self._open_call(agent_id)
         self._merge(call, raw)
         if call.ended:
@@ -419,9 +501,12 @@ class Translator:
 
     def _start(self, call: ToolCallState) -> None:
         self._held.remove(call)
-        self._outs.append(
-            start_event(call, Form.ACTION if self.core else Form.ACP, self.mint(), self._response())
-        )
+        if self.core:
+            self._outs.append(
+                self._with_thoughts(lambda each: start_event(call, Form.ACTION, each, self._response()))
+            )
+        else:
+            self._outs.append(start_event(call, Form.ACP, self.mint(), self._response()))
 
     def _end(self, call: ToolCallState, ending: Ending) -> None:
         if call.started_id is None:
@@ -432,6 +517,8 @@ class Translator:
             self._latest = None
         if call.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
+        if self.on_end is not None:
+            self.on_end(call, ending)
         self._outs.extend(end_events(call, ending, iter(self.mint, None)))
         if not self._calls:
             self._response_id = None  # what follows comes from the model's next response
@@ -448,13 +535,17 @@ class Translator:
             call.told_risk = call.risk
         return call.agent_call_id, call.risk, self._drain()
 
+    def call(self, key: str) -> ToolCallState | None:
+        """The open call of this key."""
+        return self._calls.get(key)
+
     def ask(self, key: str) -> list[Out]:
-        """A call waits for a person: it is an ActionEvent now, with its risk."""
+        """A call waits for a person, or for a hook: it is an ActionEvent now, with its risk."""
         call = self._calls[key]
         if call in self._held:
             self._held.remove(call)
         if call.action_id is None:
-            self._outs.append(action_event(call, self.mint(), self._response()))
+            self._outs.append(self._with_thoughts(lambda each: action_event(call, each, self._response())))
         return self._drain()
 
     def allowed(self, key: str) -> list[Out]:
@@ -468,17 +559,18 @@ class Translator:
         agent_id = _call_id(tool_call)
         call = None if agent_id is None else self._calls.get(agent_id)
         if call is None:
-            self._close_segment()
+            self._break_segment()
             call = self._open_call(agent_id)
         # The request describes the call better than the updates so far, but the call is not over yet.
         self._merge(call, tool_call, asking=True)
         return call
 
-    def reject(self, key: str, reason: str) -> list[Out]:
-        """Record that a person (or a policy) rejected the call, and close it: not every agent does."""
+    def reject(self, key: str, reason: str, by: RejectionSource = "user") -> list[Out]:
+        """Record that a person (or a policy, or a hook) rejected the call, and close it: not every agent
+        does."""
         call = self._calls.get(key)
         if call is not None:
-            call.rejection = reason
+            call.rejection, call.rejected_by = reason, by
             self._end(call, Ending.REJECTED)
         return self._drain()
 

@@ -26,6 +26,8 @@ class Counters:
     restarts: int = 0
     crashes: int = 0
     turns: Counter[str] = attrs.field(factory=Counter)
+    hooks: Counter[str] = attrs.field(factory=Counter)
+    """Hooks that ran, by outcome: succeeded, blocked or failed."""
 
     def count_turn(self, ending: str) -> None:
         """Count the end of a turn, by ACP's stop reason or FAILED. All other reasons count as one, since

@@ -63,9 +63,14 @@ class Deadlines:
     cancel_grace: float = 15.0
     """From `session/cancel` until the agent's process is ended: the agent may have to stop a tree of shells,
     and one known agent takes 6 s."""
+    hook: float = 600.0
+    """The longest that any hook may run, whatever its `timeout` says: a test suite, but not for ever."""
+    session_end: float = 3.0
+    """All SessionEnd hooks of a conversation together: its deletion, or the end of the server, waits for
+    them."""
     echo: tuple[float, ...] = (0.25, 1.0)
-    """Until the state after a run is sent again. A client that starts a run looks for its end only after it
-    has read the answer to its request, and a short run is over before that."""
+    """Until the state is sent again after a run has ended, or waits for a person. A client that starts a run
+    looks for its end only after it has read the answer to its request; a short run is over before that."""
     hold: float = 0.25
     """How long the first event of a tool call waits for more input after the last piece; and how long text
     outside a turn waits for more text before it is a message."""

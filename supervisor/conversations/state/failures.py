@@ -18,6 +18,9 @@ cause."""
 WAYS_TOLD: Final = 10
 """The most login methods that a failure's text names; a client has all of them as data."""
 
+WHAT_TO_DO: Final = " - Log in to the agent or store its key as a secret, then run again."
+"""After the agent's own words about credentials."""
+
 _CLASSES: Final[Mapping[str, tuple[str | None, FailureKind, bool, UserAction]]] = {
     # class of the error: (code or None for the caller's, classification, retryable, what the user may do)
     "auth": ("ACPAuthRequired", "auth", False, "settings"),
@@ -35,19 +38,23 @@ _CLASSES: Final[Mapping[str, tuple[str | None, FailureKind, bool, UserAction]]] 
 def from_rpc(error: RpcError, code: str) -> AgentFailure:
     """The failure for an error response; `code` is that of the step (ACPInitError, ACPPromptError ...)."""
     own, kind, retryable, action = _CLASSES[classify_error(error)]
-    return AgentFailure(own or code, error_text(error), kind=kind, retryable=retryable, user_action=action)
+    text = error_text(error)
+    if kind == "auth":
+        text = f"{text}{WHAT_TO_DO}"
+    return AgentFailure(own or code, text, kind=kind, retryable=retryable, user_action=action)
 
 
 def auth_required(detail: str, choices: Mapping[str, Any]) -> AgentFailure:
     """The failure of an agent that requires credentials.
 
-    `choices` (see `Login.needed`) are the methods that it offers; the detail names them too.
+    `detail` is the agent's own text. `choices` (see `Login.needed`) are the methods that it offers; the
+    failure names them too, and says what to do.
     """
     ways = ", ".join(method["name"] for method in choices["methods"][:WAYS_TOLD])
     told = [f"the agent offers: {ways}"] if ways else []
     if choices["secrets"]:
         told.append(f"secrets that would help: {', '.join(choices['secrets'])}")
-    text = f"{detail} ({'; '.join(told)})" if told else detail
+    text = f"{detail}{WHAT_TO_DO}" + (f" ({'; '.join(told)})" if told else "")
     return AgentFailure(
         "ACPAuthRequired", text, kind="auth", retryable=False, user_action="settings", choices=choices
     )

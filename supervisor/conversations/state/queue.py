@@ -13,11 +13,12 @@ from supervisor.events import Message, TextContent
 
 @attrs.frozen
 class Queued:
-    """A user's message that has not been handed to the agent yet."""
+    """A message that has not been handed to the agent yet: a person's, or else Ostler's in their place."""
 
     seq: int
     event_id: str
     message: Message
+    by_user: bool = True
 
     @property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
@@ -35,8 +36,11 @@ class ConversationRecord:
     explicit run continues it. `retry_seq`: a message that was handed over without effect, so that an explicit
     run may hand it over once more.
 
-    `secrets`: encrypted values by name. `blob_bytes`: the bytes of attachments so far. `mcp_only`: the MCP
-    servers that an agent profile allows; None allows all.
+    `secrets`: encrypted values by name. `lookups`: by name, where a secret is fetched from at each start,
+    encrypted (`SecretBox.seal_lookups`). `launched_agent_profile`: the profile as it was at the launch; its
+    `secret_refs` bind the conversation for good. `blob_bytes`: the bytes of attachments so far. `mcp_only`:
+    the MCP servers that an agent profile allows; None allows all. `hooks_running`: the
+    hooks that run now, by the ids of the events that will tell how they ended.
 
     Of the agent's session: `session_id` (a bearer token: never shown whole); `session_cwd`, its workspace;
     `session_opened`, when it was last opened (seconds since the epoch); `session_used`, whether the agent did
@@ -83,12 +87,14 @@ class ConversationRecord:
     current_model: str | None = None
     can_switch_model: bool = False
     secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
+    lookups: dict[str, dict[str, Any]] = attrs.field(factory=dict, repr=False)
     parent_conversation_id: str | None = None
     children: list[str] = attrs.field(factory=list)
     launched_agent_profile: dict[str, Any] | None = None
     mcp_only: list[str] | None = None
     extra: dict[str, Any] = attrs.field(factory=dict)
     blob_bytes: int = 0
+    hooks_running: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     memory_lost: str | None = None
     loss_told: bool = False
     moves: list[list[int]] = attrs.field(factory=list)
@@ -96,6 +102,18 @@ class ConversationRecord:
     forked_from_event_id: str | None = None
     goal: dict[str, Any] | None = None
     models_cut: bool = False
+
+    @property
+    def allowed_secrets(self) -> frozenset[str] | None:
+        """The secrets that the agent may have; None: all. What the profile said when it was launched: a later
+        change of the profile is for later conversations."""
+        refs = (self.launched_agent_profile or {}).get("secret_refs")
+        return None if refs is None else frozenset(refs)
+
+    def allowed(self, secrets: Mapping[str, Any]) -> dict[str, Any]:
+        """Of secrets by name those that the agent may have."""
+        allowed = self.allowed_secrets
+        return {name: value for name, value in secrets.items() if allowed is None or name in allowed}
 
     def dump(self) -> bytes:
         """The record as stored."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import attrs
+import orjson
 import trio
 
+from supervisor.credentials import LookupSecret, shown_origin
 from supervisor.settings import (
     AgentSettings,
     StorageCipher,
@@ -43,6 +45,19 @@ class SecretBox:
             partial(_each, sealed, lambda token: self.cipher.decrypt(token).decode()), limiter=_limiter
         )
 
+    async def seal_lookups(self, sources: Mapping[str, LookupSecret]) -> dict[str, dict[str, Any]]:
+        """Encrypt where secrets are fetched from. Beside the token stands what clients may read."""
+        tokens = await self.seal({name: _spelled(source) for name, source in sources.items()})
+        return {
+            name: {"url": shown_origin(source.url), "description": source.description, "sealed": tokens[name]}
+            for name, source in sources.items()
+        }
+
+    async def open_lookups(self, sealed: Mapping[str, Mapping[str, Any]]) -> dict[str, LookupSecret]:
+        """Decrypt where secrets are fetched from."""
+        opened = await self.open({name: each["sealed"] for name, each in sealed.items()})
+        return {name: LookupSecret(**orjson.loads(spelled)) for name, spelled in opened.items()}
+
     async def seal_settings(self, settings: AgentSettings) -> AgentSettings:
         """Encrypt the credentials inside agent settings (those of MCP servers), for storing."""
         return await self._in_settings(settings, lambda value: self.cipher.encrypt(value.encode()))
@@ -59,6 +74,20 @@ class SecretBox:
             return agent_settings_from_dict(replace_secrets(agent_settings_to_dict(settings), change))
 
         return await trio.to_thread.run_sync(changed, limiter=_limiter)
+
+
+def split_secrets(
+    secrets: Mapping[str, str | LookupSecret],
+) -> tuple[dict[str, str], dict[str, LookupSecret]]:
+    """Values, and where others are fetched from."""
+    values = {name: given for name, given in secrets.items() if isinstance(given, str)}
+    return values, {name: given for name, given in secrets.items() if isinstance(given, LookupSecret)}
+
+
+def _spelled(source: LookupSecret) -> str:
+    return orjson.dumps(
+        {"url": source.url, "headers": dict(source.headers), "description": source.description}
+    ).decode()
 
 
 def _each(values: Mapping[str, str], change: Callable[[str], str]) -> dict[str, str]:

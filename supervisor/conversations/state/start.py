@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from supervisor.credentials import LookupSecret
 from supervisor.events import Message, Vocabulary
 from supervisor.settings import AgentSettings
 
@@ -33,7 +34,8 @@ class StartRequest:
 
     `extra`: fields that are only echoed (hook_config, client_tools, tool_module_qualnames ...).
 
-    `secrets`: plain values by name; the caller has resolved references already.
+    `secrets`: by name plain values, or where they are fetched from; the caller has resolved references to the
+    own store already.
     """
 
     working_dir: str
@@ -47,7 +49,7 @@ class StartRequest:
     max_iterations: int = MAX_ITERATIONS_DEFAULT
     stuck_detection: bool = True
     tags: dict[str, str] = attrs.field(factory=dict)
-    secrets: dict[str, Any] = attrs.field(factory=dict, repr=False)
+    secrets: dict[str, str | LookupSecret] = attrs.field(factory=dict, repr=False)
     title: str | None = None
     autotitle: bool = True
     parent_conversation_id: str | None = None

@@ -14,13 +14,17 @@ from typing import Any, Final
 import attrs
 import trio
 
-from supervisor.acp import PermissionOption, RpcError, parse_permission
+from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_permission
+from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
+from supervisor.conversations.recording.tool_calls import ToolCallState
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import ExecutionStatus
+from supervisor.conversations.state.turn import Turn
 from supervisor.events import SecurityRisk
+from supervisor.hooks import HookEvent
 
 TOO_MANY: Final = -32603
 """The JSON-RPC code of an internal error: ACP has none for a limit."""
@@ -109,7 +113,7 @@ class Permissions:
 
     A request is handled in its place among the updates: its tool call is an event, and the state is
     published, before anything that comes after it. A person's answer holds for all requests that are open at
-    that moment.
+    that moment. PreToolUse hooks are asked first; one that blocks decides, whatever the policy is.
     """
 
     def __init__(
@@ -119,7 +123,10 @@ class Permissions:
         reports: Reports,
         queue: TurnQueue,
         clock: Callable[[], float] = trio.current_time,
+        hooks: Hooks | None = None,
     ) -> None:
+        self._hooks = hooks
+        self._hooked = 0
         self._recorder = recorder
         self._record = recorder.record
         self._translator = translator
@@ -134,6 +141,11 @@ class Permissions:
     def waiting(self) -> bool:
         """Whether a request waits for a person."""
         return bool(self._pending)
+
+    @property
+    def asking_hooks(self) -> bool:
+        """Whether a request waits for hooks."""
+        return self._hooked > 0
 
     def ask(self, params: Any) -> Awaitable[Mapping[str, Any]]:
         """Handle a `session/request_permission`. Await the result for ACP's answer.
@@ -150,6 +162,41 @@ class Permissions:
             return _at_once(CANCELLED)
         key, risk, outs = self._translator.requested(request.tool_call.raw)
         self._recorder.emit(outs)
+        call = self._translator.call(key)
+        hooks = self._hooks
+        if hooks is not None and call and hooks.concerns(HookEvent.PRE_TOOL_USE, call.tool_name):
+            self._check_room()
+            self._recorder.emit(self._translator.ask(key))
+            self._hooked += 1
+            return self._after_hooks(hooks, request, key, call, turn)
+        return self._by_policy(request, key, risk)
+
+    async def _after_hooks(
+        self, hooks: Hooks, request: PermissionRequest, key: str, call: ToolCallState, turn: Turn
+    ) -> Mapping[str, Any]:
+        """Ask the hooks, then whoever the policy names."""
+        try:
+            said = await hooks.ask(hooks.before_call(call))
+        finally:
+            self._hooked -= 1
+            self.touched = self._clock()
+        over = self._queue.turn is not turn or turn.cancelling or self._translator.call(key) is not call
+        if said.cancelled or over:
+            return CANCELLED
+        if said.blocked:
+            self._recorder.emit(self._translator.reject(key, said.reason, "hook"))
+            return reject(request.options)
+        return await self._by_policy(request, key, call.risk)
+
+    def _check_room(self) -> None:
+        if len(self._pending) + self._hooked >= WAITING_MAX:
+            raise RpcError(
+                TOO_MANY, f"{WAITING_MAX} permission requests are waiting already; wait for an answer"
+            )
+
+    def _by_policy(
+        self, request: PermissionRequest, key: str, risk: SecurityRisk
+    ) -> Awaitable[Mapping[str, Any]]:
         if not asks_a_person(self._record.confirmation_policy, risk):
             allowed = allow(request.options)
             if allowed is not None:
@@ -159,10 +206,7 @@ class Permissions:
             reason = "The agent offered no way to allow this call once."
             self._recorder.emit(self._translator.reject(key, reason))
             return _at_once(reject(request.options))
-        if len(self._pending) >= WAITING_MAX:
-            raise RpcError(
-                TOO_MANY, f"{WAITING_MAX} permission requests are waiting already; wait for an answer"
-            )
+        self._check_room()
         outs = self._translator.ask(key)
         pending = Pending(key, request.options)
         self._pending.append(pending)
@@ -212,13 +256,16 @@ class Permissions:
         """Answer all requests with `cancelled`: the turn has ended, or is being cancelled."""
         for pending in self._open():
             pending.decide(CANCELLED)
+        if self._hooks is not None:
+            self._hooks.cancel(HookEvent.PRE_TOOL_USE)
 
     def _open(self) -> list[Pending]:
         return [pending for pending in self._pending if pending.answer is None]
 
     def policy_changed(self) -> None:
         """Apply the changed policy of the record from the next request on."""
-        self._translator.confirming = may_ask(self._record.confirmation_policy)
+        hooked = self._hooks is not None and self._hooks.has(HookEvent.PRE_TOOL_USE)
+        self._translator.confirming = hooked or may_ask(self._record.confirmation_policy)
 
 
 async def _at_once(answer: Mapping[str, Any]) -> Mapping[str, Any]:

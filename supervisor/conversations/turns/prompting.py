@@ -35,11 +35,13 @@ class Again(enum.Enum):
 
 @attrs.define
 class _Attempt:
-    """One attempt to send a prompt: how it may handle a refusal, and whether the prompt is sent `again`."""
+    """One attempt to send a prompt: how it may handle a refusal, and whether the prompt is sent `again`.
+    `complaint` is what the agent said when it asked for a login."""
 
     may_log_in: bool
     may_pause: bool
     again: Again | None = None
+    complaint: str = ""
 
 
 class Prompting:
@@ -86,7 +88,7 @@ class Prompting:
                 self._lifecycle.drop(agent)
             if attempt.again is Again.AFTER_LOGIN:
                 logged_in = True
-                if not await self._log_in(agent, turn):
+                if not await self._log_in(agent, turn, attempt.complaint):
                     return
             elif attempt.again is Again.AFTER_PAUSE:
                 with trio.move_on_after(pauses.pop(0)):
@@ -138,13 +140,14 @@ class Prompting:
             self._turns.finish(turn, "cancelled")
         elif error.code == AUTH_REQUIRED and not turn.updates and attempt.may_log_in:
             attempt.again = Again.AFTER_LOGIN
+            attempt.complaint = error_text(error)
         elif classify_error(error) == "transient" and not turn.updates and attempt.may_pause:
             self._recorder.write([self._recorder.state("agent_retry", error_text(error))])
             attempt.again = Again.AFTER_PAUSE
         else:
             self._turns.fail(turn, from_rpc(error, "ACPPromptError"))
 
-    async def _log_in(self, agent: Incarnation, turn: Turn) -> bool:
+    async def _log_in(self, agent: Incarnation, turn: Turn, complaint: str) -> bool:
         """Send `authenticate`. Returns False if that ended the turn."""
         assert agent.initialized is not None
         try:
@@ -153,7 +156,7 @@ class Prompting:
                 agent.initialized,
                 agent.plan.login,
                 self._deadlines,
-                "Authentication required",
+                complaint,
             )
         except AgentFailure as failure:
             self._turns.fail(turn, failure)

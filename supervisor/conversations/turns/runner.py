@@ -21,6 +21,7 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.side_session import ask, can_hand_over, forked_session
+from supervisor.conversations.hooks.hooks import FEEDBACK, NOTHING, STOPS_MAX, Hooks
 from supervisor.conversations.mcp import mounting
 from supervisor.conversations.recording import prompt
 from supervisor.conversations.recording.attachments import Allowance, Originals
@@ -41,6 +42,8 @@ from supervisor.conversations.turns.prompting import Prompting
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.turns import Turns
 from supervisor.credentials import CredentialsFailure
+from supervisor.events import Message, MessageEvent, TextContent, new_event_id
+from supervisor.hooks import HookEvent
 
 log = structlog.get_logger(__name__)
 
@@ -74,11 +77,14 @@ class Runner:
         self._turns_before = 0
         self._start_scope: trio.CancelScope | None = None
         # What it works with; each knows those above it that it needs:
-        translator = _translator(recorder, context.allowance)
-        self.reports = reports = Reports(recorder, queue, context.nursery, deadlines.echo)
+        self._hooks = hooks = Hooks(context, recorder, queue)
+        translator = _translator(recorder, context.allowance, hooks)
+        self.reports = reports = Reports(
+            recorder, queue, context.nursery, deadlines.echo, context.launcher.data
+        )
         self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue)
-        self._permissions = permissions = Permissions(recorder, translator, reports, queue)
-        self._turns = turns = Turns(context, queue, agent, recorder, translator, reports, permissions)
+        self._permissions = permissions = Permissions(recorder, translator, reports, queue, hooks=hooks)
+        self._turns = turns = Turns(context, queue, agent, recorder, translator, reports, permissions, hooks)
         silence = SilenceWatch(deadlines, agent, recorder, translator, permissions)
         self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence)
         self._ladder = CancelLadder(deadlines, queue, agent, permissions, record.id)
@@ -112,6 +118,24 @@ class Runner:
     def waiting(self) -> bool:
         """Whether a permission request waits for a person."""
         return self._permissions.waiting
+
+    @property
+    def session_open(self) -> bool:
+        """Whether hooks are to run when the conversation ends, and what they are told of has begun."""
+        return self._hooks.session_open and self.ends_with_hooks
+
+    @property
+    def ends_with_hooks(self) -> bool:
+        """Whether there are hooks for the end of the conversation."""
+        return self._hooks.has(HookEvent.SESSION_END)
+
+    async def end_session(self) -> None:
+        """End what runs of hooks, and run those of the end. Bounded by `Deadlines.session_end`."""
+        await self._hooks.end_session()
+
+    def cancel_hooks(self) -> None:
+        """End the hooks that run, at once."""
+        self._hooks.cancel()
 
     def want(self) -> None:
         """Take up the queue, from now on `max_iterations` messages of it. Idempotent; starts the task when
@@ -148,6 +172,7 @@ class Runner:
         Cancelling this call does not take the interrupt back.
         """
         self._queue.wanted = False
+        self._hooks.cancel()
         settled = self._queue.settled
         if not self._queue.active:
             self.reports.run_paused()  # it had not begun
@@ -180,6 +205,7 @@ class Runner:
         cancelled."""
         if self.busy and not force:
             await self.interrupt()
+        self._hooks.cancel()
         if force and self._queue.turn is not None:
             self._queue.wanted = False
             self._queue.interrupted = True
@@ -269,7 +295,7 @@ class Runner:
             self._start_task()
             await self._begun.wait()
         if self._closed or self._nursery is None:
-            raise AgentFailure("AgentStopped", "The conversation is being closed.", retryable=True)
+            raise AgentFailure("ACPAgentExited", "The conversation is being closed.", retryable=True)
 
     async def stop(self) -> None:
         """End the task, and the agent with it. Returns when both are gone. Shielded from cancellation."""
@@ -310,6 +336,7 @@ class Runner:
             if self._begun.is_set():
                 self._begun = trio.Event()
             self.agent.leave()
+            self._hooks.leave()
             self._queue.active = False
             done.set()
             if self._queue.wanted:
@@ -324,13 +351,20 @@ class Runner:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self.agent.enter(nursery, self._incoming)
+            self._hooks.enter(nursery)
             self._begun.set()
             self._scope = nursery.cancel_scope
             nursery.start_soon(self._held.run)
             while True:
                 self._queue.changed = trio.Event()
                 await self._take_queue()
-                if not (self._queue.wanted or self._reviving or self.agent.live or self.agent.restarting):
+                if not (
+                    self._queue.wanted
+                    or self._reviving
+                    or self.agent.live
+                    or self.agent.restarting
+                    or self._hooks.running
+                ):
                     break
                 await self._queue.changed.wait()
             self._begun = trio.Event()  # who wants an agent from here on waits for the next task
@@ -360,13 +394,17 @@ class Runner:
             try:
                 await self._recorder.log.flushed()  # an agent works on nothing that could be lost
                 agent = await self.agent.ensure()
+                said = await self._hooks.before_prompt(item) if self._hooks.active else NOTHING
                 told = await self._transcript() if self._record.memory_lost is not None else None
             except AgentFailure as failure:
                 self.reports.run_failed(failure)
                 return
         self._start_scope = None
-        if starting.cancelled_caught or self._queue.interrupted:
+        if starting.cancelled_caught or self._queue.interrupted or said.cancelled:
             self.reports.run_paused()  # the message stays queued: nothing of it reached the agent
+            return
+        if said.blocked:
+            self._turns.blocked(item)
             return
         turn = self._turns.begin(item)
         await self._handed_over()
@@ -374,7 +412,33 @@ class Runner:
         content = prompt.blocks(item.message, images=images)
         if told is not None:
             content = [text_block(told), *content]
+        if said.context:
+            content = [*content, text_block(said.context)]
+        self._hooks.prompted(item)
         await self._prompting.prompt(agent, turn, content)
+        if self._turns.held is not None:
+            await self._end_run()
+
+    async def _end_run(self) -> None:
+        """End a run that the agent has finished, after its hooks. A Stop hook may send the agent back."""
+        with trio.CancelScope() as ending:
+            self._start_scope = ending
+            await self._hooks.calls_settled()
+            said = NOTHING if self._queue.more else await self._hooks.at_stop()
+        self._start_scope = None
+        if self._queue.interrupted or ending.cancelled_caught or said.cancelled:
+            self._queue.interrupted = True
+        elif said.blocked and self._hooks.stops >= STOPS_MAX:
+            self._turns.held = None
+            self.reports.run_failed(_too_many_stops())
+            return
+        elif said.blocked:
+            self._hooks.stops += 1
+            message = Message(role="user", content=(TextContent(text=f"{FEEDBACK} {said.context}"),))
+            event = MessageEvent(id=new_event_id(), source="environment", llm_message=message)
+            seq = self._recorder.write([event])
+            self._queue.waiting.append(Queued(seq, event.id, message, by_user=False))
+        self._turns.end_held()
 
     async def _transcript(self) -> str:
         journal_log = self._recorder.log
@@ -420,12 +484,23 @@ def _too_many_turns(most: int) -> AgentFailure:
     )
 
 
-def _translator(recorder: Recorder, allowance: Allowance) -> Translator:
+def _too_many_stops() -> AgentFailure:
+    return AgentFailure(
+        "MaxIterationsReached",
+        f"Stop hooks sent the agent back {STOPS_MAX} times in a row, and still do not let it finish. "
+        "Send a message to go on.",
+        user_action="retry",
+        kind="config",
+    )
+
+
+def _translator(recorder: Recorder, allowance: Allowance, hooks: Hooks) -> Translator:
     record = recorder.record
     return Translator(
         core=not recorder.extended,
-        confirming=may_ask(record.confirmation_policy),
+        confirming=may_ask(record.confirmation_policy) or hooks.has(HookEvent.PRE_TOOL_USE),
         session=max(0, record.sessions - 1),
         originals=Originals(allowance, kept=record.blob_bytes),
         workspace=record.working_dir,
+        on_end=hooks.call_ended if hooks.has(HookEvent.POST_TOOL_USE) else None,
     )

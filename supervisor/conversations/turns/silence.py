@@ -102,7 +102,11 @@ class SilenceWatch:
             allowed=lambda: longest if self._translator.calling else limit,
             longest=longest,
             warning=self._deadlines.silence_warning,
-            waiting=lambda: self._permissions.waiting or self._recorder.log.trouble is not None,
+            waiting=lambda: (
+                self._permissions.waiting
+                or self._permissions.asking_hooks
+                or self._recorder.log.trouble is not None
+            ),
             cpu=self._cpu,
             warn=self._warn,
         )

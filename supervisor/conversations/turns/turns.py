@@ -11,6 +11,7 @@ from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import add_choices
+from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.memory import FLOOD_BYTES, give_back
 from supervisor.conversations.recording.recorder import Recorder
@@ -47,7 +48,11 @@ class Turns:
         translator: Translator,
         reports: Reports,
         permissions: Permissions,
+        hooks: Hooks | None = None,
     ) -> None:
+        self._hooks = hooks
+        self.held: ExecutionStatus | None = None
+        """The status of a run that has ended as far as the agent goes; the runner asks the hooks first."""
         self._context = context
         self._queue = queue
         self._lifecycle = lifecycle
@@ -66,6 +71,7 @@ class Turns:
         self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
         self._record.turn_open = self._record.unfinished = True
         self._record.retry_seq = None
+        self.held = None
         self.release()  # late words of the turn before are not the beginning of this one's
         self._translator.new_turn()
         turn = self._queue.hand_over(item)
@@ -105,6 +111,9 @@ class Turns:
             self._reports.run_paused()
         elif record.execution_status is ExecutionStatus.PAUSED:
             self._reports.run_closed(ExecutionStatus.PAUSED)
+        elif self._hooks is not None and outcome.finish and self._hooks.holds():
+            self.held = outcome.status
+            self._recorder.save()
         elif not self._queue.more:
             self._reports.run_closed(outcome.status)
         else:
@@ -128,6 +137,12 @@ class Turns:
                 self._lifecycle.drop(run)  # it comes back with what credentials there are then
         self._reports.run_failed(failure)
 
+    def blocked(self, item: Queued) -> None:
+        """Record that a hook blocked a message: it leaves the queue, and the agent never gets it."""
+        self._queue.waiting.remove(item)
+        self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
+        self._go_on(ExecutionStatus.FINISHED)
+
     def answered(self, item: Queued, text: str) -> None:
         """Record that Ostler answered a message: it leaves the queue, and the agent never gets it.
 
@@ -137,12 +152,22 @@ class Turns:
         self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
         self.release()
         self._recorder.emit(self._translator.answer(text))
+        self._go_on(ExecutionStatus.FINISHED)
+
+    def end_held(self) -> None:
+        """Close the run that was held, unless there is more to do."""
+        status, self.held = self.held, None
+        if status is not None:
+            self._go_on(status)
+
+    def _go_on(self, status: ExecutionStatus) -> None:
+        """Close the run with this status, unless it goes on."""
         if self._queue.interrupted:
             self._reports.run_paused()
         elif self._record.execution_status is ExecutionStatus.PAUSED:
             self._reports.run_closed(ExecutionStatus.PAUSED)
         elif not self._queue.more:
-            self._reports.run_closed(ExecutionStatus.FINISHED)
+            self._reports.run_closed(status)
         else:
             self._recorder.save()
 

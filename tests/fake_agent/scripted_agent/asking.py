@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 from scripted_agent import shapes
 from scripted_agent.directives import directive, numbers
@@ -29,7 +28,8 @@ def _write(turn: Turn, rest: str) -> None:
     params = turn.permission_params(call, path, kinds, "edit")
     allowed = turn.allowed(turn.ask("session/request_permission", params))
     if allowed:
-        Path(turn.session.cwd, path).write_text(text)
+        with open(os.path.join(turn.session.cwd, path), "w") as file:
+            file.write(text)
     turn.update_tool(call, "completed" if allowed else "failed", "written" if allowed else "not written")
     turn.say("written " if allowed else "rejected ")
 

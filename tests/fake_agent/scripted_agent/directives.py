@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from scripted_agent import shapes
 from scripted_agent.turn import Turn
@@ -13,8 +13,7 @@ from scripted_agent.turn import Turn
 FLOOD_BATCH = 500  # deltas per write: fast, and a cancel is noticed soon
 
 
-@dataclass(frozen=True)
-class Directive:
+class Directive(NamedTuple):
     """One line's effect; `run` takes the turn and the words after the name as one string."""
 
     help: str

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
 import time
 from collections.abc import Callable
@@ -62,6 +61,12 @@ def _frame(turn: Turn, value: bytes) -> bytes:
     return update(turn, empty).replace(b'"rawOutput":0', b'"rawOutput":' + value)
 
 
+def _random(size: int) -> bytes:
+    import random  # takes as long as all else together, and is for this alone
+
+    return random.Random(1).randbytes(size)
+
+
 MEGABYTE = 1 << 20
 WORST: dict[str, Callable[[], bytes]] = {
     "text": lambda: b'"' + b"words and words" * MEGABYTE + b'"',
@@ -69,7 +74,7 @@ WORST: dict[str, Callable[[], bytes]] = {
     "codes": lambda: b'"' + b"\\u00e9" * (15 * MEGABYTE // 6) + b'"',
     "pairs": lambda: b'"' + b"\\ud83d\\ude00" * (15 * MEGABYTE // 12) + b'"',
     "utf8": lambda: b'"' + "é€😀".encode() * (15 * MEGABYTE // 9) + b'"',
-    "base64": lambda: b'"' + random.Random(1).randbytes(7 * MEGABYTE).hex().encode() + b'"',
+    "base64": lambda: b'"' + _random(7 * MEGABYTE).hex().encode() + b'"',
     "brackets": lambda: b'"' + b"[{,:" * (15 * MEGABYTE // 4) + b'"',
     "lists": lambda: b"[" + b"[]," * NODES + b"1]",
     "objects": lambda: b"[" + b'{"a":1},' * (NODES // 2) + b"1]",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from scripted_agent import shapes
@@ -32,7 +31,8 @@ def way(name: str) -> Callable[[Callable[[Turn, str], None]], Callable[[Turn, st
 @directive("leak", "FILE [WAY...] says the values in FILE in these ways, or in every way that goes on")
 def _leak(turn: Turn, rest: str) -> None:
     path, *ways = rest.split()
-    values = json.loads(Path(path).read_text())["values"]
+    with open(path) as file:
+        values = json.load(file)["values"]
     for name in ways or [name for name in WAYS if name not in ENDINGS]:
         for forms in values.values():
             for text in forms.values():

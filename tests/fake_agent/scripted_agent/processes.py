@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import sys
 
 LIFETIME_S = 600  # a forgotten grandchild ends by itself
@@ -25,6 +23,9 @@ time.sleep({LIFETIME_S})
 
 def spawn(kind: str) -> int:
     """Start a grandchild and return its pid."""
+    import shutil  # both take their time, and few agents have children
+    import subprocess
+
     quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     if kind == "plain":
         return subprocess.Popen(["sleep", str(LIFETIME_S)], stdout=subprocess.DEVNULL, **quiet).pid

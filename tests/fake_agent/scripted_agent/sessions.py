@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import threading
-import uuid
 from collections import Counter
-from pathlib import Path
 from typing import Any
+
+PREFIX = "scripted-"
+SUFFIX = ".json"
 
 
 class Session:
@@ -27,12 +28,12 @@ class Store:
     """Sessions by id. Without a directory they live as long as the process."""
 
     def __init__(self, home: str | None) -> None:
-        self._home = Path(home) if home else None
+        self._home = home
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()  # where there is no directory
         self.open: dict[str, Session] = {}
         if self._home:
-            self._home.mkdir(parents=True, exist_ok=True)
+            os.makedirs(self._home, exist_ok=True)
 
     def count(self, what: str) -> int:
         """Count something across the processes of a home: 1 for the first time, then 2, ..."""
@@ -40,12 +41,12 @@ class Store:
             if not self._home:
                 self._counts[what] += 1
                 return self._counts[what]
-            with (self._home / f"count-{what}").open("ab") as file:
+            with open(os.path.join(self._home, f"count-{what}"), "ab") as file:
                 file.write(b".")
                 return file.tell()
 
     def new(self, cwd: str) -> Session:
-        session = Session(f"scripted-{uuid.uuid4().hex[:12]}", cwd)
+        session = Session(f"{PREFIX}{os.urandom(6).hex()}", cwd)
         self.open[session.id] = session
         self.save(session)
         return session
@@ -62,10 +63,11 @@ class Store:
         if session_id in self.open:
             return self.open[session_id]
         path = self._path(session_id)
-        if path is None or not path.exists():
+        if path is None or not os.path.exists(path):
             return None
         session = Session(session_id, "")
-        vars(session).update(json.loads(path.read_text()))
+        with open(path) as file:
+            vars(session).update(json.load(file))
         self.open[session_id] = session
         return session
 
@@ -74,23 +76,25 @@ class Store:
         if path is None:
             return
         with self._lock:
-            scratch = path.with_suffix(".part")
-            scratch.write_text(json.dumps(vars(session)))
+            scratch = path.removesuffix(SUFFIX) + ".part"
+            with open(scratch, "w") as file:
+                json.dump(vars(session), file)
             os.replace(scratch, path)
 
     def delete(self, session_id: str) -> None:
         self.open.pop(session_id, None)
         path = self._path(session_id)
-        if path:
-            path.unlink(missing_ok=True)
+        if path and os.path.exists(path):
+            os.unlink(path)
 
     def all(self) -> list[Session]:
         if self._home:
-            for path in self._home.glob("scripted-*.json"):
-                self.find(path.stem)
+            for name in os.listdir(self._home):
+                if name.startswith(PREFIX) and name.endswith(SUFFIX):
+                    self.find(name.removesuffix(SUFFIX))
         return list(self.open.values())
 
-    def _path(self, session_id: str) -> Path | None:
-        if self._home is None or not session_id.startswith("scripted-") or "/" in session_id:
+    def _path(self, session_id: str) -> str | None:
+        if not self._home or not session_id.startswith(PREFIX) or "/" in session_id:
             return None
-        return self._home / f"{session_id}.json"
+        return os.path.join(self._home, session_id + SUFFIX)

@@ -1,0 +1,1 @@
+"""Webhooks: events and states of conversations, posted to addresses that the operator names."""

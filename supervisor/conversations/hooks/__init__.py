@@ -1,0 +1,1 @@
+"""The hooks of a conversation: run as processes, recorded as events."""

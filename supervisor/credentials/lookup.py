@@ -1,0 +1,169 @@
+"""Secrets that are kept elsewhere: fetched with GET whenever an agent starts, and never stored.
+
+Whoever gives the address chooses where this server sends a request, and the headers with it. So the request
+is bounded in time and in bytes, follows no redirect, takes nothing from the environment (no proxy, no netrc),
+and an operator can name the hosts that may be asked. What is told of a failure has neither headers nor path
+nor body.
+"""
+
+from __future__ import annotations
+
+import codecs
+import ssl
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import attrs
+import trio
+
+from supervisor.credentials.errors import CredentialsFailure, InvalidSecretValue
+from supervisor.credentials.secret import MAX_VALUE_BYTES, check_exportable
+from supervisor.credentials.source import LookupSecret
+
+if TYPE_CHECKING:
+    import httpx2
+
+LOOKUP_SECONDS: Final = 30.0
+"""Seconds for all secrets of one start together; what the wire's own server gives each."""
+
+LOOKUPS_AT_ONCE: Final = 8
+"""Requests of one start at the same time."""
+
+NOT_SENT: Final = frozenset(
+    (
+        *("host", "connection", "keep-alive", "proxy-connection", "proxy-authorization", "te", "trailer"),
+        *("transfer-encoding", "upgrade", "expect", "content-length", "accept-encoding"),
+    )
+)
+"""Headers that are about the connection, and ours: with them a request would be another than it says."""
+
+
+class LookupFailed(CredentialsFailure):
+    """A secret cannot be fetched. The text names the secret and the host, and quotes nothing else."""
+
+
+@attrs.frozen
+class Lookups:
+    """Fetches secrets. `hosts`: those that may be asked, as `name`, `*.name` or an address; None: any."""
+
+    hosts: tuple[str, ...] | None = None
+
+    def allows(self, url: str) -> bool:
+        """Whether the operator lets this server ask the host of an absolute URL."""
+        if self.hosts is None or "*" in self.hosts:
+            return True
+        name = (urlsplit(url).hostname or "").lower().rstrip(".")
+        listed = [each.lower().rstrip(".") for each in self.hosts]
+        return name in listed or name.endswith(tuple(each[1:] for each in listed if each.startswith("*.")))
+
+    async def fetch(self, sources: Mapping[str, LookupSecret]) -> dict[str, str]:
+        """The values by name, of one moment. Raises LookupFailed for the first that cannot be had.
+
+        Takes `LOOKUP_SECONDS` at most. Cancellation closes the connections.
+        """
+        if not sources:
+            return {}
+        for name, source in sources.items():
+            if not self.allows(source.url):
+                raise LookupFailed(f"{_begin(name, source)}: {LOOKUP_REFUSED}")
+        found: dict[str, str | LookupFailed] = {}
+        client = await trio.to_thread.run_sync(_client)
+        places = trio.CapacityLimiter(LOOKUPS_AT_ONCE)
+
+        async def one(name: str, source: LookupSecret) -> None:
+            async with places:
+                try:
+                    found[name] = await _get(client, name, source)
+                except LookupFailed as error:
+                    found[name] = error
+
+        with trio.move_on_after(LOOKUP_SECONDS):
+            async with client, trio.open_nursery() as nursery:
+                for name, source in sources.items():
+                    nursery.start_soon(one, name, source)
+        values: dict[str, str] = {}
+        for name, source in sources.items():
+            value = found.get(name)
+            if value is None:
+                raise LookupFailed(
+                    f"{_begin(name, source)}: no answer within {LOOKUP_SECONDS:g} seconds. {CHECK}"
+                )
+            if isinstance(value, LookupFailed):
+                raise value
+            values[name] = value
+        return values
+
+
+LOOKUP_REFUSED: Final = (
+    "the operator does not let this server ask that host. Add it to OSTLER_SECRET_LOOKUPS."
+)
+CHECK: Final = "Check the address and its headers, or give the secret's value instead."
+
+
+def shown_origin(url: str) -> str:
+    """Of a URL what may be shown: path, query and user may hold keys."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
+
+
+def _begin(name: str, source: LookupSecret) -> str:
+    return f"Secret {name} cannot be looked up at {shown_origin(source.url)}"
+
+
+def _client() -> httpx2.AsyncClient:
+    """In a thread: the import takes half a second the first time, the certificates some 20 ms each time."""
+    import httpx2
+
+    return httpx2.AsyncClient(
+        timeout=LOOKUP_SECONDS,
+        follow_redirects=False,
+        trust_env=False,
+        verify=ssl.create_default_context(),
+    )
+
+
+async def _get(client: httpx2.AsyncClient, name: str, source: LookupSecret) -> str:
+    import httpx2
+
+    headers = {key: value for key, value in source.headers.items() if key.lower() not in NOT_SENT}
+    # Unpacked it could be a thousand times as large.
+    headers["Accept-Encoding"] = "identity"
+    begin = _begin(name, source)
+    try:
+        async with client.stream("GET", source.url, headers=headers) as response:
+            if response.has_redirect_location:
+                raise LookupFailed(f"{begin}: redirects are not followed. Give the address it leads to.")
+            if not response.is_success:
+                raise LookupFailed(f"{begin}: it answers with status {response.status_code}. {CHECK}")
+            if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+                raise LookupFailed(f"{begin}: the answer is compressed, which was not asked for. {CHECK}")
+            body = bytearray()
+            # Cancelled, not left: each of the iterators below this one is to be closed.
+            with trio.CancelScope() as enough:
+                async for piece in response.aiter_raw():
+                    body += piece
+                    if len(body) > MAX_VALUE_BYTES:
+                        enough.cancel()
+            if len(body) > MAX_VALUE_BYTES:
+                raise LookupFailed(f"{begin}: a secret has at most {MAX_VALUE_BYTES} bytes. {CHECK}")
+            encoding = response.charset_encoding or "utf-8"
+    # UnicodeError and ValueError: of header values, and of hosts that are none.
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, OSError) as error:
+        raise LookupFailed(f"{begin}: {type(error).__name__}. {CHECK}") from None
+    return _text(bytes(body), encoding, begin)
+
+
+def _text(body: bytes, encoding: str, begin: str) -> str:
+    try:
+        value = body.decode(codecs.lookup(encoding).name)
+    except (LookupError, ValueError):
+        raise LookupFailed(f"{begin}: the answer is no text. {CHECK}") from None
+    if not value.strip():
+        raise LookupFailed(f"{begin}: the answer is empty. {CHECK}")
+    try:
+        return check_exportable(value)
+    except InvalidSecretValue as error:
+        raise LookupFailed(f"{begin}: {error}. {CHECK}") from None

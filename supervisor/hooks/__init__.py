@@ -1,0 +1,36 @@
+"""What hooks are: their configuration, which of them an event concerns, and what their answers mean.
+
+Knows no conversation, and runs nothing.
+"""
+
+from __future__ import annotations
+
+from supervisor.hooks.config import (
+    HOOK_CONFIG,
+    HookConfig,
+    HookDefinition,
+    HookEvent,
+    HookMatcher,
+    HookSource,
+    check_hook_config,
+    stored_hook_config,
+)
+from supervisor.hooks.project import HOOKS_FILE, read_project_hooks
+from supervisor.hooks.verdict import Ended, Verdict, judge, reason_of
+
+__all__ = [
+    "HOOKS_FILE",
+    "HOOK_CONFIG",
+    "Ended",
+    "HookConfig",
+    "HookDefinition",
+    "HookEvent",
+    "HookMatcher",
+    "HookSource",
+    "Verdict",
+    "check_hook_config",
+    "judge",
+    "read_project_hooks",
+    "reason_of",
+    "stored_hook_config",
+]

@@ -1,0 +1,28 @@
+"""Agents as clients of the wire know them.
+
+Their enumeration of providers is closed, and a client refuses what holds another. An agent of the catalogue
+that is not in it is told as `custom`, with its command; `match_preset` knows it again when that comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from supervisor.settings.agent import CUSTOM
+
+SPOKEN: Final = frozenset({"claude-code", "codex", "gemini-cli", "kimi-code", "pi", "opencode", CUSTOM})
+"""What `acp_server` is to clients (ACPAgentSettings and ACPAgentProfile of the wire)."""
+
+
+def spoken_server(server: str) -> str:
+    """The provider as clients know it."""
+    return server if server in SPOKEN else CUSTOM
+
+
+def spoken_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Agent settings, of either kind, as clients know them. Their command is filled in already."""
+    told = dict(settings)
+    if "acp_server" in told:
+        told["acp_server"] = spoken_server(str(told["acp_server"]))
+    return told

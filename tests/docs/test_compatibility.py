@@ -1,0 +1,96 @@
+"""docs/compatibility.md: current, and every route of the peer is accounted for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from scripts import compatibility
+from scripts.compatibility import Verdict, compare, plain, reason_of, reduced, unaccounted
+
+
+def test_the_page_is_current_and_no_route_is_unaccounted_for() -> None:
+    made = compatibility.made()
+    assert unaccounted(made.verdicts) == [], "add reasons to docs/compatibility/reasons.toml"
+    assert compatibility.DOCUMENT.read_text() == made.text, "run scripts/compatibility"
+
+
+def test_every_route_of_the_peer_is_named_once() -> None:
+    peer = json.loads(compatibility.PEER.read_text())["operations"]
+    named = [each.route for each in compatibility.made().verdicts]
+    assert named == list(peer)
+    assert len(set(named)) == len(named) > 150
+
+
+def document(*routes: tuple[str, str, dict[str, Any]], **schemas: Any) -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for method, path, operation in routes:
+        paths.setdefault(path, {})[method] = {"responses": {"200": {}}, **operation}
+    return {"paths": paths, "components": {"schemas": schemas}}
+
+
+def content(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+ITEM = {"type": "object", "properties": {"a": {}, "b": {}}}
+WHOLE = document(
+    (
+        "post",
+        "/x/{one}",
+        {
+            "parameters": [{"name": "q", "in": "query"}, {"name": "one", "in": "path"}],
+            "requestBody": content({"anyOf": [{"$ref": "#/components/schemas/Item"}, {"type": "null"}]}),
+            "responses": {"201": content({"type": "array", "items": {"$ref": "#/components/schemas/Item"}})},
+        },
+    ),
+    Item=ITEM,
+)
+
+
+def test_what_is_compared() -> None:
+    assert reduced(WHOLE) == {
+        "POST /x/{one}": {
+            "parameters": ["q"],
+            "body": ["a", "b"],
+            "statuses": [201],
+            "answer": ["[].a", "[].b"],
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("ours", "kind", "words"),
+    [
+        (WHOLE, "same", ""),
+        (document(("post", "/x/{other}", WHOLE["paths"]["/x/{one}"]["post"]), Item=ITEM), "same", ""),
+        (document(("get", "/x/{one}", {})), "not served", ""),
+        (document(("post", "/x/{one}", {"responses": {"401": {}, "501": {}}})), "501", "never"),
+        (
+            document(("post", "/x/{one}", {"responses": {"404": {}, "422": {}}})),
+            "compatible",
+            "always 404: never",
+        ),
+        (
+            document(("post", "/x/{one}", {"responses": {"200": content(ITEM)}})),
+            "compatible",
+            "answers 200, the peer 201; parameters without `q`; of the body without `a`, `b`; "
+            "of the answer without `[].a`, `[].b`",
+        ),
+    ],
+)
+def test_verdicts(ours: dict[str, Any], kind: str, words: str) -> None:
+    (verdict,) = compare(reduced(WHOLE), reduced(ours), {"refused": {"/x/*": "never"}})
+    assert verdict == Verdict("POST /x/{one}", kind, words)
+    assert bool(unaccounted([verdict])) is (kind == "not served")
+    (without,) = compare(reduced(WHOLE), reduced(ours), {})
+    assert bool(unaccounted([without])) is (kind in ("not served", "501") or "never" in words)
+
+
+def test_the_most_precise_reason_counts() -> None:
+    table = {"/x*": "one", "/x/y*": "two", "POST /x/y/z": "three"}
+    found = [reason_of(each, table) for each in ("GET /x", "GET /x/y/z", "POST /x/y/z", "GET /z")]
+    assert found == ["one", "two", "three", ""]
+    assert plain("GET /x/{a}/{b}/") == plain("GET /x/{c}/{d}")
