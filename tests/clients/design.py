@@ -6,7 +6,9 @@ from tests.clients.comparison import Allowed
 
 EXTERNAL = "an external agent has models of its own: a reasoned 4xx, as nothing would come of it"
 NO_MODELS = "Ostler calls no language models itself: 501 with the reason"
-MESSAGES = "text before a tool call is a message of its own, where it was said; the peer joins all text at the end"
+MESSAGES = (
+    "text before a tool call is a message of its own, where it was said; the peer joins all text at the end"
+)
 ASKS = "the peer answers an agent's request for permission by itself, Ostler asks"
 
 DESIGN = (
@@ -15,7 +17,11 @@ DESIGN = (
     Allowed("validate LLM profile", "*", NO_MODELS),
     Allowed("save agent profile, mixed", "detail", "names the field of the body, not the member of a union"),
     Allowed("start OAuth, nobody there", "detail", "names the field of the body, not the member of a union"),
-    Allowed("materialize agent profile of the built-in kind", "*", "there is no built-in agent yet, and it says so"),
+    Allowed(
+        "materialize agent profile of the built-in kind",
+        "*",
+        "there is no built-in agent yet, and it says so",
+    ),
     Allowed("subscription start", "*", "501 with a reason instead of a failed look-up"),
     Allowed("install skill", "*", "agents bring their own skills: 501 with the reason"),
     Allowed("install plugin, none", "*", "Ostler runs no plugins: 501 with the reason"),
@@ -31,13 +37,11 @@ DESIGN = (
 )
 
 OPEN = (
-    Allowed("materialize agent profile", "resolved_settings.acp_file_secrets*", "subdir of gemini-cli, kimi-code"),
+    Allowed(
+        "materialize agent profile", "resolved_settings.acp_file_secrets*", "subdir of gemini-cli, kimi-code"
+    ),
     Allowed("materialize agent profile", "resolved_settings.agent_context*", "has not all fields"),
-    Allowed("hooks of a project", "hook_config*", "POST /api/hooks does not read .openhands/hooks.json"),
-    Allowed("object: hooks of the project", "*", "POST /api/hooks does not read .openhands/hooks.json"),
     Allowed("skills*", "*", "POST /api/skills finds none, and `sources` has no counts"),
     Allowed("test MCP server*", "*", "nulls that the peer leaves out"),
-    Allowed("full state", "[persistence_dir]", "not in the snapshot"),
-    Allowed("state: persistence", "*", "persistence_dir is null"),
 )
 """What is not there yet. Must become empty."""

@@ -28,8 +28,8 @@ const trace = new Trace([
   [url, '<url>'],
   [url.replace('http', 'ws'), '<socket>'],
   [new URL(url).port, '<port>'],
-  ...command.map((part, at) => [part, `<command ${at}>`]).filter(([part]) => part.startsWith('/')),
-]);
+  [command[0], '<program>'],
+], command);
 const step = trace.step.bind(trace);
 const client = (name) => trace.watch(new (clients[name] ?? sdk[name])({ host: url }));
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
