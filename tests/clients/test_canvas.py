@@ -23,7 +23,9 @@ pytestmark = pytest.mark.clients
 
 RECORDING = HERE / "peer.json"
 STEPS = [step["name"] for step in json.loads(RECORDING.read_text())["steps"]]
-OPEN: dict[str, str] = {}
+OPEN = {
+    "compact the context": "no button: without a report of usage, stats have no accumulated_token_usage; the peer has zeros"
+}
 """Steps that fail, and why they may for now. One that passes must go from here."""
 
 
@@ -50,6 +52,11 @@ def peers() -> dict[str, dict[str, Any]]:
     return {step["name"]: step for step in json.loads(RECORDING.read_text())["steps"]}
 
 
+def without_words(toasts: list[str]) -> set[str]:
+    """A toast may show the body of a refusal, whose words are each server's own."""
+    return {toast.partition(": {")[0] for toast in toasts}
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step(
     name: str,
@@ -61,8 +68,10 @@ def test_a_step(
         request.applymarker(pytest.mark.xfail(reason=OPEN[name], strict=True))
     step = walked[name]
     assert step["error"] is None, step["error"]
-    toasts, refused = ({each for one in peers.values() for each in one[key]} for key in ("toasts", "refused"))
-    assert set(step["toasts"]) <= toasts
+    refused = {each for one in peers.values() for each in one["refused"]}
+    assert without_words(step["toasts"]) <= {
+        each for one in peers.values() for each in without_words(one["toasts"])
+    }
     assert set(step["refused"]) <= refused
     if peers[name]["error"] is None:
         assert step["value"] == peers[name]["value"]

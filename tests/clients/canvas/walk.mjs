@@ -94,7 +94,7 @@ await step('a tool call', async () => {
   return settled();
 });
 await step('stop', async () => {
-  await send('!slow 60 50');
+  await send('!slow 200 50');
   await stage.click('stop-button');
   return settled(['paused', 'idle', 'finished']);
 });
