@@ -24,7 +24,7 @@ pytestmark = pytest.mark.clients
 RECORDING = HERE / "peer.json"
 STEPS = [step["name"] for step in json.loads(RECORDING.read_text())["steps"]]
 OPEN = {
-    "compact the context": "no button: without a report of usage, stats have no accumulated_token_usage; the peer has zeros"
+    "compact the context": "no button: with no usage told, stats lack accumulated_token_usage (peer: zeros)"
 }
 """Steps that fail, and why they may for now. One that passes must go from here."""
 
