@@ -1,6 +1,7 @@
 """The web UI as it is published: its files, its own server, and the driver of a browser.
 
-`npm install` of `@openhands/agent-canvas` fails, since one of its dependencies is not to be had. What is built in the package
+`npm install` of `@openhands/agent-canvas` fails, since one of its dependencies is not to be had. What
+is built in the package
 needs none of them, and its server two, which `canvas/package.json` names together with the driver.
 """
 
@@ -68,9 +69,17 @@ class CanvasPackage:
     def served(self, backend: str, port: int) -> Iterator[str]:
         """The UI by its own server, in front of the one at `backend`; gives its URL.
 
-        A browser without a key is asked for a backend, so that the UI is given one; Ostler, which has none, ignores it.
+        A browser without a key is asked for a backend, so that the UI is given one; Ostler, which has
+        none, ignores it.
         """
-        command = [self.packages.node, "scripts/static-server.mjs", "--host", "127.0.0.1", "--port", str(port)]
+        command = [
+            self.packages.node,
+            "scripts/static-server.mjs",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
         command += ["--dir", "build", "--session-api-key", "none", "--disable-telemetry"]
         command += ["--reject-prefix", "/api/automation"]
         for route in ROUTES:

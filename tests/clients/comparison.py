@@ -1,7 +1,9 @@
 """What the TypeScript client got from Ostler, held against what it got from the peer's server.
 
-Both went through the same script. An answer is the same when it has the same keys, types and values; of an error the
-status, and of a validation error also the fields and kinds. Words for people (`detail`, `message`) are each server's own,
+Both went through the same script. An answer is the same when it has the same keys, types and values; of
+an error the
+status, and of a validation error also the fields and kinds. Words for people (`detail`, `message`) are
+each server's own,
 except that "Not Found" alone, for an unknown route, is never the answer where the peer gives a reason.
 """
 
@@ -42,7 +44,8 @@ class Allowed:
     reason: str
 
     def covers(self, difference: Difference) -> bool:
-        return fnmatchcase(difference.label, self.label) and fnmatchcase(difference.path, self.path)
+        path = self.path.replace("[", "[[]")
+        return fnmatchcase(difference.label, self.label) and fnmatchcase(difference.path, path)
 
 
 def _short(value: Any) -> str:
@@ -113,4 +116,8 @@ def _of_value(label: str, path: str, peer: Any, ostler: Any) -> Iterator[Differe
 
 def _names(value: Any) -> bool:
     """Whether it is a list of names without order, as the script gives for an object's keys."""
-    return isinstance(value, list) and all(isinstance(item, str) for item in value) and value == sorted(set(value))
+    return (
+        isinstance(value, list)
+        and all(isinstance(item, str) for item in value)
+        and value == sorted(set(value))
+    )

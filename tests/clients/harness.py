@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.harness import CACHE
-from tests.interop.npm import Packages, install
 from tests.clients.browser import find_chromium
 from tests.clients.canvas_package import CanvasPackage
+from tests.interop.harness import CACHE
+from tests.interop.npm import Packages, install
 
 HERE = Path(__file__).resolve().parent
 

@@ -2,8 +2,10 @@
 
     .cache/test/bin/python -m tests.clients.record
 
-Makes an environment with the peer's server from `peer_server/requirements.txt` (once, some minutes and 1 GB), starts it with
-an empty home, and writes `typescript/peer.json` and `canvas/peer.json`. Look at what has changed before you commit it.
+Makes an environment with the peer's server from `peer_server/requirements.txt` (once, some minutes and
+1 GB), starts it with
+an empty home, and writes `typescript/peer.json` and `canvas/peer.json`. Look at what has changed before
+you commit it.
 """
 
 from __future__ import annotations
@@ -48,7 +50,15 @@ def peer_server(environment: PeerEnvironment, directory: Path) -> Iterator[str]:
     home.mkdir(parents=True)
     with (directory / "server.log").open("w") as log:
         process = subprocess.Popen(
-            [str(environment.python), "-m", "openhands.agent_server", "--host", "127.0.0.1", "--port", str(port)],
+            [
+                str(environment.python),
+                "-m",
+                "openhands.agent_server",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port),
+            ],
             cwd=directory,
             env={"PATH": os.environ["PATH"], "HOME": str(home), **QUIET, **SWITCHED_OFF},
             stdout=log,

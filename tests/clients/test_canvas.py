@@ -1,13 +1,13 @@
 """The web UI in a browser, before a real Ostler: the walk of a person, with what it shows.
 
-What the same walk showed before the peer's server is in `canvas/peer.json`: a toast or a refused request that is not there
+What the same walk showed before the peer's server is in `canvas/peer.json`: a toast or a refused
+request that is not there
 is a fault of Ostler's. The pictures of every step are kept below `.cache/canvas-shots`.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from tests.interop.harness import CACHE
 pytestmark = pytest.mark.clients
 
 RECORDING = HERE / "peer.json"
-STEPS = re.findall(r"^await step\('([^']+)'", (HERE / "walk.mjs").read_text(), re.MULTILINE)
-OPEN: dict[str, str] = {}
+STEPS = [step["name"] for step in json.loads(RECORDING.read_text())["steps"]]
+OPEN = {
+    "compact the context": "no button: with no usage told, stats lack accumulated_token_usage (peer: zeros)"
+}
 """Steps that fail, and why they may for now. One that passes must go from here."""
 
 
@@ -50,6 +52,11 @@ def peers() -> dict[str, dict[str, Any]]:
     return {step["name"]: step for step in json.loads(RECORDING.read_text())["steps"]}
 
 
+def without_words(toasts: list[str]) -> set[str]:
+    """A toast may show the body of a refusal, whose words are each server's own."""
+    return {toast.partition(": {")[0] for toast in toasts}
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step(
     name: str,
@@ -61,10 +68,10 @@ def test_a_step(
         request.applymarker(pytest.mark.xfail(reason=OPEN[name], strict=True))
     step = walked[name]
     assert step["error"] is None, step["error"]
-    toasts, refused = (
-        {each for one in peers.values() for each in one[key]} for key in ("toasts", "refused")
-    )
-    assert set(step["toasts"]) <= toasts
+    refused = {each for one in peers.values() for each in one["refused"]}
+    assert without_words(step["toasts"]) <= {
+        each for one in peers.values() for each in without_words(one["toasts"])
+    }
     assert set(step["refused"]) <= refused
     if peers[name]["error"] is None:
         assert step["value"] == peers[name]["value"]

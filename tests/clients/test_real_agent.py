@@ -37,5 +37,7 @@ async def test_the_sdk_with_codex(
         (result,) = await trio.to_thread.run_sync(run)
     answers = result["answers"]
     assert isinstance(answers, list)
-    assert ["ECHO: say one please" in answers[0], "ECHO: say two please" in answers[1]] == [True, True], answers
+    assert ["ECHO: say one please" in answers[0], "ECHO: say two please" in answers[1]] == [True, True], (
+        answers
+    )
     assert result["status"] == "finished"

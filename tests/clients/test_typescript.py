@@ -1,4 +1,5 @@
-"""Every public method of the TypeScript client, the same script against Ostler and (recorded) the peer's server."""
+"""Every public method of the TypeScript client, the same script against Ostler and (recorded) the
+peer's server."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_the_results_are_the_peers(result: dict[str, Any], peer_result: dict[str
     assert not left, "\n".join(map(str, left))
 
 
-@pytest.mark.parametrize("row", (*DESIGN, *OPEN), ids=lambda row: f"{row.label} {row.path}")
+@pytest.mark.parametrize("row", [*DESIGN, *OPEN], ids=lambda row: f"{row.label} {row.path}")
 def test_what_may_differ_does(row: Any, result: dict[str, Any], peer_result: dict[str, Any]) -> None:
     """A row for what is the same by now must go."""
     assert any(row.covers(each) for each in differences(peer_result["steps"], result["steps"])), row.reason

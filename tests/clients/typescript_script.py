@@ -27,7 +27,7 @@ def run_script(packages: Packages, url: str, directory: Path) -> dict[str, Any]:
             str(SCRIPT),
             str(packages.directory / PACKAGE),
             url,
-            str(directory / "script"),
+            str(directory / "place"),
             json.dumps(command),
         ],
         capture_output=True,
@@ -37,6 +37,8 @@ def run_script(packages: Packages, url: str, directory: Path) -> dict[str, Any]:
         cwd=home,
         check=False,
     )
-    assert done.returncode == 0, f"the script ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr}"
+    assert done.returncode == 0, (
+        f"the script ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr}"
+    )
     result: dict[str, Any] = json.loads(done.stdout)
     return result

@@ -42,7 +42,8 @@ def npm(*arguments: str, directory: Path) -> None:
 
 
 def install(locks: Path, cache: Path) -> Packages:
-    """Install what the lock file in `locks` names, in a directory of its hash, unless a session before did."""
+    """Install what the lock file in `locks` names, in a directory of its hash, unless a session before
+    did."""
     node = trio.run(find_node, NODE, os.environ).path
     digest = hashlib.sha256(b"".join((locks / name).read_bytes() for name in LOCKED)).hexdigest()[:12]
     home = cache / digest

@@ -60,7 +60,8 @@ class PeerEnvironment:
         return environment
 
     def run(self, script: str | Path, *arguments: str, home: Path) -> list[dict[str, object]]:
-        """Run a script, one of `peer/` by its name; its standard output are JSON lines, its status must be 0."""
+        """Run a script, one of `peer/` by its name; its standard output are JSON lines, its status must
+        be 0."""
         home.mkdir(parents=True, exist_ok=True)
         environment = {"PATH": os.environ["PATH"], "HOME": str(home), **QUIET}
         done = subprocess.run(

@@ -5,7 +5,7 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
 const NEVER_OUT = '--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1';
-const STEP_MS = 12000;
+const STEP_MS = 20000;
 
 // Runs in the page: keeps the text of every toast that is ever shown.
 function watchToasts() {
@@ -61,6 +61,7 @@ export class Stage {
       const box = this.page.getByTestId('telemetry-consent-form').getByRole('checkbox');
       if (await box.count() && await box.first().isChecked()) await box.first().uncheck({ force: true }).catch(() => {});
       await consent.click({ timeout: 2000 }).catch(() => {});
+      await consent.waitFor({ state: 'hidden', timeout: 5000 }).catch(() => {});
     }, { noWaitAfter: true });
   }
 

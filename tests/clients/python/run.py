@@ -2,8 +2,10 @@
 
     run.py URL DIRECTORY NAMES COMMAND...
 
-NAMES are the checks to run, separated by commas, or `all`; COMMAND starts a scripted agent. Prints one JSON line per
-check, `{"check", "seconds", "error"}`, and one with `uncovered`: public methods that no check is about, and `stale`: those
+NAMES are the checks to run, separated by commas, or `all`; COMMAND starts a scripted agent. Prints one
+JSON line per
+check, `{"check", "seconds", "error"}`, and one with `uncovered`: public methods that no check is about,
+and `stale`: those
 that a check names though the SDK has no such method.
 """
 
@@ -51,7 +53,7 @@ def public() -> set[str]:
             ):
                 continue
             for name, member in vars(base).items():
-                if name.startswith("_") or hasattr(BaseModel, name) and issubclass(each, BaseModel):
+                if name.startswith("_") or (hasattr(BaseModel, name) and issubclass(each, BaseModel)):
                     continue
                 if inspect.isroutine(member) or isinstance(member, property):
                     found.add(f"{each.__name__}.{name}")

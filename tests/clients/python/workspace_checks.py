@@ -62,9 +62,7 @@ def commands(world: World) -> None:
     assert (late.exit_code, late.timeout_occurred) == (-1, True), late
 
 
-@covers(
-    "RemoteWorkspace.start_command", "RemoteWorkspace.get_command_output", "RemoteWorkspace.stop_command"
-)
+@covers("RemoteWorkspace.start_command", "RemoteWorkspace.get_command_output", "RemoteWorkspace.stop_command")
 def commands_in_the_background(world: World) -> None:
     workspace = world.workspace()
     mark = world.directory / "mark"
@@ -126,7 +124,8 @@ def a_model(world: World) -> None:
         found = workspace.get_llm("checked", temperature=0.5)
         assert isinstance(found, LLM)
         assert (found.model, found.temperature) == ("openai/some", 0.5)
-        assert found.api_key is not None and found.api_key.get_secret_value() == "sk-some"  # type: ignore[union-attr]
+        assert found.api_key is not None
+        assert found.api_key.get_secret_value() == "sk-some"
         client.post("/api/profiles/checked/activate").raise_for_status()
         assert workspace.get_llm().model == "openai/some"
     finally:
@@ -207,11 +206,13 @@ def skills(world: World) -> None:
         load_public=False, load_user=False, load_project=True, load_org=False
     )
     assert [skill.name for skill in found] == ["knock"], found
-    assert context.skills and not context.load_public_skills
+    assert context.skills
+    assert not context.load_public_skills
 
 
 def _no_containers(call: Callable[[], Any]) -> None:
-    """Only a server that keeps each conversation in a container has these: the peer's has no such route either."""
+    """Only a server that keeps each conversation in a container has these: the peer's has no such route
+    either."""
     try:
         call()
     except httpx.HTTPStatusError as error:
@@ -292,7 +293,8 @@ def the_asynchronous_workspace(world: World) -> None:
 
     async def run() -> None:
         workspace = AsyncRemoteWorkspace(host=world.url, working_dir=str(place))
-        assert workspace.alive and workspace.api_prefix == "/api"
+        assert workspace.alive
+        assert workspace.api_prefix == "/api"
         assert (await workspace.get_server_info())["version"]
         assert (await workspace.execute_command("echo hello")).stdout == "hello\n"
         command = await workspace.start_command("sleep 60", timeout=120)
@@ -320,5 +322,3 @@ def the_asynchronous_workspace(world: World) -> None:
         await workspace.reset_client()
 
     asyncio.run(run())
-
-

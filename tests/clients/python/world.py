@@ -64,7 +64,8 @@ class World:
         return conversation
 
     def close(self) -> None:
-        """A client waits for up to five seconds until its socket's thread has noticed: all at once, therefore."""
+        """A client waits for up to five seconds until its socket's thread has noticed: all at once,
+        therefore."""
         closers = [threading.Thread(target=conversation.close) for conversation in self._open]
         for closer in closers:
             closer.start()

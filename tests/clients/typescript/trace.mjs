@@ -8,8 +8,10 @@ const TIME = /\b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:?\d{2
 const VOLATILE = /^(uptime|idle_time|timestamp|latency|cost_timestamp|installed_at|created_at|updated_at|size|short_sha)$/;
 
 export class Trace {
-  constructor(places) {
+  constructor(places, command) {
     this.places = places; // pairs of a text and the name it gets
+    this.command = command.join('\0');
+    this.argumentsOf = command.slice(1).join('\0');
     this.called = new Set();
     this.steps = [];
   }
@@ -48,7 +50,12 @@ export class Trace {
     if (typeof value === 'string') return this.text(value);
     if (typeof value === 'number') return VOLATILE.test(key) ? '<number>' : value;
     if (value === undefined || value === null) return null;
-    if (Array.isArray(value)) return value.map((item) => this.plain(item));
+    if (Array.isArray(value)) {
+      const words = value.join('\0');
+      if (value.length && words === this.command) return '<command>';
+      if (value.length && words === this.argumentsOf) return '<arguments>';
+      return value.map((item) => this.plain(item));
+    }
     if (typeof value === 'object') {
       const pairs = Object.entries(value).filter(([, item]) => item !== undefined);
       return Object.fromEntries(pairs.map(([name, item]) => [this.text(name), this.plain(item, name)]).sort());
