@@ -355,9 +355,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 {
                     "ok": {"const": True},
                     "tools": array(STRING),
-                    "tool_result": TOOL_RESULT,
-                    "resolved_mcp_servers": {"type": "null"},
-                    "oauth_state": {"type": "null"},
+                    "tool_result": ref("MCPToolCallResult"),
                 },
                 "ok",
                 "tools",

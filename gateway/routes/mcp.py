@@ -348,13 +348,10 @@ def _names(outcome: Mapping[str, Any]) -> list[str]:
 def _outcome(answer: Mapping[str, Any]) -> dict[str, Any]:
     if not answer["ok"]:
         return {"ok": False, "error": answer["error"], "error_kind": answer["error_kind"]}
-    return {
-        "ok": True,
-        "tools": _names(answer),
-        "tool_result": answer.get("tool_result"),
-        "resolved_mcp_servers": None,
-        "oauth_state": None,
-    }
+    outcome = {"ok": True, "tools": _names(answer)}
+    if answer.get("tool_result") is not None:
+        outcome["tool_result"] = answer["tool_result"]
+    return outcome
 
 
 def _exposed(state: Mapping[str, Any], expose: Expose, services: Services) -> dict[str, Any]:

@@ -115,14 +115,14 @@ DEFAULT_FILE_SECRETS: Final = (
         secret_name="GOOGLE_APPLICATION_CREDENTIALS_JSON",  # noqa: S106 - the name of one, not one
         filename="gcloud-credentials.json",
         env_var="GOOGLE_APPLICATION_CREDENTIALS",
-        subdir="gemini",
+        subdir="gemini-cli",
         warn_if_unset=("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION"),
     ),
     FileSecret(
         secret_name="KIMI_CODE_CONFIG_TOML",  # noqa: S106 - the name of one, not one
         filename="config.toml",
         env_var="KIMI_CODE_HOME",
-        subdir="kimi",
+        subdir="kimi-code",
         env_points_to="dir",
     ),
     FileSecret(

@@ -37,11 +37,7 @@ DESIGN = (
 )
 
 OPEN = (
-    Allowed(
-        "materialize agent profile", "resolved_settings.acp_file_secrets*", "subdir of gemini-cli, kimi-code"
-    ),
     Allowed("materialize agent profile", "resolved_settings.agent_context*", "has not all fields"),
     Allowed("skills*", "*", "POST /api/skills finds none, and `sources` has no counts"),
-    Allowed("test MCP server*", "*", "nulls that the peer leaves out"),
 )
 """What is not there yet. Must become empty."""
