@@ -20,6 +20,12 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 DRAIN_SECONDS: Final = 5.0
 """Seconds for the rest of a body that nobody wants. Then the answer goes out, and the connection ends."""
 
+STRANGER_SECONDS: Final = 1.0
+"""The same for a client without a key: a body that is on its way is read, one that is not sent is not waited
+for."""
+
+UNAUTHORIZED: Final = 401
+
 TIMED_OUT: Final = 408
 """The answer to a body that took too long already: its rest is not waited for."""
 
@@ -32,15 +38,24 @@ def drained(application: Application, most: int, seconds: float = DRAIN_SECONDS)
             await application(scope, receive, send)
             return
         body = _Body(receive, most)
+        # One that says that it is larger is not read at all: its end is out of reach.
+        readable = _declared_length(scope) <= most
 
         async def answer(message: Any) -> None:
-            if message["type"] == "http.response.start" and message["status"] != TIMED_OUT:
-                await body.drain(seconds)
+            if message["type"] == "http.response.start" and readable and message["status"] != TIMED_OUT:
+                stranger = message["status"] == UNAUTHORIZED
+                await body.drain(min(seconds, STRANGER_SECONDS) if stranger else seconds)
             await send(message)
 
         await application(scope, body.receive, answer)
 
     return whole
+
+
+def _declared_length(scope: Any) -> int:
+    """What the request says of its body's length; 0 where it says nothing that can be read."""
+    found = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    return int(found) if found.isdigit() else 0
 
 
 class _Body:

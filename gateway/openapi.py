@@ -215,4 +215,5 @@ def _response(description: str, route: Route, schema: Any) -> dict[str, Any]:
     media_type = route.media_type if success else "application/json"
     if schema is None:
         return {"description": description}
-    return {"description": description, "content": {media_type: {"schema": dict(schema)}}}
+    media_types = (media_type, *route.other_media_types) if success else (media_type,)
+    return {"description": description, "content": {each: {"schema": dict(schema)} for each in media_types}}

@@ -70,6 +70,7 @@ class Route:
     result: Schema | None = None
     status: int = 200
     media_type: str = "application/json"
+    other_media_types: tuple[str, ...] = ()
     errors: Mapping[int, str] = attrs.field(factory=dict)
     error_results: Mapping[int, Schema] = attrs.field(factory=dict)
 

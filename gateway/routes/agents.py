@@ -251,6 +251,7 @@ class AgentRoutes:
                 tag=TAG,
                 result=schemas.STRING,
                 media_type="text/plain",
+                other_media_types=("application/openmetrics-text",),
             ),
         )
 

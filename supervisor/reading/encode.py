@@ -9,6 +9,7 @@ from supervisor.reading.model import Model
 from supervisor.reading.shapes import (
     Family,
     ListOf,
+    MapOf,
     Narrowed,
     OneOf,
     Record,
@@ -47,6 +48,8 @@ def _plain(value: Any) -> Any:
         return as_json(value)
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
+    if isinstance(value, Mapping) and any(isinstance(each, Model) for each in value.values()):
+        return {name: _plain(each) for name, each in value.items()}
     return value
 
 
@@ -58,6 +61,8 @@ def _typed(value: Any, shape: Shape) -> Any:
             return _typed(value, inner)
         case ListOf(item):
             return tuple(_typed(each, item) for each in value)
+        case MapOf(Record() | OneOf() | Family() as item):
+            return {name: _typed(each, item) for name, each in value.items()}
         case Record(model):
             return from_json(model, value)
         case OneOf(models):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.requirements import ROOT, RUNTIME, TEST, normal
 
-OTHER_ENVIRONMENTS = ("tests/interop/peer", "scripts/mutate.py")
+OTHER_ENVIRONMENTS = ("tests/interop/peer", "tests/clients/python/", "scripts/mutate.py")
 """Run in environments of their own: with the peer's SDK (tests/interop/peer_environment.py), with mutmut."""
 
 NOT_IMPORTED = {

@@ -129,7 +129,7 @@ class ConversationInfo(Model):
     available_models: tuple[Annotated[Json, Like(ACPModelInfo)], ...]
     supports_runtime_model_switch: bool
     launched_agent_profile: Annotated[Json, Like(LaunchedAgentProfile)] | None
-    client_tools: tuple[Any, ...]
-    tool_module_qualnames: Mapping[str, str]
+    client_tools: Any = attrs.field(metadata=described("As the start request gave it"))
+    tool_module_qualnames: Any = attrs.field(metadata=described("As the start request gave it"))
     event_vocabulary: Literal["core", "extended"]
     runtime_info: Annotated[Json, Like(ConversationRuntimeInfo)]
