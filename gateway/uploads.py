@@ -72,7 +72,7 @@ class PassedBody(TrioBody):
 
     async def take(self) -> bytes:
         """The next PIECE_BYTES at least, or what is left; empty at the end. Raises RequestEntityTooLarge."""
-        if not self._complete.is_set():
+        if not self._complete.is_set() and self._must_raise is None:
             await self._has_data.wait()
         if self._must_raise is not None:
             raise self._must_raise

@@ -158,6 +158,13 @@ def test_texts_are_cut_and_a_block_always_has_a_reason() -> None:
     assert len(reason_of(judge(Ended(code=0, stdout=long)))) == REASON_CHARACTERS
 
 
+def test_a_reason_that_is_nested_too_deeply_to_be_written_is_named_so() -> None:
+    deep = "[" * 300 + "]" * 300
+    verdict = judge(Ended(code=0, stdout=f'{{"decision": "deny", "reason": {deep}}}'))
+    assert verdict.blocked
+    assert reason_of(verdict) == "(nested too deeply)"
+
+
 def test_what_a_hook_is_told_has_every_part() -> None:
     assert set(told(HookEvent.STOP, session_id="s", working_dir="/w")) == {
         "event_type", "tool_name", "tool_input", "tool_response", "message", "session_id", "working_dir",

@@ -57,8 +57,8 @@ TAG: Final = "Conversations"
 
 
 def own_origins() -> frozenset[str]:
-    """The address under which the client of the current request knows this server."""
-    return frozenset({request.host_url.rstrip("/")})
+    """The addresses under which the current client knows this server; a proxy may speak TLS."""
+    return frozenset(f"{scheme}://{request.host}" for scheme in ("http", "https"))
 
 
 async def find(services: Services, conversation_id: str) -> Conversation:

@@ -17,7 +17,7 @@ from gateway.webhooks.delivery import Receiver
 from gateway.webhooks.sender import Sender, Tally
 from gateway.webhooks.spec import WebhookSpec
 from supervisor.conversations.state.errors import UnknownConversation
-from supervisor.journal import JournalError
+from supervisor.journal import JournalError, LogDeleted
 
 if TYPE_CHECKING:
     from gateway.contract import Conversation, Supervisor
@@ -112,8 +112,13 @@ class Webhooks:
             for conversation_id in await self._cursors.behind():
                 try:
                     self.used(await self._supervisor.get(conversation_id))
-                except UnknownConversation:
+                except (UnknownConversation, LogDeleted):
                     await self._cursors.forget(conversation_id)
+                except JournalError:
+                    raise
+                except Exception:
+                    # One that cannot be loaded must not end the others' webhooks, nor the server.
+                    log.exception("webhook not resumed", conversation_id=conversation_id)
         except JournalError as error:
             log.warning("webhooks wait for the journal", error=str(error))
         finally:

@@ -86,7 +86,7 @@ class Conversation:
         self.recorder = Recorder(journal_log, record)
         self._queue = TurnQueue()
         self._unconfirmed = Unconfirmed()
-        self._runner = Runner(context, self.recorder, self._queue)
+        self._runner = Runner(context, self.recorder, self._queue, owner=self)
         if self._runner.ends_with_hooks:
             context.sessions.add(self)
         self._goal = GoalLoop(self.recorder, self, context.nursery)
@@ -288,7 +288,9 @@ class Conversation:
 
     async def pause(self) -> None:
         """Stop after the current turn: the status becomes `paused` at once, and the agent finishes the
-        turn."""
+        turn. A goal that is between two turns ends."""
+        if not self.busy:
+            await self._goal.stop()
         if self.record.execution_status in {ExecutionStatus.IDLE, ExecutionStatus.RUNNING}:
             self._runner.hold()
             self.record.execution_status = ExecutionStatus.PAUSED

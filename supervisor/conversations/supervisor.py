@@ -67,6 +67,14 @@ SHUTDOWN_SECONDS: Final = 8.0
 """Seconds for stopping all conversations; what is left then is cancelled without a cancelled turn."""
 
 
+async def _close(conversation: Conversation) -> None:
+    """Close one of many: what goes wrong with one must not keep the others from their end."""
+    try:
+        await conversation.close()
+    except Exception:
+        log.exception("conversation not closed in order", conversation_id=conversation.id)
+
+
 @attrs.frozen(kw_only=True)
 class Page:
     """A page of conversation resources; `next_page_id` is the id of the first one on the next page."""
@@ -441,7 +449,7 @@ class Supervisor:
                     async with trio.open_nursery() as stopping:
                         for conversation in list(self._loaded.values()):
                             if conversation.active:
-                                stopping.start_soon(conversation.close)
+                                stopping.start_soon(_close, conversation)
                 nursery.cancel_scope.cancel()
 
     async def _stop_goals(self) -> None:

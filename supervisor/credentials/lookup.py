@@ -8,7 +8,6 @@ nor body.
 
 from __future__ import annotations
 
-import codecs
 import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -37,6 +36,16 @@ NOT_SENT: Final = frozenset(
     )
 )
 """Headers that are about the connection, and ours: with them a request would be another than it says."""
+
+
+ENCODINGS: Final = {
+    "utf-8": "utf-8",
+    "utf8": "utf-8",
+    "us-ascii": "ascii",
+    "ascii": "ascii",
+    "iso-8859-1": "latin-1",
+}
+"""What an answer may be written in, by the name in its header. Other encodings can be slow to decode."""
 
 
 class LookupFailed(CredentialsFailure):
@@ -158,9 +167,9 @@ async def _get(client: httpx2.AsyncClient, name: str, source: LookupSecret) -> s
 
 def _text(body: bytes, encoding: str, begin: str) -> str:
     try:
-        value = body.decode(codecs.lookup(encoding).name)
-    except (LookupError, ValueError):
-        raise LookupFailed(f"{begin}: the answer is no text. {CHECK}") from None
+        value = body.decode(ENCODINGS[encoding.lower()])
+    except (KeyError, ValueError):
+        raise LookupFailed(f"{begin}: the answer is not text in UTF-8. {CHECK}") from None
     if not value.strip():
         raise LookupFailed(f"{begin}: the answer is empty. {CHECK}")
     try:

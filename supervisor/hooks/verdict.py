@@ -89,7 +89,12 @@ def _object(text: str) -> Mapping[str, Any] | None:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    if isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # more levels than can be written again
+        return "(nested too deeply)"
 
 
 def shorten(text: str) -> str:

@@ -63,6 +63,8 @@ class Collection:
     def _from_stored(self, obj: Any) -> Objects:
         if obj["version"] != FORMAT_VERSION:
             raise ValueError("it was written by another version of Ostler")
+        if not isinstance(obj[ITEMS], Mapping):
+            raise TypeError(f"{ITEMS} is not an object")
         objects: dict[str, Any] = {}
         for name, found in obj[ITEMS].items():
             if not isinstance(found, Mapping):

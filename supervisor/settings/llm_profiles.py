@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import trio
+
 from supervisor.settings.errors import (
     ProfileExists,
     ProfileReferenced,
@@ -85,8 +87,9 @@ class LlmProfileStore:
                 profiles = dict(await self._stored.all())
                 if profiles.pop(name, None) is None:
                     return False
-                await self._stored.replace(profiles)
-            await self._settings.renamed_llm_profile(name, None)
+                with trio.CancelScope(shield=True):  # half of it would leave references to nothing
+                    await self._stored.replace(profiles)
+                    await self._settings.renamed_llm_profile(name, None)
             return True
 
     async def rename(self, name: str, new_name: str) -> None:
@@ -95,18 +98,18 @@ class LlmProfileStore:
         Raises UnknownProfile, ProfileExists and SettingsError.
         """
         check_profile_name(new_name, ("body", "new_name"))
-        async with self._agents.lock:
-            async with self._stored.lock:
-                profiles = dict(await self._stored.all())
-                found = _named(profiles, name)
-                if new_name == name:
-                    return
-                if new_name in profiles:
-                    raise ProfileExists(f"There is an LLM profile {new_name} already.")
-                del profiles[name]
+        async with self._agents.lock, self._stored.lock:
+            profiles = dict(await self._stored.all())
+            found = _named(profiles, name)
+            if new_name == name:
+                return
+            if new_name in profiles:
+                raise ProfileExists(f"There is an LLM profile {new_name} already.")
+            del profiles[name]
+            with trio.CancelScope(shield=True):  # half of it would leave references to nothing
                 await self._stored.replace({**profiles, new_name: found})
-            await self._agents.repoint(name, new_name)
-            await self._settings.renamed_llm_profile(name, new_name)
+                await self._agents.repoint(name, new_name)
+                await self._settings.renamed_llm_profile(name, new_name)
 
     async def activate(self, name: str) -> bool:
         """Make the profile the active one; whether its model is now that of the agent settings: an ACP agent

@@ -190,28 +190,29 @@ class PathAccess:
         confined = self.access is Access.WORKSPACES
         known = list(await self._directories())[:MAX_ROOTS] if confined else []
         fresh = [each for each in {*roots, *known} if each not in self._pinned]
-        resolve = partial(_resolve, path, fresh)
-        found, pinned = await self.in_thread(resolve, "to resolve a path")
-        for text, target in pinned.items():
-            self._pinned.setdefault(text, target)
-        if confined:
-            # Those of conversations that are gone are forgotten, so that the table does not grow.
-            self._pinned = {text: self._pinned[text] for text in {*roots, *known}}
+        resolve = partial(_resolve, path, fresh, loc)
+        # Requests overlap: what this one needs is its own from here on.
+        walls = {text: self._pinned[text] for text in {*roots, *known} if text in self._pinned}
+        found, resolved = await self.in_thread(resolve, "to resolve a path")
+        walls |= resolved
         root: Path | None = None
         if confined:
-            root = _innermost(found, (self._pinned[text] for text in known))
+            # What was seen first holds. Those of conversations that are gone are forgotten in time.
+            for text, target in resolved.items():
+                walls[text] = self._pinned.setdefault(text, target)
+            if len(self._pinned) > 2 * MAX_ROOTS:
+                self._pinned = dict(walls)
+            root = _innermost(found, (walls[text] for text in known))
             if root is None:
                 raise AccessRefused(
                     f"{name} is outside of the workspaces, and this server serves nothing else. "
                     f"Use a path in a conversation's working directory, or set {VARIABLE} to all."
                 )
         if within is not None:
-            wall = self._pinned[within]
+            wall = walls[within]
             if not found.is_relative_to(wall):
                 raise OutsideWorkspace(f"{name} must be inside the conversation workspace", loc)
             root = wall if root is None or wall.is_relative_to(root) else root
-        if within is not None and not confined:
-            del self._pinned[within]  # nobody promises walls here: peers resolve it at each request, too
         return Admitted(found, root)
 
     async def in_thread(
@@ -235,9 +236,12 @@ def _check(path: str, loc: Location) -> None:
         raise BadPath(f"{name} must be absolute", loc)
 
 
-def _resolve(path: str, roots: Iterable[str]) -> tuple[Path, dict[str, Path]]:
+def _resolve(path: str, roots: Iterable[str], loc: Location) -> tuple[Path, dict[str, Path]]:
     """Blocks as long as the file system does."""
-    return Path(os.path.realpath(path)), {root: Path(os.path.realpath(root)) for root in roots}
+    try:
+        return Path(os.path.realpath(path)), {root: Path(os.path.realpath(root)) for root in roots}
+    except (OSError, RecursionError):
+        raise BadPath("The path has too many links, or they change all the time", loc) from None
 
 
 def _innermost(path: Path, roots: Iterable[Path]) -> Path | None:

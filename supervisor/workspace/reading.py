@@ -58,6 +58,10 @@ class OpenFile:
         self.left -= len(piece)
         return piece
 
+    def __del__(self) -> None:
+        # An answer that is cancelled before its body is asked for closes nothing.
+        self.close()
+
     def close(self) -> None:
         """Close it, or have the thread that reads meanwhile do so. Waits for nothing; idempotent."""
         self._closed = True

@@ -38,8 +38,8 @@ class Receiver:
         with told(GONE, NO_PARENT):
             self._above = make(place.path.parts[1:-1])
         try:
-            mode = self._mode()
             with told(GONE, NO_PARENT):
+                mode = self._mode()
                 self._descriptor = os.open(self._beside, _NEW, 0o666, dir_fd=self._above)
                 if mode is not None:
                     os.fchmod(self._descriptor, mode)

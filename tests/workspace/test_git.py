@@ -401,9 +401,16 @@ async def test_a_hostile_submodule_runs_nothing(tmp_path: Path) -> None:
     run.write_text(f"#!/bin/sh\necho >> {mark}\ncat\n")
     run.chmod(0o755)
     git(root / "lib", "config", "core.fsmonitor", str(run))
+    git(root / "lib", "config", "filter.x.clean", str(run))
+    (root / "lib" / ".gitattributes").write_text("* filter=x\n")
     (root / "lib" / "x").write_text("y")
-    assert await found(root) == [("UPDATED", "lib/x")]
+    (root / "a").write_text("2\n")
+    assert ("UPDATED", "lib/x") in await found(root)
+    text, _ = await patch(root)
+    assert b"+2" in text
     assert not mark.exists()
+    git(root, "add", "--all")  # what it would have come to
+    assert mark.exists()
 
 
 async def test_a_program_in_the_workspace_is_not_git(tmp_path: Path) -> None:

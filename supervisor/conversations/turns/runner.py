@@ -8,6 +8,7 @@ stops it, and `lifecycle` owns its processes.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -58,8 +59,10 @@ class Runner:
     nor work. Cancellation stops the agent's process tree.
     """
 
-    def __init__(self, context: Context, recorder: Recorder, queue: TurnQueue) -> None:
+    def __init__(self, context: Context, recorder: Recorder, queue: TurnQueue, owner: object) -> None:
+        """`owner`: the conversation, which the task keeps loaded."""
         deadlines, record = context.deadlines, recorder.record
+        self._owner = weakref.ref(owner)
         self._context = context
         self._deadlines = deadlines
         self._record = record
@@ -313,6 +316,7 @@ class Runner:
     async def _main(self) -> None:
         done = self._done
         assert done is not None
+        owner = self._owner()  # loaded as long as this runs: a second one must not begin on the same log
         try:
             # What is logged below of processes and connections names the conversation, too.
             with bound_contextvars(conversation_id=self._record.id):
@@ -345,6 +349,7 @@ class Runner:
                 self._begun.set()
             elif self._reviving:
                 self._start_task()
+            del owner
 
     async def _work(self) -> None:
         """Work off the queue until there is neither work nor an agent."""

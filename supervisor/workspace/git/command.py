@@ -23,6 +23,7 @@ from supervisor.workspace.git.repository import (
     NotARepository,
     Repository,
     find,
+    is_directory,
     make_stand_in,
     remove_stand_in,
 )
@@ -130,7 +131,7 @@ class Git:
             return wall is None or found.is_relative_to(wall)
 
         def open_both() -> tuple[Repository, Path]:
-            if not place.path.is_dir():
+            if not is_directory(place.path):
                 raise NotARepository
             repository = find(place.path, permitted)
             try:

@@ -23,6 +23,9 @@ from supervisor.workspace.reading import OpenFile
 DELTA_SECONDS: Final = 300.0
 """Seconds for one patch; the wire's limit of each of its steps."""
 
+SUBMODULE: Final = b"160000 "
+"""The mode that a submodule has in an index."""
+
 MAX_DELTA_BYTES: Final = 1024 * 1024 * 1024
 """Largest patch. It is made on the disk before it is sent."""
 
@@ -105,7 +108,14 @@ async def delta(
         apart = attrs.evolve(session, env={**session.env, **own})
         paths = ("--", ".", *pathspecs(excludes))
         await apart.output("read-tree", base)
-        await apart.output("add", "--all", *paths)
+        # `git add` would run git in each submodule, with what that one's configuration names.
+        staged = await apart.output("ls-files", "--stage", "-z", "--", ".")
+        links = [
+            b":(exclude,literal)" + entry.split(b"\t", 1)[1]
+            for entry in staged.split(b"\0")
+            if entry.startswith(SUBMODULE)
+        ]
+        await apart.output("add", "--all", *paths, *map(os.fsdecode, links))
         file = await _to_disk(
             apart, ("diff", "--binary", "--cached", "--no-ext-diff", "--no-textconv", base, *paths)
         )

@@ -13,7 +13,7 @@ from supervisor.workspace.access import Admitted
 from supervisor.workspace.git.base import base_of
 from supervisor.workspace.git.changes import with_parent
 from supervisor.workspace.git.command import Git, GitProblem, Session, visit
-from supervisor.workspace.git.repository import NotARepository
+from supervisor.workspace.git.repository import NotARepository, is_directory
 from supervisor.workspace.reading import open_file
 
 MAX_FILE_BYTES = 1024 * 1024
@@ -66,7 +66,7 @@ def _missing(path: Path) -> GitProblem:
 
 def _nearest(path: Path) -> Path:
     """The directory itself, or the nearest one above it that is there."""
-    return next((each for each in (path, *path.parents) if each.is_dir()), path)
+    return next((each for each in (path, *path.parents) if is_directory(each)), path)
 
 
 def _content(above: Admitted, name: str) -> bytes | None:

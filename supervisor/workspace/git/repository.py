@@ -102,7 +102,7 @@ def find(path: Path, permitted: Permitted) -> Repository:
     else:
         raise NotARepository
     common = _common(directory)
-    if not (common / "objects").is_dir() or not (directory / "HEAD").is_file():
+    if not is_directory(common / "objects") or not os.path.isfile(directory / "HEAD"):  # noqa: PTH113 - as below
         raise NotARepository
     objects = tuple(_object_directories(common))
     for place in (directory, common, *objects, common / "refs", directory / "index"):
@@ -111,6 +111,11 @@ def find(path: Path, permitted: Permitted) -> Repository:
     settings = _configuration(common / "config")
     kept = {name: settings[name] for name, form in KEPT.items() if form.fullmatch(settings.get(name, ""))}
     return Repository(root, directory, common, objects, kept, settings.get("remote.origin.url"))
+
+
+def is_directory(path: Path) -> bool:
+    """Whether it is a directory; not where nobody may look, or the name is too long (Path.is_dir raises)."""
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def git_directory(root: Path) -> Path | None:
@@ -127,7 +132,7 @@ def git_directory(root: Path) -> Path | None:
     if prefix != "gitdir" or not target.strip():
         return None
     directory = Path(os.path.realpath(root / target.strip()))
-    return directory if directory.is_dir() else None
+    return directory if is_directory(directory) else None
 
 
 def _common(directory: Path) -> Path:
