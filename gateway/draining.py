@@ -20,11 +20,11 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 DRAIN_SECONDS: Final = 5.0
 """Seconds for the rest of a body that nobody wants. Then the answer goes out, and the connection ends."""
 
-STRANGER_SECONDS: Final = 1.0
-"""The same for a client without a key: a body that is on its way is read, one that is not sent is not waited
-for."""
+SHORT_SECONDS: Final = 2.0
+"""The same for a client without a key, and for a body that is too large: what is on its way is read, what is not
+sent is not waited for."""
 
-UNAUTHORIZED: Final = 401
+IN_SHORT: Final = frozenset({401, 413})
 
 TIMED_OUT: Final = 408
 """The answer to a body that took too long already: its rest is not waited for."""
@@ -43,8 +43,8 @@ def drained(application: Application, most: int, seconds: float = DRAIN_SECONDS)
 
         async def answer(message: Any) -> None:
             if message["type"] == "http.response.start" and readable and message["status"] != TIMED_OUT:
-                stranger = message["status"] == UNAUTHORIZED
-                await body.drain(min(seconds, STRANGER_SECONDS) if stranger else seconds)
+                short = message["status"] in IN_SHORT
+                await body.drain(min(seconds, SHORT_SECONDS) if short else seconds)
             await send(message)
 
         await application(scope, body.receive, answer)

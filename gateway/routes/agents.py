@@ -212,7 +212,7 @@ class AgentRoutes:
                 body=RestartAgentRequest,
                 body_required=False,
                 result=schemas.ref("Success"),
-                errors={502: "The agent does not start"},
+                errors={**UNKNOWN, 502: "The agent does not start"},
             ),
             route(
                 method="POST",

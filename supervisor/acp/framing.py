@@ -27,7 +27,8 @@ in what real agents write."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 _BRACE: Final = ord("{")
-_RETURN: Final = ord("\r")
+_SPACE: Final = ord(" ")
+"""The last of the bytes that JSON may have around a value."""
 
 
 @attrs.frozen
@@ -77,8 +78,8 @@ class FrameSplitter:
         else:
             middle.insert(0, first)
         for line in middle:
-            # What agents write, all but always: an object, without a carriage return, within the cap.
-            if line and line[0] == _BRACE and line[-1] != _RETURN and len(line) <= self.max_frame:
+            # What agents write, all but always: an object, nothing behind it, within the cap.
+            if line and line[0] == _BRACE and line[-1] > _SPACE and len(line) <= self.max_frame:
                 yield line
             else:
                 self._extend(line)

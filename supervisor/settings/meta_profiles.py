@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import trio
+
 from supervisor.settings.errors import TooManyProfiles, UnknownProfile
 from supervisor.settings.meta_profile import decode_meta_profile
 from supervisor.settings.profile import check_profile_name
@@ -56,12 +58,14 @@ class MetaProfileStore:
 
     async def delete(self, name: str) -> bool:
         """Delete the one of this name; whether there was one. If it was active, none is then."""
+        check_profile_name(name, ("path", "name"))
         async with self._stored.lock:
             profiles = dict(await self._stored.all())
             if profiles.pop(name, None) is None:
                 return False
-            await self._stored.replace(profiles)
-        await self._settings.forget_meta_profile(name)
+            with trio.CancelScope(shield=True):  # half of it would leave the settings with a name of nothing
+                await self._stored.replace(profiles)
+                await self._settings.forget_meta_profile(name)
         return True
 
     async def activate(self, name: str) -> bool:

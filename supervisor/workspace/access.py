@@ -188,6 +188,7 @@ class PathAccess:
         name = loc[-1]
         roots = [] if within is None else [within]
         confined = self.access is Access.WORKSPACES
+        before = list(self._pinned)
         known = list(await self._directories())[:MAX_ROOTS] if confined else []
         fresh = [each for each in {*roots, *known} if each not in self._pinned]
         resolve = partial(_resolve, path, fresh, loc)
@@ -197,11 +198,12 @@ class PathAccess:
         walls |= resolved
         root: Path | None = None
         if confined:
-            # What was seen first holds. Those of conversations that are gone are forgotten in time.
+            # What was seen first holds. Those of conversations that are gone are forgotten.
             for text, target in resolved.items():
                 walls[text] = self._pinned.setdefault(text, target)
-            if len(self._pinned) > 2 * MAX_ROOTS:
-                self._pinned = dict(walls)
+            for text in before:
+                if text not in walls:
+                    self._pinned.pop(text, None)
             root = _innermost(found, (walls[text] for text in known))
             if root is None:
                 raise AccessRefused(

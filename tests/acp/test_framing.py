@@ -31,6 +31,7 @@ def split_in(data: bytes, sizes: list[int], **kwargs: int) -> list[bytes | Overs
         (b"\n\n\n", []),
         (b"", []),
         (b'  {"padded":1}\t\n', [b'{"padded":1}']),
+        (b'{"padded":1} \t\n{"padded":2}\t\r\n', [b'{"padded":1}', b'{"padded":2}']),
     ],
 )
 def test_lines_become_frames(data: bytes, frames: list[bytes]) -> None:

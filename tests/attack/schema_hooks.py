@@ -15,6 +15,9 @@ WORKSPACE_VARIABLE = "ATTACK_WORKSPACE"
 COMMAND = [sys.executable, "-m", "supervisor.agents.demo"]
 
 
+SHORT = 1000
+"""Characters of a command that no rule refuses for its length."""
+
 INSTALLED = frozenset(load_catalog()) - {"demo"}
 """Agents that are installed when they are needed."""
 
@@ -39,6 +42,17 @@ def map_body(context: Any, body: Any) -> Any:
         elif isinstance(command, list) and command and all(isinstance(word, str) for word in command):
             found["acp_command"] = list(COMMAND)
     return body
+
+
+@schemathesis.hook
+def before_call(context: Any, case: Any, kwargs: Any) -> None:
+    """The same for what is run, where bodies are listed and not made up: `map_body` does not see these. What is
+    long is wrong, and stays so."""
+    for found in objects(case.body):
+        if isinstance(found.get("command"), str) and len(found["command"]) < SHORT:
+            found["command"] = "true"
+        if found.get("acp_server") in INSTALLED:
+            found["acp_server"] = "demo"
 
 
 @schemathesis.hook

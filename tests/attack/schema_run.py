@@ -25,6 +25,8 @@ SERVER = {
     # Enough for what the requests start, few enough for a small machine.
     "OSTLER_MAX_AGENTS": "6",
     "OSTLER_IDLE_SECONDS": "1",
+    # A question that an agent does not answer is told so before the client gives up.
+    "OSTLER_DEADLINE_SIDE_QUESTION": "5",
 }
 REQUEST_SECONDS = 30  # for one request: only one that hangs takes so long
 CONVERSATIONS = 4  # that may be deleted on the way
@@ -133,9 +135,16 @@ checks.positive_data_acceptance.enabled = false
 
 # A command must be one that a shell could split, and a custom agent needs one.
 [[operations]]
+# Its kind may be left out where other properties tell it.
 include-path = ["/api/agent-profiles/{{name}}", "/api/agent-profiles/{{name}}/materialize"]
 include-method = "POST"
 checks.positive_data_acceptance.enabled = false
+checks.negative_data_rejection.enabled = false
+
+# The kind of an agent may be left out where its other properties tell it.
+[[operations]]
+include-path = ["/api/acp/models"]
+checks.negative_data_rejection.enabled = false
 
 # Not offered here, and described so.
 [[operations]]

@@ -634,8 +634,9 @@ async def test_a_message_without_end_fills_no_memory(server_with):
                     with trio.fail_after(10):
                         await ended.wait()
                     nursery.cancel_scope.cancel()
-                assert sent > 10_000_000
-                assert tracemalloc.get_traced_memory()[1] < 5_000_000
+                # How much gets there within the server's patience is up to the machine: 28 MB on a quiet one.
+                assert sent > 2_000_000
+                assert tracemalloc.get_traced_memory()[1] < 1_000_000
             finally:
                 tracemalloc.stop()
         with trio.fail_after(5):
