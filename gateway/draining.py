@@ -21,8 +21,8 @@ DRAIN_SECONDS: Final = 5.0
 """Seconds for the rest of a body that nobody wants. Then the answer goes out, and the connection ends."""
 
 SHORT_SECONDS: Final = 2.0
-"""The same for a client without a key, and for a body that is too large: what is on its way is read, what is not
-sent is not waited for."""
+"""The same for a client without a key, and for a body that is too large: what is on its way is read, what is
+not sent is not waited for."""
 
 IN_SHORT: Final = frozenset({401, 413})
 

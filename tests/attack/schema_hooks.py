@@ -46,8 +46,8 @@ def map_body(context: Any, body: Any) -> Any:
 
 @schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
-    """The same for what is run, where bodies are listed and not made up: `map_body` does not see these. What is
-    long is wrong, and stays so."""
+    """The same for what is run, where bodies are listed and not made up: `map_body` does not see these. What
+    is long is wrong, and stays so."""
     for found in objects(case.body):
         if isinstance(found.get("command"), str) and len(found["command"]) < SHORT:
             found["command"] = "true"
