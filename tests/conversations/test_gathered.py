@@ -1,0 +1,27 @@
+"""A text that comes in pieces: what of it is in memory, and what its event has of it."""
+
+from __future__ import annotations
+
+from supervisor.conversations.recording.attachments import BLOB_BYTES, Originals
+from supervisor.conversations.recording.gather import Gathered
+
+
+def test_what_is_held_is_counted_whole() -> None:
+    text = Gathered("b", 100, Originals())
+    text.add("x" * 60)
+    assert text.held == 60
+    text.fold(40)
+    text.add("y" * 7)
+    assert text.so_far() == "x" * 40 + "y" * 7
+    assert text.held == 47
+
+
+def test_the_event_says_how_much_is_left_out() -> None:
+    text = Gathered("b", 100, Originals())
+    attachments = [*text.add("x" * (2 * BLOB_BYTES)), *text.add("y" * 30)]
+    closed = text.close()
+    assert f"{2 * BLOB_BYTES + 30 - 100} bytes" in closed.value.replace(",", "")
+    assert closed.value.startswith("x" * 50)
+    assert closed.value.endswith("x" * 20 + "y" * 30)
+    whole = b"".join(each.body for each in (*attachments, *closed.attachments))
+    assert len(whole) == 2 * BLOB_BYTES + 30
