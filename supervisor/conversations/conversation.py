@@ -87,8 +87,6 @@ class Conversation:
         self._queue = TurnQueue()
         self._unconfirmed = Unconfirmed()
         self._runner = Runner(context, self.recorder, self._queue, owner=self)
-        if self._runner.ends_with_hooks:
-            context.sessions.add(self)
         self._goal = GoalLoop(self.recorder, self, context.nursery)
 
     @property

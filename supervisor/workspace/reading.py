@@ -58,6 +58,17 @@ class OpenFile:
         self.left -= len(piece)
         return piece
 
+    def write(self, data: bytes) -> None:
+        """Add a piece at the end; nothing once it is closed. Raises OSError."""
+        view = memoryview(data)
+        try:
+            with self._lock:
+                while view and not self._closed:
+                    view = view[os.write(self.descriptor, view) :]
+        finally:
+            if self._closed:
+                self._release()
+
     def __del__(self) -> None:
         # An answer that is cancelled before its body is asked for closes nothing.
         self.close()

@@ -51,7 +51,7 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
     for found in objects(case.body):
         if isinstance(found.get("command"), str) and len(found["command"]) < SHORT:
             found["command"] = "true"
-        if found.get("acp_server") in INSTALLED:
+        if isinstance(found.get("acp_server"), str) and found["acp_server"] in INSTALLED:
             found["acp_server"] = "demo"
 
 

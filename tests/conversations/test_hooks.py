@@ -17,6 +17,7 @@ import trio
 
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
+from supervisor.conversations.hooks import hooks as hooks_module
 from supervisor.conversations.hooks.execution import OUTPUT_BYTES
 from supervisor.conversations.hooks.hooks import CUT_OFF, FEEDBACK, INTERRUPTED, NO_MODEL, STOPS_MAX
 from supervisor.events import Vocabulary
@@ -445,6 +446,21 @@ async def test_an_async_hook_holds_nothing_up_and_ends_with_an_interrupt(tmp_pat
         assert (event["success"], event["exit_code"]) == (True, 0)
         await until(mark.exists)
         assert conversation._runner._hooks.running
+        await conversation.interrupt()
+        await until(lambda: not conversation._runner._hooks.running)
+
+
+async def test_async_hooks_are_bounded_and_hold_up_no_hook_that_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks_module, "BACKLOG", 2)
+    monkeypatch.setattr(hooks_module, "AT_ONCE", 1)
+    apart = hook("sleep 600", **{"async": True})
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, config(HookEvent.STOP, apart, apart, apart, hook("exit 0")))
+        found = executions(await turn(conversation, "hello"))
+        assert [event["success"] for event in found] == [True, True, False, True]
+        assert hooks_module.TOO_MANY in str(found[2])
         await conversation.interrupt()
         await until(lambda: not conversation._runner._hooks.running)
 

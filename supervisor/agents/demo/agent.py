@@ -141,16 +141,16 @@ class DemoAgent:
         if session.id in self._turns:
             raise RpcError(INVALID_REQUEST, "a turn of this session is still running")
         blocks = params.get("prompt")
-        text = "\n".join(
+        texts = [
             block["text"]
             for block in (blocks if isinstance(blocks, list) else [])
             if isinstance(block, dict) and isinstance(block.get("text"), str)
-        )
+        ] or [""]
 
         def update(kind: str, fields: dict[str, Any]) -> None:
             self._update(session, kind, fields)
 
-        turn = _Running(request_id, session, Turn(session, text, update).play())
+        turn = _Running(request_id, session, Turn(session, texts, update).play())
         self._turns[session.id] = turn
         self._go_on(turn, None)
 

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import re
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,14 @@ PERMISSIONS = [
 
 
 class Turn:
-    """One prompt of a session. `update(kind, fields)` sends a `session/update`."""
+    """One prompt of a session. `texts` are its blocks: the last one is what is asked, others may be a
+    transcript. `update(kind, fields)` sends a `session/update`."""
 
-    def __init__(self, session: Session, text: str, update: Update) -> None:
+    def __init__(self, session: Session, texts: Sequence[str], update: Update) -> None:
         self._session = session
-        self._text = text
+        self._text = "\n".join(texts)
         self._update = update
-        self._words = {word.strip(".,;:!?\"'").lower() for word in text.split()}
+        self._words = {word.strip(".,;:!?\"'").lower() for word in texts[-1].split()}
         self._pace = SLOW_CHUNK_SECONDS if self._words & SLOW_WORDS else CHUNK_SECONDS
         self._said = ""
         self._open_calls: list[str] = []

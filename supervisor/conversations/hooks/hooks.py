@@ -59,7 +59,7 @@ FEEDBACK: Final = "[Stop hook feedback]"
 
 INTERRUPTED: Final = "Interrupted: the hook was ended before it had decided."
 CUT_OFF: Final = "The server stopped while this hook was running."
-TOO_MANY: Final = f"The hook did not run: hooks of {BACKLOG} tool calls wait already."
+TOO_MANY: Final = f"The hook did not run: {BACKLOG} hooks, or those of so many tool calls, wait already."
 NO_MODEL: Final = "The hook did not run: Ostler runs hooks of the type command only."
 
 
@@ -114,6 +114,9 @@ class Hooks:
         self._behind = 0
         self._behind_bytes = 0
         self._background = 0
+        self._background_bytes = 0
+        # Apart, so that hooks nobody waits for hold up no hook that decides something.
+        self._background_places = trio.CapacityLimiter(AT_ONCE)
         self._quiet = trio.Event()
         self._context_due = ""
         self.session_open = False
@@ -329,7 +332,12 @@ class Hooks:
         if hook.type != "command":
             return self._tell(hook, occasion, _not_run(NO_MODEL), shown)
         if hook.asynchronous and self._nursery is not None:
+            if self._background >= BACKLOG or (
+                self._background and self._background_bytes + len(given) > BACKLOG_BYTES
+            ):
+                return self._tell(hook, occasion, _not_run(TOO_MANY), shown)
             self._background += 1
+            self._background_bytes += len(given)
             self._nursery.start_soon(self._apart, hook, occasion, given)
             return self._tell(hook, occasion, Verdict(success=True), shown)
         number = new_event_id()
@@ -342,7 +350,7 @@ class Hooks:
         }
         self._recorder.save()
         try:
-            ended = await self._execute(hook, occasion, given)
+            ended = await self._execute(hook, occasion, given, self._places)
         except BaseException:
             with suppress(JournalError):  # it is deleted, or nothing can be stored any more
                 self._tell(hook, occasion, _not_run(INTERRUPTED), shown, number)
@@ -354,22 +362,25 @@ class Hooks:
         with trio.CancelScope() as scope:
             self._scopes[scope] = None
             try:
-                ended = await self._execute(hook, occasion, given)
+                ended = await self._execute(hook, occasion, given, self._background_places)
                 if ended.error is not None or ended.code:
                     self._logger.info("async hook failed", hook=occasion.event.value, code=ended.code)
             finally:
                 del self._scopes[scope]
                 self._background -= 1
+                self._background_bytes -= len(given)
                 self._look_again()
 
-    async def _execute(self, hook: HookDefinition, occasion: Occasion, given: bytes) -> Ended:
+    async def _execute(
+        self, hook: HookDefinition, occasion: Occasion, given: bytes, places: trio.CapacityLimiter
+    ) -> Ended:
         server = self._context.launcher.server_environment
         place = self._record.working_dir
         own = environment(
             occasion.event, session_id=self._record.id, working_dir=place, tool_name=occasion.tool_name
         )
         waits = self._context.deadlines
-        async with self._places:
+        async with places:
             return await run_command(
                 hook.command,
                 given,

@@ -400,6 +400,8 @@ class Runner:
                 await self._recorder.log.flushed()  # an agent works on nothing that could be lost
                 agent = await self.agent.ensure()
                 said = await self._hooks.before_prompt(item) if self._hooks.active else NOTHING
+                if self.session_open:
+                    self._context.sessions.add(self._owner())
                 told = await self._transcript() if self._record.memory_lost is not None else None
             except AgentFailure as failure:
                 self.reports.run_failed(failure)

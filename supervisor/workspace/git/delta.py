@@ -130,7 +130,7 @@ async def _to_disk(session: Session, arguments: tuple[str, ...]) -> OpenFile:
             while piece := await process.stdout.receive_some():
                 file.size += len(piece)
                 _check_size(file.size)
-                await visit(partial(_write, descriptor, bytes(piece)), "to write a file")
+                await visit(partial(file.write, bytes(piece)), "to write a file")
             status = await process.wait()
         _check(status, process)
         file.skip(0, file.size)
@@ -153,9 +153,3 @@ def _check(status: ExitStatus, process: AgentProcess) -> None:
 def _unnamed() -> int:
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
