@@ -65,7 +65,6 @@ class StaticSource(Model):
     description: str | None = None
 
 
-URL: Final = "Asked with GET whenever the agent starts. Of this server: /api/settings/secrets/<name>"
 HEADERS: Final = "Sent with it; to this server none is, since the secret is read from the store"
 
 

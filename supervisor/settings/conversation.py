@@ -9,11 +9,7 @@ import attrs
 
 from supervisor.reading import ABOVE_ZERO, Limit, Location, as_json, described
 from supervisor.settings.errors import read
-from supervisor.settings.names import Setting, Text
-
-
-def _said(default: Any, text: str) -> Any:
-    return attrs.field(default=default, metadata=described(text))
+from supervisor.settings.names import Setting, Text, said
 
 
 @attrs.frozen(kw_only=True)
@@ -21,11 +17,11 @@ class ConversationSettings(Setting):
     """What a conversation is started with. Memory is written as containers' tools do ("2g")."""
 
     schema_version: Annotated[int, Limit(ge=1)] = 1
-    max_iterations: Annotated[int, Limit(ge=1)] = _said(500, "Most iterations of a run.")
-    confirmation_mode: bool = _said(False, "Whether a person is asked before risky actions.")
-    security_analyzer: Literal["llm", "none"] | None = _said("llm", "Who judges the risk of an action.")
-    default_runtime: Literal["local", "worktree", "docker"] = _said("local", "Where conversations run.")
-    worktree_base: Literal["default_branch", "head", "ref"] = _said(
+    max_iterations: Annotated[int, Limit(ge=1)] = said(500, "Most iterations of a run.")
+    confirmation_mode: bool = said(False, "Whether a person is asked before risky actions.")
+    security_analyzer: Literal["llm", "none"] | None = said("llm", "Who judges the risk of an action.")
+    default_runtime: Literal["local", "worktree", "docker"] = said("local", "Where conversations run.")
+    worktree_base: Literal["default_branch", "head", "ref"] = said(
         "default_branch", "What the branch of a new worktree begins at."
     )
     worktree_base_ref: Text | None = attrs.field(
@@ -37,8 +33,8 @@ class ConversationSettings(Setting):
     container_memory: Text | None = attrs.field(
         default=None, metadata=described("Memory of a container, such as 512m or 4g.")
     )
-    container_cpus: Annotated[float, ABOVE_ZERO] | None = _said(None, "Processors of a container.")
-    container_browser: bool = _said(True, "Whether a container has a browser.")
+    container_cpus: Annotated[float, ABOVE_ZERO] | None = said(None, "Processors of a container.")
+    container_browser: bool = said(True, "Whether a container has a browser.")
 
 
 #: Every field with its default.

@@ -64,12 +64,10 @@ _SERVER_SECRETS: Final[tuple[_Path, ...]] = (
     ("auth", "state", "client_info", "client_secret"),
 )
 
-_LLM_SECRETS: Final[tuple[_Path, ...]] = (
-    ("api_key",),
-    ("aws_access_key_id",),
-    ("aws_secret_access_key",),
-    ("aws_session_token",),
-)
+CREDENTIALS: Final = ("api_key", "aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+"""The properties of a language model that hold secrets."""
+
+_LLM_SECRETS: Final[tuple[_Path, ...]] = tuple((name,) for name in CREDENTIALS)
 
 #: Every place in agent settings, of either kind, whose string is a secret.
 SECRET_PATHS: Final[tuple[_Path, ...]] = (

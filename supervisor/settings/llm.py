@@ -12,17 +12,14 @@ import attrs
 
 from supervisor.reading import FILLED, Limit, Location, as_json, described
 from supervisor.settings.errors import read
-from supervisor.settings.exposure import erase_placeholders
-from supervisor.settings.names import Setting
+from supervisor.settings.exposure import CREDENTIALS, erase_placeholders
+from supervisor.settings.names import Setting, said
 
 DEFAULT_MODEL: Final = "gpt-5.6"
 """The wire's."""
 
 FROM_ZERO: Final = Limit(ge=0)
 FROM_ONE: Final = Limit(ge=1)
-
-CREDENTIALS: Final = ("api_key", "aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-"""The properties that hold secrets; `exposure.SECRET_PATHS` has them, too."""
 
 DIRECT_OPENAI: Final = ("https://api.openai.com", "https://api.openai.com/")
 """Base URLs that clients write where they mean the provider's own."""
@@ -40,23 +37,19 @@ def _secret(text: str = "") -> Any:
     return attrs.field(default=None, repr=False, converter=_or_none, metadata=described(text))
 
 
-def _said(default: Any, text: str) -> Any:
-    return attrs.field(default=default, metadata=described(text))
-
-
 @attrs.frozen(kw_only=True)
 class LLM(Setting):
     """A language model. Times are in seconds, costs in dollars. What is not known is ignored."""
 
-    model: Annotated[str, FILLED] = _said(DEFAULT_MODEL, "Model name.")
+    model: Annotated[str, FILLED] = said(DEFAULT_MODEL, "Model name.")
     api_key: str | None = _secret("API key.")
-    provider_connection_id: str | None = _said(
+    provider_connection_id: str | None = said(
         None, "Provider connection whose API key and base URL the profile uses instead of its own."
     )
-    auth_type: Literal["api_key", "subscription"] = _said("api_key", "Authentication mode.")
-    subscription_vendor: Literal["openai"] | None = _said(None, "Provider of the subscription.")
-    base_url: str | None = _said(None, "Custom base URL.")
-    api_version: str | None = _said(None, "API version (for Azure).")
+    auth_type: Literal["api_key", "subscription"] = said("api_key", "Authentication mode.")
+    subscription_vendor: Literal["openai"] | None = said(None, "Provider of the subscription.")
+    base_url: str | None = said(None, "Custom base URL.")
+    api_version: str | None = said(None, "API version (for Azure).")
     aws_access_key_id: str | None = _secret()
     aws_secret_access_key: str | None = _secret()
     aws_session_token: str | None = _secret()
@@ -71,49 +64,49 @@ class LLM(Setting):
     retry_multiplier: Annotated[float, FROM_ZERO] = attrs.field(default=8.0, converter=float)
     retry_min_wait: Annotated[int, FROM_ZERO] = 8
     retry_max_wait: Annotated[int, FROM_ZERO] = 64
-    timeout: Annotated[int, FROM_ZERO] | None = _said(300, "Seconds for a request; null for no limit.")
-    stream_idle_timeout: Annotated[float, FROM_ZERO] | None = _said(
+    timeout: Annotated[int, FROM_ZERO] | None = said(300, "Seconds for a request; null for no limit.")
+    stream_idle_timeout: Annotated[float, FROM_ZERO] | None = said(
         300, "Seconds between two pieces of a streamed answer; null for no limit."
     )
-    max_message_chars: Annotated[int, FROM_ONE] = _said(30_000, "Characters of an event that are sent.")
-    temperature: Annotated[float, FROM_ZERO] | None = _said(None, "Sampling temperature.")
-    top_p: Annotated[float, Limit(ge=0, le=1)] | None = _said(None, "Nucleus sampling, from 0 to 1.")
+    max_message_chars: Annotated[int, FROM_ONE] = said(30_000, "Characters of an event that are sent.")
+    temperature: Annotated[float, FROM_ZERO] | None = said(None, "Sampling temperature.")
+    top_p: Annotated[float, Limit(ge=0, le=1)] | None = said(None, "Nucleus sampling, from 0 to 1.")
     top_k: Annotated[float, FROM_ZERO] | None = None
-    max_input_tokens: Annotated[int, FROM_ONE] | None = _said(None, "Most tokens of a request.")
-    max_output_tokens: Annotated[int, FROM_ONE] | None = _said(None, "Most tokens of an answer.")
-    model_canonical_name: str | None = _said(None, "The name by which the model's capabilities are known.")
-    api_mode: Literal["auto", "chat", "responses"] = _said("auto", "Endpoint of the API.")
+    max_input_tokens: Annotated[int, FROM_ONE] | None = said(None, "Most tokens of a request.")
+    max_output_tokens: Annotated[int, FROM_ONE] | None = said(None, "Most tokens of an answer.")
+    model_canonical_name: str | None = said(None, "The name by which the model's capabilities are known.")
+    api_mode: Literal["auto", "chat", "responses"] = said("auto", "Endpoint of the API.")
     capability_overrides: Mapping[str, bool | str] = attrs.field(
         factory=dict, metadata=described("Capabilities of the model, where they are known better here.")
     )
     extra_headers: Mapping[str, str] | None = attrs.field(
         default=None, repr=False, metadata=described("HTTP headers that are sent with every request.")
     )
-    input_cost_per_token: Annotated[float, FROM_ZERO] | None = _said(None, "Cost of a token that is sent.")
-    output_cost_per_token: Annotated[float, FROM_ZERO] | None = _said(
+    input_cost_per_token: Annotated[float, FROM_ZERO] | None = said(None, "Cost of a token that is sent.")
+    output_cost_per_token: Annotated[float, FROM_ZERO] | None = said(
         None, "Cost of a token that is answered."
     )
     ollama_base_url: str | None = None
-    stream: bool = _said(False, "Whether answers are streamed.")
+    stream: bool = said(False, "Whether answers are streamed.")
     drop_params: bool = True
-    disable_vision: bool | None = _said(None, "Whether images are left out.")
-    disable_stop_word: bool | None = _said(False, "Whether no stop word is sent.")
-    caching_prompt: bool = _said(True, "Whether prompts are cached.")
-    log_completions: bool = _said(False, "Whether answers are logged.")
-    log_completions_folder: str = _said("logs/completions", "The directory of that log.")
-    custom_tokenizer: str | None = _said(None, "The tokenizer that counts tokens.")
-    native_tool_calling: bool = _said(True, "Whether the model's own tool calls are used.")
-    force_string_serializer: bool | None = _said(None, "Whether content is sent as one string.")
-    inline_image_urls: bool | None = _said(None, "Whether images are fetched and sent in the request.")
-    reasoning_effort: str | None = _said("high", "none, minimal, low, medium, high, xhigh, max ...")
-    reasoning_summary: Literal["auto", "concise", "detailed"] | None = _said(
+    disable_vision: bool | None = said(None, "Whether images are left out.")
+    disable_stop_word: bool | None = said(False, "Whether no stop word is sent.")
+    caching_prompt: bool = said(True, "Whether prompts are cached.")
+    log_completions: bool = said(False, "Whether answers are logged.")
+    log_completions_folder: str = said("logs/completions", "The directory of that log.")
+    custom_tokenizer: str | None = said(None, "The tokenizer that counts tokens.")
+    native_tool_calling: bool = said(True, "Whether the model's own tool calls are used.")
+    force_string_serializer: bool | None = said(None, "Whether content is sent as one string.")
+    inline_image_urls: bool | None = said(None, "Whether images are fetched and sent in the request.")
+    reasoning_effort: str | None = said("high", "none, minimal, low, medium, high, xhigh, max ...")
+    reasoning_summary: Literal["auto", "concise", "detailed"] | None = said(
         None, "Level of detail of reasoning summaries."
     )
-    enable_encrypted_reasoning: bool = _said(True, "Whether encrypted reasoning is asked for.")
-    prompt_cache_retention: str | None = _said("24h", "How long the provider keeps cached prompts.")
-    extended_thinking_budget: int | None = _said(200_000, "Most tokens of extended thinking.")
-    seed: int | None = _said(None, "Seed of the sampling.")
-    usage_id: str = _said("default", "The name under which usage is counted.")
+    enable_encrypted_reasoning: bool = said(True, "Whether encrypted reasoning is asked for.")
+    prompt_cache_retention: str | None = said("24h", "How long the provider keeps cached prompts.")
+    extended_thinking_budget: int | None = said(200_000, "Most tokens of extended thinking.")
+    seed: int | None = said(None, "Seed of the sampling.")
+    usage_id: str = said("default", "The name under which usage is counted.")
     litellm_extra_body: Mapping[str, Any] = attrs.field(
         factory=dict, repr=False, metadata=described("More properties of every request.")
     )

@@ -59,11 +59,6 @@ class MetaProfile(Setting):
             return [(("classes",), "value_error", "Value error, a template and classes exclude each other")]
         return ()
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The LLM profiles that it names, each once."""
-        return tuple(dict.fromkeys((self.classifier_model, *(each.model for each in self.classes))))
-
 
 def decode_meta_profile(obj: object, loc: Location) -> dict[str, Any]:
     """A meta-profile's JSON, every property present. Raises SettingsError, also where it routes nothing."""

@@ -1,11 +1,13 @@
-"""Names and ids of profiles, and texts that a process can be given."""
+"""What settings are made of: names and ids of profiles, texts for processes, described fields."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
-from supervisor.reading import NO_NUL, Limit, Model
+import attrs
+
+from supervisor.reading import NO_NUL, Limit, Model, described
 
 #: Of LLM, agent and meta profiles alike.
 PROFILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -19,6 +21,11 @@ ProfileId = Annotated[str, Limit(pattern=UUID)]
 
 #: What may become an argument, a path or a variable of a process.
 Text = Annotated[str, NO_NUL]
+
+
+def said(default: Any, text: str) -> Any:
+    """A field with a default, and a text for its description."""
+    return attrs.field(default=default, metadata=described(text))
 
 
 class Setting(Model):

@@ -23,7 +23,7 @@ from supervisor.settings.agent import (
 from supervisor.settings.errors import SettingsError, read
 from supervisor.settings.llm import FROM_ONE, FROM_ZERO, LLM, completed_llm
 from supervisor.settings.meta_profile import MetaProfile
-from supervisor.settings.names import Setting
+from supervisor.settings.names import Setting, said
 
 RETIRED: Final = ("enable_sub_agents", "enable_switch_llm_tool")
 """Switches that became tools; the wire refuses them."""
@@ -32,10 +32,6 @@ MAX_PERSONA: Final = 65536
 """Characters; the wire's."""
 
 MARKETPLACE: Final = "marketplaces/default.json"
-
-
-def _said(default: Any, text: str) -> Any:
-    return attrs.field(default=default, metadata=described(text))
 
 
 @attrs.frozen(kw_only=True)
@@ -60,7 +56,7 @@ class AgentContext(Setting):
     marketplace_path: str | None = MARKETPLACE
     registered_marketplaces: tuple[Mapping[str, Any], ...] = ()
     load_project_skills: bool = False
-    load_memory: bool = _said(False, "Whether the agent's lasting memory is a part of the prompt.")
+    load_memory: bool = said(False, "Whether the agent's lasting memory is a part of the prompt.")
     disabled_skills: tuple[str, ...] = ()
     secrets: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
     current_datetime: str | None = None
@@ -74,17 +70,17 @@ class SummarizingCondenser(Setting):
     TAG: ClassVar[str | None] = "condenser_kind"
     condenser_kind: ClassVar[str] = "llm_summarizing"
 
-    enabled: bool = _said(True, "Whether the memory of a conversation is condensed.")
-    max_size: Annotated[int, Limit(ge=20)] = _said(240, "Events that are kept before it is condensed.")
-    max_tokens: Annotated[int, Limit(gt=0)] | None = _said(None, "Tokens that are kept before that.")
-    keep_first: Annotated[int, FROM_ZERO] = _said(2, "First events that are never condensed.")
-    minimum_progress: Annotated[float, Limit(gt=0, lt=1)] = _said(
+    enabled: bool = said(True, "Whether the memory of a conversation is condensed.")
+    max_size: Annotated[int, Limit(ge=20)] = said(240, "Events that are kept before it is condensed.")
+    max_tokens: Annotated[int, Limit(gt=0)] | None = said(None, "Tokens that are kept before that.")
+    keep_first: Annotated[int, FROM_ZERO] = said(2, "First events that are never condensed.")
+    minimum_progress: Annotated[float, Limit(gt=0, lt=1)] = said(
         0.1, "Fraction of the events that has to be condensed."
     )
-    hard_context_reset_max_retries: Annotated[int, Limit(gt=0)] = _said(
+    hard_context_reset_max_retries: Annotated[int, Limit(gt=0)] = said(
         5, "Attempts to begin with an empty context."
     )
-    hard_context_reset_context_scaling: Annotated[float, Limit(gt=0, lt=1)] = _said(
+    hard_context_reset_context_scaling: Annotated[float, Limit(gt=0, lt=1)] = said(
         0.8, "By how much each attempt shortens events."
     )
 
@@ -110,15 +106,15 @@ class ProfileVerification(Setting):
 
     NAME: ClassVar[str] = "ProfileVerificationSettings"
 
-    critic_enabled: bool = _said(False, "Whether a critic judges the agent's work.")
-    critic_mode: Literal["finish_and_message", "all_actions"] = _said(
+    critic_enabled: bool = said(False, "Whether a critic judges the agent's work.")
+    critic_mode: Literal["finish_and_message", "all_actions"] = said(
         "finish_and_message", "When the critic is asked."
     )
-    enable_iterative_refinement: bool = _said(False, "Whether work below the threshold is tried again.")
-    critic_threshold: Annotated[float, Limit(ge=0, le=1)] = _said(0.6, "The threshold, from 0 to 1.")
-    max_refinement_iterations: Annotated[int, FROM_ONE] = _said(3, "Most attempts after the critic's word.")
-    critic_server_url: str | None = _said(None, "URL of the critic's service.")
-    critic_model_name: str | None = _said(None, "Model of the critic.")
+    enable_iterative_refinement: bool = said(False, "Whether work below the threshold is tried again.")
+    critic_threshold: Annotated[float, Limit(ge=0, le=1)] = said(0.6, "The threshold, from 0 to 1.")
+    max_refinement_iterations: Annotated[int, FROM_ONE] = said(3, "Most attempts after the critic's word.")
+    critic_server_url: str | None = said(None, "URL of the critic's service.")
+    critic_model_name: str | None = said(None, "Model of the critic.")
 
 
 @attrs.frozen(kw_only=True)
@@ -141,14 +137,14 @@ class OpenHandsAgentSettings(Setting):
     REFUSED: ClassVar[tuple[str, ...]] = RETIRED
 
     schema_version: Annotated[int, FROM_ONE] = SCHEMA_VERSION
-    agent: str = _said("CodeActAgent", "Class of the agent.")
+    agent: str = said("CodeActAgent", "Class of the agent.")
     llm: LLM = attrs.field(factory=LLM)
-    tools: tuple[Tool, ...] | None = _said(None, "Tools of the agent; null for the usual ones.")
-    enable_classify_and_switch_llm_tool: bool = _said(False, "Whether tasks are routed to models.")
-    active_meta_profile: str | None = _said(None, "Meta-profile that routes them.")
+    tools: tuple[Tool, ...] | None = said(None, "Tools of the agent; null for the usual ones.")
+    enable_classify_and_switch_llm_tool: bool = said(False, "Whether tasks are routed to models.")
+    active_meta_profile: str | None = said(None, "Meta-profile that routes them.")
     meta_profile: MetaProfile | None = None
     meta_profile_llms: Mapping[str, LLM] = attrs.field(factory=dict)
-    tool_concurrency_limit: Annotated[int, FROM_ONE] = _said(1, "Most tool calls at the same time.")
+    tool_concurrency_limit: Annotated[int, FROM_ONE] = said(1, "Most tool calls at the same time.")
     mcp_config: Mapping[str, Server] = attrs.field(
         factory=dict, repr=False, metadata=described("MCP servers by name.")
     )

@@ -22,7 +22,8 @@ from supervisor.reading.shapes import (
 )
 from supervisor.settings.agent import ACP, CUSTOM, DEFAULT_SERVER, OPENHANDS, AgentSettings, Presets
 from supervisor.settings.conversation import DEFAULTS, ConversationSettings
-from supervisor.settings.llm import CREDENTIALS, LLM
+from supervisor.settings.exposure import CREDENTIALS
+from supervisor.settings.llm import LLM
 from supervisor.settings.names import Setting
 from supervisor.settings.openhands import (
     AgentContext,

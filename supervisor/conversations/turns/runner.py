@@ -125,12 +125,7 @@ class Runner:
     @property
     def session_open(self) -> bool:
         """Whether hooks are to run when the conversation ends, and what they are told of has begun."""
-        return self._hooks.session_open and self.ends_with_hooks
-
-    @property
-    def ends_with_hooks(self) -> bool:
-        """Whether there are hooks for the end of the conversation."""
-        return self._hooks.has(HookEvent.SESSION_END)
+        return self._hooks.session_open and self._hooks.has(HookEvent.SESSION_END)
 
     async def end_session(self) -> None:
         """End what runs of hooks, and run those of the end. Bounded by `Deadlines.session_end`."""
