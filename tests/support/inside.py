@@ -22,9 +22,9 @@ def run_inside(
 ) -> subprocess.CompletedProcess[str]:
     """What `subprocess.run` would give back: with this environment and nothing else, and this standard input.
 
-    Its streams are files, so that they have descriptors. Lines of the log do not come to its standard error (see
-    `conftest.py`). Only for the main thread, and where no Trio runs; a command that a signal ends, that hides its
-    keys, or that lives on a terminal is a process.
+    Its streams are files, so that they have descriptors. Lines of the log do not come to its standard error
+    (see `conftest.py`). Only for the main thread, and where no Trio runs. A command that a signal ends, that
+    hides its keys, or that lives on a terminal is tested as a process.
     """
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         files = [Path(directory, name) for name in ("in", "out", "err")]
