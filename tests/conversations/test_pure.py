@@ -135,7 +135,16 @@ def test_tokens_add_up_over_turns() -> None:
         taken = usage.with_tokens(taken, TokenUsage(input_tokens=100, output_tokens=2, thought_tokens=1))
     shown = usage.stats(taken)["usage_to_metrics"]["acp-managed"]["accumulated_token_usage"]
     assert (shown["prompt_tokens"], shown["completion_tokens"], shown["reasoning_tokens"]) == (200, 4, 2)
-    assert usage.stats({}) == {"usage_to_metrics": {}}
+
+
+def test_before_anything_is_used_the_figures_are_zeros() -> None:
+    """The web UI offers what it does with a context only where there are figures."""
+    (shown,) = usage.stats({})["usage_to_metrics"].values()
+    assert (shown["model_name"], shown["accumulated_cost"]) == ("acp-managed", 0.0)
+    tokens = shown["accumulated_token_usage"]
+    assert (tokens.pop("model"), tokens.pop("response_id")) == ("acp-managed", "")
+    assert set(tokens) >= {"prompt_tokens", "completion_tokens", "context_window", "per_turn_token"}
+    assert set(tokens.values()) == {0}
 
 
 PNG = "data:image/png;base64," + base64.b64encode(b"png").decode()
