@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import structlog
@@ -32,7 +32,7 @@ from supervisor.conversations.agent.session import (
     set_model,
     startup_timeout,
 )
-from supervisor.conversations.agent.side_session import SideSessions
+from supervisor.conversations.agent.sides import SideSession
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.translate import Translator
@@ -79,7 +79,6 @@ class AgentLifecycle:
         """The incarnation that has a process, ready or not."""
         self.phase = AgentPhase.NONE
         self.restarts = 0
-        self.sides = SideSessions()
         self._borrowed = 0
         self._came_back = trio.Event()
         self._coming_back = trio.CancelScope()
@@ -102,6 +101,10 @@ class AgentLifecycle:
     def live(self) -> bool:
         """Whether there is a process, ready or not."""
         return self.current is not None
+
+    def side_of(self, params: Any) -> SideSession | None:
+        """The side session that a message of the agent is about, if any."""
+        return None if self.current is None else self.current.side_of(params)
 
     @property
     def pid(self) -> int | None:
@@ -127,7 +130,7 @@ class AgentLifecycle:
         run = self.ready
         if run is None or self.phase is not AgentPhase.READY or self._queue.busy or run.serves_terminals:
             return None
-        if self.sides or self._borrowed:
+        if run.sides or self._borrowed:
             return None
         return self._used_at
 

@@ -102,7 +102,6 @@ class Runner:
             self._held,
             queue,
             context.journal,
-            agent.sides,
         )
 
     # -- what the conversation asks for ---------------------------------------------------------------
@@ -248,7 +247,6 @@ class Runner:
 
                 return await ask(
                     run,
-                    self.agent.sides,
                     record.working_dir,
                     self._deadlines,
                     question=[text_block(prompt.SIDE_HEAD + question)],
@@ -269,9 +267,7 @@ class Runner:
             return None
         async with (
             self.agent.borrowed() as run,
-            forked_session(
-                run, self.agent.sides, self._record.working_dir, self._deadlines, keep=True
-            ) as side,
+            forked_session(run, self._record.working_dir, self._deadlines, keep=True) as side,
         ):
             return side.session_id
 
