@@ -301,3 +301,24 @@ async def test_so_may_the_same_process_that_opens_its_session_again(tmp_path: Pa
         await until(lambda: conversation.record.session_id == asked, "another session")
         assert len(harness.log.pids()) == 1
         assert "again" in answer(await turn(conversation, "again"))
+
+
+async def test_changed_secrets_restart_the_agent_after_the_question(tmp_path: Path) -> None:
+    async with open_harness(tmp_path, secrets={"TOKEN": "value-of-before"}) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+        said: list[str] = []
+
+        async def ask() -> None:
+            said.append(await conversation.ask_agent("!sleep 1\n!text answered"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await until(lambda: len(harness.log.prompts()) == 2)
+            harness.secrets["TOKEN"] = "value-of-afterwards"
+            await turn(conversation, "meanwhile")
+            assert len(harness.log.pids()) == 1
+        assert "answered" in said[0]
+        await turn(conversation, "afterwards")
+        values = [each["environment"]["TOKEN"] for each in harness.log.records("start")]
+        assert values == ["value-of-before", "value-of-afterwards"]

@@ -221,8 +221,8 @@ class AgentLifecycle:
 
         `current`: the launcher's `global_secrets`.
 
-        The changes count from the agent's next start on: before the next turn if its session can be restored,
-        else when an operator restarts it.
+        The changes count from the agent's next start on: before the next turn if its session can be restored
+        and nobody asks it anything beside, else when an operator restarts it.
         """
         run = self.current
         if run is None:
@@ -230,12 +230,12 @@ class AgentLifecycle:
         return await self._context.launcher.changed_secrets(self._record, run.plan, current)
 
     async def _outdated(self, run: Incarnation) -> bool:
-        """Whether changed secrets require a restart, and a restart loses nothing."""
+        """Whether changed secrets require a restart, and a restart loses nothing: no side question either."""
         assert run.initialized is not None
         restorable = not self._record.session_used or any(
             method_offered(run.initialized, method) for method in ("session/resume", "session/load")
         )
-        if not restorable or run.serves_terminals:
+        if not restorable or run.serves_terminals or run.sides or self._borrowed:
             return False
         return bool(await self.changed_secrets(await self._context.launcher.global_secrets()))
 
