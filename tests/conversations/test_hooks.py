@@ -20,6 +20,7 @@ from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.hooks import hooks as hooks_module
 from supervisor.conversations.hooks.execution import OUTPUT_BYTES
 from supervisor.conversations.hooks.hooks import CUT_OFF, FEEDBACK, INTERRUPTED, NO_MODEL, STOPS_MAX
+from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
 from supervisor.hooks import HookEvent, HookSource, check_hook_config
 from supervisor.hooks.config import FIELDS
@@ -526,3 +527,83 @@ async def test_whose_hooks_run(tmp_path: Path, source: HookSource, given: bool, 
         shown = conversation.info()["hook_config"]
         assert (shown is not None) == bool(ran)
         assert said(found) == ["hello"]
+
+
+@pytest.mark.parametrize("event", [HookEvent.SESSION_START, HookEvent.USER_PROMPT_SUBMIT])
+@pytest.mark.parametrize("again", ["by itself", "at the message"])
+async def test_an_agent_that_died_while_hooks_ran_is_started_again_before_it_is_prompted(
+    tmp_path: Path, event: HookEvent, again: str
+) -> None:
+    mark, go = tmp_path / "runs", tmp_path / "go"
+    command = f"touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done"
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, config(event, hook(command)))
+        await conversation.send(say("hello"), run=True)
+        await until(mark.exists)
+        pid = conversation.agent.pid
+        assert pid is not None
+        if again == "by itself":
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: conversation.agent.pid not in (pid, None))
+        else:
+            await conversation.agent.stop()
+        go.touch()
+        assert await settled(conversation) == "finished"
+        found = await events(conversation)
+        assert said(found) == ["hello"]
+        assert "ConversationErrorEvent" not in kinds(found)
+        assert len(executions(found)) == 1  # the hooks do not run again
+        assert harness.log.prompts() == ["hello"]
+
+
+@pytest.mark.parametrize("status", [ExecutionStatus.PAUSED, ExecutionStatus.RUNNING])
+async def test_feedback_that_the_agent_has_not_got_yet_outlives_the_server(
+    tmp_path: Path, status: ExecutionStatus
+) -> None:
+    """Paused, it waits; of a server that was killed, the next one goes on by itself."""
+    mark, go = tmp_path / "runs", tmp_path / "go"
+    command = (
+        f"[ -e {go} ] && exit 0; touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done; echo test it >&2; exit 2"
+    )
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, config(HookEvent.STOP, hook(command)))
+        await conversation.send(say("work"), run=True)
+        await until(mark.exists)
+        await conversation.pause()
+        go.touch()
+        assert await settled(conversation) == "paused"
+        (waiting,) = conversation.queued
+        await conversation.send(say("and then this"), run=False)
+        conversation.record.execution_status = status
+        conversation.recorder.save()
+        await conversation.log.flushed()
+    async with open_harness(tmp_path) as harness:
+        again = await harness.supervisor.get(conversation.id)
+        if status is ExecutionStatus.PAUSED:
+            assert again.queued == [waiting, say("and then this")]
+            await again.run()
+        assert await settled(again) == "finished"
+        assert harness.log.prompts() == ["work", f"{FEEDBACK} test it", "and then this"]
+        found = await events(again)
+        assert "ConversationErrorEvent" not in kinds(found)
+        assert len([e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]) == 1
+    async with open_harness(tmp_path) as harness:
+        assert (await harness.supervisor.get(conversation.id)).queued == []
+
+
+async def test_feedback_that_waits_goes_along_into_a_fork_and_not_off_its_branch(tmp_path: Path) -> None:
+    mark, go = tmp_path / "runs", tmp_path / "go"
+    command = f"touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done; echo test it >&2; exit 2"
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, config(HookEvent.STOP, hook(command)))
+        await conversation.send(say("work"), run=True)
+        await until(mark.exists)
+        await conversation.pause()
+        go.touch()
+        await settled(conversation)
+        first = one(await events(conversation), "MessageEvent", "user")
+        assert len((await harness.supervisor.fork(conversation.id, ForkRequest())).queued) == 1
+        await conversation.navigate(first["id"])
+        assert conversation.queued == [say("work")]
+    async with open_harness(tmp_path) as harness:
+        assert (await harness.supervisor.get(conversation.id)).queued == [say("work")]

@@ -393,6 +393,8 @@ class Runner:
                 said = await self._hooks.before_prompt(item) if self._hooks.active else NOTHING
                 if self.session_open:
                     self._context.sessions.add(self._owner())
+                if not (agent.usable or said.blocked or said.cancelled):
+                    agent = await self.agent.ensure()  # it ended while hooks ran
                 told = await self._transcript() if self._record.memory_lost is not None else None
             except AgentFailure as failure:
                 self.reports.run_failed(failure)
