@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 import trio
@@ -20,12 +21,14 @@ from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.hooks import hooks as hooks_module
 from supervisor.conversations.hooks.execution import OUTPUT_BYTES
 from supervisor.conversations.hooks.hooks import CUT_OFF, FEEDBACK, INTERRUPTED, NO_MODEL, STOPS_MAX
+from supervisor.conversations.recording.tool_calls import Ending, ToolCallState
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
 from supervisor.hooks import HookEvent, HookSource, check_hook_config
 from supervisor.hooks.config import FIELDS
 from supervisor.reading import Errors
 from tests.conversations.harness import (
+    QUICK,
     Harness,
     events,
     kinds,
@@ -562,9 +565,7 @@ async def test_feedback_that_the_agent_has_not_got_yet_outlives_the_server(
 ) -> None:
     """Paused, it waits; of a server that was killed, the next one goes on by itself."""
     mark, go = tmp_path / "runs", tmp_path / "go"
-    command = (
-        f"[ -e {go} ] && exit 0; touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done; echo test it >&2; exit 2"
-    )
+    command = f"[ -e {go} ] && exit 0; touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done; echo test it >&2; exit 2"
     async with open_harness(tmp_path) as harness:
         conversation = await start(harness, config(HookEvent.STOP, hook(command)))
         await conversation.send(say("work"), run=True)
@@ -607,3 +608,64 @@ async def test_feedback_that_waits_goes_along_into_a_fork_and_not_off_its_branch
         assert conversation.queued == [say("work")]
     async with open_harness(tmp_path) as harness:
         assert (await harness.supervisor.get(conversation.id)).queued == [say("work")]
+
+
+async def test_calls_that_end_after_an_interrupt_run_no_hooks(tmp_path: Path) -> None:
+    """Neither those that the agent reports meanwhile, nor those whose hooks were about to begin."""
+    ran, go, gate = (tmp_path / name for name in ("ran", "go", "gate"))
+    gate.write_text(f"while [ ! -e {go} ]; do sleep 0.02; done")
+    patient = attrs.evolve(QUICK, cancel_grace=60)
+    async with open_harness(tmp_path, deadlines=patient) as harness:
+        conversation = await start(
+            harness, config(HookEvent.POST_TOOL_USE, hook(f"touch {ran}")), modes=("cancel=ignore",)
+        )
+        await turn(conversation, "hello")
+        await conversation.send(say(f"!terminal sh {gate}\n!tool"), run=True)
+        await until(lambda: len(harness.log.prompts()) == 2)
+        await conversation.interrupt()
+        go.touch()
+        assert await settled(conversation) == "paused"
+        statuses = [e["status"] for e in await events(conversation) if e["kind"] == "ACPToolCallEvent"]
+        assert statuses[-1] == "completed"
+        await until(lambda: not conversation._runner._hooks.running, "the end of hooks")
+        assert executions(await events(conversation)) == []
+        assert not ran.exists()
+        # A later message's calls have them again.
+        assert executions(await turn(conversation, "!tool"))
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_hook_that_was_about_to_begin_does_not_begin_after_all(tmp_path: Path, waits: bool) -> None:
+    """All are ended in the same moment in which the task of one is started."""
+    ran = tmp_path / "ran"
+    given = hook(f"touch {ran}", **({} if waits else {"async": True}))
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, config(HookEvent.POST_TOOL_USE, given))
+        hooks = conversation._runner._hooks
+        ended = hooks.call_ended
+
+        def then_all_end(call: ToolCallState, ending: Ending) -> None:
+            ended(call, ending)
+            hooks.cancel()
+
+        conversation._runner._turns._translator.on_end = then_all_end
+        found = await turn(conversation, "!tool")
+        assert executions(found) == []
+        assert not ran.exists()
+
+
+async def test_async_hooks_of_the_end_have_its_time(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    slow = hook(f"sleep 0.5; echo slow >> {seen}", **{"async": True})
+    quick = hook(f"echo quick >> {seen}")
+    hangs = hook(f"sleep 600 # {tmp_path}", **{"async": True})
+    async with open_harness(tmp_path, deadlines=attrs.evolve(QUICK, session_end=3.0)) as harness:
+        conversation = await start(harness, config(HookEvent.SESSION_END, slow, hangs, quick))
+        await turn(conversation, "hello")
+        begin = time.monotonic()
+        await conversation.close()
+        assert seen.read_text().split() == ["quick", "slow"]
+        assert time.monotonic() - begin < 20  # the one that hangs would take minutes
+        assert mentioning(tmp_path) == []
+        found = executions(await events(conversation))
+        assert [(event["success"], event["exit_code"]) for event in found] == [(True, 0)] * 3
