@@ -68,6 +68,10 @@ IN_HOOKS: Final = "The server stopped while a hook was running after the agent's
 MOVED: Final = "the conversation was moved to another event"
 """Why the agent does not remember a branch that a client moved to."""
 
+ASKING: Final = ("user", "environment")
+"""The sources of messages to the agent. Those of Ostler's own, such as what a Stop hook says, have the role
+of a user; what Ostler tells clients has another."""
+
 PAGE_EVENTS: Final = 500
 """Events read at once when a conversation is loaded: bounded memory, few reads."""
 
@@ -533,9 +537,13 @@ class Conversation:
         record = self.record
         await self._find_leaf()
         branch = self.branch
-        async for item in self._after(record.prompted_seq, kind="MessageEvent", source="user"):
-            if item.seq in branch:
-                self._queue.waiting.append(_queued(item))
+        asked = [
+            item
+            for source in ASKING
+            async for item in self._after(record.prompted_seq, kind="MessageEvent", source=source)
+            if item.seq in branch and is_asked(item)
+        ]
+        self._queue.waiting.extend(map(_queued, sorted(asked, key=lambda item: item.seq)))
         going_on = record.execution_status in LIVE_STATUSES
         in_hooks = bool(record.hooks_running)
         if in_hooks:
@@ -610,12 +618,15 @@ class Conversation:
 
 
 def is_asked(stored: Stored) -> bool:
-    """Whether an event is a message of a user's."""
-    return stored.kind == "MessageEvent" and stored.source == "user"
+    """Whether an event is a message to the agent: a user's, or Ostler's in their place."""
+    if stored.kind != "MessageEvent" or stored.source not in ASKING:
+        return False
+    return stored.source == "user" or orjson.loads(stored.body)["llm_message"]["role"] == "user"
 
 
 def _queued(stored: Stored) -> Queued:
-    return Queued(stored.seq, stored.id, decode_message(orjson.loads(stored.body)["llm_message"]))
+    message = decode_message(orjson.loads(stored.body)["llm_message"])
+    return Queued(stored.seq, stored.id, message, by_user=stored.source == "user")
 
 
 def _title(message: Message) -> str | None:

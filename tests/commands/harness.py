@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import trio
 
+from tests.support.inside import TIMEOUT_S, run_inside
 from tests.support.scripted import scripted_command
 from tests.support.server import ServerProcess
 from tests.support.terminal import Terminal
 
 OSTLER = str(Path(sysconfig.get_path("scripts")) / "ostler")
-TIMEOUT_S = 90.0
 
 
 class Place:
@@ -40,7 +40,11 @@ class Place:
             self.env["OSTLER_URL"] = url
 
     def run(self, *arguments: str, given: str = "", **more: str) -> subprocess.CompletedProcess[str]:
-        """The command to its end, with pipes."""
+        """The command to its end, inside this process."""
+        return run_inside(arguments, {**self.env, **more}, self.work, given)
+
+    def process(self, *arguments: str, given: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+        """The same as a process of its own: where one is what is tested."""
         return subprocess.run(
             [OSTLER, *arguments],
             input=given,

@@ -176,6 +176,8 @@ class Permissions:
     ) -> Mapping[str, Any]:
         """Ask the hooks, then whoever the policy names."""
         try:
+            if self._queue.turn is not turn or turn.cancelling:
+                return CANCELLED  # it was interrupted before this began
             said = await hooks.ask(hooks.before_call(call))
         finally:
             self._hooked -= 1
