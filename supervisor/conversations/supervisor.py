@@ -356,7 +356,7 @@ class Supervisor:
         loaded = self._loaded.get(conversation_id)
         durable = loaded is not None and loaded.log.settled and not loaded.recorder.unsaved
         record = loaded.record if loaded and durable else ConversationRecord.load(stored)
-        return conversation_info(record, self._context.launcher.data)
+        return conversation_info(record, self._context.launcher.data, hooks=self._context.hooks)
 
     async def count(self, *, status: str | None = None) -> int:
         """Count the conversations, of one execution status or of all."""
