@@ -184,7 +184,17 @@ class Conversation:
         await self._goal.stop()  # whoever says something else takes over
         return await self._send(message, run=run, sender=sender)
 
-    async def _send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
+    async def begin(self, message: Message) -> None:
+        """Send the first message of a new conversation. Its creator has made sure that there is room for the
+        agent: if somebody was quicker it waits, since the conversation is there already.
+
+        Raises JournalUnavailable.
+        """
+        await self._send(message, run=True, admitted=True)
+
+    async def _send(
+        self, message: Message, *, run: bool, sender: str | None = None, admitted: bool = False
+    ) -> str:
         queued = self._unconfirmed.find(message, sender)
         if queued is not None:
             await self._confirm(queued, message, sender)
@@ -199,7 +209,7 @@ class Conversation:
         ):
             raise QueueFull(len(self._queue.waiting))
         ours = prompt.is_command(message, prompt.MCP_COMMAND)
-        if run and not ours:
+        if run and not ours and not admitted:
             self._check_room()
         record = self.record
         events: list[Event] = []
