@@ -35,7 +35,7 @@ from tests.support.impolite import (
     visit,
     ways,
 )
-from tests.support.server import ServerProcess
+from tests.support.server import shared_server
 from tests.support.thorough import everyday
 
 KEY = "the-key"
@@ -99,13 +99,8 @@ async def authorised(server):
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory):
     """One server for all, and how many sockets it had at its start."""
-    started = ServerProcess(tmp_path_factory.mktemp("impolite"), ENVIRONMENT)
-    try:
-        trio.run(started.start)
+    with shared_server(tmp_path_factory.mktemp("impolite"), ENVIRONMENT) as started:
         yield started, sockets(started)
-        trio.run(started.stop)
-    finally:
-        started.clean_up()
 
 
 @pytest.fixture
