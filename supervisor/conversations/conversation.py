@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -14,7 +15,7 @@ from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.hooks import hooks
-from supervisor.conversations.recording import prompt
+from supervisor.conversations.recording import prompt, turn_states
 from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.recording.history import OpenCalls
 from supervisor.conversations.recording.recorder import Recorder
@@ -138,19 +139,19 @@ class Conversation:
 
     def info(self) -> dict[str, Any]:
         """The present conversation resource, with nulls; a crash could take some of it back."""
-        return conversation_info(self.record, self.context.launcher.data)
+        return conversation_info(self.record, self.context.launcher.data, hooks=self.context.hooks)
 
     def full_state(self) -> bytes:
         """The state snapshot as an event that is not journalled; see `info`."""
-        return full_state(self.record, self.context.launcher.data)
+        return full_state(self.record, self.context.launcher.data, hooks=self.context.hooks)
 
     async def durable_info(self) -> dict[str, Any]:
         """The conversation resource as it is on disk. Raises JournalError."""
-        return await self._durable_view(conversation_info)
+        return await self._durable_view(partial(conversation_info, hooks=self.context.hooks))
 
     async def durable_state(self) -> bytes:
         """The state snapshot as it is on disk. Raises JournalError."""
-        return await self._durable_view(full_state)
+        return await self._durable_view(partial(full_state, hooks=self.context.hooks))
 
     async def _durable_view(self, show: Callable[[ConversationRecord, Path], T]) -> T:
         """Return the present state once it is durable (milliseconds), or else the last durable one."""
@@ -183,7 +184,17 @@ class Conversation:
         await self._goal.stop()  # whoever says something else takes over
         return await self._send(message, run=run, sender=sender)
 
-    async def _send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
+    async def begin(self, message: Message) -> None:
+        """Send the first message of a new conversation. Its creator has made sure that there is room for the
+        agent: if somebody was quicker it waits, since the conversation is there already.
+
+        Raises JournalUnavailable.
+        """
+        await self._send(message, run=True, admitted=True)
+
+    async def _send(
+        self, message: Message, *, run: bool, sender: str | None = None, admitted: bool = False
+    ) -> str:
         queued = self._unconfirmed.find(message, sender)
         if queued is not None:
             await self._confirm(queued, message, sender)
@@ -198,7 +209,7 @@ class Conversation:
         ):
             raise QueueFull(len(self._queue.waiting))
         ours = prompt.is_command(message, prompt.MCP_COMMAND)
-        if run and not ours:
+        if run and not ours and not admitted:
             self._check_room()
         record = self.record
         events: list[Event] = []
@@ -550,6 +561,8 @@ class Conversation:
             self.recorder.write(hooks.cut_off(self.recorder))
         if record.turn_open or (going_on and not self._queue.waiting):
             await self._report_cut_off(IN_HOOKS if in_hooks and not record.turn_open else IN_TURN)
+        elif record.turn is not None:
+            self.recorder.write(turn_states.cut_off(record))
         self._goal.recover()
         if going_on and self._queue.waiting:
             self._runner.want()
@@ -571,6 +584,7 @@ class Conversation:
             user_action="retry",
         )
         events.append(error_event(failure))
+        events += turn_states.cut_off(record)
         record.turn_open = False
         record.execution_status = ExecutionStatus.ERROR
         record.agent_state["phase"] = AgentPhase.STOPPED

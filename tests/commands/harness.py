@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from tests.support.inside import TIMEOUT_S, run_inside
 from tests.support.scripted import scripted_command
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, shared_server
 from tests.support.terminal import Terminal
 
 OSTLER = str(Path(sysconfig.get_path("scripts")) / "ostler")
@@ -129,21 +128,12 @@ class Served(Place):
 
 @contextmanager
 def serving(directory: Path, *arguments: str, **environment: str) -> Iterator[Served]:
-    server = ServerProcess(directory, environment, arguments)
-    try:
-        trio.run(server.start)
+    with shared_server(directory, environment, arguments) as server:
         place = Served(directory, server)
         if "OSTLER_SESSION_API_KEY" in environment:
             place.env["OSTLER_API_KEY"] = environment["OSTLER_SESSION_API_KEY"]
         place.scripted()
         yield place
-        if server._process is not None and server._process.poll() is None:
-            trio.run(server.stop)
-    except BaseException:
-        print(f"--- output of the server\n{server.output_tail()}")
-        raise
-    finally:
-        server.clean_up()
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
 from supervisor.hooks import HookEvent, HookSource, check_hook_config
 from supervisor.hooks.config import FIELDS
+from supervisor.journal import Stored
 from supervisor.reading import Errors
 from tests.conversations.harness import (
     QUICK,
@@ -565,7 +566,8 @@ async def test_feedback_that_the_agent_has_not_got_yet_outlives_the_server(
 ) -> None:
     """Paused, it waits; of a server that was killed, the next one goes on by itself."""
     mark, go = tmp_path / "runs", tmp_path / "go"
-    command = f"[ -e {go} ] && exit 0; touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done; echo test it >&2; exit 2"
+    wait = f"touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done"
+    command = f"[ -e {go} ] && exit 0; {wait}; echo test it >&2; exit 2"
     async with open_harness(tmp_path) as harness:
         conversation = await start(harness, config(HookEvent.STOP, hook(command)))
         await conversation.send(say("work"), run=True)
@@ -669,3 +671,26 @@ async def test_async_hooks_of_the_end_have_its_time(tmp_path: Path) -> None:
         assert mentioning(tmp_path) == []
         found = executions(await events(conversation))
         assert [(event["success"], event["exit_code"]) for event in found] == [(True, 0)] * 3
+
+
+async def test_hooks_that_are_switched_off_later_are_not_shown_as_if_they_ran(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, config(HookEvent.STOP, hook("exit 2")))
+        shown = conversation.info()["hook_config"]
+        assert shown
+    async with open_harness(tmp_path, hooks=HookSource.OFF) as harness:
+        again = await harness.supervisor.get(conversation.id)
+        fork = await harness.supervisor.fork(again.id, ForkRequest())
+        page = await harness.supervisor.search(status=None, order="created_at", page=None, limit=10)
+        states = [orjson.loads(await each.durable_state())["value"] for each in (again, fork)]
+        resources = [again.info(), await again.durable_info(), await fork.durable_info(), *page.items]
+        assert [each.get("hook_config") for each in (*resources, *states)] == [None] * 7
+        cursor = again.log.subscribe(None)
+        await turn(again, "hello")
+        published: list[bytes] = []
+        with trio.fail_after(20):
+            while not any(b'"full_state"' in each for each in published):
+                published += [i.frame.legacy or b"" for i in await cursor.next() if not isinstance(i, Stored)]
+        assert not any(b"exit 2" in each for each in published)
+    async with open_harness(tmp_path) as harness:
+        assert (await harness.supervisor.get(conversation.id)).info()["hook_config"] == shown

@@ -137,6 +137,32 @@ def test_tokens_add_up_over_turns() -> None:
     assert (shown["prompt_tokens"], shown["completion_tokens"], shown["reasoning_tokens"]) == (200, 4, 2)
 
 
+def test_every_figure_has_its_place() -> None:
+    taken = usage.with_report({}, Usage(10, 1000, 0.5))
+    for _ in range(2):
+        taken = usage.with_tokens(taken, TokenUsage(100, 20, 30, 4, 5))
+    assert usage.stats(taken) == {
+        "usage_to_metrics": {
+            "acp-managed": {
+                "model_name": "acp-managed",
+                "accumulated_cost": 0.5,
+                "max_budget_per_task": None,
+                "accumulated_token_usage": {
+                    "model": "acp-managed",
+                    "prompt_tokens": 200,
+                    "completion_tokens": 40,
+                    "cache_read_tokens": 60,
+                    "cache_write_tokens": 8,
+                    "reasoning_tokens": 10,
+                    "context_window": 1000,
+                    "per_turn_token": 10,
+                    "response_id": "",
+                },
+            }
+        }
+    }
+
+
 def test_before_anything_is_used_the_figures_are_zeros() -> None:
     """The web UI offers what it does with a context only where there are figures."""
     (shown,) = usage.stats({})["usage_to_metrics"].values()
@@ -145,6 +171,14 @@ def test_before_anything_is_used_the_figures_are_zeros() -> None:
     assert (tokens.pop("model"), tokens.pop("response_id")) == ("acp-managed", "")
     assert set(tokens) >= {"prompt_tokens", "completion_tokens", "context_window", "per_turn_token"}
     assert set(tokens.values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("url", "name"), [("https://h/a/b.png", "b.png"), ("https://h/a/", "picture"), ("b.png", "b.png")]
+)
+def test_a_picture_elsewhere_is_named_by_its_path(url: str, name: str) -> None:
+    message = Message(role="user", content=(ImageContent(image_urls=(url,)),))
+    assert prompt.blocks(message, images=True) == [{"type": "resource_link", "uri": url, "name": name}]
 
 
 PNG = "data:image/png;base64," + base64.b64encode(b"png").decode()
@@ -348,6 +382,15 @@ def test_what_a_crash_left_open_is_not_held_whole() -> None:
             ("Tool call", "ls (completed): a b"),
         ),
         ({"kind": "ACPToolCallEvent", "status": "pending", "title": "ls"}, None),
+        ({"kind": "ActionEvent", "summary": "List", "tool_name": "ls"}, ("Tool call", "List")),
+        ({"kind": "ActionEvent", "tool_name": "ls"}, ("Tool call", "ls")),
+        (
+            {"kind": "ObservationEvent", "observation": {"content": [{"text": "a"}, {"text": "b"}, "c"]}},
+            ("Tool output", "ab"),
+        ),
+        ({"kind": "ObservationEvent", "observation": {"kind": "FinishObservation"}}, None),
+        ({"kind": "AgentErrorEvent", "error": "broke"}, ("Tool output", "broke")),
+        ({"kind": "UserRejectObservation", "rejection_reason": "no"}, ("Tool output", "no")),
     ],
 )
 def test_what_a_transcript_says(event: dict[str, Any], line: tuple[str, str] | None) -> None:

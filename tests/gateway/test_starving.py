@@ -28,7 +28,7 @@ KINDS = everyday(
     ("noise", "text", "tools", "progress", "stderr", "broken", "unknown", "reads", "permissions", "large",
      "nodes", "heavy"),
 )  # fmt: skip
-"""Everyday one of each sort: what is no message, is told, is said besides, cannot be read, is asked, is large."""
+"""Everyday one of each sort: no message, a message, standard error, unreadable, a question, a large one."""
 
 REQUEST_MEDIAN_S, REQUEST_P99_S = 0.15, 1.0
 INTERRUPT_MEDIAN_S, INTERRUPT_MOST_S = 0.7, 5.0

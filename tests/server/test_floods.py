@@ -29,7 +29,7 @@ AFTER_BYTES = 75_000_000
 LOOK_S = 0.02
 PATIENCE_S = 120.0
 OTHERS_CPU_S = 5.0
-"""Of the server's processor time, for a turn of another conversation meanwhile, however busy the machine is with
+"""Of the server's processor time, for a turn of another conversation meanwhile: the machine may be busy with
 other things. Quadratic work took minutes."""
 
 

@@ -83,7 +83,7 @@ class Runner:
         self._hooks = hooks = Hooks(context, recorder, queue)
         translator = _translator(recorder, context.allowance, hooks)
         self.reports = reports = Reports(
-            recorder, queue, context.nursery, deadlines.echo, context.launcher.data
+            recorder, queue, context.nursery, deadlines.echo, context.launcher.data, hooks=context.hooks
         )
         self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue)
         self._permissions = permissions = Permissions(recorder, translator, reports, queue, hooks=hooks)
