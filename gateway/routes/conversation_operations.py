@@ -415,5 +415,6 @@ class ConversationOperationRoutes:
                 tag="Agents",
                 body=ACPModelDiscoveryRequest,
                 result=schemas.ref("ACPModelDiscovery"),
+                errors={503: AT_CAPACITY},
             ),
         )
