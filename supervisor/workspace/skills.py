@@ -85,7 +85,7 @@ class _Search:
             return []
         found = []
         with (
-            suppress(WorkspaceProblem, OSError),
+            suppress(WorkspaceProblem, AccessRefused, OSError),
             opened(place) as descriptor,
             os.scandir(descriptor) as entries,
         ):
