@@ -15,7 +15,10 @@ pytestmark = pytest.mark.interop
 
 @attrs.frozen
 class Does:
-    """What an agent does, with the versions of the catalogue. `asks`: how a side session begins."""
+    """What an agent does, with the versions of the catalogue.
+
+    `forks`: a fork's agent gets its session. `asks`: how a side session begins.
+    """
 
     forks: bool
     asks: str
@@ -24,7 +27,8 @@ class Does:
 
 DOES = {
     "claude-code": Does(forks=True, asks="session/fork", switches=True),
-    "codex": Does(forks=True, asks="session/fork", switches=True),
+    # It forks its session, but keeps it where another conversation's agent does not look.
+    "codex": Does(forks=False, asks="session/fork", switches=True),
     "gemini-cli": Does(forks=False, asks="session/new", switches=True),
     "opencode": Does(forks=True, asks="session/fork", switches=True),
 }
