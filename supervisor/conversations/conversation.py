@@ -15,7 +15,7 @@ from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.hooks import hooks
-from supervisor.conversations.recording import prompt
+from supervisor.conversations.recording import prompt, turn_states
 from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.recording.history import OpenCalls
 from supervisor.conversations.recording.recorder import Recorder
@@ -561,6 +561,8 @@ class Conversation:
             self.recorder.write(hooks.cut_off(self.recorder))
         if record.turn_open or (going_on and not self._queue.waiting):
             await self._report_cut_off(IN_HOOKS if in_hooks and not record.turn_open else IN_TURN)
+        elif record.turn is not None:
+            self.recorder.write(turn_states.cut_off(record))
         self._goal.recover()
         if going_on and self._queue.waiting:
             self._runner.want()
@@ -582,6 +584,7 @@ class Conversation:
             user_action="retry",
         )
         events.append(error_event(failure))
+        events += turn_states.cut_off(record)
         record.turn_open = False
         record.execution_status = ExecutionStatus.ERROR
         record.agent_state["phase"] = AgentPhase.STOPPED

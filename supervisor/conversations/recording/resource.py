@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from supervisor.conversations.recording.info import ConversationInfo
+from supervisor.conversations.recording.turn_states import TURN
 from supervisor.conversations.recording.usage import stats
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import new_event_id, timestamp_now
@@ -65,7 +66,9 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None, ho
             }
         },
         "tags": record.tags,
-        "agent_state": record.agent_state,
+        "agent_state": record.agent_state
+        if record.turn is None
+        else {**record.agent_state, TURN: record.turn},
         "hook_config": record.extra.get("hook_config") if hooks else None,
     }
 

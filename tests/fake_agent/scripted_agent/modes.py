@@ -36,6 +36,7 @@ KNOWN = {
     "noise": "a blank line and a line that is not JSON before every message; CRLF line ends",
     "bom": "a byte order mark before the first message",
     "dribble": "write every message byte by byte (splits UTF-8 sequences)",
+    "farewell": "TEXT this line on stdout at the start, then exit with 0",
     "ignore-eof": "stay when stdin is closed",
     "ignore-term": "ignore SIGTERM",
     "grandchild": "KIND[,KIND...] processes started at once: plain, pipe (holds our stdout), stubborn "
