@@ -149,7 +149,7 @@ def _cline(url: str) -> dict[str, str]:
 
 def _openhands(url: str) -> dict[str, str]:
     llm = {"model": "openai/test-model", "api_key": KEY, "base_url": f"{url}/v1", "usage_id": "agent"}
-    settings = {"kind": "Agent", "llm": {**llm, "num_retries": 1}, "tools": []}
+    settings = {"kind": "Agent", "llm": {**llm, "num_retries": 1}, "tools": [{"name": "terminal"}]}
     return {"OPENHANDS_AGENT_SETTINGS_JSON": json.dumps(settings)}
 
 

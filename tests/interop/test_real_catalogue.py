@@ -1,7 +1,5 @@
-"""Every agent of the catalogue: what `ostler agents probe` says of it, and those that `test_real_agents.py` does
-not drive, in one conversation each.
-
-One server serves all conversations, with the secrets of all agents.
+"""Every agent of the catalogue: what `ostler agents probe` says of it, and those that `test_real_agents.py`
+does not drive, in one conversation each.
 """
 
 from __future__ import annotations
