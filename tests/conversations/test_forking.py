@@ -44,7 +44,8 @@ async def test_the_agents_session_is_forked_and_the_two_go_on_by_themselves(tmp_
         assert info["forked_from_conversation_id"] == source.id
         assert (info["forked_from_event_id"], info["title"], info["tags"]) == (None, None, {})
         assert info["agent_state"]["memory"] == "forked"
-        assert info["stats"] == {"usage_to_metrics": {}}
+        (used,) = info["stats"]["usage_to_metrics"].values()
+        assert (used["accumulated_cost"], used["accumulated_token_usage"]["prompt_tokens"]) == (0.0, 0)
         assert await events(made) == before
         assert await events(source) == before
         (asked,) = harness.log.received("session/fork")

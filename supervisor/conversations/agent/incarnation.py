@@ -22,6 +22,7 @@ from supervisor.acp import (
 from supervisor.agents import AgentProcess, SpawnError, StopPolicy, base_environment, spawn
 from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.session import Session
+from supervisor.conversations.agent.sides import SideSession, SideSessions
 from supervisor.conversations.agent.words import Words, account
 from supervisor.conversations.mcp.mounting import Mounted
 from supervisor.conversations.state.errors import AgentFailure
@@ -63,6 +64,8 @@ class Incarnation:
     gone: trio.Event = attrs.field(factory=trio.Event)
     replaying: bool = False
     """Whether its current updates repeat what the journal already holds."""
+    sides: SideSessions = attrs.field(factory=SideSessions)
+    """The sessions that it has beside the conversation's own."""
 
     @property
     def scope(self) -> trio.CancelScope:
@@ -83,6 +86,19 @@ class Incarnation:
     def serves_terminals(self) -> bool:
         """Whether commands that it started in client terminals still run."""
         return bool(self.services.terminals)
+
+    def knows(self, session_id: str) -> bool:
+        """Whether one of its open sessions has this id."""
+        own = self.session is not None and session_id == self.session.session_id
+        return own or session_id in self.sides
+
+    def side_of(self, params: Any) -> SideSession | None:
+        """The side session that a message is about; None for the conversation's own, whatever ids were given
+        out before."""
+        side = self.sides.of(params)
+        if side is None or (self.session is not None and side.session_id == self.session.session_id):
+            return None
+        return side
 
     def note_replay(self, going_on: bool) -> None:
         """Mark the updates that follow as a replay, or as new again."""

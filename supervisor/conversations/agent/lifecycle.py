@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import structlog
@@ -32,7 +32,7 @@ from supervisor.conversations.agent.session import (
     set_model,
     startup_timeout,
 )
-from supervisor.conversations.agent.side_session import SideSessions
+from supervisor.conversations.agent.sides import SideSession
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.translate import Translator
@@ -80,7 +80,6 @@ class AgentLifecycle:
         """The incarnation that has a process, ready or not."""
         self.phase = AgentPhase.NONE
         self.restarts = 0
-        self.sides = SideSessions()
         self._borrowed = 0
         self._came_back = trio.Event()
         self._coming_back = trio.CancelScope()
@@ -103,6 +102,10 @@ class AgentLifecycle:
     def live(self) -> bool:
         """Whether there is a process, ready or not."""
         return self.current is not None
+
+    def side_of(self, params: Any) -> SideSession | None:
+        """The side session that a message of the agent is about, if any."""
+        return None if self.current is None else self.current.side_of(params)
 
     @property
     def pid(self) -> int | None:
@@ -128,7 +131,7 @@ class AgentLifecycle:
         run = self.ready
         if run is None or self.phase is not AgentPhase.READY or self._queue.busy or run.serves_terminals:
             return None
-        if self.sides or self._borrowed:
+        if run.sides or self._borrowed:
             return None
         return self._used_at
 
@@ -219,8 +222,8 @@ class AgentLifecycle:
 
         `current`: the launcher's `global_secrets`.
 
-        The changes count from the agent's next start on: before the next turn if its session can be restored,
-        else when an operator restarts it.
+        The changes count from the agent's next start on: before the next turn if its session can be restored
+        and nobody asks it anything beside, else when an operator restarts it.
         """
         run = self.current
         if run is None:
@@ -228,12 +231,12 @@ class AgentLifecycle:
         return await self._context.launcher.changed_secrets(self._record, run.plan, current)
 
     async def _outdated(self, run: Incarnation) -> bool:
-        """Whether changed secrets require a restart, and a restart loses nothing."""
+        """Whether changed secrets require a restart, and a restart loses nothing: no side question either."""
         assert run.initialized is not None
         restorable = not self._record.session_used or any(
             method_offered(run.initialized, method) for method in ("session/resume", "session/load")
         )
-        if not restorable or run.serves_terminals:
+        if not restorable or run.serves_terminals or run.sides or self._borrowed:
             return False
         return bool(await self.changed_secrets(await self._context.launcher.global_secrets()))
 

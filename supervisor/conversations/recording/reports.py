@@ -41,7 +41,7 @@ class Reports:
 
     Everything is synchronous, except that the state is sent again after a run has ended or waits for a
     person: by a task in `nursery`, after `echo` seconds each. `data` has a directory for each conversation's
-    agent. Methods that write raise JournalError.
+    agent; `hooks`: whether any run. Methods that write raise JournalError.
     """
 
     def __init__(
@@ -51,7 +51,10 @@ class Reports:
         nursery: trio.Nursery,
         echo: Sequence[float],
         data: Path,
+        *,
+        hooks: bool = True,
     ) -> None:
+        self._hooks = hooks
         self._recorder = recorder
         self._record = recorder.record
         self._logger = log.bind(conversation_id=recorder.record.id)
@@ -63,7 +66,7 @@ class Reports:
 
     def publish(self) -> None:
         """Publish the snapshot of the state, after all that was recorded before."""
-        self._recorder.publish(full_state(self._record, self._data))
+        self._recorder.publish(full_state(self._record, self._data, hooks=self._hooks))
 
     def status(self, status: ExecutionStatus) -> None:
         """Record a new status."""

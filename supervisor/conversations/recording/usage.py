@@ -85,9 +85,8 @@ def new_session(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stats(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """The `stats` value of state updates and of the conversation resource."""
-    if not usage:
-        return {"usage_to_metrics": {}}
+    """The `stats` value of state updates and of the conversation resource: zeros before anything was used,
+    since clients read the figures without asking whether there are any."""
     known = {**empty(), **usage}
     tokens = {
         "model": USAGE_ID,
