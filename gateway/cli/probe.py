@@ -105,7 +105,7 @@ class Ear:
         self.harmless: str | None = None
         self.refused: list[str] = []
         self.permissions: list[str] = []
-        self.results = ""
+        self.calls = self.results = ""
         self.updates: list[str] = []
         self.said = ""
         self.noise_lines = 0
@@ -125,6 +125,7 @@ class Ear:
         if isinstance(parsed, AgentMessageChunk):
             self.said += parsed.text or ""
         elif isinstance(parsed, ToolCall | ToolCallUpdate):
+            self.calls += json.dumps(parsed.raw)
             self.results += json.dumps([parsed.content, parsed.raw_output])
         self.heard.set()
 
@@ -419,8 +420,8 @@ class Probe:
         params = self._prompt_params(SHELL_PROMPT)
         if not self._prompted:
             raise _Skip(SKIPPED, "no prompt was answered")
-        calls = sum(each.startswith("tool_call") for each in ear.updates)
-        ear.said, ear.results, ear.harmless = "", "", WITNESS
+        ear.said = ear.calls = ear.results = ""
+        ear.harmless = WITNESS
         ear.permissions.clear()
         try:
             await run.connection.request("session/prompt", params, timeout=self._seconds)
@@ -429,10 +430,10 @@ class Probe:
         if WITNESSED in ear.results or WITNESSED in ear.said:
             self._ran = True
             return f"{COMMAND!r} ran"
-        if sum(each.startswith("tool_call") for each in ear.updates) == calls:
-            raise _Skip(SKIPPED, "the agent called no tool")
+        if WITNESS not in ear.calls and not ear.permissions and not ear.refused:
+            raise _Skip(SKIPPED, "the agent did not try to run it")
         wanted = f"; it asked for {', '.join(dict.fromkeys(ear.refused))}" if ear.refused else ""
-        raise _Broken(f"the agent called a tool, and {COMMAND!r} did not run{wanted}")
+        raise _Broken(f"the agent tried to run {COMMAND!r}, and it did not run{wanted}")
 
     async def _permission(self, ear: Ear) -> str:
         await trio.lowlevel.checkpoint()
