@@ -180,6 +180,8 @@ async def _exclusive(
         _locks.set(locks)
     lock = locks.setdefault(directory, trio.Lock())
     with trio.move_on_after(seconds + CLEAN_UP_SECONDS) as waiting:
+        if lock.locked():
+            progress(f"Waiting until {descriptor.name} is installed")
         await lock.acquire()
         try:
             file = await on_disk(_open_lock, directory / ".lock", wasted=os.close)
