@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from supervisor.agents import load_catalog
+from supervisor.agents.errors import PythonMissing
 from tests.interop.model_api.server import ModelApi
 from tests.interop.real_agents import (
     MORE_AGENTS,
@@ -43,10 +44,13 @@ each_more = pytest.mark.parametrize("agent", MORE_AGENTS.values(), ids=MORE_AGEN
 
 
 async def ready(agent: RealAgent, prefix: Path) -> None:
-    """Install it, unless it is too large for that."""
+    """Install it, unless it is too large for that, or there is no Python for it."""
     if agent.large and not is_installed(agent, prefix):
         pytest.skip(f"{agent.key} is large: install it into OSTLER_TEST_AGENTS to test it")
-    await install(agent, prefix)
+    try:
+        await install(agent, prefix)
+    except PythonMissing as error:
+        pytest.skip(str(error))
 
 
 def test_every_agent_of_the_catalogue_is_tried() -> None:
@@ -84,22 +88,6 @@ async def test_a_descriptor_is_probed(
         assert found["shell"]["result"] == "PASS"
 
 
-@pytest.fixture
-async def server(
-    tmp_path_factory: pytest.TempPathFactory, agents_prefix: Path, model_api: ModelApi
-) -> AsyncIterator[ServerProcess]:
-    directory = tmp_path_factory.mktemp("catalogue")
-    (directory / "state").mkdir()
-    (directory / "state" / "agents").symlink_to(agents_prefix)
-    running = ServerProcess(directory)
-    try:
-        await running.start()
-        yield running
-        assert await running.stop() == 0
-    finally:
-        running.clean_up()
-
-
 @asynccontextmanager
 async def talking(
     server: ServerProcess, agent: RealAgent, name: str, **fields: object
@@ -114,12 +102,12 @@ async def talking(
 
 @each_more
 async def test_an_agent_from_its_start_to_its_resumption(
-    server: ServerProcess, agent: RealAgent, agents_prefix: Path, model_api: ModelApi
+    agents_server: ServerProcess, agent: RealAgent, agents_prefix: Path, model_api: ModelApi
 ) -> None:
     await ready(agent, agents_prefix)
-    await server.rest.put_secrets(agent.secrets(model_api.url))
+    await agents_server.rest.put_secrets(agent.secrets(model_api.url))
     policy = {"confirmation_policy": ASK_ME} if agent.asks else {}
-    async with talking(server, agent, "workspace", **policy) as one:
+    async with talking(agents_server, agent, "workspace", **policy) as one:
         # It starts, and answers.
         assert "ECHO: remember the word PINEAPPLE" in answer_text(
             await one.turn("remember the word PINEAPPLE")
@@ -161,11 +149,14 @@ async def test_an_agent_from_its_start_to_its_resumption(
 
 @each_more
 async def test_of_two_conversations_one_goes_on_when_the_other_is_deleted(
-    server: ServerProcess, agent: RealAgent, agents_prefix: Path, model_api: ModelApi
+    agents_server: ServerProcess, agent: RealAgent, agents_prefix: Path, model_api: ModelApi
 ) -> None:
     await ready(agent, agents_prefix)
-    await server.rest.put_secrets(agent.secrets(model_api.url))
-    async with talking(server, agent, "first") as first, talking(server, agent, "second") as second:
+    await agents_server.rest.put_secrets(agent.secrets(model_api.url))
+    async with (
+        talking(agents_server, agent, "first") as first,
+        talking(agents_server, agent, "second") as second,
+    ):
         assert "ECHO: hello one" in answer_text(await first.turn("hello one"))
         before = await second.begin("SLOW 60 50")
         await second.wait_delta("s3")
