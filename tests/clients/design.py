@@ -115,13 +115,7 @@ DESIGN = (
     Allowed("events", "told#5.observation.content#0.text", "done", MESSAGES),
     Allowed("final response", "response", "done", MESSAGES),
     Allowed("states on the socket", "[agent_phase]", True, "what the agent is about: a start can take long"),
-<<<<<<< HEAD
-    Allowed(
-        "states on the socket", "[turn]", True, "which turn it is and how it ended, each apart from others"
-    ),
-=======
     Allowed("states on the socket", "[turn]", True, "which message is worked on, and how that ended"),
->>>>>>> turns
     Allowed("states on the socket", "[config_options]", True, "what the agent lets a person choose"),
     Allowed("conversation", "title", "hello there !tool !text done", "a title has one line"),
     Allowed(
