@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -10,7 +10,15 @@ import attrs
 import structlog
 import trio
 
-from supervisor.acp import Connection, Handler, InitializeResult, Services, TerminalPlaces, open_connection
+from supervisor.acp import (
+    Connection,
+    Handler,
+    InitializeResult,
+    OutputWatch,
+    Services,
+    TerminalPlaces,
+    open_connection,
+)
 from supervisor.agents import AgentProcess, SpawnError, StopPolicy, base_environment, spawn
 from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.session import Session
@@ -107,11 +115,17 @@ async def _told_of_the_end(plan: Plan) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def run_agent(
-    plan: Plan, handler: Handler, stop: StopPolicy, spawn_seconds: float, places: TerminalPlaces | None = None
+    plan: Plan,
+    handler: Handler,
+    stop: StopPolicy,
+    spawn_seconds: float,
+    places: TerminalPlaces | None = None,
+    watch: Callable[[str], OutputWatch] | None = None,
 ) -> AsyncIterator[Incarnation]:
     """Start the agent's process within a deadline, and connect to it.
 
-    `stop` bounds the steps of ending it; `places` is the limit on terminals that all agents share.
+    `stop` bounds the steps of ending it; `places` is the limit on terminals that all agents share;
+    `watch` gives who is told of the output of each.
 
     When the process exits by itself, pending requests fail with its last words, and the block continues.
 
@@ -143,6 +157,7 @@ async def run_agent(
                 start=process.start,
                 places=places,
                 jail=plan.jail,
+                watch=watch,
             )
             try:
                 yield Incarnation(plan, process, connection, services, nursery)

@@ -25,6 +25,8 @@ from supervisor.acp import (
     RequestTimeout,
     Result,
     RpcError,
+    ToolCall,
+    ToolCallUpdate,
     classify_error,
     method_offered,
     parse_permission,
@@ -36,6 +38,7 @@ from supervisor.acp import (
 from supervisor.acp.schema import EXACT_CHARS, SessionResult
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.session import lost
+from supervisor.conversations.recording.sentences import continues
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AgentTimeout
 from supervisor.conversations.state.failures import from_rpc
@@ -67,16 +70,22 @@ class SideSession:
     forked: bool
     _pieces: list[str] = attrs.field(factory=list)
     _size: int = 0
+    _parted: bool = False
+    """Whether a tool call came after the last piece."""
     full: trio.Event = attrs.field(factory=trio.Event)
     """Set when the answer is as long as an answer may be."""
 
     def take(self, params: Any) -> None:
         """Collect what an update says. The first bytes count."""
         update = parse_update(params)[1]
+        if isinstance(update, ToolCall | ToolCallUpdate):
+            self._parted = bool(self._pieces)
         if not isinstance(update, AgentMessageChunk) or self.full.is_set():
             return
         text = update.content.get("text")
         if isinstance(text, str):
+            if self._parted and text:
+                text, self._parted = (text if continues(self._pieces[-1], text) else f"\n\n{text}"), False
             raw = text.encode("utf-8", "replace")[: ANSWER_BYTES - self._size]
             self._size += len(raw)
             self._pieces.append(raw.decode("utf-8", "ignore"))

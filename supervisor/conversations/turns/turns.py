@@ -80,7 +80,7 @@ class Turns:
 
     def release(self) -> None:
         """Write the events that were held back. Between turns, open text becomes a message as well."""
-        self._recorder.emit(self._translator.release())
+        self._recorder.emit(self._translator.release(everything=self._queue.turn is None))
         if self._queue.turn is None:
             self._recorder.emit(self._translator.close_text())
 
