@@ -260,6 +260,11 @@ class Track:
             if value in ENDED:
                 self.calls.clear()
                 self._streams.clear()
+        elif key == "permission_request" and isinstance(value, Mapping):
+            call = self.calls.get(str(value.get("tool_call_id")))
+            if call is not None:
+                call.status = "asking" if value.get("status") == "waiting" else "running"
+            return
         elif key == "available_commands" and isinstance(value, list):
             self.commands = tuple(
                 (str(each["name"]), str(each.get("description") or ""))

@@ -245,8 +245,8 @@ async def test_a_rejected_call_that_is_announced_again_is_no_new_one(
 
 async def test_a_cancelled_call_that_is_announced_again_is_no_new_one(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
-        conversation = await harness.start("cancel=late:0", confirmation_policy=ALWAYS)
-        await asked(conversation, "!askagain failed")
+        conversation = await harness.start(confirmation_policy=ALWAYS)
+        await asked(conversation, "!asklate in_progress")
         await conversation.interrupt()
         await settled(conversation)
         await turn(conversation, "go on")

@@ -149,6 +149,8 @@ class FakeConversation:
     ) -> None:
         chosen = tuple(each for each in (request_id, option_id) if each is not None)
         self.calls.append(("respond", accept, reason, *chosen))
+        if self.failure is not None:
+            raise self.failure
 
     async def final_response(self) -> str:
         return await final_response(self.log)

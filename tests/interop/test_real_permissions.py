@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -13,6 +14,11 @@ from tests.interop.talk import ASK_ME, TURN_S, Open
 pytestmark = pytest.mark.interop
 
 each_agent = pytest.mark.parametrize("agent", REAL_AGENTS.values(), ids=list(REAL_AGENTS))
+
+FULL_ACCESS = dataclasses.replace(
+    CODEX, secrets=lambda url: {**CODEX.secrets(url), "INITIAL_AGENT_MODE": "agent-full-access"}
+)
+"""Codex as clients of the wire start it: it asks nobody."""
 
 WRITES_ASKING = {"codex": {"acp_session_mode": "read-only"}}
 """Settings with which an agent asks before it writes a file in its workspace."""
@@ -27,8 +33,6 @@ def states(events: list[Any], key: str) -> list[Any]:
 
 
 def changed(agent: RealAgent, settings: dict[str, Any]) -> RealAgent:
-    import dataclasses
-
     return dataclasses.replace(agent, settings={**agent.settings, **settings})
 
 
@@ -88,7 +92,7 @@ async def test_several_calls_of_one_answer_appear_once_each(talk: Open, agent: R
     ("agent", "mode", "asks", "chosen"),
     [
         pytest.param(CLAUDE_CODE, "default", True, False, id="claude-code"),
-        pytest.param(CODEX, "read-only", True, True, id="codex"),
+        pytest.param(FULL_ACCESS, "workspace-write", True, True, id="codex"),
         pytest.param(GEMINI_CLI, "default", True, False, id="gemini-cli"),
         pytest.param(OPENCODE, "build", False, False, id="opencode"),
     ],
@@ -99,4 +103,6 @@ async def test_an_agent_is_in_a_mode_that_asks(
     agent = changed(agent, {"acp_session_mode": None})
     async with talk(agent, confirmation_policy=ASK_ME) as one:
         events = await one.turn("hello")
+        for option in states(events, "config_options")[:1]:
+            print(json.dumps([each for each in option if each.get("category") == "mode"], indent=1))
         assert states(events, "confirmation") == [{"mode": mode, "asks": asks, "set": chosen}]

@@ -93,6 +93,8 @@ class Turns:
         """
         if self._queue.turn is not turn:
             return
+        if self._queue.interrupted:
+            turn.cancel()  # it may have had no session to cancel yet
         outcome = turn.settle(stop_reason)
         record = self._record
         if tokens is not None:

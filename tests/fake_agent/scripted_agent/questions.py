@@ -77,6 +77,15 @@ def _askagain(turn: Turn, rest: str) -> None:
     turn.update_tool(call, "completed" if allowed else "failed")
 
 
+@directive("asklate", "STATUS asks; announces the call again, with this status, after the turn has ended")
+def _asklate(turn: Turn, rest: str) -> None:
+    given = {"title": "rm -rf build", "kind": "execute", "rawInput": {"command": "rm -rf build"}}
+    call = turn.new_tool_id()
+    turn.late.append(lambda: announce(turn, call, status=rest, **given))
+    announce(turn, call, status="pending", **given)
+    asks(turn, call, title="Run rm")
+
+
 @directive("batch", "N calls of one answer, announced at once as running, asked for one after the other")
 def _batch(turn: Turn, rest: str) -> None:
     calls = [turn.new_tool_id() for _ in range(int(rest or 3))]
