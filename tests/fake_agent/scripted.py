@@ -61,7 +61,8 @@ def main() -> None:
             script = json.load(file)
     modes = Modes([*script.get("modes", []), *(value for name, value in given if name == "--mode")])
     log = Log(options.get("--log") or os.environ.get("SCRIPTED_LOG"))
-    store = Store(options.get("--home") or os.environ.get("SCRIPTED_HOME"))
+    home = options.get("--home") or os.environ.get("SCRIPTED_HOME")
+    store = Store(home, numbered="numbered" in modes)
     Agent(modes, Wire(log, modes), store, log, turns=script.get("turns", [])).run()
 
 

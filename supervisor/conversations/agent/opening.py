@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import attrs
 
-from supervisor.acp import SHOWN_CHARS, InitializeResult
+from supervisor.acp import SHOWN_CHARS, InitializeResult, mode_option
 from supervisor.conversations.agent.asking_mode import ask_first, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.session import (
@@ -40,8 +40,8 @@ MINUTE_MARGIN_SECONDS: Final = 0.5
 
 @attrs.frozen
 class Started:
-    """The result of a start: the session, its models, its MCP servers, and notes on what was cut from its
-    answers."""
+    """The result of a start: the session, its models, its MCP servers, notes on what was cut from its
+    answers, and the mode that was chosen, if one was."""
 
     session: Session
     models: ModelChoice
@@ -49,6 +49,7 @@ class Started:
     cut: tuple[str, ...] = ()
     confirmation: Mapping[str, Any] | None = None
     """What is known of whether the agent asks (see `asking_mode`)."""
+    mode: str | None = None
 
     def states(self) -> Iterator[tuple[str, Any]]:
         """The states that clients get besides `agent_state`, by key."""
@@ -58,6 +59,11 @@ class Started:
             yield CONFIRMATION, dict(self.confirmation)
         if self.session.result.config_options:
             yield "config_options", [option.raw for option in self.session.result.config_options]
+        modes = self.session.result.modes
+        if modes is not None and mode_option(self.session.result.config_options or ()) is None:
+            yield "modes", modes.dump(self.mode)
+            if self.mode or modes.current:
+                yield "current_mode", self.mode or modes.current
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -102,12 +108,15 @@ async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: De
     if record.agent.acp_model:
         current = await choose_model(run.connection, run.session, record.agent.acp_model, deadlines)
         models = attrs.evolve(models, current=current)
-    if record.agent.acp_session_mode:
-        await choose_mode(run.connection, run.session, record.agent.acp_session_mode, deadlines)
+    mode = record.agent.acp_session_mode
+    if mode and not await choose_mode(run.connection, run.session, mode, deadlines):
+        mode = None
     confirmation = await confirm(run, record, deadlines)
+    if confirmation is not None and confirmation["set"]:
+        mode = confirmation["mode"]
     run.mounted = Mounted.of(run.plan.mounting, forwarded)
     cut = tuple(_cut(run.initialized, run.session, models))
-    return Started(run.session, models, run.mounted, cut, confirmation)
+    return Started(run.session, models, run.mounted, cut, confirmation, mode)
 
 
 async def confirm(

@@ -36,6 +36,7 @@ KNOWN = {
     "noise": "a blank line and a line that is not JSON before every message; CRLF line ends",
     "bom": "a byte order mark before the first message",
     "dribble": "write every message byte by byte (splits UTF-8 sequences)",
+    "farewell": "TEXT this line on stdout at the start, then exit with 0",
     "ignore-eof": "stay when stdin is closed",
     "ignore-term": "ignore SIGTERM",
     "grandchild": "KIND[,KIND...] processes started at once: plain, pipe (holds our stdout), stubborn "
@@ -61,6 +62,7 @@ KNOWN = {
     "usage": "every turn reports usage: a usage_update and the answer's usage",
     "capability": "JSON merged into agentCapabilities",
     "models": "N more models to choose from",
+    "numbered": "session ids are the smallest free numbers, as of agents that count",
     "described": "BYTES of agentInfo.name, agentInfo.title and agentInfo.version",
 }
 
