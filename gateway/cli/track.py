@@ -261,9 +261,9 @@ class Track:
                 self.calls.clear()
                 self._streams.clear()
         elif key == "permission_request" and isinstance(value, Mapping):
-            call = self.calls.get(str(value.get("tool_call_id")))
-            if call is not None:
-                call.status = "asking" if value.get("status") == "waiting" else "running"
+            asked = self.calls.get(str(value.get("tool_call_id")))
+            if asked is not None:
+                asked.status = "asking" if value.get("status") == "waiting" else "running"
             return
         elif key == "available_commands" and isinstance(value, list):
             self.commands = tuple(

@@ -53,6 +53,11 @@ SAYS_SO: Final = re.compile(
 DENIES: Final = re.compile(r"\b(without|no|never|skip\w*|bypass\w*|auto\w*|don'?t)\b", re.IGNORECASE)
 """In a description that means the opposite."""
 
+PARTLY: Final = re.compile(
+    r"\b(only|outside|beyond|some|unsafe|risky|dangerous|sensitive|potentially)\b", re.IGNORECASE
+)
+"""In the description of a mode that asks about some of what it does."""
+
 SWITCHES: Final = re.compile(r"permission|approv|confirm", re.IGNORECASE)
 """In the id or category of an option, other than the mode, that says who is asked."""
 
@@ -63,8 +68,9 @@ class Manner(enum.IntEnum):
     ACTS = 0
     UNKNOWN = 1
     TALKS = 2
-    ASKS_TALKING = 3
-    ASKS = 4
+    ASKS_PARTLY = 3
+    ASKS_TALKING = 4
+    ASKS = 5
 
 
 @attrs.frozen
@@ -98,6 +104,8 @@ def manner(mode_id: str, name: str, description: str | None) -> Manner:
         return Manner.ACTS
     told = description or ""
     says_so = bool(SAYS_SO.search(told)) and not DENIES.search(told)
+    if says_so and PARTLY.search(told):
+        return Manner.ASKS_PARTLY
     if words[0] in TALKS:
         return Manner.ASKS_TALKING if says_so else Manner.TALKS
     if says_so or any(word.startswith(ASKS) for word in words):
@@ -105,8 +113,8 @@ def manner(mode_id: str, name: str, description: str | None) -> Manner:
     return Manner.UNKNOWN
 
 
-def find(result: SessionResult) -> Found:
-    """How a session is made to ask."""
+def find(result: SessionResult, *, everything: bool) -> Found:
+    """How a session is made to ask: about `everything`, or at least about something."""
     settings = list(_switches(result))
     option, current = mode_option(result.config_options or ()), None
     if option is not None:
@@ -116,11 +124,11 @@ def find(result: SessionResult) -> Found:
     else:
         return Found(None, False, settings)
     manners = _manners(result)
-    if manners.get(current or "") is Manner.ASKS:
-        return Found(current, not settings, settings)
+    enough = Manner.ASKS_TALKING if everything else Manner.ASKS_PARTLY
+    now = manners.get(current or "", Manner.UNKNOWN)
     best = max(manners.values(), default=Manner.UNKNOWN)
-    if best < Manner.ASKS_TALKING or manners.get(current or "") is best:
-        return Found(current, best >= Manner.ASKS_TALKING, settings)
+    if now >= enough or best <= max(now, Manner.TALKS):
+        return Found(current, now >= enough and not settings, settings)
     chosen = next(mode_id for mode_id, each in manners.items() if each is best)
     return Found(current, False, [Setting(None if option is None else option.id, chosen), *settings])
 
@@ -141,15 +149,17 @@ def _switches(result: SessionResult) -> Iterable[Setting]:
                 yield Setting(option.id, asking[0])
 
 
-async def ask_first(connection: Connection, session: Session, deadlines: Deadlines) -> dict[str, Any]:
-    """Make an agent ask, as far as it offers that. Best effort.
+async def ask_first(
+    connection: Connection, session: Session, deadlines: Deadlines, *, everything: bool
+) -> dict[str, Any]:
+    """Make an agent ask, about `everything` if possible, as far as it offers that. Best effort.
 
     Returns for clients: `mode`, the one that it is in now; `asks`, whether that is known to ask; `set`,
     whether Ostler chose it.
 
     Raises ConnectionLost.
     """
-    found = find(session.result)
+    found = find(session.result, everything=everything)
     told: dict[str, Any] = {"mode": found.mode, "asks": found.asks, "set": False}
     for setting in found.settings:
         method, params = setting.request(session.session_id)
@@ -166,7 +176,7 @@ async def ask_first(connection: Connection, session: Session, deadlines: Deadlin
 
 def left_alone(session: Session, mode: str) -> dict[str, Any]:
     """The same for a mode that the settings name: it is kept."""
-    asks = _manners(session.result).get(mode, Manner.UNKNOWN) >= Manner.ASKS_TALKING
+    asks = _manners(session.result).get(mode, Manner.UNKNOWN) >= Manner.ASKS_PARTLY
     return {"mode": mode, "asks": asks, "set": False}
 
 

@@ -24,10 +24,11 @@ from supervisor.conversations.agent.session import (
 )
 from supervisor.conversations.mcp.mounting import Mounted, served
 from supervisor.conversations.recording import permission_log, usage
-from supervisor.conversations.state.confirmation import CONFIRMATION, may_ask
+from supervisor.conversations.state.confirmation import CONFIRMATION, asks_a_person, may_ask
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import AgentPhase, Memory
+from supervisor.events import SecurityRisk
 from supervisor.mcp import forward_servers
 from supervisor.version import __version__
 
@@ -132,7 +133,8 @@ async def confirm(
         return None
     if record.agent.acp_session_mode:
         return left_alone(run.session, record.agent.acp_session_mode)
-    return await ask_first(run.connection, run.session, deadlines)
+    everything = asks_a_person(record.confirmation_policy, SecurityRisk.LOW)
+    return await ask_first(run.connection, run.session, deadlines, everything=everything)
 
 
 def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -> Iterator[str]:
