@@ -410,6 +410,41 @@ def test_a_call_that_was_held_back_no_longer_and_then_asks_is_one(core: bool) ->
     assert [event.kind for event in closing] == ["ObservationEvent"]
 
 
+def test_a_call_that_was_taken_for_over_too_early_is_shown_with_its_result() -> None:
+    t = translator(core=True)
+    key, _, outs = t.requested({"toolCallId": "c", "title": "make", "kind": "execute"})
+    outs += t.allowed(key)
+    t.answered(key)
+    (action,) = events(outs)
+    (closing,) = events(say(t, "It takes its time."))
+    assert isinstance(closing, ObservationEvent)
+    outs = feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput="made")
+    message, again, result = events(outs)
+    assert text_of(message) == "It takes its time."
+    assert isinstance(action, ActionEvent)
+    assert isinstance(again, ActionEvent)
+    assert (again.summary, again.tool_call_id) == ("make", "c~2")
+    assert isinstance(result, ObservationEvent)
+    assert [part.text for part in result.observation.content] == ["made"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("core", [True, False])
+def test_a_call_with_the_id_of_a_rejected_one_and_another_input_is_a_new_one(core: bool) -> None:
+    t = translator(core=core, confirming=True)
+    feed(t, "tool_call", toolCallId="c", title="Bash", status="pending", rawInput={"command": "rm"})
+    key, _ = ask(t, {"toolCallId": "c", "title": "Run rm"})
+    t.reject(key, "no")
+    again = {"toolCallId": "c", "title": "Bash", "status": "in_progress"}
+    assert events(feed(t, "tool_call", rawInput={"command": "rm"}, **again)) == []
+    assert not t.calling
+    feed(t, "tool_call", rawInput={"command": "ls"}, **again)
+    assert t.calling
+    t.end_turn(Close.MESSAGE)
+    # What was carried out all the same is shown, whatever was answered.
+    done = events(feed(t, "tool_call", **{**again, "status": "completed", "rawOutput": "gone"}))
+    assert len(done) == 2
+
+
 @pytest.mark.parametrize(
     ("before", "after", "glued"),
     [

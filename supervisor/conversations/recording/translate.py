@@ -512,13 +512,14 @@ class Translator:
         agent_id = _call_id(raw)
         call = None if agent_id is None else self._calls.get(agent_id)
         if call is None and self._is_over(agent_id, raw, new=new):
-            self.part()
+            if raw.get("status") is not None:
+                self.part()
             return  # a late word about a call whose end is recorded
         if call is None:
             self._break_segment()
             self._pass_by()
             call = self._open_call(agent_id)
-        elif raw.get("status") is not None:
+        elif raw.get("status") not in (None, call.status):
             self.part()
         self._merge(call, raw)
         if call.ended:
@@ -576,6 +577,7 @@ class Translator:
         )
         if before is not None:  # it was only asked about, and taken for over too early
             call.title, call.kind, call.name = before.title, before.kind, before.name
+            call.asked = True
         self._calls[agent_id] = call
         self._held.append(call)
         return call
