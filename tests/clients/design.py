@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from tests.clients.comparison import NONE, SAID, Allowed
+from tests.clients.comparison import SAID, Allowed
 
 EXTERNAL = (
     "an external agent calls models of its own, so a switch to another one would do nothing: Ostler says so "

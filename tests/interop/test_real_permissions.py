@@ -10,6 +10,7 @@ import pytest
 
 from tests.interop.real_agents import CLAUDE_CODE, CODEX, GEMINI_CLI, OPENCODE, REAL_AGENTS, RealAgent
 from tests.interop.talk import ASK_ME, TURN_S, Open
+from tests.support.sockets import collect, session_socket
 
 pytestmark = pytest.mark.interop
 
@@ -104,3 +105,25 @@ async def test_an_agent_is_in_a_mode_that_asks(
     async with talk(agent, confirmation_policy=ASK_ME) as one:
         events = await one.turn("hello")
         assert states(events, "confirmation") == [{"mode": mode, "asks": asks, "set": chosen}]
+
+
+STREAMS = {"claude-code", "codex"}
+"""The agents that tell what their shells write while they run."""
+
+
+@each_agent
+async def test_the_output_of_a_command_is_in_its_result_and_streamed_where_the_agent_tells_it(
+    talk: Open, agent: RealAgent
+) -> None:
+    async with (
+        talk(agent) as one,
+        collect(session_socket(one.server.url, one.id)) as live,
+    ):
+        events = await one.turn("TOOL: echo early; sleep 1; echo late")
+        ended = [event for event in of_kind(events, "ACPToolCallEvent") if event["status"] == "completed"]
+        assert "early" in json.dumps(ended[-1])
+        assert "late" in json.dumps(ended[-1])
+        pieces = [frame for frame in live.frames if frame.get("type") == "tool_output"]
+        said = "".join(frame["content"] for frame in pieces)
+        assert ("early" in said) == (agent.key in STREAMS)
+        assert {frame["tool_call_id"] for frame in pieces} <= {ended[-1]["tool_call_id"]}

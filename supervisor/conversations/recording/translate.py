@@ -27,6 +27,7 @@ from supervisor.acp.schema import WORDS_CHARS, cut, short_id
 from supervisor.conversations.recording.attachments import Attachment, Originals
 from supervisor.conversations.recording.gather import Gathered
 from supervisor.conversations.recording.sentences import continues
+from supervisor.conversations.recording.stopped import Stopped, remember
 from supervisor.conversations.recording.tool_call_events import (
     Recorded,
     action_event,
@@ -35,7 +36,6 @@ from supervisor.conversations.recording.tool_call_events import (
     start_event,
 )
 from supervisor.conversations.recording.tool_calls import (
-    TITLE_CHARS,
     Ending,
     Form,
     ToolCallState,
@@ -47,8 +47,6 @@ from supervisor.conversations.recording.truncation import (
     THOUGHT_BYTES,
     Clipped,
     clip_payload,
-    dump,
-    unpacked,
 )
 from supervisor.credentials.masking import NOTHING, Masker, StreamMask
 from supervisor.events import (
@@ -86,9 +84,6 @@ USED_IDS_MAX: Final = 50_000
 
 They are kept as numbers, so that together they take some six megabytes, however long the ids are.
 """
-
-STOPPED_MAX: Final = 1_000
-"""Calls per session that are known again when they are announced again after their end."""
 
 STATES_BYTES: Final = 16 * 1024 * 1024
 """The most bytes of states in one turn: plans, commands, options, and unknown updates.
@@ -178,42 +173,6 @@ class Close(enum.Enum):
 
     FINISH = "finish"
     MESSAGE = "message"
-
-
-@attrs.frozen
-class Stopped:
-    """A call that did not end by itself, to be known again. `given` is a digest of its input."""
-
-    titles: frozenset[str]
-    title: str
-    kind: str | None
-    name: str | None
-    given: bytes | None
-
-    @classmethod
-    def of(cls, call: ToolCallState) -> Stopped:
-        """What is remembered of a call."""
-        titles = frozenset((call.title, call.first_title))
-        return cls(titles, call.title, call.kind, call.name, _digest(unpacked(call.raw_input)))
-
-    def again(self, raw: Mapping[str, Any]) -> bool:
-        """Whether an update under the same id announces this call again.
-
-        Some agents do so to say that it failed, or that they wait for an answer that they have had. With
-        another input, or another title where there is none, it is another call; and one that completed was
-        carried out, whatever was answered.
-        """
-        if raw.get("status") == "completed":
-            return False
-        given = raw.get("rawInput")
-        if given is not None and self.given is not None:
-            return _digest(given) == self.given
-        title = raw.get("title")
-        return not isinstance(title, str) or not title or title[:TITLE_CHARS] in self.titles
-
-
-def _digest(value: Any) -> bytes | None:
-    return None if value is None else hashlib.blake2b(dump(value), digest_size=16).digest()
 
 
 @attrs.define
@@ -549,7 +508,7 @@ class Translator:
         """
         for call in list(self._asked.values()) if self._asked else ():
             if call.unclaimed and (call.passed or not passed):
-                _remember(self._presumed, _number(call.agent_call_id), call)
+                remember(self._presumed, _number(call.agent_call_id), call)
                 self._end(call, Ending.COMPLETED)
 
     def _open_call(self, agent_id: str | None) -> ToolCallState:
@@ -692,7 +651,7 @@ class Translator:
         if call.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
         if ending in (Ending.REJECTED, Ending.INTERRUPTED):
-            _remember(self._stopped, _number(call.agent_call_id), call)
+            remember(self._stopped, _number(call.agent_call_id), call)
         if self.on_end is not None:
             self.on_end(call, ending)
         self._outs.extend(end_events(call, ending, iter(self.mint, None)))
@@ -904,12 +863,6 @@ class Translator:
         if self._response_id is None:
             self._response_id = self.mint()
         return self._response_id
-
-
-def _remember(calls: dict[int, Stopped], number: int, call: ToolCallState) -> None:
-    calls[number] = Stopped.of(call)
-    if len(calls) > STOPPED_MAX:
-        del calls[next(iter(calls))]
 
 
 def _call_id(raw: Mapping[str, Any]) -> str | None:
