@@ -74,6 +74,12 @@ def matching(options: Sequence[PermissionOption], accept: bool) -> PermissionOpt
     return _first(options, _ACCEPT) if accept else _first(options, _REJECT)
 
 
+def allow(options: Sequence[PermissionOption]) -> dict[str, Any] | None:
+    """The answer that allows this one call; None if the agent offers no such option."""
+    option = once(options)
+    return None if option is None else _selected(option)
+
+
 def reject(options: Sequence[PermissionOption]) -> dict[str, Any]:
     """The answer that rejects: the agent's rejecting option, else `cancelled`."""
     return _answer(matching(options, accept=False))
