@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.interop.real_agents import CLAUDE_CODE, CODEX, GEMINI_CLI, OPENCODE, REAL_AGENTS, RealAgent
+from tests.interop.real_agents import (
+    CLAUDE_CODE,
+    CODEX,
+    GEMINI_CLI,
+    MORE_AGENTS,
+    OPENCODE,
+    REAL_AGENTS,
+    RealAgent,
+)
 from tests.interop.talk import ASK_ME, TURN_S, Open
 from tests.support.sockets import collect, session_socket
 
@@ -127,3 +135,35 @@ async def test_the_output_of_a_command_is_in_its_result_and_streamed_where_the_a
         said = "".join(frame["content"] for frame in pieces)
         assert ("early" in said) == (agent.key in STREAMS)
         assert {frame["tool_call_id"] for frame in pieces} <= {ended[-1]["tool_call_id"]}
+
+
+async def test_kimi_code_asks_in_words_and_runs_its_commands_in_ostlers_terminals(talk: Open) -> None:
+    """Its raw input is empty, its title "Bash"; its shell is the client's."""
+    async with (
+        talk(MORE_AGENTS["kimi-code"], confirmation_policy=ASK_ME) as one,
+        collect(session_socket(one.server.url, one.id)) as live,
+    ):
+        before = await one.begin("TOOL: echo early; sleep 1; echo late")
+        events = await one.settle(before, "waiting_for_confirmation")
+        action = of_kind(events, "ActionEvent")[-1]
+        assert "echo early; sleep 1; echo late" in json.dumps(action["action"]["data"])
+        assert "echo early; sleep 1; echo late" in action["thought"][0]["text"]
+        await one.rest.respond(one.id, accept=True)
+        events = await one.settle(before, "finished")
+        (result,) = [e for e in of_kind(events, "ObservationEvent") if e["action_id"] == action["id"]]
+        assert result["observation"]["content"][0]["text"] == "early\nlate\n"
+        pieces = [frame["content"] for frame in live.frames if frame.get("type") == "tool_output"]
+        assert pieces[0] == "early\n"
+
+
+async def test_mistral_vibe_is_put_into_the_mode_that_asks(talk: Open) -> None:
+    """It starts in one that accepts edits."""
+    async with talk(MORE_AGENTS["mistral-vibe"], confirmation_policy=ASK_ME) as one:
+        before = await one.begin(f"WRITE: {one.workspace / 'made.txt'} these-are-words")
+        events = await one.settle(before, "waiting_for_confirmation")
+        (told,) = states(events, "confirmation")
+        assert (told["asks"], told["set"]) == (True, True)
+        assert not (one.workspace / "made.txt").exists()
+        await one.rest.respond(one.id, accept=False)
+        await one.settle(before, "finished")
+        assert not (one.workspace / "made.txt").exists()
