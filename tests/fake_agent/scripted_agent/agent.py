@@ -176,6 +176,7 @@ class Agent:
         if not os.path.isabs(params["cwd"]) or not isinstance(params["mcpServers"], list):
             raise RpcError(-32602, "cwd must be absolute, mcpServers a list")
         session = self.store.new(params["cwd"])
+        session.options["mode"] = shapes.mode_ids(self.modes)[0]
         return {"sessionId": session.id, **self.opened(session)}
 
     def stored(self, params: dict[str, Any]) -> Session:
@@ -238,7 +239,7 @@ class Agent:
     def set_mode(self, params: dict[str, Any]) -> Any:
         self.offered("modes")
         session = self.opened_session(params)
-        if params["modeId"] not in shapes.MODE_IDS:
+        if params["modeId"] not in shapes.mode_ids(self.modes):
             raise RpcError(-32602, f"Unknown mode {params['modeId']}")
         session.options["mode"] = params["modeId"]
         return {}
@@ -248,7 +249,7 @@ class Agent:
         session = self.opened_session(params)
         name, value = params["configId"], params["value"]
         models = (*shapes.MODEL_IDS, *self.modes.listed("named-models"))
-        allowed = {"mode": shapes.MODE_IDS, "model": models, "brave": (True, False)}
+        allowed = {"mode": shapes.mode_ids(self.modes), "model": models, "brave": (True, False)}
         if value not in allowed.get(name, ()):
             raise RpcError(-32602, f"Cannot set {name} to {value!r}")
         session.options[name] = value

@@ -54,6 +54,7 @@ KNOWN = {
     "late-replay": "session/load answers first and replays afterwards",
     "cancel": "HOW what session/cancel does: obey (default), ignore, late:SECONDS, error, end_turn, crash",
     "same-ids": "every tool call of every turn has the id call_1 (else they count up per session)",
+    "mode-names": "ID[,ID...] the session modes; a new session is in the first (default,yolo,plan)",
     "options": "KIND[,KIND...] kinds of the permission options, in order",
     "bad-types": "wrong JSON types in every optional field of answers",
     "chatty": "commands, usage and title updates right after session/new, outside any turn",
