@@ -17,6 +17,7 @@ from gateway.bodies import (
     UpdateSecretsRequest,
     json_body,
 )
+from gateway.deletion import delete
 from gateway.limits import admit
 from gateway.reading import (
     PAGE_LIMIT,
@@ -171,14 +172,7 @@ class ConversationRoutes:
 
     async def delete(self, conversation_id: str) -> Response:
         """Stop and forget a conversation with all its events."""
-        dashed, webhooks = path_uuid(conversation_id, "conversation_id"), self.services.webhooks
-        if webhooks is not None:
-            await webhooks.deleting(await (await self.services.supervisor.get(dashed)).durable_info())
-        await self.services.supervisor.delete(dashed)
-        if self.services.bash is not None:
-            await self.services.bash.forget(dashed)
-        if webhooks is not None:
-            await webhooks.deleted(dashed)
+        await delete(self.services, path_uuid(conversation_id, "conversation_id"))
         return success()
 
     async def run(self, conversation_id: str) -> Response:
@@ -204,7 +198,7 @@ class ConversationRoutes:
         """Accept or reject what waits for a confirmation."""
         conversation = await find(self.services, conversation_id)
         response = read_body(ConfirmationResponseRequest, await json_body(request))
-        await conversation.respond(response.accept, response.reason)
+        await conversation.respond(response.accept, response.reason, response.request_id, response.option_id)
         return success()
 
     async def set_policy(self, conversation_id: str) -> Response:
@@ -354,11 +348,16 @@ class ConversationRoutes:
                 method="POST",
                 path=f"{one}/events/respond_to_confirmation",
                 handler=self.respond,
-                summary="Accept or reject the actions that wait for confirmation",
+                summary="Accept or reject the actions that wait for confirmation, or one of them",
                 tag=TAG,
                 body=ConfirmationResponseRequest,
                 result=done,
-                errors={**UNKNOWN, 503: AT_CAPACITY},
+                errors={
+                    **UNKNOWN,
+                    400: "The request has no such option",
+                    409: "No request of this id waits",
+                    503: AT_CAPACITY,
+                },
             ),
             Route(
                 method="POST",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -14,7 +15,7 @@ from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.hooks import hooks
-from supervisor.conversations.recording import prompt
+from supervisor.conversations.recording import permission_log, prompt, turn_states
 from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.recording.history import OpenCalls
 from supervisor.conversations.recording.recorder import Recorder
@@ -67,6 +68,10 @@ IN_HOOKS: Final = "The server stopped while a hook was running after the agent's
 """What was cut off, for people."""
 MOVED: Final = "the conversation was moved to another event"
 """Why the agent does not remember a branch that a client moved to."""
+
+ASKING: Final = ("user", "environment")
+"""The sources of messages to the agent. Those of Ostler's own, such as what a Stop hook says, have the role
+of a user; what Ostler tells clients has another."""
 
 PAGE_EVENTS: Final = 500
 """Events read at once when a conversation is loaded: bounded memory, few reads."""
@@ -134,19 +139,19 @@ class Conversation:
 
     def info(self) -> dict[str, Any]:
         """The present conversation resource, with nulls; a crash could take some of it back."""
-        return conversation_info(self.record, self.context.launcher.data)
+        return conversation_info(self.record, self.context.launcher.data, hooks=self.context.hooks)
 
     def full_state(self) -> bytes:
         """The state snapshot as an event that is not journalled; see `info`."""
-        return full_state(self.record, self.context.launcher.data)
+        return full_state(self.record, self.context.launcher.data, hooks=self.context.hooks)
 
     async def durable_info(self) -> dict[str, Any]:
         """The conversation resource as it is on disk. Raises JournalError."""
-        return await self._durable_view(conversation_info)
+        return await self._durable_view(partial(conversation_info, hooks=self.context.hooks))
 
     async def durable_state(self) -> bytes:
         """The state snapshot as it is on disk. Raises JournalError."""
-        return await self._durable_view(full_state)
+        return await self._durable_view(partial(full_state, hooks=self.context.hooks))
 
     async def _durable_view(self, show: Callable[[ConversationRecord, Path], T]) -> T:
         """Return the present state once it is durable (milliseconds), or else the last durable one."""
@@ -179,7 +184,17 @@ class Conversation:
         await self._goal.stop()  # whoever says something else takes over
         return await self._send(message, run=run, sender=sender)
 
-    async def _send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
+    async def begin(self, message: Message) -> None:
+        """Send the first message of a new conversation. Its creator has made sure that there is room for the
+        agent: if somebody was quicker it waits, since the conversation is there already.
+
+        Raises JournalUnavailable.
+        """
+        await self._send(message, run=True, admitted=True)
+
+    async def _send(
+        self, message: Message, *, run: bool, sender: str | None = None, admitted: bool = False
+    ) -> str:
         queued = self._unconfirmed.find(message, sender)
         if queued is not None:
             await self._confirm(queued, message, sender)
@@ -194,7 +209,7 @@ class Conversation:
         ):
             raise QueueFull(len(self._queue.waiting))
         ours = prompt.is_command(message, prompt.MCP_COMMAND)
-        if run and not ours:
+        if run and not ours and not admitted:
             self._check_room()
         record = self.record
         events: list[Event] = []
@@ -310,10 +325,16 @@ class Conversation:
             self._runner.cancel_hooks()
             await self.pause()
 
-    async def respond(self, accept: bool, reason: str) -> None:
-        """Answer the waiting permission requests. It is not an error if none waits."""
+    async def respond(
+        self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
+    ) -> None:
+        """Answer the waiting permission request of this id, or all of them, by yes or no, or by one of the
+        options that it offers. It is not an error if none waits and none is named.
+
+        Raises NotPossible if no request of this id waits, NotAccepted if it has no such option.
+        """
         self.log.accept()
-        self._runner.decide(accept, reason)
+        self._runner.decide(accept, reason, request_id, option_id)
         await self._durable()
 
     async def ask(self, text: str) -> None:
@@ -533,15 +554,24 @@ class Conversation:
         record = self.record
         await self._find_leaf()
         branch = self.branch
-        async for item in self._after(record.prompted_seq, kind="MessageEvent", source="user"):
-            if item.seq in branch:
-                self._queue.waiting.append(_queued(item))
+        asked = [
+            item
+            for source in ASKING
+            async for item in self._after(record.prompted_seq, kind="MessageEvent", source=source)
+            if item.seq in branch and is_asked(item)
+        ]
+        self._queue.waiting.extend(map(_queued, sorted(asked, key=lambda item: item.seq)))
         going_on = record.execution_status in LIVE_STATUSES
+        unanswered = permission_log.cut_off(record)
+        if unanswered:
+            self.recorder.write(unanswered)
         in_hooks = bool(record.hooks_running)
         if in_hooks:
             self.recorder.write(hooks.cut_off(self.recorder))
         if record.turn_open or (going_on and not self._queue.waiting):
             await self._report_cut_off(IN_HOOKS if in_hooks and not record.turn_open else IN_TURN)
+        elif record.turn is not None:
+            self.recorder.write(turn_states.cut_off(record))
         self._goal.recover()
         if going_on and self._queue.waiting:
             self._runner.want()
@@ -563,6 +593,7 @@ class Conversation:
             user_action="retry",
         )
         events.append(error_event(failure))
+        events += turn_states.cut_off(record)
         record.turn_open = False
         record.execution_status = ExecutionStatus.ERROR
         record.agent_state["phase"] = AgentPhase.STOPPED
@@ -600,22 +631,32 @@ class Conversation:
         await self._runner.stop_agent(force=force)
 
     async def close(self) -> None:
-        """Stop the agent. A running turn is interrupted first, so that its output is kept."""
-        await self._goal.stop()
-        if self.busy:
-            await self._runner.interrupt()
-        await self._runner.end_session()
-        await self._runner.stop()
-        self.context.sessions.discard(self)
+        """Stop the agent. A running turn is interrupted first, so that its output is kept.
+
+        Raises JournalError; the agent has ended then, too.
+
+        Cancellation skips what comes before the end of the agent. The object is not used afterwards.
+        """
+        try:
+            await self._goal.stop()
+            if self.busy:
+                await self._runner.interrupt()
+            await self._runner.end_session()
+        finally:
+            await self._runner.stop()
+            self.context.sessions.discard(self)
 
 
 def is_asked(stored: Stored) -> bool:
-    """Whether an event is a message of a user's."""
-    return stored.kind == "MessageEvent" and stored.source == "user"
+    """Whether an event is a message to the agent: a user's, or Ostler's in their place."""
+    if stored.kind != "MessageEvent" or stored.source not in ASKING:
+        return False
+    return stored.source == "user" or orjson.loads(stored.body)["llm_message"]["role"] == "user"
 
 
 def _queued(stored: Stored) -> Queued:
-    return Queued(stored.seq, stored.id, decode_message(orjson.loads(stored.body)["llm_message"]))
+    message = decode_message(orjson.loads(stored.body)["llm_message"])
+    return Queued(stored.seq, stored.id, message, by_user=stored.source == "user")
 
 
 def _title(message: Message) -> str | None:

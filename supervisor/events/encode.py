@@ -13,7 +13,7 @@ from typing import Any
 
 from supervisor.events.payload import dumps
 from supervisor.events.types import Event
-from supervisor.events.vocabulary import Vocabulary, has_property, is_within, members_of
+from supervisor.events.vocabulary import Vocabulary, has_property, is_within, member_of
 from supervisor.reading import Model, Variant
 from supervisor.reading.shapes import (
     Choice,
@@ -195,10 +195,8 @@ def _tagged_filler(models: Mapping[tuple[str, str] | None, type[Model]], vocabul
 
 @once_per_type
 def _family_filler(base: type[Variant], vocabulary: Vocabulary) -> _Encode:
-    members = members_of(base, vocabulary)
-
     def fill(value: Any) -> Any:
-        member = members.get(value.get("kind"))
+        member = member_of(base, value.get("kind"), vocabulary)
         return value if member is None else _record_filler(member, vocabulary)(value)
 
     return fill

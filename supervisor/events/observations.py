@@ -1,44 +1,16 @@
-"""The observations: what `ObservationEvent.observation` may hold, told apart by `kind`.
+"""The observations of external agents: what `ObservationEvent.observation` may hold, told apart by `kind`.
 
-The interface specification names them; their fields are those of the agent-server wire.
+Those of the built-in agent are in builtin_observations.py.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import attrs
 
-from supervisor.events.actions import DelegateCommand, EditorCommand, Isolation, TaskItem, TrackerCommand
 from supervisor.events.parts import ImageContent, TextContent
-from supervisor.reading import Limit, Model, Variant
-
-WorkflowStatus = Literal["completed", "error"]
-
-
-@attrs.frozen(kw_only=True)
-class FileEntry(Model):
-    """One entry of a directory; `size` in bytes."""
-
-    name: str
-    path: str
-    is_directory: bool
-    size: int
-    modified_time: str = attrs.field(validator=Limit(date_time=True))
-
-
-@attrs.frozen(kw_only=True)
-class CmdOutputMetadata(Model):
-    """Where a command ran and how it ended; -1 stands for unknown."""
-
-    exit_code: int = -1
-    pid: int = -1
-    username: str | None = None
-    hostname: str | None = None
-    working_dir: str | None = None
-    py_interpreter_path: str | None = None
-    prefix: str = ""
-    suffix: str = ""
+from supervisor.reading import Variant
 
 
 @attrs.frozen(kw_only=True)
@@ -46,6 +18,7 @@ class Observation(Variant):
     """The family of observations, and what they all have."""
 
     variants: ClassVar[dict[str, type[Any]]] = {}
+    ELSEWHERE: ClassVar[tuple[str, ...]] = ("supervisor.events.builtin_observations",)
 
     content: tuple[TextContent | ImageContent, ...] = ()
     is_error: bool = False
@@ -59,226 +32,10 @@ class MCPToolObservation(Observation):
 
 
 @attrs.frozen(kw_only=True)
-class ClassifyAndSwitchLLMObservation(Observation):
-    """The class of the task and the model chosen for it."""
-
-    CORE: ClassVar[bool] = False
-
-    chosen_class: str | None = None
-    model: str | None = None
-    active_model: str | None = None
-
-
-@attrs.frozen(kw_only=True)
 class FinishObservation(Observation):
     """Answers FinishAction."""
 
 
 @attrs.frozen(kw_only=True)
-class InvokeSkillObservation(Observation):
-    """The text of a skill."""
-
-    CORE: ClassVar[bool] = False
-
-    skill_name: str
-
-
-@attrs.frozen(kw_only=True)
-class SwitchLLMObservation(Observation):
-    """The model that is now used."""
-
-    CORE: ClassVar[bool] = False
-
-    profile_name: str
-    reason: str | None = None
-    active_model: str | None = None
-
-
-@attrs.frozen(kw_only=True)
 class ThinkObservation(Observation):
     """Answers ThinkAction."""
-
-
-@attrs.frozen(kw_only=True)
-class VisionInspectObservation(Observation):
-    """What the model that sees said."""
-
-    CORE: ClassVar[bool] = False
-
-    image_index: int
-    question: str
-    profile_name: str | None = None
-    model: str | None = None
-    base_url: str | None = None
-    answer: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class ClientToolObservation(Observation):
-    """Says that a client was asked to act."""
-
-    CORE: ClassVar[bool] = False
-
-
-@attrs.frozen(kw_only=True)
-class AskOracleObservation(Observation):
-    """What the stronger model said."""
-
-    CORE: ClassVar[bool] = False
-
-
-@attrs.frozen(kw_only=True)
-class BrowserObservation(Observation):
-    """The result of any browser action; `screenshot_data` is base64."""
-
-    screenshot_data: str | None = None
-    full_output_save_dir: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class StartChildConversationObservation(Observation):
-    """The conversation that was started."""
-
-    CORE: ClassVar[bool] = False
-
-    conversation_id: str | None = None
-    parent_conversation_id: str | None = None
-    status: str | None = None
-    title: str | None = None
-    url: str | None = None
-    workspace: str | None = None
-    isolation: Isolation | None = None
-
-
-@attrs.frozen(kw_only=True)
-class DelegateObservation(Observation):
-    """What the sub-agents did."""
-
-    CORE: ClassVar[bool] = False
-
-    command: DelegateCommand
-
-
-@attrs.frozen(kw_only=True)
-class FileEditorObservation(Observation):
-    """What was viewed or changed."""
-
-    command: EditorCommand
-    path: str | None = None
-    prev_exist: bool = True
-    old_content: str | None = None
-    new_content: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class EditObservation(Observation):
-    """What was replaced."""
-
-    file_path: str | None = None
-    is_new_file: bool = False
-    replacements_made: int = 0
-    old_content: str | None = None
-    new_content: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class ListDirectoryObservation(Observation):
-    """A directory's entries."""
-
-    dir_path: str | None = None
-    entries: tuple[FileEntry, ...] = ()
-    total_count: int = 0
-    is_truncated: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class ReadFileObservation(Observation):
-    """A file's text; `lines_shown` is its first and its last line when it is cut."""
-
-    file_path: str
-    file_content: str = ""
-    is_truncated: bool = False
-    lines_shown: tuple[int, int] | None = None
-    total_lines: int | None = None
-
-
-@attrs.frozen(kw_only=True)
-class WriteFileObservation(Observation):
-    """What was written."""
-
-    file_path: str | None = None
-    is_new_file: bool = False
-    old_content: str | None = None
-    new_content: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class GlobObservation(Observation):
-    """Files found by name."""
-
-    files: tuple[str, ...]
-    pattern: str
-    search_path: str
-    truncated: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class GrepObservation(Observation):
-    """Files found by content."""
-
-    matches: tuple[str, ...]
-    pattern: str
-    search_path: str
-    include_pattern: str | None = None
-    truncated: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class PlanningFileEditorObservation(Observation):
-    """What was viewed or changed in the plan."""
-
-    command: EditorCommand
-    path: str | None = None
-    prev_exist: bool = True
-    old_content: str | None = None
-    new_content: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class TaskObservation(Observation):
-    """What a sub-agent did."""
-
-    CORE: ClassVar[bool] = False
-
-    task_id: str
-    subagent: str
-    status: str
-
-
-@attrs.frozen(kw_only=True)
-class TaskTrackerObservation(Observation):
-    """The task list as it is now."""
-
-    command: TrackerCommand
-    task_list: tuple[TaskItem, ...] = ()
-
-
-@attrs.frozen(kw_only=True)
-class TerminalObservation(Observation):
-    """A command's output. `timeout` with exit code -1 says that the command still runs."""
-
-    command: str | None
-    exit_code: int | None = None
-    timeout: bool = False
-    metadata: CmdOutputMetadata = attrs.field(factory=CmdOutputMetadata)
-    full_output_save_dir: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class WorkflowObservation(Observation):
-    """How a workflow ended."""
-
-    CORE: ClassVar[bool] = False
-
-    name: str
-    status: WorkflowStatus

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from supervisor.reading import Model, Variant
 from supervisor.reading.shapes import Property
+from supervisor.reading.shapes import member_of as any_member_of
 from supervisor.reading.shapes import members_of as all_members_of
 
 
@@ -35,6 +36,12 @@ def is_within(model: type[Model], vocabulary: Vocabulary) -> bool:
 def has_property(each: Property, vocabulary: Vocabulary) -> bool:
     """Whether the vocabulary has this property."""
     return vocabulary is Vocabulary.EXTENDED or not each.metadata.get("extended", False)
+
+
+def member_of(base: type[Variant], kind: Any, vocabulary: Vocabulary) -> type[Variant] | None:
+    """The member of a family that is called so, if the vocabulary has it."""
+    member = any_member_of(base, kind)
+    return member if member is not None and is_within(member, vocabulary) else None
 
 
 def members_of(base: type[Variant], vocabulary: Vocabulary = Vocabulary.EXTENDED) -> dict[str, type[Variant]]:

@@ -28,6 +28,7 @@ from supervisor.reading.shapes import (
     Scalar,
     Shape,
     constant_of,
+    member_of,
     members_of,
     once_per_type,
     properties_of,
@@ -313,9 +314,8 @@ def _check_constant(
 
 @once_per_type
 def _family(base: type[Variant]) -> Check:
-    members = members_of(base)
-    few = len(members) <= FEW
-    message = one_of(members) if few else f"Input should be a kind of {base.NAME}"
+    few = not base.ELSEWHERE and len(members_of(base)) <= FEW
+    message = one_of(members_of(base)) if few else f"Input should be a kind of {base.NAME}"
 
     def read(value: Any, loc: Location, errors: Errors) -> Any:
         if not isinstance(value, Mapping):
@@ -325,7 +325,7 @@ def _family(base: type[Variant]) -> Check:
         if "kind" not in value or (kind is None and base.NULL_IS_ABSENT):
             errors.add((*loc, "kind"), *MISSING)
             return None
-        member = members.get(kind) if isinstance(kind, str) else None
+        member = member_of(base, kind)
         if member is None:
             errors.add((*loc, "kind"), "union_tag_invalid", message)
             return None

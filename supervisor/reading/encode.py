@@ -15,7 +15,7 @@ from supervisor.reading.shapes import (
     Record,
     Shape,
     constant_of,
-    members_of,
+    member_of,
     properties_of,
 )
 
@@ -68,7 +68,10 @@ def _typed(value: Any, shape: Shape) -> Any:
         case OneOf(models):
             return from_json(next(each for each in models if _is(each, value)), value)
         case Family(base):
-            return from_json(members_of(base)[value["kind"]], value)
+            member = member_of(base, value["kind"])
+            if member is None:
+                raise KeyError(value["kind"])
+            return from_json(member, value)
     return value
 
 

@@ -110,6 +110,8 @@ class Variant(Model):
     """One member of a family, told apart by the constant `kind`, which is the name of the class.
 
     A family is a direct subclass that declares `variants`; every class below it enters itself there.
+    `ELSEWHERE` names modules with members that are rarely met: they are imported when a member is asked for
+    that is not there yet, or all of them are.
     """
 
     __slots__ = ()
@@ -118,6 +120,7 @@ class Variant(Model):
     FORBID: ClassVar[bool] = True
     kind: ClassVar[str]
     variants: ClassVar[dict[str, type[Any]]]
+    ELSEWHERE: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -7,6 +7,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Annotated, Any, Final, Literal, ParamSpec, TypeVar, Union, cast
 
 import attrs
@@ -154,7 +155,20 @@ def constant_of(model: type[Model]) -> tuple[str, str] | None:
 
 def members_of(base: type[Variant]) -> dict[str, type[Variant]]:
     """The kinds of a family, by name."""
+    for module in base.ELSEWHERE:
+        import_module(module)
     return dict(base.variants)
+
+
+def member_of(base: type[Variant], kind: Any) -> type[Variant] | None:
+    """The member of a family that is called so, if there is one.
+
+    Imports more of the family only for a kind that is not there yet.
+    """
+    if not isinstance(kind, str):
+        return None
+    member = base.variants.get(kind)
+    return members_of(base).get(kind) if member is None else member
 
 
 def shape_of(cls: Any) -> Shape:

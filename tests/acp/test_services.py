@@ -535,7 +535,7 @@ async def test_a_flood_of_output_takes_bounded_memory(workspace: Path) -> None:
         terminal = await start(services, "head -c 30000000 /dev/zero | tr '\\0' x", outputByteLimit=1000)
         await services.handle("terminal/wait_for_exit", terminal)
         (held,) = services._terminals.values()
-        assert held._output.held <= 1000 + 2 * 65536
+        assert held.ring.held <= 1000 + 2 * 65536
         output = await services.handle("terminal/output", terminal)
         assert (output["output"], output["truncated"]) == ("x" * 1000, True)
 
@@ -590,6 +590,16 @@ def test_the_outputs_of_all_terminals_together_are_bounded() -> None:
     for _ in range(200):
         rings[0].add(b"y" * 65536)
     assert rings[0].text(final=True) == "y" * MAX_OUTPUT_BYTES
+
+
+def test_a_pool_may_be_full() -> None:
+    pool = OutputPool(limit=100)
+    first, second = OutputRing(100, pool), OutputRing(100, pool)
+    first.add(b"a" * 50)
+    second.add(b"b" * 50)
+    assert (first.text(final=True), second.text(final=True)) == ("a" * 50, "b" * 50)
+    second.add(b"b")
+    assert second.truncated
 
 
 @pytest.mark.parametrize("size", [1, 100, 65536])

@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.events import (
-    BrowserClickAction,
-    BrowserCloseTabAction,
-    CriticResult,
-    Event,
-    Message,
-    decode_event,
-    decode_message,
-)
+from supervisor.events import CriticResult, Event, Message, decode_event, decode_message
+from supervisor.events.builtin_actions import BrowserClickAction, BrowserCloseTabAction
 from supervisor.reading import MAX_ERRORS, TOO_MANY, ErrorDetail, Invalid, Model, decode
 from supervisor.reading.shapes import (
     Choice,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +18,6 @@ from supervisor.events import (
     ACPToolCallEvent,
     ActionEvent,
     AgentErrorEvent,
-    AskOracleAction,
     ConversationErrorEvent,
     ConversationStateUpdateEvent,
     CriticResult,
@@ -33,10 +34,8 @@ from supervisor.events import (
     SecurityRisk,
     StreamingDeltaEvent,
     SystemPromptEvent,
-    TerminalObservation,
     TextContent,
     Vocabulary,
-    WorkflowTool,
     decode_event,
     dump_event,
     dumps,
@@ -45,6 +44,9 @@ from supervisor.events import (
     timestamp_now,
     with_nulls,
 )
+from supervisor.events.builtin_actions import AskOracleAction
+from supervisor.events.builtin_observations import TerminalObservation
+from supervisor.events.builtin_tools import WorkflowTool
 from supervisor.events.vocabulary import members_of
 from supervisor.reading import Model
 from supervisor.reading.shapes import properties_of
@@ -421,11 +423,30 @@ def test_ids_and_timestamps() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", first)
 
 
-def test_every_kind_is_exported_by_name() -> None:
+def test_every_kind_of_an_external_agent_is_exported_by_name() -> None:
     import supervisor.events as room
 
     for base in (Event, room.Action, room.Observation, room.ToolDefinition):
         for name, kind in members_of(base).items():
-            assert getattr(room, name) is kind
             assert issubclass(kind, Model)
+            assert kind.__module__ in base.ELSEWHERE or getattr(room, name) is kind
     assert MCPToolObservation.kind == "MCPToolObservation"
+
+
+def test_kinds_of_the_built_in_agent_are_imported_when_one_is_met() -> None:
+    code = """
+import sys
+from supervisor.events import decode_event, with_nulls
+action = lambda kind: {"kind": "ActionEvent", "source": "agent", "tool_name": "t", "tool_call_id": "c",
+    "llm_response_id": "r", "thought": [],
+    "tool_call": {"id": "c", "name": "t", "arguments": "{}", "origin": "completion"},
+    "action": {"kind": kind, "message": "m"} if kind == "FinishAction" else {"kind": kind, "command": "ls"}}
+known = lambda: "supervisor.events.builtin_actions" in sys.modules
+print(known())
+with_nulls(action("FinishAction")), decode_event(action("FinishAction"))
+print(known())
+print(with_nulls(action("TerminalAction"))["action"]["timeout"], known())
+print(type(decode_event(action("TerminalAction")).action).__name__)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "False", "None", "True", "TerminalAction"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -144,8 +144,13 @@ class FakeConversation:
     async def interrupt(self) -> None:
         self.calls.append("interrupt")
 
-    async def respond(self, accept: bool, reason: str) -> None:
-        self.calls.append(("respond", accept, reason))
+    async def respond(
+        self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
+    ) -> None:
+        chosen = tuple(each for each in (request_id, option_id) if each is not None)
+        self.calls.append(("respond", accept, reason, *chosen))
+        if self.failure is not None:
+            raise self.failure
 
     async def final_response(self) -> str:
         return await final_response(self.log)
@@ -360,8 +365,10 @@ class FakeSupervisor:
     async def count(self, *, status: str | None = None) -> int:
         return len([c for c in self.conversations.values() if status in (None, c.status)])
 
-    async def delete(self, conversation_id: str) -> None:
+    async def delete(self, conversation_id: str, closed: Callable[[], Awaitable[None]] | None = None) -> None:
         await self.get(conversation_id)
+        if closed is not None:
+            await closed()
         del self.conversations[conversation_id]
         await self.journal.delete(conversation_id)
 

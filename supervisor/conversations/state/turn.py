@@ -7,7 +7,8 @@ cancel or a late answer never touches the next turn.
 from __future__ import annotations
 
 import enum
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import attrs
 
@@ -52,7 +53,7 @@ _BY_STOP_REASON: Final[dict[str, Outcome]] = {
         finish=False,
         error=("UsagePolicyRefusal", "The agent's model refused to continue this turn."),
     ),
-    "cancelled": Outcome(ExecutionStatus.IDLE, finish=False),
+    "cancelled": Outcome(ExecutionStatus.FINISHED, finish=True, note="Cancelled by the agent"),
 }
 
 
@@ -61,11 +62,14 @@ def outcome_of(stop_reason: str, *, cancel_requested: bool) -> Outcome:
 
     An unknown stop reason ends the turn like `end_turn`, with its name as the note. An answer that comes
     while a cancel is pending is accepted as it is: the agent may have finished already. `cancelled` without a
-    cancel from Ostler (agents say so after a rejected permission) leaves the conversation idle.
+    cancel from Ostler (agents say so after a rejected permission) ends the turn like `end_turn`: nothing more
+    comes of it, and clients wait for a run to be finished.
     """
     known = _BY_STOP_REASON.get(stop_reason)
     if known is None:
         known = Outcome(ExecutionStatus.FINISHED, finish=True, note=f"Stop reason: {stop_reason[:80]}")
+    if cancel_requested and stop_reason == "cancelled":
+        return Outcome(ExecutionStatus.PAUSED, finish=False)
     if cancel_requested:
         return attrs.evolve(known, status=ExecutionStatus.PAUSED)
     return known
@@ -73,7 +77,11 @@ def outcome_of(stop_reason: str, *, cancel_requested: bool) -> Outcome:
 
 @attrs.define
 class Turn:
-    """The running turn: `token` identifies it, `prompt_seq` is the sequence number of the prompted message.
+    """The running turn: `token` identifies it, `prompt_seq` and `message_id` are the prompted message.
+
+    `begun` is when it began (Trio's clock), `usage` what the agent had used before.
+
+    `silence_told`: the longest silence, in seconds, that a message told of.
 
     `updates` counts what the agent has sent for it: a turn without updates had no effect and may be tried
     again.
@@ -81,8 +89,12 @@ class Turn:
 
     token: int
     prompt_seq: int
+    message_id: str = ""
+    begun: float = 0.0
+    usage: Mapping[str, Any] = attrs.field(factory=dict)
     phase: TurnPhase = TurnPhase.RUNNING
     updates: int = 0
+    silence_told: float = 0.0
 
     def cancel(self) -> bool:
         """Note a cancel. Returns False if there is nothing (left) to cancel."""

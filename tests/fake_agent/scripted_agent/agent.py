@@ -67,6 +67,9 @@ class Agent:
         self.point("start")
         for number in range(int(self.modes.number("banner", 1)) if "banner" in self.modes else 0):
             self.wire.write(b"Welcome to the scripted agent, line %d\n" % (number + 1))
+        if "farewell" in self.modes:
+            self.wire.write(self.modes.text("farewell").encode() + b"\n")
+            os._exit(0)
         for message in self.wire.messages():
             if "silent" not in self.modes:
                 self.dispatch(message)
@@ -173,6 +176,7 @@ class Agent:
         if not os.path.isabs(params["cwd"]) or not isinstance(params["mcpServers"], list):
             raise RpcError(-32602, "cwd must be absolute, mcpServers a list")
         session = self.store.new(params["cwd"])
+        session.options["mode"] = shapes.mode_ids(self.modes)[0]
         return {"sessionId": session.id, **self.opened(session)}
 
     def stored(self, params: dict[str, Any]) -> Session:
@@ -235,7 +239,7 @@ class Agent:
     def set_mode(self, params: dict[str, Any]) -> Any:
         self.offered("modes")
         session = self.opened_session(params)
-        if params["modeId"] not in shapes.MODE_IDS:
+        if params["modeId"] not in shapes.mode_ids(self.modes):
             raise RpcError(-32602, f"Unknown mode {params['modeId']}")
         session.options["mode"] = params["modeId"]
         return {}
@@ -244,7 +248,8 @@ class Agent:
         self.offered("config")
         session = self.opened_session(params)
         name, value = params["configId"], params["value"]
-        allowed = {"mode": shapes.MODE_IDS, "model": shapes.MODEL_IDS, "brave": (True, False)}
+        models = (*shapes.MODEL_IDS, *self.modes.listed("named-models"))
+        allowed = {"mode": shapes.mode_ids(self.modes), "model": models, "brave": (True, False)}
         if value not in allowed.get(name, ()):
             raise RpcError(-32602, f"Cannot set {name} to {value!r}")
         session.options[name] = value

@@ -36,6 +36,7 @@ KNOWN = {
     "noise": "a blank line and a line that is not JSON before every message; CRLF line ends",
     "bom": "a byte order mark before the first message",
     "dribble": "write every message byte by byte (splits UTF-8 sequences)",
+    "farewell": "TEXT this line on stdout at the start, then exit with 0",
     "ignore-eof": "stay when stdin is closed",
     "ignore-term": "ignore SIGTERM",
     "grandchild": "KIND[,KIND...] processes started at once: plain, pipe (holds our stdout), stubborn "
@@ -53,6 +54,7 @@ KNOWN = {
     "late-replay": "session/load answers first and replays afterwards",
     "cancel": "HOW what session/cancel does: obey (default), ignore, late:SECONDS, error, end_turn, crash",
     "same-ids": "every tool call of every turn has the id call_1 (else they count up per session)",
+    "mode-names": "ID[,ID...] the session modes; a new session is in the first (default,yolo,plan)",
     "options": "KIND[,KIND...] kinds of the permission options, in order",
     "bad-types": "wrong JSON types in every optional field of answers",
     "chatty": "commands, usage and title updates right after session/new, outside any turn",
@@ -60,6 +62,8 @@ KNOWN = {
     "usage": "every turn reports usage: a usage_update and the answer's usage",
     "capability": "JSON merged into agentCapabilities",
     "models": "N more models to choose from",
+    "named-models": "NAME[,NAME...] more models of these names",
+    "numbered": "session ids are the smallest free numbers, as of agents that count",
     "described": "BYTES of agentInfo.name, agentInfo.title and agentInfo.version",
 }
 
