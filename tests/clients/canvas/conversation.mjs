@@ -21,8 +21,9 @@ export async function conversationPage({ stage, step, api, start, send, conversa
   });
   await step('stop', async () => {
     await send('!slow 200 50');
+    await stage.says(/\bs1\b/, 'chat-interface');
     await stage.click('stop-button');
-    return settled(['paused', 'idle', 'finished']);
+    return settled(['paused', 'error']);
   });
   await step('after the stop', async () => {
     await send('!text still here');

@@ -1,12 +1,17 @@
 // The first visit: what a new person is asked.
 
+// The question for a server. Where one answers, the UI goes on by itself, perhaps while the button is being clicked.
+async function pastBackend(stage) {
+  const agents = stage.id('onboarding-agent-option-codex');
+  await agents.or(stage.id('onboarding-backend-next')).first().waitFor();
+  if (!await agents.count()) await stage.id('onboarding-backend-next').click({ timeout: 3000 }).catch(() => {});
+  await agents.waitFor();
+}
+
 export async function firstVisit({ stage, step, api }) {
   await step('onboarding: backend', async () => {
     await stage.go('/');
-    // With a server that answers, the UI goes on by itself.
-    await stage.id('onboarding-agent-option-codex').or(stage.id('onboarding-backend-next')).first().waitFor();
-    if (await stage.id('onboarding-backend-next').count()) await stage.click('onboarding-backend-next');
-    await stage.id('onboarding-agent-option-codex').waitFor();
+    await pastBackend(stage);
   });
   await step('the profile that is there', async () => {
     const { profiles } = await api('/api/agent-profiles');
@@ -42,9 +47,7 @@ export async function scriptedProfile({ stage, step, useAgent }) {
 export async function builtInAgent({ stage, step, api, write }) {
   await step('onboarding: OpenHands', async () => {
     await stage.go('/');
-    await stage.id('onboarding-agent-option-openhands').or(stage.id('onboarding-backend-next')).first().waitFor();
-    if (await stage.id('onboarding-backend-next').count()) await stage.click('onboarding-backend-next');
-    await stage.id('onboarding-agent-option-openhands').waitFor();
+    await pastBackend(stage);
     await stage.click('onboarding-agent-next');
     await stage.id('onboarding-llm-settings').waitFor();
     await stage.page.waitForTimeout(1500);

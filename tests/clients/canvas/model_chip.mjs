@@ -2,12 +2,12 @@
 
 const KNOWN = ['gpt-5.6-sol', 'gpt-5.5'];
 
-export async function modelChip({ stage, step, api, start, send, conversation, settled, useAgent }) {
+export async function modelChip({ stage, step, api, start, send, conversation, settled, useAgent, answer }) {
   const choose = async (model) => {
     await stage.click('chat-input-llm-model');
-    const answer = stage.page.waitForResponse((one) => one.url().endsWith('/switch_acp_model'));
+    const answered = stage.page.waitForResponse((one) => one.url().endsWith('/switch_acp_model'));
     await stage.click(`chat-input-acp-model-option-${model}`);
-    return (await answer).status();
+    return (await answered).status();
   };
 
   await stage.go('/');
@@ -15,7 +15,7 @@ export async function modelChip({ stage, step, api, start, send, conversation, s
     await useAgent('known', 'codex', `named-models=${KNOWN.join(',')}`);
     await stage.go('/');
     await start('!text a known agent');
-    await stage.page.getByTestId('agent-message').getByText('a known agent', { exact: true }).first().waitFor();
+    await answer('a known agent').first().waitFor();
     return settled();
   });
   await step('choose its model', async () => {
@@ -26,7 +26,7 @@ export async function modelChip({ stage, step, api, start, send, conversation, s
   await step('choose a model that the agent has not', () => choose('gpt-5.6-luna'));
   await step('the model stays', async () => {
     await send('!text with the model');
-    await stage.page.getByTestId('agent-message').getByText('with the model', { exact: true }).first().waitFor();
+    await answer('with the model').first().waitFor();
     await settled();
     await stage.page.reload();
     await stage.page.getByTestId('chat-input-llm-model').getByText('GPT-5.6 Sol').waitFor();

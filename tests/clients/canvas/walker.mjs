@@ -11,7 +11,7 @@ export class Walker {
     this.directory = directory;
     this.command = command;
     this.step = this.stage.step.bind(this.stage);
-    for (const name of ['api', 'write', 'send', 'conversation', 'settled', 'ask', 'start', 'useAgent']) this[name] = this[name].bind(this);
+    for (const name of ['api', 'write', 'send', 'conversation', 'settled', 'ask', 'start', 'useAgent', 'answer']) this[name] = this[name].bind(this);
   }
 
   // A request of the page, past the UI: JSON, or the text of what is none.
@@ -41,6 +41,11 @@ export class Walker {
   async start(text) {
     await this.send(text);
     await this.stage.page.waitForURL(/conversations\/[0-9a-f-]{36}/);
+  }
+
+  // What agents said that has this text; the peer tells an agent more than the person wrote, and the scripted one echoes it.
+  answer(text) {
+    return this.stage.page.getByTestId('agent-message').filter({ hasText: text, visible: true });
   }
 
   async settled(wanted = SETTLED) {
