@@ -613,7 +613,8 @@ class Translator:
         """
         self._end_unclaimed(passed=True)
         if self.confirming and self._asked and not everything:
-            for call in [call for call in self._held if call.has_output]:
+            # Content may be what it is to do, a diff say; what a shell wrote is what it did.
+            for call in [call for call in self._held if call.output or call.shown]:
                 self._start(call)
         else:
             self._release()
