@@ -11,7 +11,7 @@ from gateway.connection import current
 from gateway.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterable
 
 PART: Final = 4
 """One connection has at most one of so many places: over HTTP/2 one could otherwise take them all."""
@@ -70,7 +70,7 @@ class HeldBody(ResponseBody):
         self._body = body
         self._place = place
 
-    async def __aenter__(self) -> AsyncIterator[bytes]:
+    async def __aenter__(self) -> AsyncIterable[bytes]:
         return await self._body.__aenter__()
 
     async def __aexit__(self, *error: Any) -> None:

@@ -228,8 +228,8 @@ class Narration:
             prefix, key, megabytes = place
             self._installing = Installing(prefix, key)
             self._total = None if megabytes is None else megabytes * MEGABYTE
-        if not self.console.is_terminal and phase != "installing":
-            self.line(text, "quiet")  # an agent that is there already is `installed` within a moment
+        if not self.console.is_terminal:
+            self.line(text, "quiet")
 
     def _close(self) -> None:
         """End the line that is open."""

@@ -33,15 +33,9 @@ export async function firstVisit({ stage, step, api }) {
 }
 
 // The UI starts conversations by the active profile: one of the scripted agent.
-export async function scriptedProfile({ stage, step, api, command }) {
+export async function scriptedProfile({ stage, step, useAgent }) {
   await stage.go('/');
-  await step('a profile of the scripted agent', async () => {
-    const profile = { agent_kind: 'acp', acp_server: 'custom', acp_command: command[0], acp_args: command.slice(1) };
-    await api('/api/agent-profiles/walk', { method: 'POST', body: JSON.stringify(profile) });
-    const { profiles } = await api('/api/agent-profiles');
-    const { id } = profiles.find((one) => one.name === 'walk');
-    return Object.keys(await api(`/api/agent-profiles/${id}/activate`, { method: 'POST', body: '{}' })).sort();
-  });
+  await step('a profile of the scripted agent', () => useAgent('walk', 'custom'));
 }
 
 // The agent that is chosen already when a person comes: the peer's own.

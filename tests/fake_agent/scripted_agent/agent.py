@@ -248,7 +248,8 @@ class Agent:
         self.offered("config")
         session = self.opened_session(params)
         name, value = params["configId"], params["value"]
-        allowed = {"mode": shapes.mode_ids(self.modes), "model": shapes.MODEL_IDS, "brave": (True, False)}
+        models = (*shapes.MODEL_IDS, *self.modes.listed("named-models"))
+        allowed = {"mode": shapes.mode_ids(self.modes), "model": models, "brave": (True, False)}
         if value not in allowed.get(name, ()):
             raise RpcError(-32602, f"Cannot set {name} to {value!r}")
         session.options[name] = value

@@ -62,6 +62,7 @@ KNOWN = {
     "usage": "every turn reports usage: a usage_update and the answer's usage",
     "capability": "JSON merged into agentCapabilities",
     "models": "N more models to choose from",
+    "named-models": "NAME[,NAME...] more models of these names",
     "numbered": "session ids are the smallest free numbers, as of agents that count",
     "described": "BYTES of agentInfo.name, agentInfo.title and agentInfo.version",
 }

@@ -63,6 +63,7 @@ def initialize_result(modes: Modes) -> dict[str, Any]:
 
 def config_options(session: Session, modes: Modes) -> list[dict[str, Any]]:
     names = [*MODEL_IDS, *(f"more-{number}" for number in range(int(modes.number("models"))))]
+    names += modes.listed("named-models")
     models: list[dict[str, Any]] = [{"value": name, "name": name.title()} for name in names]
     if "grouped-models" in modes:
         models = [{"group": m["value"], "name": f"{m['name']} ones", "options": [m]} for m in models]
