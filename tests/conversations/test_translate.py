@@ -429,6 +429,23 @@ def test_a_call_that_was_taken_for_over_too_early_is_shown_with_its_result() -> 
 
 
 @pytest.mark.parametrize("core", [True, False])
+def test_a_call_waits_for_its_question_while_another_is_asked_about(core: bool) -> None:
+    t = translator(core=core, confirming=True)
+    described = [{"type": "content", "content": {"type": "text", "text": "Lists the files"}}]
+    for name in ("a", "b", "c"):
+        feed(t, "tool_call", toolCallId=name, title=name, status="pending", content=described)
+    ask(t, {"toolCallId": "a"})
+    assert events(t.release(everything=False)) == []
+    feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output_delta": {"data": "it runs"}})
+    (running,) = events(t.release(everything=False))  # nobody asked for it
+    assert running.tool_call_id == "c"  # type: ignore[union-attr]
+    _, outs = ask(t, {"toolCallId": "b"})
+    (action,) = events(outs)
+    assert isinstance(action, ActionEvent)
+    assert action.tool_call_id == "b"
+
+
+@pytest.mark.parametrize("core", [True, False])
 def test_a_call_with_the_id_of_a_rejected_one_and_another_input_is_a_new_one(core: bool) -> None:
     t = translator(core=core, confirming=True)
     feed(t, "tool_call", toolCallId="c", title="Bash", status="pending", rawInput={"command": "rm"})

@@ -537,6 +537,7 @@ class Translator:
         if before is not None:  # it was only asked about, and taken for over too early
             call.title, call.kind, call.name = before.title, before.kind, before.name
             call.asked = True
+        call.covered = any(each.unclaimed for each in self._asked.values())
         self._calls[agent_id] = call
         self._held.append(call)
         return call
@@ -613,7 +614,8 @@ class Translator:
         """
         self._end_unclaimed(passed=True)
         if self.confirming and self._asked and not everything:
-            for call in [call for call in self._held if call.has_output]:
+            # Content may be what it is to do, a diff say; what a shell wrote is what it did.
+            for call in [call for call in self._held if call.output or call.shown]:
                 self._start(call)
         else:
             self._release()
@@ -713,6 +715,8 @@ class Translator:
         call = self._calls.get(key)
         if call is not None:
             call.allowed = True
+            for each in self._calls.values() if call.unclaimed else ():
+                each.covered = True
 
     def _release_before(self, call: ToolCallState) -> None:
         """A call is written now, whether it asks or not. Those that were announced before it come first, if
