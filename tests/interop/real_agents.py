@@ -192,7 +192,7 @@ MORE_AGENTS = {
     agent.key: agent for agent in (QWEN_CODE, KIMI_CODE, MISTRAL_VIBE, FAST_AGENT, CLINE, COPILOT, OPENHANDS)
 }
 
-WITHOUT_A_MODEL = {
-    agent.key: agent for agent in (RealAgent("auggie", lambda url: {}, deviates=frozenset({"session/new"})),)
-}
+AUGGIE = RealAgent("auggie", lambda url: {}, deviates=frozenset({"session/new"}))
+
+WITHOUT_A_MODEL = {AUGGIE.key: AUGGIE}
 """Those that speak to their maker's service alone: they can be started, and no more."""
