@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -16,6 +16,7 @@ from supervisor.reading import (
     Check,
     ErrorDetail,
     Errors,
+    Flaw,
     Form,
     Items,
     Limit,
@@ -28,6 +29,7 @@ from supervisor.reading import (
 )
 from supervisor.settings.errors import problem, read
 from supervisor.settings.names import Setting, Text
+from supervisor.settings.variables import Meant, Variables, judge_variables
 
 #: How an MCP server entry is checked: that knowledge is the mcp room's, so it is handed in. Takes a value and
 #: its place, and gives what is wrong with it.
@@ -168,8 +170,31 @@ class CommonAgentSettings(Setting):
     )
     mcp_config: Mapping[str, Server] = attrs.field(factory=dict, repr=False)
     acp_isolate_data_dir: bool = False
+    acp_home: Literal["own", "shared"] | None = attrs.field(
+        default=None,
+        metadata=described(
+            "Whose home the agent has: its conversation's, or the user's. Null: as it is known"
+        ),
+    )
+    acp_home_links: tuple[Annotated[str, FILLED, NO_NUL, PATH_BELOW], ...] = attrs.field(
+        default=(), metadata=described("Of the user's home, what a home of its own has links to")
+    )
+    acp_home_copies: tuple[Annotated[str, FILLED, NO_NUL, PATH_BELOW], ...] = attrs.field(
+        default=(), metadata=described("Of the user's home, what is copied, once, into a home of its own")
+    )
+    acp_env: Variables = attrs.field(
+        factory=dict,
+        metadata=described("Variables for the agent that are no secrets: they are shown and never masked"),
+    )
+    acp_env_plain: Meant = attrs.field(
+        default=(), metadata=described("Of acp_env, what is no secret although its name sounds like one")
+    )
     acp_file_secrets: tuple[FileSecret, ...] = attrs.field(factory=lambda: DEFAULT_FILE_SECRETS)
     agent_context: Mapping[str, Any] | None = attrs.field(default=None, repr=False, metadata=WITHOUT_EFFECT)
+
+    def judge(self) -> Iterable[Flaw]:
+        """No credentials among the plain variables."""
+        return judge_variables("acp_env", self.acp_env, self.acp_env_plain)
 
 
 @attrs.frozen(kw_only=True)

@@ -15,7 +15,6 @@ from supervisor.agents.catalog import (
     CatalogError,
     Kind,
     decode_descriptor,
-    detect,
     identify,
     load_catalog,
     presets,
@@ -85,41 +84,6 @@ def test_lock_file_covers_the_platforms(key):
     names = " ".join(json.loads((LOCKS_DIR / key / "package-lock.json").read_text())["packages"])
     for platform in ("linux-x64", "linux-arm64", "darwin-x64", "darwin-arm64"):
         assert platform in names
-
-
-@pytest.mark.parametrize(
-    ("command", "key"),
-    [
-        (["npx", "-y", "@agentclientprotocol/claude-agent-acp@0.100.0"], "claude-code"),
-        (["npx", "-y", "--prefer-offline", "@agentclientprotocol/claude-agent-acp@0.63.0"], "claude-code"),
-        (["/opt/bin/claude-agent-acp"], "claude-code"),
-        (["node", "/x/codex-acp"], "codex"),
-        (["codex-acp-nightly"], "codex"),
-        (["npx", "@google/gemini-cli", "--acp"], "gemini-cli"),
-        (["gemini", "--acp"], "gemini-cli"),
-        (["/usr/bin/GEMINI"], "gemini-cli"),
-        (["gemini-wrapper"], None),
-        (["my-opencode"], None),
-        (["opencode", "acp"], "opencode"),
-        (["kimi", "acp"], "kimi-code"),
-        (
-            [
-                "npx",
-                "-y",
-                "--package=pi-acp@0.0.33",
-                "--package=@earendil-works/pi-coding-agent@0.83.0",
-                "pi-acp",
-            ],
-            "pi",
-        ),
-        (["python", "-m", "supervisor.agents.demo"], "demo"),
-        (["python", "agent.py"], None),
-        ([], None),
-        ([""], None),
-    ],
-)
-def test_detect(command, key):
-    assert detect(command, CATALOG) == key
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,10 @@ def main() -> None:
             script = json.load(file)
     modes = Modes([*script.get("modes", []), *(value for name, value in given if name == "--mode")])
     log = Log(options.get("--log") or os.environ.get("SCRIPTED_LOG"))
-    store = Store(options.get("--home") or os.environ.get("SCRIPTED_HOME"))
+    home = options.get("--home") or os.environ.get("SCRIPTED_HOME")
+    if "keep" in modes:
+        home = os.path.join(os.environ[modes.text("keep")], ".scripted", "sessions")
+    store = Store(home)
     Agent(modes, Wire(log, modes), store, log, turns=script.get("turns", [])).run()
 
 

@@ -65,7 +65,8 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None) ->
             }
         },
         "tags": record.tags,
-        "agent_state": record.agent_state,
+        # As the catalogue calls it, also where clients know it as a custom one.
+        "agent_state": {**record.agent_state, "acp_server": record.agent.acp_server},
         "hook_config": record.extra.get("hook_config"),
     }
 
