@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+PLAIN_NAMES: Final = ("_BASE_URL", "_MODE", "_MODEL", "MODEL_PROVIDER")
+"""Suffixes of names of agents' settings that are not secrets."""
+
 SHORTEST: Final = 8
 """Values below so many characters are not hidden: they would be found in ordinary words."""
 
@@ -89,11 +92,11 @@ _SEPARATORS: Final = re.compile(r"[-_./:, ]+")
 
 def too_common(value: str) -> str | None:
     """Why a value is not hidden, in words that follow "it is"; None for one that is hidden."""
-    text = value.strip()
+    if len(value) > LONGEST or "\n" in value:
+        return None
     if len(value) < SHORTEST:
         return f"shorter than {SHORTEST} characters"
-    if len(text) > LONGEST or "\n" in text:
-        return None
+    text = value.strip()
     if _SAME.fullmatch(text):
         return "one character again and again"
     if _is_path(text):

@@ -61,6 +61,9 @@ DEFAULT_STARTUP_TIMEOUT: Final = 90.0
 #: Keys of the built-in agent that would silently do nothing for an ACP agent.
 REFUSED_FIELDS: Final = ("llm", "enable_sub_agents", "enable_switch_llm_tool")
 
+#: Fields that no other server of the wire has: they are told where they say something.
+OWN_FIELDS: Final = frozenset({"acp_home", "acp_home_links", "acp_home_copies", "acp_env", "acp_env_plain"})
+
 NOT_AVAILABLE: Final = "Value error, the built-in agent is not available yet; choose an ACP agent"
 
 
@@ -228,8 +231,12 @@ class ACPAgent(CommonAgentSettings):
 
 
 def agent_settings_to_dict(settings: AgentSettings) -> dict[str, Any]:
-    """Settings as JSON, every field present. The inverse of `agent_settings_from_dict`."""
-    return as_json(settings)
+    """Settings as JSON, every field of the wire present, those of our own where they say something.
+
+    The inverse of `agent_settings_from_dict`.
+    """
+    told = as_json(settings)
+    return {name: value for name, value in told.items() if name not in OWN_FIELDS or value}
 
 
 def agent_settings_from_dict(obj: Mapping[str, Any]) -> AgentSettings:

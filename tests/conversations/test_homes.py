@@ -268,3 +268,27 @@ async def test_a_custom_agent_is_custom_whatever_its_program_is_called(tmp_path:
         assert harness.log.received("initialize")[0]["params"]["clientCapabilities"]["terminal"] is True
         assert (tmp_path / "data" / conversation.id / "custom").is_dir()
         assert conversation.info()["agent_state"]["acp_server"] == "custom"
+
+
+async def test_plain_variables_reach_the_agent_and_are_shown(tmp_path: Path) -> None:
+    variables = {"REGION": "Zx81Kq0Pm27LwVr9", "TMPDIR": "/tmp", "OPENAI_BASE_URL": "http://mine.example"}
+    secrets = {
+        "OPENAI_BASE_URL": "http://theirs.example",
+        "DEPLOY_TO": "production",
+        "OLD": "/home/alice/work",
+    }
+    async with open_harness(tmp_path, home=real_home(tmp_path), secrets=secrets) as harness:
+        conversation = await harness.start(settings={"acp_env": variables})
+        found = await turn(conversation, "!text Zx81Kq0Pm27LwVr9 to production in /home/alice/work")
+        assert answer(found) == "Zx81Kq0Pm27LwVr9 to production in /home/alice/work"
+        env = environment(conversation)
+        assert {name: env[name] for name in variables} == variables
+        assert conversation.info()["agent"]["acp_env"] == variables
+
+
+async def test_variables_of_ostlers_own_go_before_those_of_the_settings(tmp_path: Path) -> None:
+    settings = {"acp_env": {"CLAUDE_CONFIG_DIR": "/elsewhere"}, "acp_isolate_data_dir": True}
+    async with open_harness(tmp_path, home=real_home(tmp_path)) as harness:
+        conversation = await start(harness, "claude-code", **settings)
+        await turn(conversation, "hello")
+        assert environment(conversation)["CLAUDE_CONFIG_DIR"].startswith(str(tmp_path / "data"))

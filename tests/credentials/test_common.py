@@ -32,7 +32,8 @@ def test_common_values_are_not_hidden(value: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "hunter2hunter2", "us-hunterpassword", "correct horse battery", "swordfish", "Pr0duction!", "sk-ant-REDACTED",
+        "hunter2hunter2", "us-hunterpassword",
+        "correct horse battery", "swordfish", "Pr0duction!", "sk-ant-REDACTED",
         "ghp_16C7e42F292c6912E7710c838347Ae178B4a", "AKIAIOSFODNN7EXAMPLE", "12345678", "4111111111111111",
         "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "/wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY",
         "/9j/4AAQSkZJRgABAQAAAQABAAD", "https://hooks.slack.com/services/T00/B00/XXXXabcdXXXX12",

@@ -40,6 +40,7 @@ from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials import REDACTED, CredentialsFailure, LookupFailed, Lookups
+from supervisor.credentials.common import PLAIN_NAMES
 from supervisor.credentials.masking import Masker
 from supervisor.mcp.file import McpFile
 from supervisor.patience import PathTimeout, in_time
@@ -159,9 +160,6 @@ class Plan:
     Raises nothing. Cancellation waits for writes in progress, and may leave the rest to the next start.
     """
 
-
-PLAIN_NAMES: Final = ("_BASE_URL", "_MODE", "_MODEL", "MODEL_PROVIDER")
-"""Suffixes of names of agents' settings that are not secrets."""
 
 KeepSecret = Callable[[str, str, Callable[[str], bool]], Awaitable[bool]]
 """Called with a name, its new value, and a test whether a value may be replaced. Returns whether it was
