@@ -11,17 +11,23 @@ from gateway.errors import ApiError
 from gateway.reading import InvalidRequest
 from gateway.services import Services
 from supervisor.credentials import Cipher, CredentialsFailure, NotDecryptable
-from supervisor.reading import ErrorDetail
-from supervisor.settings import EXPOSE_HEADER, Expose, unseal
+from supervisor.reading import ErrorDetail, Location
+from supervisor.settings import EXPOSE_HEADER, Expose, holds_token, unseal
 
 EXPOSE: Final = "X-Expose-Secrets"
+
+ONE_SERVER: Final = ("mcp_config", "one")
+"""Where an MCP server stands in agent settings."""
+
+ONE_MODEL: Final = ("llm",)
+"""Where a language model stands there."""
 
 
 def expose_of(header: str | None) -> Expose:
     """What `X-Expose-Secrets` asks for. Raises ApiError(400)."""
     found = EXPOSE_HEADER.get(header if header is None else header.strip().lower())
     if found is None:
-        raise ApiError(400, f"{EXPOSE} must be encrypted or plaintext")
+        raise ApiError(400, f"Unknown value of {EXPOSE}. Use encrypted, true or plaintext.")
     return found
 
 
@@ -33,21 +39,35 @@ def cipher_of(services: Services) -> Cipher | None:
         return None
 
 
-async def opened(services: Services, value: Any, key: str, *loc: str | int) -> Any:
-    """A part of agent settings (`key` names it there; empty: all of them) with every value in the clear that
-    we had shown encrypted.
+async def opened(services: Services, value: Any, place: Location, loc: Location) -> Any:
+    """A part of agent settings with every secret in the clear that we had shown encrypted.
 
-    `loc` is where it stands in the body, below `key`. Raises InvalidRequest.
+    `place` is where it stands in agent settings (empty: it is all of them), `loc` where in the request.
+
+    Raises InvalidRequest where another server made one of them, and CredentialsFailure where there are some
+    and the key is missing: a token must not be stored as if it were the secret.
     """
-    cipher = cipher_of(services)
-    if cipher is None or not isinstance(value, Mapping):
+    if not isinstance(value, Mapping):
         return value
+    whole = _wrapped(value, place)
+    if not holds_token(whole):
+        return value
+    # In a thread: the first decryption loads a large library.
+    return await trio.to_thread.run_sync(_opened, whole, services.secrets.cipher, place, loc)
+
+
+def _opened(whole: Mapping[str, Any], cipher: Cipher, place: Location, loc: Location) -> Any:
     try:
-        # In a thread: the first decryption loads a large library.
-        if not key:
-            return await trio.to_thread.run_sync(unseal, value, cipher)
-        return (await trio.to_thread.run_sync(unseal, {key: value}, cipher))[key]
+        found: Any = unseal(whole, cipher)
     except NotDecryptable:
         msg = "Value error, a secret was not encrypted by this server"
-        place = loc or ((key,) if key else ())
-        raise InvalidRequest(ErrorDetail(("body", *place), msg, "value_error")) from None
+        raise InvalidRequest(ErrorDetail(loc, msg, "value_error")) from None
+    for key in place:
+        found = found[key]
+    return found
+
+
+def _wrapped(value: Mapping[str, Any], place: Location) -> Mapping[str, Any]:
+    for key in reversed(place):
+        value = {str(key): value}
+    return value

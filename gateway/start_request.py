@@ -6,17 +6,17 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
-import trio
 
 from gateway.bodies import ConfirmationPolicy, KeptAnalyzer, Secrets, SendMessageRequest, Tags, Title
-from gateway.reading import AnyUuid, InvalidRequest, Request, Whole, attempt_body, refuse
+from gateway.exposing import opened
+from gateway.reading import AnyUuid, Request, Whole, attempt_body, refuse
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, StartRequest
-from supervisor.credentials import Cipher, LookupSecret, NotDecryptable
+from supervisor.credentials import LookupSecret
 from supervisor.events import Vocabulary
 from supervisor.hooks import HOOK_CONFIG, check_hook_config
-from supervisor.reading import NO_NUL, ErrorDetail, Errors, Limit, Named, Size, as_json, described
+from supervisor.reading import NO_NUL, Errors, Limit, Named, Size, as_json, described
 from supervisor.settings import (
     AgentSettings,
     SettingsDocument,
@@ -25,7 +25,6 @@ from supervisor.settings import (
     decode_acp_agent,
     decode_agent_settings,
     security_analyzer,
-    unseal,
 )
 
 NAMING: Final = ("agent", "agent_settings", "agent_profile_id")
@@ -50,6 +49,13 @@ Echoed = Annotated[Any, Size(MAX_ECHOED_BYTES)]
 AGENT: Final = "agent"
 AGENT_SETTINGS: Final = "agent_settings"
 """The names of the checks of an agent: they need the catalogue, and are made by `_spelled_out`."""
+
+SEALED: Final[Mapping[str, tuple[str, ...]]] = {
+    AGENT: (),
+    AGENT_SETTINGS: (),
+    "secrets": ("agent_context", "secrets"),
+}
+"""What may hold secrets that this server encrypted, and where the like stands in agent settings."""
 
 
 @attrs.frozen(kw_only=True)
@@ -128,8 +134,10 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     from our own store. Raises InvalidRequest, and UnknownProfile for an unknown `agent_profile_id`.
     """
     if isinstance(body, dict) and body.get("secrets_encrypted") is True:
-        # In a thread: the first decryption loads a large library.
-        body = await trio.to_thread.run_sync(_decrypted, body, services.secrets.cipher)
+        body = {
+            key: await opened(services, value, SEALED[key], ("body", key)) if key in SEALED else value
+            for key, value in body.items()
+        }
     errors = Errors({HOOK_CONFIG: check_hook_config})
     found: StartConversationRequest | None = attempt_body(StartConversationRequest, body, errors)
     obj = body if isinstance(body, Mapping) else {}
@@ -210,22 +218,3 @@ def _spelled_out(obj: Mapping[str, Any], services: Services, errors: Errors) -> 
     except SettingsError as error:
         errors.note(error.errors)
     return None
-
-
-def _decrypted(body: Mapping[str, Any], cipher: Cipher) -> dict[str, Any]:
-    """The body with every secret in clear text that we had shown encrypted. Raises InvalidRequest."""
-    opened = dict(body)
-    for key in ("agent", "agent_settings", "secrets"):
-        found = body.get(key)
-        if not isinstance(found, Mapping):
-            continue
-        try:
-            if key == "secrets":
-                # Secrets of a request have the shape of those in an agent's context.
-                opened[key] = unseal({"agent_context": {key: found}}, cipher)["agent_context"][key]
-            else:
-                opened[key] = unseal(found, cipher)
-        except NotDecryptable:
-            msg = "Value error, a secret was not encrypted by this server"
-            raise InvalidRequest(ErrorDetail(("body", key), msg, "value_error")) from None
-    return opened

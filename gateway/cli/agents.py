@@ -96,7 +96,7 @@ def installation(descriptor: Descriptor, prefix: Path) -> dict[str, Any]:
     """Whether the agent is installed, and which version: `bundled`, `yes`, `older`, `no`; `-` for none."""
     if descriptor.module is not None:
         return {"installed": "bundled", "version": None, "size_mb": None}
-    if descriptor.npm is None:
+    if descriptor.package is None:
         return {"installed": "-", "version": None, "size_mb": None}
     versions = []
     for done in (prefix / descriptor.key).glob(f"*/{DONE_FILE}"):
@@ -104,10 +104,10 @@ def installation(descriptor: Descriptor, prefix: Path) -> dict[str, Any]:
             versions.append(str(json.loads(done.read_text())["version"]))
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    pinned = descriptor.npm.version
+    pinned = descriptor.package.version
     state = "yes" if pinned in versions else "older" if versions else "no"
     version = pinned if pinned in versions or not versions else max(versions)
-    return {"installed": state, "version": version, "size_mb": descriptor.npm.size_mb}
+    return {"installed": state, "version": version, "size_mb": descriptor.package.size_mb}
 
 
 # -- install ------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def install(arguments: Namespace, state: Path) -> int:
     """Install an agent, and show the progress. Raises Failure."""
     descriptor = known(arguments.name)
     prefix = agents_directory(state, os.environ)
-    if descriptor.npm is None:
+    if descriptor.package is None:
         if descriptor.module is None:
             raise Failure(
                 f"{descriptor.name} has no package to install; "
@@ -143,8 +143,8 @@ async def installed(descriptor: Descriptor, prefix: Path) -> None:
     measure = Installing(prefix, descriptor.key)
     total = (
         None
-        if descriptor.npm is None or descriptor.npm.size_mb is None
-        else descriptor.npm.size_mb * MEGABYTE
+        if descriptor.package is None or descriptor.package.size_mb is None
+        else descriptor.package.size_mb * MEGABYTE
     )
     told: list[str] = []
 
@@ -205,7 +205,7 @@ def probe(arguments: Namespace, state: Path) -> int:
     first, *others = arguments.words
     if first in catalog and not others:
         descriptor, command = catalog[first], ()
-        if descriptor.npm is not None:
+        if descriptor.package is not None:
             trio.run(installed, descriptor, agents_directory(state, os.environ))
         elif descriptor.module is None:
             raise BadInput(

@@ -37,5 +37,5 @@ def _place(server: Server, agent: str | None) -> Place | None:
     from supervisor.agents.catalog import load_catalog
 
     descriptor = load_catalog().get(key)
-    package = None if descriptor is None else descriptor.npm
+    package = None if descriptor is None else descriptor.package
     return prefix, key, None if package is None else package.size_mb

@@ -30,6 +30,7 @@ from gateway.routes.conversations import UNKNOWN, find
 from gateway.routing import Handler, Route, params_of
 from gateway.services import Services
 from gateway.timestamps import parse_timestamp
+from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.reading import Form, described
 from supervisor.workspace.bash import Bash, Command
 from supervisor.workspace.bash_events import BashCommand, BashOutput
@@ -205,6 +206,9 @@ class BashRoutes:
         if asked.cwd:
             await self.services.access.admit(asked.cwd, within=directory, loc=LOC)
         scope = path_uuid(conversation_id, "conversation_id")
+        if conversation.log.deleted:
+            # Meanwhile; from here to the start nothing else runs, and a deletion ends what it finds.
+            raise UnknownConversation(f"Conversation not found: {scope}")
         return bash.start(asked.command, cwd=asked.cwd or directory, seconds=asked.timeout, scope=scope)
 
     def routes(self) -> tuple[Route, ...]:

@@ -160,7 +160,14 @@ class ConversationOperationRoutes:
                 from_event_id=wanted.from_event_id,
             ),
         )
-        return json_response(await made.durable_info(), 201)
+        info = await made.durable_info()
+        self._tell(info)
+        return json_response(info, 201)
+
+    def _tell(self, info: Mapping[str, Any]) -> None:
+        """Tell webhooks of a new conversation."""
+        if self.services.webhooks is not None:
+            self.services.webhooks.tell(info)
 
     async def navigate(self, conversation_id: str) -> Response:
         """The conversation, which goes on from another event."""
@@ -235,6 +242,7 @@ class ConversationOperationRoutes:
             parent.id, wanted.task, title=wanted.title, worktree=wanted.isolation == "worktree"
         )
         info = await child.durable_info()
+        self._tell(info)
         workspace = info["workspace"]["working_dir"]
         own = workspace != (await parent.durable_info())["workspace"]["working_dir"]
         return json_response(

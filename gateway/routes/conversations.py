@@ -17,6 +17,7 @@ from gateway.bodies import (
     UpdateSecretsRequest,
     json_body,
 )
+from gateway.deletion import delete
 from gateway.limits import admit
 from gateway.reading import (
     PAGE_LIMIT,
@@ -172,14 +173,7 @@ class ConversationRoutes:
 
     async def delete(self, conversation_id: str) -> Response:
         """Stop and forget a conversation with all its events."""
-        dashed, webhooks = path_uuid(conversation_id, "conversation_id"), self.services.webhooks
-        if webhooks is not None:
-            await webhooks.deleting(await (await self.services.supervisor.get(dashed)).durable_info())
-        await self.services.supervisor.delete(dashed)
-        if self.services.bash is not None:
-            await self.services.bash.forget(dashed)
-        if webhooks is not None:
-            await webhooks.deleted(dashed)
+        await delete(self.services, path_uuid(conversation_id, "conversation_id"))
         return success()
 
     async def run(self, conversation_id: str) -> Response:

@@ -11,7 +11,7 @@ from quart import Response, request
 from gateway import schemas
 from gateway.bodies import RenameProfileRequest, SaveProfileRequest, ValidateProfileRequest, json_body
 from gateway.errors import ApiError
-from gateway.exposing import EXPOSE, cipher_of, expose_of, opened
+from gateway.exposing import EXPOSE, ONE_MODEL, cipher_of, expose_of, opened
 from gateway.reading import read_body
 from gateway.responses import json_response
 from gateway.routing import Param, Route
@@ -60,9 +60,8 @@ class LlmProfileRoutes:
     async def save(self, name: str) -> Response:
         """Create a profile, or replace the one of that name."""
         body = read_body(SaveProfileRequest, await json_body(request))
-        await self.store.save(
-            name, await opened(self.services, body.llm, "llm"), include_secrets=body.include_secrets
-        )
+        llm = await opened(self.services, body.llm, ONE_MODEL, ("body", "llm"))
+        await self.store.save(name, llm, include_secrets=body.include_secrets)
         return json_response({"name": name, "message": f"Profile '{name}' saved"}, 201)
 
     async def delete(self, name: str) -> Response:

@@ -12,18 +12,17 @@ from quart import Response, request
 from gateway import schemas
 from gateway.bodies import TEST_FIELDS, TEST_SERVER, MCPOAuthCallbackRequest, MCPTestRequest, json_body
 from gateway.errors import ApiError
-from gateway.exposing import EXPOSE, expose_of
+from gateway.exposing import EXPOSE, ONE_SERVER, expose_of, opened
 from gateway.mcp_jobs import FAILED, Job, McpJobs, TooManyJobs
 from gateway.reading import InvalidRequest, read_body
 from gateway.responses import json_response
 from gateway.routes.settings import SettingsRoutes
 from gateway.routing import Param, Route
 from gateway.services import Services
-from supervisor.credentials import NotDecryptable
 from supervisor.mcp import MCPServer, server_errors
 from supervisor.reading import ErrorDetail, Errors, Location, among
 from supervisor.reading.decode import MISSING, NOT_AN_OBJECT
-from supervisor.settings import EXPOSE_HEADER, Expose, SettingsError, unseal
+from supervisor.settings import EXPOSE_HEADER, Expose, SettingsError
 from supervisor.settings.exposure import expose_secrets
 from supervisor.settings.merge import merge_patch
 
@@ -95,7 +94,7 @@ class McpRoutes:
     async def test(self) -> Response:
         """Connect as an agent would, and list the tools. What fails is an answer, too."""
         jobs, trial = self._jobs(), Trial.read(await json_body(request))
-        entry = await self._opened(trial.entry)
+        entry = await opened(self.services, trial.entry, ONE_SERVER, ("body", "server"))
         answer = None
         with trio.move_on_after(trial.seconds + MORE_SECONDS):
             async with _tests:
@@ -116,7 +115,7 @@ class McpRoutes:
         if trial.entry.get("url") is None:
             msg = "Value error, a command has no login; give the server a url"
             raise InvalidRequest(ErrorDetail(("body", "server", "type"), msg, "value_error"))
-        entry = await self._opened(trial.entry)
+        entry = await opened(self.services, trial.entry, ONE_SERVER, ("body", "server"))
         try:
             job = await jobs.start(
                 trial.name, entry, await self.services.secrets.values(), seconds=trial.seconds
@@ -185,20 +184,6 @@ class McpRoutes:
         response.headers["Cache-Control"] = "no-store"
         return response
 
-    async def _opened(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """The entry with every value in the clear that we had shown encrypted. Raises InvalidRequest."""
-
-        def opened() -> dict[str, Any]:
-            cipher = self.services.secrets.cipher
-            found: dict[str, Any] = unseal({CONFIG: {"x": entry}}, cipher)[CONFIG]["x"]
-            return found
-
-        try:
-            return await trio.to_thread.run_sync(opened)
-        except NotDecryptable:
-            msg = "Value error, a secret was not encrypted by this server"
-            raise InvalidRequest(ErrorDetail(("body", "server"), msg, "value_error")) from None
-
     # -- those of the settings ----------------------------------------------------------------------------
 
     async def create(self, settings_key: str) -> Response:
@@ -209,7 +194,7 @@ class McpRoutes:
         body = await json_body(request)
         if body is None:  # to the settings it would mean that the server is to go
             raise InvalidRequest(*server_errors(body, ("body",)))
-        return body
+        return await opened(self.services, body, ONE_SERVER, ("body",))
 
     async def patch(self, settings_key: str) -> Response:
         """Merge a change into a server of the settings."""

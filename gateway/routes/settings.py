@@ -44,7 +44,7 @@ class SettingsRoutes:
         """Apply a change as a whole, or not at all."""
         body = await json_body(request)
         if isinstance(body, dict) and body.get(AGENT_DIFF):
-            body[AGENT_DIFF] = await opened(self.services, body[AGENT_DIFF], "", AGENT_DIFF)
+            body[AGENT_DIFF] = await opened(self.services, body[AGENT_DIFF], (), ("body", AGENT_DIFF))
         changed = await self.services.settings.patch(body)
         return await self.answer(changed, Expose.REDACTED)
 
@@ -58,6 +58,7 @@ class SettingsRoutes:
 
     async def answer(self, document: SettingsDocument, expose: Expose) -> Response:
         """The settings, secrets in them shown as `expose` says."""
+        document = await self.services.settings.linked(document)
         # In a thread: the first encryption loads a large library.
         presets = self.services.settings.rules.presets
         shown = await trio.to_thread.run_sync(public, document, expose, cipher_of(self.services), presets)

@@ -75,6 +75,9 @@ class Sender:
         self._flush = trio.Event()
         self._empty = trio.Event()
         self._gone = False
+        self._begun = False
+        self._flush_to = -1
+        self._refused = 0
         self._position = self._seen = self._from
         self._dropping = ThrottledLog(log, "warning", "webhook falls behind; events are dropped")
         self._recovered = recovered
@@ -90,15 +93,21 @@ class Sender:
         self._wake()
 
     def flush(self) -> None:
-        """Send what waits without waiting for more."""
+        """Send all that is durable by now without waiting for more."""
+        self._flush_to = self._log.high_water
         self._flush.set()
         self._wake()
 
     async def emptied(self) -> None:
-        """Wait until everything that waited is delivered, or the receiver does not take it. Only events that
-        have been seen count."""
-        if not self.idle:
+        """Wait until all that `flush` was to send is delivered, or the receiver does not take it."""
+        refused = self._refused
+        while not self._flushed and self._refused == refused:
             await self._empty.wait()
+
+    @property
+    def _flushed(self) -> bool:
+        """Whether nothing waits that `flush` was to send. Events that have not been looked at yet do."""
+        return self.idle and (self._gone or (self._begun and self._seen >= self._flush_to))
 
     def _wake(self) -> None:
         self._news.set()
@@ -107,7 +116,8 @@ class Sender:
     async def run(self) -> None:
         """Follow and post. Cancellation ends it; what is not delivered then is delivered later."""
         stored = await self._cursors.get(self._log.conversation_id, self._key)
-        self._position = self._from if stored is None else stored
+        self._position = self._seen = self._from if stored is None else stored
+        self._begun = True
         await self._keep(behind=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow)
@@ -124,7 +134,6 @@ class Sender:
 
     async def _follow(self) -> None:
         try:
-            self._seen = self._position
             cursor = self._log.subscribe(self._position)
             while True:
                 await self._take(cursor)
@@ -167,12 +176,13 @@ class Sender:
                 if self._conversation() is None:
                     return
                 self._flush = trio.Event()  # who wanted it at once has had it tried
+                self._refused += 1
                 self._give_word()
                 with trio.move_on_after(self._spec.flush_delay):
                     await self._flush.wait()
 
     def _settle(self) -> None:
-        if self.idle:
+        if self._flushed:
             self._flush = trio.Event()
             self._give_word()
 

@@ -21,6 +21,7 @@ from supervisor.journal import JournalError, LogDeleted
 
 if TYPE_CHECKING:
     from gateway.contract import Conversation, Supervisor
+    from supervisor.journal import Log
 
 log = structlog.get_logger(__name__)
 
@@ -90,11 +91,15 @@ class Webhooks:
         for sender in self._of(str(info["id"])):
             sender.tell(body)
 
-    async def deleting(self, info: Mapping[str, Any]) -> None:
-        """Send the last events of a conversation, within DELETE_SECONDS, and say that it is deleted."""
+    async def deleting(self, log: Log, info: Mapping[str, Any]) -> None:
+        """Send the last events of a conversation, within DELETE_SECONDS, and say that it is deleted.
+
+        `log` is its log, into which nothing more is written.
+        """
         senders = self._of(str(info["id"]))
         self.tell({**info, "execution_status": DELETING})
         with trio.move_on_after(DELETE_SECONDS):
+            await log.flushed_unless_troubled()
             await _flushed(senders)
 
     async def deleted(self, conversation_id: str) -> None:

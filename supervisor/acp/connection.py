@@ -74,8 +74,9 @@ REQUEST_MESSAGES: Final = 10
 """The number of messages that a request counts as in a reader's turn: the task that answers it runs after the
 turn."""
 
-NOISE_LINES: Final = 100
-"""The number of lines that are not messages that are kept."""
+NOISE_LINES: Final = 16
+"""The number of lines that are not messages that are kept: the last ones, which may be an agent's last words.
+"""
 
 NOISE_BYTES: Final = 4096
 """Bytes of each that are kept and passed on."""
@@ -120,8 +121,9 @@ class Connection:
         self.trace = trace
         self.closed = trio.Event()
         """Set when the agent has closed its output, or the connection has failed."""
-        self.noise_lines: deque[bytes] = deque(maxlen=NOISE_LINES)
-        """The last lines of the agent that are not messages."""
+        self.noise_lines: deque[tuple[float, bytes]] = deque(maxlen=NOISE_LINES)
+        """The last lines of the agent that are not messages, each with when it came (Trio's clock). They
+        are not masked."""
         self._receive = receive
         self._send = send
         self._handler = handler
@@ -366,13 +368,14 @@ class Connection:
             self._take_noise(message.line)
 
     def _take_noise(self, line: bytes) -> None:
-        if self._counted(self._noise, len(line)):
-            return
+        counted = self._counted(self._noise, len(line))
         line = line[:NOISE_BYTES]
+        self.noise_lines.append((self._now, line))
+        if counted:
+            return
         self.trace.record("<", self._now, line)
         if self._mask is not None:
             line = self._mask.beginning(line.decode("utf-8", "replace")).encode()
-        self.noise_lines.append(line)
         self._handler.noise(line)
 
     def _counted(self, repeats: RepeatLimiter, size: int) -> bool:

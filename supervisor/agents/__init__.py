@@ -34,10 +34,11 @@ if TYPE_CHECKING:
         needs_data_dir,
     )
     from supervisor.agents.errors import InstallError, NodeMissing, SpawnError
-    from supervisor.agents.install import Launch, ensure_installed, resolve_launch, starts_pinned
+    from supervisor.agents.install import ensure_installed, resolve_launch, starts_pinned
     from supervisor.agents.levels import Level, LevelUnavailable
     from supervisor.agents.lifeline import Lifeline
     from supervisor.agents.logins import Logins, find_logins
+    from supervisor.agents.package_manager import Launch
     from supervisor.agents.process import AgentProcess, spawn
     from supervisor.agents.restart import Parked, RestartBudget, RestartPolicy, Retry
     from supervisor.agents.shared_logins import Lease, Rotated, SharedLogins
@@ -52,7 +53,7 @@ else:
         "ExitStatus": "endings",
         "InstallError": "errors",
         "Kind": "catalog",
-        "Launch": "install",
+        "Launch": "package_manager",
         "Lease": "shared_logins",
         "Level": "levels",
         "LevelUnavailable": "levels",

@@ -57,6 +57,32 @@ Version = Annotated[tuple[int, ...], Written(str), Form(_version)]
 """A version, written as numbers with dots between them."""
 
 
+@attrs.frozen
+class Versions:
+    """Versions from `first` on, without `end` (written `>=3.12,<3.15`)."""
+
+    first: tuple[int, ...]
+    end: tuple[int, ...]
+
+    def fit(self, version: tuple[int, ...]) -> bool:
+        """Whether this version is one of them."""
+        return self.first <= version < self.end
+
+    def __str__(self) -> str:
+        return f">={'.'.join(map(str, self.first))},<{'.'.join(map(str, self.end))}"
+
+
+def _versions(text: str) -> Versions:
+    lower, comma, upper = text.partition(",")
+    if not (lower.startswith(">=") and comma and upper.startswith("<")):
+        raise ValueError("it is not a range like >=3.12,<3.15")
+    return Versions(_version(lower.removeprefix(">=")), _version(upper.removeprefix("<")))
+
+
+PythonVersions = Annotated[Versions, Written(str), Form(_versions)]
+"""The versions of Python that a lock file was made for."""
+
+
 class CatalogError(Exception):
     """A descriptor is not usable; the message names the file, the property and what was expected."""
 
@@ -91,6 +117,19 @@ class NpmPackage(Described):
         """A script or executables."""
         if (self.entry is None) == (not self.native):
             yield (), "value_error", "exactly one of entry and native is needed"
+
+
+@attrs.frozen(kw_only=True)
+class PipPackage(Described):
+    """What is installed from PyPI into an environment of its own, and the program in it that is run."""
+
+    package: str
+    version: str
+    entry: Inside
+    """The program, a Python script in the environment (`bin/my-agent`), for the environment's Python."""
+    python: PythonVersions
+    size_mb: int | None = None
+    """As for npm."""
 
 
 @attrs.frozen(kw_only=True)
@@ -205,6 +244,7 @@ class Descriptor(Described):
     args: tuple[str, ...] = ()
     """Arguments of the direct launch."""
     npm: NpmPackage | None = None
+    pip: PipPackage | None = None
     module: str | None = None
     """A bundled agent: the Python module to run."""
     name_patterns: tuple[Lower, ...] = ()
@@ -259,8 +299,13 @@ class Descriptor(Described):
             if credential.secret is not None and credential.secret not in files:
                 place = ("credentials", index, "secret")
                 yield place, "value_error", f"{credential.secret} is not among the file secrets"
-        if self.npm is not None and self.module is not None:
-            yield (), "value_error", "an agent is either an npm package or a bundled module, not both"
+        if sum(each is not None for each in (self.npm, self.pip, self.module)) > 1:
+            yield (), "value_error", "an agent has one of npm, pip and module"
+
+    @property
+    def package(self) -> NpmPackage | PipPackage | None:
+        """What Ostler installs of it; None for one that is bundled, or known by its command alone."""
+        return self.npm or self.pip
 
 
 def decode_descriptor(text: str, source: str) -> Descriptor:

@@ -56,6 +56,17 @@ class StopReport:
     seconds: float
 
 
+FROM_OUTSIDE = frozenset(
+    {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU}
+)
+"""Signals that somebody else sends: a person, a program, the kernel for lack of memory or time. Of its own
+faults (SIGSEGV, SIGABRT ...) a process often says something before."""
+
+SIGNALLED = 128
+"""A shell, and what wraps a program as a shell does, exits with this plus the number of the signal that ended
+the program."""
+
+
 @attrs.frozen(kw_only=True)
 class ExitStatus:
     """How the agent's own process ended: with an exit code or by a signal."""
@@ -64,6 +75,12 @@ class ExitStatus:
     signal: int | None
     uptime: float
     """Seconds since the spawn."""
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether somebody else ended it: what it wrote last is then not the reason."""
+        number = self.signal if self.signal is not None else (self.code or 0) - SIGNALLED
+        return number in FROM_OUTSIDE
 
     def __str__(self) -> str:
         """In words."""

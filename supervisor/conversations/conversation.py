@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -14,7 +15,7 @@ from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.hooks import hooks
-from supervisor.conversations.recording import prompt
+from supervisor.conversations.recording import prompt, turn_states
 from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.recording.history import OpenCalls
 from supervisor.conversations.recording.recorder import Recorder
@@ -67,6 +68,10 @@ IN_HOOKS: Final = "The server stopped while a hook was running after the agent's
 """What was cut off, for people."""
 MOVED: Final = "the conversation was moved to another event"
 """Why the agent does not remember a branch that a client moved to."""
+
+ASKING: Final = ("user", "environment")
+"""The sources of messages to the agent. Those of Ostler's own, such as what a Stop hook says, have the role
+of a user; what Ostler tells clients has another."""
 
 PAGE_EVENTS: Final = 500
 """Events read at once when a conversation is loaded: bounded memory, few reads."""
@@ -134,19 +139,19 @@ class Conversation:
 
     def info(self) -> dict[str, Any]:
         """The present conversation resource, with nulls; a crash could take some of it back."""
-        return conversation_info(self.record, self.context.launcher.data)
+        return conversation_info(self.record, self.context.launcher.data, hooks=self.context.hooks)
 
     def full_state(self) -> bytes:
         """The state snapshot as an event that is not journalled; see `info`."""
-        return full_state(self.record, self.context.launcher.data)
+        return full_state(self.record, self.context.launcher.data, hooks=self.context.hooks)
 
     async def durable_info(self) -> dict[str, Any]:
         """The conversation resource as it is on disk. Raises JournalError."""
-        return await self._durable_view(conversation_info)
+        return await self._durable_view(partial(conversation_info, hooks=self.context.hooks))
 
     async def durable_state(self) -> bytes:
         """The state snapshot as it is on disk. Raises JournalError."""
-        return await self._durable_view(full_state)
+        return await self._durable_view(partial(full_state, hooks=self.context.hooks))
 
     async def _durable_view(self, show: Callable[[ConversationRecord, Path], T]) -> T:
         """Return the present state once it is durable (milliseconds), or else the last durable one."""
@@ -179,7 +184,17 @@ class Conversation:
         await self._goal.stop()  # whoever says something else takes over
         return await self._send(message, run=run, sender=sender)
 
-    async def _send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
+    async def begin(self, message: Message) -> None:
+        """Send the first message of a new conversation. Its creator has made sure that there is room for the
+        agent: if somebody was quicker it waits, since the conversation is there already.
+
+        Raises JournalUnavailable.
+        """
+        await self._send(message, run=True, admitted=True)
+
+    async def _send(
+        self, message: Message, *, run: bool, sender: str | None = None, admitted: bool = False
+    ) -> str:
         queued = self._unconfirmed.find(message, sender)
         if queued is not None:
             await self._confirm(queued, message, sender)
@@ -194,7 +209,7 @@ class Conversation:
         ):
             raise QueueFull(len(self._queue.waiting))
         ours = prompt.is_command(message, prompt.MCP_COMMAND)
-        if run and not ours:
+        if run and not ours and not admitted:
             self._check_room()
         record = self.record
         events: list[Event] = []
@@ -533,15 +548,21 @@ class Conversation:
         record = self.record
         await self._find_leaf()
         branch = self.branch
-        async for item in self._after(record.prompted_seq, kind="MessageEvent", source="user"):
-            if item.seq in branch:
-                self._queue.waiting.append(_queued(item))
+        asked = [
+            item
+            for source in ASKING
+            async for item in self._after(record.prompted_seq, kind="MessageEvent", source=source)
+            if item.seq in branch and is_asked(item)
+        ]
+        self._queue.waiting.extend(map(_queued, sorted(asked, key=lambda item: item.seq)))
         going_on = record.execution_status in LIVE_STATUSES
         in_hooks = bool(record.hooks_running)
         if in_hooks:
             self.recorder.write(hooks.cut_off(self.recorder))
         if record.turn_open or (going_on and not self._queue.waiting):
             await self._report_cut_off(IN_HOOKS if in_hooks and not record.turn_open else IN_TURN)
+        elif record.turn is not None:
+            self.recorder.write(turn_states.cut_off(record))
         self._goal.recover()
         if going_on and self._queue.waiting:
             self._runner.want()
@@ -563,6 +584,7 @@ class Conversation:
             user_action="retry",
         )
         events.append(error_event(failure))
+        events += turn_states.cut_off(record)
         record.turn_open = False
         record.execution_status = ExecutionStatus.ERROR
         record.agent_state["phase"] = AgentPhase.STOPPED
@@ -610,12 +632,15 @@ class Conversation:
 
 
 def is_asked(stored: Stored) -> bool:
-    """Whether an event is a message of a user's."""
-    return stored.kind == "MessageEvent" and stored.source == "user"
+    """Whether an event is a message to the agent: a user's, or Ostler's in their place."""
+    if stored.kind != "MessageEvent" or stored.source not in ASKING:
+        return False
+    return stored.source == "user" or orjson.loads(stored.body)["llm_message"]["role"] == "user"
 
 
 def _queued(stored: Stored) -> Queued:
-    return Queued(stored.seq, stored.id, decode_message(orjson.loads(stored.body)["llm_message"]))
+    message = decode_message(orjson.loads(stored.body)["llm_message"])
+    return Queued(stored.seq, stored.id, message, by_user=stored.source == "user")
 
 
 def _title(message: Message) -> str | None:

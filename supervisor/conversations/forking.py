@@ -19,7 +19,7 @@ import trio
 from supervisor.acp import SHOWN_CHARS, AcpError
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.conversation import Conversation, is_asked
-from supervisor.conversations.recording import usage
+from supervisor.conversations.recording import turn_states, usage
 from supervisor.conversations.recording.history import REPEATED_BYTES, OpenCalls
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.branch import Branch, leading_to
@@ -143,6 +143,7 @@ def _copy(
     record.prompted_seq = branch.until(handed) - 1
     record.retry_seq = None
     record.turn_open = record.unfinished = False
+    record.turn = None
     record.moves = []
     record.children = []
     record.parent_conversation_id = None
@@ -208,15 +209,23 @@ class _Closing:
 
     events: list[Event]
     live: bool
+    turn: Mapping[str, Any] | None = None
+    """The turn that the cut leaves without an end."""
 
     def states(self, recorder: Recorder) -> list[Event]:
-        return [recorder.state("execution_status", ExecutionStatus.IDLE)] if self.live or self.events else []
+        ended: list[Event] = (
+            [] if self.turn is None else [turn_states.end(self.turn, turn_states.INTERRUPTED)]
+        )
+        if self.live or self.events:
+            ended.append(recorder.state("execution_status", ExecutionStatus.IDLE))
+        return ended
 
 
 async def _loose_ends(source: Log, branch: Branch) -> _Closing:
     """Look back from the end of the branch to where no turn was under way. Raises JournalError."""
     found: list[tuple[Mapping[str, Any], int]] = []
     live: bool | None = None
+    turn: Mapping[str, Any] | None = None
     page_id: str | None = None
     while True:
         page = await source.search(order="desc", limit=PAGE_EVENTS, page=page_id)
@@ -224,6 +233,9 @@ async def _loose_ends(source: Log, branch: Branch) -> _Closing:
             partial(_read, [item for item in page.items if item.seq in branch])
         )
         for event, size in read:
+            if "turn_state" in event:
+                turn = turn or event["turn_state"]
+                continue
             status = event.get("status_state")
             if status is None:
                 found.append((event, size))
@@ -240,7 +252,8 @@ async def _loose_ends(source: Log, branch: Branch) -> _Closing:
     calls = OpenCalls()
     for event, size in reversed(found):
         calls.take(event, size)
-    return _Closing(calls.closing(), bool(live))
+    running = turn is not None and turn.get("status") == turn_states.RUNNING
+    return _Closing(calls.closing(), bool(live), turn if running else None)
 
 
 def _read(items: Sequence[Stored]) -> list[tuple[Mapping[str, Any], int]]:
@@ -248,10 +261,12 @@ def _read(items: Sequence[Stored]) -> list[tuple[Mapping[str, Any], int]]:
     read: list[tuple[Mapping[str, Any], int]] = []
     for item in items:
         if item.kind == "ConversationStateUpdateEvent":
-            if b'"execution_status"' in item.body:
+            if b'"execution_status"' in item.body or b'"turn"' in item.body:
                 state = orjson.loads(item.body)
                 if state.get("key") == "execution_status":
                     read.append(({"status_state": state.get("value")}, 0))
+                elif state.get("key") == turn_states.TURN:
+                    read.append(({"turn_state": state.get("value")}, 0))
         elif item.kind in OpenCalls.KINDS:
             event = orjson.loads(item.body)
             if event.get("tool_name") == FINISH and item.kind == "ActionEvent":

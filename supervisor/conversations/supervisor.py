@@ -117,7 +117,8 @@ class Supervisor:
         Returns the conversation, and whether it is new. For an existing one the rest of the request is
         ignored.
 
-        Raises InvalidStart.
+        Raises InvalidStart, and AtCapacity where there is a first message; then nothing is created. Raises
+        JournalUnavailable, which says whether it is.
         """
         conversation_id = request.conversation_id or str(uuid.uuid4())
         async with self._lock(conversation_id):
@@ -125,6 +126,8 @@ class Supervisor:
                 return await self._get(conversation_id), False
             except UnknownConversation:
                 pass
+            if request.initial_message is not None:
+                self._context.admission.check()
             parent = await self._parent(request)
             agent = request.agent if request.agent is not None else await self._default_agent()
             now = timestamp_now()
@@ -170,7 +173,10 @@ class Supervisor:
         if parent is not None:
             await parent.add_child(conversation_id)
         if request.initial_message is not None:
-            await conversation.send(request.initial_message, run=True)
+            try:
+                await conversation.begin(request.initial_message)
+            except JournalUnavailable as error:
+                raise JournalUnavailable(f"Conversation {conversation_id} is created. {error}") from error
         return conversation, True
 
     async def _with_hooks(self, request: StartRequest) -> dict[str, Any]:
@@ -218,6 +224,9 @@ class Supervisor:
         Raises UnknownConversation, AtCapacity, JournalUnavailable.
         """
         parent = await self.get(parent_id)
+        # Before anything is made: who is refused has nothing to look for.
+        parent.log.accept()
+        self._context.admission.check()
         record, child_id = parent.record, str(uuid.uuid4())
         box, launcher = self._context.secret_box, self._context.launcher
         place: Path | None = None
@@ -356,19 +365,25 @@ class Supervisor:
         loaded = self._loaded.get(conversation_id)
         durable = loaded is not None and loaded.log.settled and not loaded.recorder.unsaved
         record = loaded.record if loaded and durable else ConversationRecord.load(stored)
-        return conversation_info(record, self._context.launcher.data)
+        return conversation_info(record, self._context.launcher.data, hooks=self._context.hooks)
 
     async def count(self, *, status: str | None = None) -> int:
         """Count the conversations, of one execution status or of all."""
         return await self._context.journal.count_records(status=status)
 
-    async def delete(self, conversation_id: str) -> None:
+    async def delete(self, conversation_id: str, closed: Callable[[], Awaitable[None]] | None = None) -> None:
         """Delete a conversation: interrupt it, stop its agent, remove its events and its agent's data.
 
-        Raises UnknownConversation.
+        `closed` is called in between: nothing more happens in the conversation, and its log is still there.
+
+        Raises UnknownConversation, JournalError; then it still exists.
+
+        Cancellation leaves it whole, or deleted; its agent is stopped.
         """
         conversation = await self.get(conversation_id)
         await conversation.close()
+        if closed is not None:
+            await closed()
         async with self._lock(conversation_id):
             self._loaded.pop(conversation_id, None)
             self._recent.pop(conversation_id, None)

@@ -14,7 +14,7 @@ from supervisor.credentials.errors import (
     WrongMasterKey,
 )
 from supervisor.credentials.external_sources import FoundSecret, is_private, take_private
-from supervisor.credentials.lookup import LOOKUP_REFUSED, LookupFailed, Lookups, shown_origin
+from supervisor.credentials.lookup import LOOKUP_REFUSED, LookupFailed, Lookups
 from supervisor.credentials.master import MasterKey
 from supervisor.credentials.os_keyring import OsKeyring
 from supervisor.credentials.secret import REDACTED, Secret, SecretInfo
@@ -56,6 +56,5 @@ __all__ = [
     "WrongMasterKey",
     "decode_secret_source",
     "is_private",
-    "shown_origin",
     "take_private",
 ]

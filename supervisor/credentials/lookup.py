@@ -19,6 +19,7 @@ import trio
 from supervisor.credentials.errors import CredentialsFailure, InvalidSecretValue
 from supervisor.credentials.secret import MAX_VALUE_BYTES, check_exportable
 from supervisor.credentials.source import LookupSecret
+from supervisor.origin import shown_origin
 
 if TYPE_CHECKING:
     import httpx2
@@ -67,7 +68,7 @@ class Lookups:
         return name in listed or name.endswith(tuple(each[1:] for each in listed if each.startswith("*.")))
 
     async def fetch(self, sources: Mapping[str, LookupSecret]) -> dict[str, str]:
-        """The values by name, of one moment. Raises LookupFailed for the first that cannot be had.
+        """The values by name, of one moment. Raises LookupFailed for the first that is unavailable.
 
         Takes `LOOKUP_SECONDS` at most. Cancellation closes the connections.
         """
@@ -108,14 +109,6 @@ LOOKUP_REFUSED: Final = (
     "the operator does not let this server ask that host. Add it to OSTLER_SECRET_LOOKUPS."
 )
 CHECK: Final = "Check the address and its headers, or give the secret's value instead."
-
-
-def shown_origin(url: str) -> str:
-    """Of a URL what may be shown: path, query and user may hold keys."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    host = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
 
 
 def _begin(name: str, source: LookupSecret) -> str:

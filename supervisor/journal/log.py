@@ -63,6 +63,11 @@ class Log:
         """The last durable sequence number, -1 before the first. Reads and cursors end here."""
         return self._high_water
 
+    @property
+    def deleted(self) -> bool:
+        """Whether the conversation is deleted, or that is being tried."""
+        return isinstance(self._error, LogDeleted)
+
     # Writing.
 
     def append(

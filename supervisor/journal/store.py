@@ -189,12 +189,14 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit at the end, roll back on an error."""
+        """Commit at the end, roll back on an error, what is known of copies included."""
+        growing = set(self._growing)
         self._execute("BEGIN IMMEDIATE")
         try:
             yield
             self._execute("COMMIT")
         except BaseException:
+            self._growing = growing
             # A full disk makes SQLite roll back by itself; then there is nothing left to do.
             if self._connection.in_transaction:
                 with suppress(sqlite3.Error):

@@ -13,6 +13,7 @@ import attrs
 from supervisor.reading import Form, Limit
 from supervisor.settings.errors import ProfileReferenced, TooManyProfiles, UnknownProfile, problem, read
 from supervisor.settings.exposure import REDACTED
+from supervisor.settings.llm import connection_of, models_of
 from supervisor.settings.names import Setting
 from supervisor.settings.store import SettingsStore
 
@@ -128,10 +129,10 @@ class ConnectionStore:
         users = [
             f"LLM profile {name}"
             for name, found in sorted(profiles.items())
-            if found.get("provider_connection_id") == connection_id
+            if connection_of(found) == connection_id
         ]
-        llm = (await self._settings.get()).agent_settings.get("llm")
-        if isinstance(llm, Mapping) and llm.get("provider_connection_id") == connection_id:
+        settings = (await self._settings.get()).agent_settings
+        if connection_id in map(connection_of, models_of(settings)):
             users.append("the agent settings")
         if users:
             raise ProfileReferenced(

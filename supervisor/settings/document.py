@@ -35,6 +35,7 @@ from supervisor.settings.exposure import (
 )
 from supervisor.settings.llm import has_key
 from supervisor.settings.merge import MAX_DEPTH, merge_fields, merge_patch, too_deep
+from supervisor.settings.meta_profile import with_renamed_model
 from supervisor.settings.names import ProfileId, ProfileName, Setting
 from supervisor.settings.openhands import decode_openhands_settings, openhands_from_stored
 from supervisor.settings.spoken import spoken_server, spoken_settings
@@ -226,6 +227,20 @@ def with_meta_profile(
     return attrs.evolve(
         document, active_meta_profile=name, agent_settings={**document.agent_settings, **routing}
     )
+
+
+def with_renamed_llm_profile(document: SettingsDocument, name: str, new_name: str | None) -> SettingsDocument:
+    """The document after an LLM profile got another name, or was deleted (None). What names it follows."""
+    active = new_name if document.active_profile == name else document.active_profile
+    agent = dict(document.agent_settings)
+    if new_name is not None:
+        if isinstance(agent.get("meta_profile"), Mapping):
+            agent["meta_profile"] = with_renamed_model(agent["meta_profile"], name, new_name)
+        if agent.get("meta_profile_llms"):
+            agent["meta_profile_llms"] = {
+                new_name if key == name else key: llm for key, llm in agent["meta_profile_llms"].items()
+            }
+    return attrs.evolve(document, active_profile=active, agent_settings=agent)
 
 
 #: Of the layout of the stored document.

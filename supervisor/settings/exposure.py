@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
+from supervisor.origin import shown_origin
 from supervisor.settings.errors import EncryptionUnavailable
 
 #: How every token of the cipher begins: what does not is a value in the clear, of a file from before.
@@ -13,6 +16,9 @@ ENCRYPTED_START: Final = "gAAAA"
 
 #: What stands for a secret. Sent back by a client it means nothing, and erases.
 REDACTED: Final = "**********"
+
+PLACEHOLDER: Final = re.compile(rf"|([a-z][a-z0-9+.-]*://[^/]*/)?{re.escape(REDACTED)}")
+"""What a client sends that has no secret: nothing, or what it was shown in its place."""
 
 
 class Cipher(Protocol):
@@ -69,8 +75,8 @@ CREDENTIALS: Final = ("api_key", "aws_access_key_id", "aws_secret_access_key", "
 
 _LLM_SECRETS: Final[tuple[_Path, ...]] = tuple((name,) for name in CREDENTIALS)
 
-#: Every place in agent settings, of either kind, whose string is a secret.
-SECRET_PATHS: Final[tuple[_Path, ...]] = (
+#: Every place in agent settings, of either kind, whose string is a secret as a whole.
+_VALUE_PATHS: Final[tuple[_Path, ...]] = (
     *(("mcp_config", ANY, *path) for path in _SERVER_SECRETS),
     *(("agent_context", "skills", ANY, "mcp_tools", ANY, *path) for path in _SERVER_SECRETS),
     ("agent_context", "secrets", ANY),
@@ -81,6 +87,13 @@ SECRET_PATHS: Final[tuple[_Path, ...]] = (
     *(("condenser", "llm", *path) for path in _LLM_SECRETS),
     ("verification", "critic_api_key"),
 )
+
+#: Where a secret is fetched from: user, path and query of such a URL may be keys. Clients see of it what
+#: `shown_url` leaves.
+_URL_PATHS: Final[tuple[_Path, ...]] = (("agent_context", "secrets", ANY, "url"),)
+
+OWN_SECRET: Final = re.compile(r"/api/settings/secrets/[^/?#]+")
+"""The path of a secret of this server's own store: a name, and no key."""
 
 #: Paths by their first key, then by their second, ...; `_HERE` where one ends.
 _Tree = dict[str, "_Tree"]
@@ -97,8 +110,10 @@ def _tree(paths: Iterable[_Path]) -> _Tree:
     return tree
 
 
-#: The same places as a tree: settings are walked and copied once, and not once for every path.
-_SECRET_TREE: Final = _tree(SECRET_PATHS)
+#: The same places as trees: settings are walked and copied once, and not once for every path.
+_VALUE_TREE: Final = _tree(_VALUE_PATHS)
+_URL_TREE: Final = _tree(_URL_PATHS)
+_SECRET_TREE: Final = _tree((*_VALUE_PATHS, *_URL_PATHS))
 
 
 def replace_secrets(settings: Mapping[str, Any], replace: Callable[[str], str | None]) -> dict[str, Any]:
@@ -107,14 +122,23 @@ def replace_secrets(settings: Mapping[str, Any], replace: Callable[[str], str | 
 
 
 def secrets_of(settings: Mapping[str, Any]) -> list[str]:
-    """Every secret in agent settings."""
+    """Every secret in agent settings, to be masked where an agent says it. URLs are not among them."""
+    return _noted(settings, _VALUE_TREE)
+
+
+def holds_token(settings: Mapping[str, Any]) -> bool:
+    """Whether some secret in agent settings is a token of a cipher."""
+    return any(each.startswith(ENCRYPTED_START) for each in _noted(settings, _SECRET_TREE))
+
+
+def _noted(settings: Mapping[str, Any], tree: _Tree) -> list[str]:
     found: list[str] = []
 
     def note(value: str) -> str:
         found.append(value)
         return value
 
-    replace_secrets(settings, note)
+    _replaced(settings, tree, note)
     return found
 
 
@@ -135,7 +159,19 @@ def unseal(settings: Mapping[str, Any], cipher: StorageCipher) -> dict[str, Any]
 
 def erase_placeholders(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Without the secrets that a client sent as nothing or as the placeholder it was shown."""
-    return replace_secrets(settings, lambda value: None if value in ("", REDACTED) else value)
+    return replace_secrets(settings, lambda value: None if PLACEHOLDER.fullmatch(value) else value)
+
+
+def shown_url(url: str) -> str:
+    """Of the URL of a secret what may be shown: its host, and the name of one of this server's own."""
+    try:
+        parts, shown = urlsplit(url), shown_origin(url)
+    except ValueError:
+        return REDACTED
+    alone = not (parts.query or parts.fragment or parts.username or parts.password)
+    if alone and (parts.path in ("", "/") or OWN_SECRET.fullmatch(parts.path)):
+        return url
+    return f"{shown}/{REDACTED}" if parts.hostname else REDACTED
 
 
 def expose_secrets(settings: Mapping[str, Any], expose: Expose, cipher: Cipher | None) -> dict[str, Any]:
@@ -149,12 +185,10 @@ def expose_secrets(settings: Mapping[str, Any], expose: Expose, cipher: Cipher |
             raise EncryptionUnavailable("secrets cannot be shown encrypted: the server has no master key")
         return cipher.encrypt(value.encode())
 
-    show: Mapping[Expose, Callable[[str], str]] = {
-        Expose.REDACTED: lambda _: REDACTED,
-        Expose.ENCRYPTED: encrypt,
-        Expose.PLAINTEXT: lambda value: value,
-    }
-    return replace_secrets(settings, show[expose])
+    if expose is Expose.REDACTED:
+        hidden = _replaced(settings, _VALUE_TREE, lambda _: REDACTED)
+        return dict(_replaced(hidden, _URL_TREE, shown_url))
+    return replace_secrets(settings, encrypt if expose is Expose.ENCRYPTED else lambda value: value)
 
 
 def _replaced(node: Any, tree: _Tree, replace: Callable[[str], str | None]) -> Any:

@@ -131,11 +131,14 @@ def decode_llm(obj: object, loc: Location) -> dict[str, Any]:
 
 
 def completed_llm(llm: LLM) -> dict[str, Any]:
-    """The JSON of it, with what the model's name implies."""
+    """The JSON of it, with what the model's name implies, and without what its connection has."""
     if llm.model.startswith("azure") and not llm.api_version:
         llm = attrs.evolve(llm, api_version=AZURE_VERSION)
     if llm.model.startswith("openai/") and llm.base_url in DIRECT_OPENAI:
         llm = attrs.evolve(llm, base_url=None)
+    if llm.provider_connection_id:
+        # Its connection has them; a copy here would differ one day.
+        llm = attrs.evolve(llm, api_key=None, base_url=None)
     found: dict[str, Any] = erase_placeholders({"llm": as_json(llm)})["llm"]
     return {**found, **{name: found.get(name) for name in CREDENTIALS}}
 
@@ -149,6 +152,30 @@ def has_key(llm: Mapping[str, Any]) -> bool:
     """Whether it has an API key of its own."""
     key = llm.get("api_key")
     return isinstance(key, str) and bool(key.strip())
+
+
+def connection_of(llm: Any) -> str | None:
+    """The id of the model's provider connection; None where it has none."""
+    return llm.get("provider_connection_id") or None if isinstance(llm, Mapping) else None
+
+
+def models_of(settings: Mapping[str, Any]) -> list[Any]:
+    """Every language model in agent settings."""
+    return [settings.get("llm"), *(settings.get("meta_profile_llms") or {}).values()]
+
+
+def linked_settings(
+    settings: Mapping[str, Any], connections: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Agent settings whose models have the key and the URL of their connections, as these are now."""
+    found = dict(settings)
+    if isinstance(found.get("llm"), Mapping):
+        found["llm"] = linked(found["llm"], connections)
+    if found.get("meta_profile_llms"):
+        found["meta_profile_llms"] = {
+            name: linked(llm, connections) for name, llm in found["meta_profile_llms"].items()
+        }
+    return found
 
 
 def linked(llm: Mapping[str, Any], connections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

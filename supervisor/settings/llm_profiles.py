@@ -15,6 +15,7 @@ from supervisor.settings.errors import (
 )
 from supervisor.settings.exposure import Cipher, Expose, expose_secrets
 from supervisor.settings.llm import decode_llm, has_key, linked, without_credentials
+from supervisor.settings.meta_profile import with_renamed_model
 from supervisor.settings.profile import check_profile_name
 from supervisor.settings.profiles import MAX_LLM_PROFILES, AgentProfileStore
 
@@ -60,9 +61,6 @@ class LlmProfileStore:
         found = decode_llm(llm, ("body", "llm"))
         if not include_secrets:
             found = without_credentials(found)
-        if found["provider_connection_id"]:
-            # Its connection has them; a copy here would differ one day.
-            found |= {"api_key": None, "base_url": None}
         async with self._stored.lock:
             profiles = await self._stored.all()
             if name not in profiles and len(profiles) >= MAX_LLM_PROFILES:
@@ -93,14 +91,16 @@ class LlmProfileStore:
             return True
 
     async def rename(self, name: str, new_name: str) -> None:
-        """Give a profile another name, in the agent profiles and the settings that name it, too.
+        """Give a profile another name, also in the agent profiles, meta-profiles and settings that name it.
 
         Raises UnknownProfile, ProfileExists and SettingsError.
         """
         check_profile_name(new_name, ("body", "new_name"))
-        async with self._agents.lock, self._stored.lock:
+        meta = self._settings.meta_profiles
+        async with self._agents.lock, self._stored.lock, meta.lock:
             profiles = dict(await self._stored.all())
             found = _named(profiles, name)
+            routing = await meta.all()
             if new_name == name:
                 return
             if new_name in profiles:
@@ -109,6 +109,9 @@ class LlmProfileStore:
             with trio.CancelScope(shield=True):  # half of it would leave references to nothing
                 await self._stored.replace({**profiles, new_name: found})
                 await self._agents.repoint(name, new_name)
+                followed = {key: with_renamed_model(each, name, new_name) for key, each in routing.items()}
+                if followed != routing:
+                    await meta.replace(followed)
                 await self._settings.renamed_llm_profile(name, new_name)
 
     async def activate(self, name: str) -> bool:

@@ -7,12 +7,13 @@ from typing import Any
 
 import attrs
 
+from supervisor.reading import as_json
 from supervisor.settings.agent import NOT_AVAILABLE, agent_settings_to_dict
 from supervisor.settings.document import Rules, SettingsDocument, shown
 from supervisor.settings.errors import SettingsError, SettingsFailure
 from supervisor.settings.exposure import Expose
-from supervisor.settings.llm import has_key
-from supervisor.settings.openhands import decode_openhands_settings
+from supervisor.settings.llm import has_key, linked_settings
+from supervisor.settings.openhands import AgentContext, decode_openhands_settings
 from supervisor.settings.openhands_profile import OpenHandsAgentProfile, settings_of_profile
 from supervisor.settings.profile import AgentProfile, AnyProfile, profile_to_settings
 from supervisor.settings.profiles import AgentProfileStore
@@ -112,6 +113,8 @@ def _external(
         found.errors += [each.msg for each in error.errors]
         return
     if not found.errors:
+        # Clients read the whole of it, also where nothing is set.
+        settings["agent_context"] = {**as_json(AgentContext()), **(settings["agent_context"] or {})}
         found.resolved_settings = shown(settings, Expose.REDACTED, None, rules.presets)
 
 
@@ -144,6 +147,7 @@ async def _built_in(
         except SettingsError as error:
             found.errors.append(f"Failed to build agent settings: {error}")
         else:
+            checked = linked_settings(checked, await settings.connections.all())
             found.resolved_settings = shown(checked, Expose.REDACTED, None, settings.rules.presets)
     found.errors.append(NOT_AVAILABLE.removeprefix("Value error, "))
 

@@ -68,3 +68,16 @@ def decode_meta_profile(obj: object, loc: Location) -> dict[str, Any]:
             loc, "Value error, a meta-profile needs either classes or a prompt_template", "value_error"
         )
     return as_json(found)
+
+
+def with_renamed_model(meta_profile: Mapping[str, Any], name: str, new_name: str) -> dict[str, Any]:
+    """The same after an LLM profile has got another name. What a template says stays: it is a text."""
+
+    def now(model: Any) -> Any:
+        return new_name if model == name else model
+
+    return {
+        **meta_profile,
+        "classifier_model": now(meta_profile["classifier_model"]),
+        "classes": [{**each, "model": now(each["model"])} for each in meta_profile["classes"]],
+    }

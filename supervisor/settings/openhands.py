@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
+import structlog
 
 from supervisor.reading import FILLED, Limit, Location, as_json, described
 from supervisor.settings.agent import (
@@ -24,6 +25,8 @@ from supervisor.settings.errors import SettingsError, read
 from supervisor.settings.llm import FROM_ONE, FROM_ZERO, LLM, completed_llm
 from supervisor.settings.meta_profile import MetaProfile
 from supervisor.settings.names import Setting, said
+
+log = structlog.get_logger(__name__)
 
 RETIRED: Final = ("enable_sub_agents", "enable_switch_llm_tool")
 """Switches that became tools; the wire refuses them."""
@@ -172,16 +175,43 @@ def openhands_to_dict(settings: OpenHandsAgentSettings) -> dict[str, Any]:
 
 def openhands_from_stored(obj: Mapping[str, Any]) -> dict[str, Any]:
     """The same of a stored document, perhaps of an earlier release, which judged less: what does not fit has
-    its default."""
-    kept = dict(obj)
+    its default, and is logged. What stands beside it stays."""
+    kept: Any = obj
     while True:
         try:
             return decode_openhands_settings(kept, (), _any_server)
         except SettingsError as error:
-            wrong = {each.loc[0] for each in error.errors if each.loc}
-            if not wrong & kept.keys():
+            log.warning("stored settings are not used", reason=str(error))
+            # From the end on: what is removed from a list moves what follows it.
+            wrong = {place for each in error.errors if (place := _existing(kept, each.loc))}
+            if not wrong:
                 raise
-            kept = {name: value for name, value in kept.items() if name not in wrong}
+            for place in sorted(wrong, key=lambda loc: [(isinstance(k, str), k) for k in loc], reverse=True):
+                kept = _without(kept, place)
+
+
+def _existing(obj: Any, loc: Location) -> Location:
+    """The longest part of `loc` at which there is something."""
+    for length, key in enumerate(loc):
+        in_list = isinstance(obj, list) and isinstance(key, int) and key < len(obj)
+        if in_list or (isinstance(obj, Mapping) and key in obj):
+            obj = obj[key]
+        else:
+            return loc[:length]
+    return loc
+
+
+def _without(obj: Any, loc: Location) -> Any:
+    """A copy without what is there, if it is still there. A list that has nothing left goes as a whole: an
+    empty one would be a choice."""
+    key, below = loc[0], loc[1:]
+    if isinstance(obj, Mapping) and key in obj:
+        left = _without(obj[key], below) if below else None
+        rest = {name: value for name, value in obj.items() if name != key}
+        return {**obj, key: left} if below and left != [] else rest
+    if isinstance(obj, list) and isinstance(key, int) and key < len(obj):
+        return [*obj[:key], *([_without(obj[key], below)] if below else ()), *obj[key + 1 :]]
+    return obj
 
 
 def _any_server(server: object, loc: Location) -> list[Any]:

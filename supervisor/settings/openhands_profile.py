@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar, Final
 
 import attrs
 
-from supervisor.reading import FILLED, Limit, Location, as_json
+from supervisor.reading import FILLED, Limit, Location
 from supervisor.settings.agent import OPENHANDS, SCHEMA_VERSION
+from supervisor.settings.common_profile import CommonProfile
 from supervisor.settings.errors import read
 from supervisor.settings.llm import FROM_ONE
-from supervisor.settings.names import ProfileId, ProfileName, Setting, Text
 from supervisor.settings.openhands import (
     MAX_PERSONA,
     RETIRED,
@@ -21,8 +21,6 @@ from supervisor.settings.openhands import (
     SummarizingCondenser,
     Tool,
 )
-
-PROFILE_SCHEMA_VERSION: Final = 4
 
 SAME: Final = (
     "agent",
@@ -36,13 +34,12 @@ SAME: Final = (
 
 
 @attrs.frozen(kw_only=True)
-class OpenHandsAgentProfile(Setting):
-    """A profile of the built-in agent: `AgentProfile` says what both have.
+class OpenHandsAgentProfile(CommonProfile):
+    """A profile of the built-in agent.
 
     `tools`: None is the usual ones, () is none. `public_skills`: None is all of the catalogue.
     """
 
-    FORBID: ClassVar[bool] = True
     REFUSED: ClassVar[tuple[str, ...]] = RETIRED
     TAG: ClassVar[str | None] = "agent_kind"
     TAG_REQUIRED: ClassVar[bool] = True
@@ -52,11 +49,6 @@ class OpenHandsAgentProfile(Setting):
         "description": "id and revision are the server's; the name is that of the path",
     }
 
-    name: ProfileName
-    id: ProfileId = attrs.field(factory=lambda: str(uuid.uuid4()))
-    revision: Annotated[int, Limit(ge=0)] = 0
-    mcp_server_refs: tuple[Text, ...] | None = None
-    secret_refs: tuple[Text, ...] | None = None
     llm_profile_ref: Annotated[str, FILLED]
     agent: str = "CodeActAgent"
     tools: tuple[Tool, ...] | None = None
@@ -69,22 +61,6 @@ class OpenHandsAgentProfile(Setting):
     enable_classify_and_switch_llm_tool: bool = False
     meta_profile_ref: Annotated[str, FILLED] | None = None
     tool_concurrency_limit: Annotated[int, FROM_ONE] = 1
-    schema_version: Annotated[int, Limit(ge=1)] = PROFILE_SCHEMA_VERSION
-
-    def dump(self) -> dict[str, Any]:
-        """Its JSON, every field present."""
-        return as_json(self)
-
-    def summary(self) -> dict[str, Any]:
-        """Its entry in a list of profiles."""
-        return {
-            "id": self.id,
-            "name": self.name,
-            "agent_kind": OPENHANDS,
-            "revision": self.revision,
-            "llm_profile_ref": self.llm_profile_ref,
-            "mcp_server_refs": None if self.mcp_server_refs is None else list(self.mcp_server_refs),
-        }
 
 
 def decode_openhands_profile(obj: Mapping[str, Any], name: str, loc: Location) -> OpenHandsAgentProfile:

@@ -13,11 +13,9 @@ from supervisor.reading import (
     ABOVE_ZERO,
     NO_NUL,
     Form,
-    Limit,
     Location,
     Named,
     among,
-    as_json,
     described,
 )
 from supervisor.settings.agent import (
@@ -33,13 +31,10 @@ from supervisor.settings.agent import (
     Presets,
     decode_agent_settings,
 )
+from supervisor.settings.common_profile import CommonProfile
 from supervisor.settings.errors import problem, read
-from supervisor.settings.names import ProfileId, ProfileName, Setting, Text
-from supervisor.settings.openhands_profile import (
-    PROFILE_SCHEMA_VERSION,
-    OpenHandsAgentProfile,
-    decode_openhands_profile,
-)
+from supervisor.settings.names import ProfileName, Text
+from supervisor.settings.openhands_profile import OpenHandsAgentProfile, decode_openhands_profile
 from supervisor.settings.spoken import SPOKEN, spoken_server
 
 
@@ -52,15 +47,12 @@ SHELL_WORDS: Final = Form(_shell_words)
 
 
 @attrs.frozen(kw_only=True)
-class AgentProfile(Setting):
+class AgentProfile(CommonProfile):
     """A profile of an ACP agent. Its command is one string, split as a shell would; None is the provider's.
 
-    `mcp_server_refs` and `secret_refs` name what of the settings' servers and of the stored secrets
-    the agent may use; None is all of them. Timeouts are in seconds. `id` and `revision` are the
-    server's.
+    Timeouts are in seconds.
     """
 
-    FORBID: ClassVar[bool] = True
     TAG: ClassVar[str | None] = "agent_kind"
     agent_kind: ClassVar[str] = ACP
     SCHEMA: ClassVar[Mapping[str, Any]] = {
@@ -69,11 +61,6 @@ class AgentProfile(Setting):
         "description": "id and revision are the server's; the name is that of the path",
     }
 
-    name: ProfileName
-    id: ProfileId = attrs.field(factory=lambda: str(uuid.uuid4()))
-    revision: Annotated[int, Limit(ge=0)] = 0
-    mcp_server_refs: tuple[Text, ...] | None = None
-    secret_refs: tuple[Text, ...] | None = None
     acp_server: Annotated[Text, Named(PROVIDER)] = DEFAULT_SERVER
     acp_model: Text | None = None
     acp_session_mode: Text | None = None
@@ -87,22 +74,6 @@ class AgentProfile(Setting):
         default=None, metadata=described("Split as a shell would")
     )
     acp_args: tuple[Text, ...] | None = None
-    schema_version: Annotated[int, Limit(ge=1)] = PROFILE_SCHEMA_VERSION
-
-    def dump(self) -> dict[str, Any]:
-        """Its JSON, every field present."""
-        return as_json(self)
-
-    def summary(self) -> dict[str, Any]:
-        """Its entry in a list of profiles."""
-        return {
-            "id": self.id,
-            "name": self.name,
-            "agent_kind": ACP,
-            "revision": self.revision,
-            "llm_profile_ref": None,
-            "mcp_server_refs": None if self.mcp_server_refs is None else list(self.mcp_server_refs),
-        }
 
 
 AnyProfile = AgentProfile | OpenHandsAgentProfile

@@ -10,7 +10,7 @@ import trio
 
 from supervisor.settings.agent import ACP, AgentSettings
 from supervisor.settings.errors import ProfileExists, SettingsError, TooManyProfiles, UnknownProfile
-from supervisor.settings.llm import has_key
+from supervisor.settings.llm import connection_of, has_key
 from supervisor.settings.openhands_profile import OpenHandsAgentProfile, profile_of_settings
 from supervisor.settings.profile import (
     AnyProfile,
@@ -183,7 +183,7 @@ class AgentProfileStore:
 
     async def _keep_llm(self, llm: Mapping[str, Any]) -> None:
         """Keep the settings' model as the LLM profile that a new profile names, if somebody has set it up."""
-        if not (has_key(llm) or llm["auth_type"] == "subscription" or llm["base_url"]):
+        if not (has_key(llm) or connection_of(llm) or llm["auth_type"] == "subscription" or llm["base_url"]):
             return
         stored = self._settings.llm_profiles
         async with stored.lock:

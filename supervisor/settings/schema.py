@@ -234,10 +234,10 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 """What is chosen from, where the description of the settings does not say it."""
 
 
-def agent_schema(presets: Presets, names: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The settings of an agent of either kind. `names` are what providers are called, by key."""
-    labels = {CUSTOM: "Custom", **(names or {})}
-    choices = {"acp_server": [(key, labels.get(key, key)) for key in (*presets, CUSTOM) if key in SPOKEN]}
+def agent_schema(presets: Presets) -> dict[str, Any]:
+    """The settings of an agent of either kind."""
+    known = [(key, key) for key in presets if key in SPOKEN and key != CUSTOM]
+    choices = {"acp_server": [*known, (CUSTOM, "Custom")]}
     own = defaults()
     return {
         "model_name": "AgentSettings",

@@ -21,11 +21,12 @@ from supervisor.settings.document import (
     to_stored,
     with_llm,
     with_meta_profile,
+    with_renamed_llm_profile,
 )
 from supervisor.settings.errors import UnknownProfile, problem
 from supervisor.settings.exposure import StorageCipher
 from supervisor.settings.files import JsonFile
-from supervisor.settings.llm import linked
+from supervisor.settings.llm import connection_of, linked, linked_settings, models_of
 from supervisor.settings.profile import profile_ids
 
 #: In the state directory.
@@ -89,9 +90,9 @@ class SettingsStore:
                 if profile_id not in (known or ()):
                     raise UnknownProfile(f"no agent profile has the id {profile_id}")
             if "active_profile" in body and (name := changed.active_profile) is not None:
-                llm = await self.usable_llm(name)
+                await self.usable_llm(name)
                 if "llm" not in (body.get("agent_settings_diff") or {}):
-                    changed = with_llm(changed, llm)
+                    changed = with_llm(changed, (await self.llm_profiles.all())[name])
             if "active_meta_profile" in body:
                 changed = await self._with_meta_profile(changed)
             return await self._store(changed)
@@ -111,12 +112,23 @@ class SettingsStore:
             raise problem(("llm_profile", "provider_connection_id"), msg, "value_error")
         return linked(found, connections)
 
+    async def linked(self, document: SettingsDocument) -> SettingsDocument:
+        """The settings whose models have the credentials of their provider connections, as these are now.
+
+        They are not stored like that: a copy would outlive the connection's key.
+        """
+        if not any(connection_of(llm) for llm in models_of(document.agent_settings)):
+            return document
+        agent = linked_settings(document.agent_settings, await self.connections.all())
+        return attrs.evolve(document, agent_settings=agent)
+
     async def renamed_llm_profile(self, name: str, new_name: str | None) -> None:
-        """Follow a profile that was renamed, or deleted, if it is the active one."""
+        """Follow a profile that was renamed, or deleted (None), wherever the settings name it."""
         async with self._lock:
             document = await self._load()
-            if document.active_profile == name:
-                await self._store(attrs.evolve(document, active_profile=new_name))
+            changed = with_renamed_llm_profile(document, name, new_name)
+            if changed != document:
+                await self._store(changed)
 
     async def forget_meta_profile(self, name: str) -> None:
         """Unset the active meta-profile if it is this one, which has been deleted."""

@@ -17,7 +17,7 @@ from supervisor.agents import AgentProcess, ExitStatus, SpawnError, StopPolicy, 
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.fairness import share
 from supervisor.workspace.bash_events import FAILED, BashCommand, BashOutput
-from supervisor.workspace.bash_log import BashLog, Scope
+from supervisor.workspace.bash_log import BashLog, Scope, encode
 from supervisor.workspace.bash_output import Output
 
 log = structlog.get_logger(__name__)
@@ -39,6 +39,8 @@ LOOK_SECONDS: Final = 15.0
 
 STOP_SECONDS: Final = 10.0
 """Seconds that a client's stop waits for the end of the command. The ladder above takes at most 3."""
+
+NOT_BEGUN: Final = "The command was stopped before it began."
 
 _READ_BYTES: Final = 64 * 1024
 
@@ -98,6 +100,8 @@ class Command:
     """Of the next output."""
     last: bytes = b""
     """The last output, as JSON."""
+    forgotten: bool = False
+    """Whether the conversation that it belongs to is gone, and its events with it."""
 
     @property
     def id(self) -> str:
@@ -180,14 +184,18 @@ class Bash:
         return await trio.to_thread.run_sync(_join, bodies)
 
     async def forget(self, scope: Scope) -> None:
-        """End all commands of a conversation that is gone, and forget its events."""
+        """End all commands of a conversation that is gone, and forget its events.
+
+        Waits for their end, at most STOP_SECONDS. Cancellation only stops the wait.
+        """
         commands = [command for command in self._live.values() if command.scope == scope]
         for command in commands:
+            command.forgotten = True
             command.asked.set()
+        self.log.clear(scope)
         with trio.move_on_after(STOP_SECONDS):
             for command in commands:
                 await command.gone.wait()
-        self.log.clear(scope)
 
     # -- one command ---------------------------------------------------------------------------------------
 
@@ -215,6 +223,9 @@ class Bash:
         output = Output(
             await self._masker(), self._limits.output_bytes, lambda out, err: self._tell(command, out, err)
         )
+        if command.asked.is_set():
+            self._tell(command, None, NOT_BEGUN, FAILED)
+            return
         with ExitStack() as ours, ExitStack() as theirs:
             # Standard input is empty: nobody could answer.
             empty = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -311,7 +322,7 @@ class Bash:
             stderr=stderr,
         )
         command.order += 1
-        body = self.log.add(command.scope, event)
+        body = encode(event) if command.forgotten else self.log.add(command.scope, event)
         if exit_code is not None:
             command.last = body
             command.finished.set()

@@ -159,6 +159,10 @@ def test_what_is_written_is_one_line_of_strict_json(value: Any) -> None:
         assert line.count(b"\n") == 1
         assert b"\r" not in line
         assert json.loads(line)["jsonrpc"] == "2.0"
+    request = {"jsonrpc": "2.0", "id": 1, "method": "m", "params": clean}
+    assert json.loads(encode_request(1, "m", clean)) == request
+    del request["id"]
+    assert json.loads(encode_notification("m", clean)) == request
 
 
 def _writable(value: Any) -> bool:

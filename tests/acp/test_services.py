@@ -592,6 +592,16 @@ def test_the_outputs_of_all_terminals_together_are_bounded() -> None:
     assert rings[0].text(final=True) == "y" * MAX_OUTPUT_BYTES
 
 
+def test_a_pool_may_be_full() -> None:
+    pool = OutputPool(limit=100)
+    first, second = OutputRing(100, pool), OutputRing(100, pool)
+    first.add(b"a" * 50)
+    second.add(b"b" * 50)
+    assert (first.text(final=True), second.text(final=True)) == ("a" * 50, "b" * 50)
+    second.add(b"b")
+    assert second.truncated
+
+
 @pytest.mark.parametrize("size", [1, 100, 65536])
 def test_a_ring_of_any_pieces_takes_what_it_keeps(size: int) -> None:
     ring = OutputRing(100_000)

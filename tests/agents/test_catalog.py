@@ -175,7 +175,7 @@ def test_minimal_descriptor():
         ),
         (
             MINIMAL + 'module = "m"\n[npm]\npackage = "p"\nversion = "1"\nentry = "e"',
-            "either an npm package or a bundled module",
+            "an agent has one of npm, pip and module",
         ),
     ],
 )

@@ -16,10 +16,13 @@ import trio
 import trio.testing
 
 from supervisor.agents import install, node
+from supervisor.agents import npm as npm_packages
 from supervisor.agents.catalog import load_catalog
 from supervisor.agents.errors import InstallError, NodeMissing
-from supervisor.agents.install import ensure_installed, platform_name, resolve_launch
+from supervisor.agents.install import ensure_installed, resolve_launch
 from supervisor.agents.node import find_node, find_npm
+from supervisor.agents.npm import platform_name
+from supervisor.agents.package_manager import Launch
 from supervisor.version import __version__
 from tests.support.processes import alive
 
@@ -296,7 +299,7 @@ async def test_prefix_that_cannot_be_written(tmp_path, npm):
 
 
 async def test_machine_without_a_build_is_told_before_fetching(prefix, npm, monkeypatch):
-    monkeypatch.setattr(install, "platform_name", lambda: "linux-riscv64")
+    monkeypatch.setattr(npm_packages, "platform_name", lambda: "linux-riscv64")
     with pytest.raises(InstallError, match="has no program for linux-riscv64"):
         await run_install(prefix, npm, descriptor=CATALOG["opencode"])
     assert npm.runs() == []
@@ -337,7 +340,7 @@ async def test_resolve_launch(prefix, npm):
 
     own = ("npx", "-y", "@google/gemini-cli@0.46.0", "--acp")
     launch = await resolve("gemini-cli", own, ("--x",))
-    assert launch == install.Launch(argv=(*own, "--x"))
+    assert launch == Launch(argv=(*own, "--x"))
     assert npm.runs() == []
     launch = await resolve("gemini-cli", GEMINI.command, ("--x",))
     assert launch.argv[2:] == ("--acp", "--skip-trust", "--x")

@@ -21,8 +21,9 @@ from supervisor.settings.document import from_stored, to_stored
 from supervisor.settings.errors import SettingsEmpty
 from tests.attack import seeds
 from tests.attack.pure_targets import RULES
+from tests.support.thorough import everyday
 
-SAME_EVERY_TIME = settings(derandomize=True, database=None, max_examples=200, deadline=2000)
+SAME_EVERY_TIME = settings(derandomize=True, database=None, max_examples=everyday(60, 200), deadline=2000)
 
 
 def words_of(values: list[Any]) -> st.SearchStrategy[str]:

@@ -1,43 +1,197 @@
-"""Where Ostler's answers to the TypeScript client are not the peer's, and why: better, or by design."""
+"""Where Ostler's answers to the TypeScript client are not the peer's, and why: better, or by design.
+
+Each row tells what Ostler gives there. Anything else is a difference that nobody has decided on.
+"""
 
 from __future__ import annotations
 
-from tests.clients.comparison import Allowed
+from collections.abc import Collection
+from typing import Any
 
-EXTERNAL = "an external agent has models of its own: a reasoned 4xx, as nothing would come of it"
-NO_MODELS = "Ostler calls no language models itself: 501 with the reason"
-MESSAGES = (
-    "text before a tool call is a message of its own, where it was said; the peer joins all text at the end"
+import attrs
+
+from tests.clients.comparison import NONE, SAID, Allowed
+
+EXTERNAL = (
+    "an external agent calls models of its own, so a switch to another one would do nothing: Ostler says so "
+    "and names switch_acp_model; the peer accepts it, and nothing comes of it"
 )
-ASKS = "the peer answers an agent's request for permission by itself, Ostler asks"
+NO_MODELS = "Ostler calls no language models itself: it says so instead of an attempt"
+MESSAGES = (
+    "text before a tool call is a message of its own, told when it is said; the peer keeps it back and joins "
+    "all text in one message at the end"
+)
+BODY = "the place in the body that the client sent; the peer names a member of its own union"
+VOCABULARY = "the vocabulary of events that the conversation was created with, which is only Ostler's"
+
+
+def refused(status: int) -> dict[str, Any]:
+    """An error with a reason in words."""
+    return {"status": status, "error": {"detail": SAID}}
+
 
 DESIGN = (
-    Allowed("server *", "[ostler_version]", "says which Ostler this is"),
-    Allowed("*", "*[event_vocabulary]", "an Ostler conversation can have an extended vocabulary"),
-    Allowed("validate LLM profile", "*", NO_MODELS),
-    Allowed("save agent profile, mixed", "detail", "names the field of the body, not the member of a union"),
-    Allowed("start OAuth, nobody there", "detail", "names the field of the body, not the member of a union"),
+    Allowed("server root", "[ostler_version]", True, "says which Ostler this is"),
+    Allowed("server info", "[ostler_version]", True, "says which Ostler this is"),
+    Allowed("*", "keys[event_vocabulary]", True, VOCABULARY),
+    Allowed("search conversations", "each#0[event_vocabulary]", True, VOCABULARY),
+    Allowed("validate LLM profile", "", refused(501), NO_MODELS),
+    Allowed(
+        "save agent profile, mixed",
+        "detail",
+        {"detail": [{"loc": ["body", "llm_profile_ref"], "msg": SAID, "type": "extra_forbidden"}]},
+        BODY,
+    ),
+    Allowed(
+        "start OAuth, nobody there",
+        "detail",
+        {"detail": [{"loc": ["body", "server", "auth"], "msg": SAID, "type": "dict_type"}]},
+        BODY,
+    ),
     Allowed(
         "materialize agent profile of the built-in kind",
-        "*",
-        "there is no built-in agent yet, and it says so",
+        "valid",
+        False,
+        "Ostler runs external agents only, so that such a profile starts nothing",
     ),
-    Allowed("subscription start", "*", "501 with a reason instead of a failed look-up"),
-    Allowed("install skill", "*", "agents bring their own skills: 501 with the reason"),
-    Allowed("install plugin, none", "*", "Ostler runs no plugins: 501 with the reason"),
-    Allowed("told on the socket", "*", MESSAGES),
-    Allowed("events", "told*", MESSAGES),
-    Allowed("final response", "response", MESSAGES),
-    Allowed("states on the socket", "[agent_phase]", "what the agent is about"),
-    Allowed("states on the socket", "[config_options]", "what the agent lets a person choose"),
-    Allowed("conversation", "title", "a title has one line"),
-    Allowed("a turn that asks", "*", ASKS),
-    Allowed("*switch profile", "*", EXTERNAL),
-    Allowed("*switch LLM", "*", EXTERNAL),
+    Allowed(
+        "materialize agent profile of the built-in kind",
+        "errors[the built-in agent is not available yet; choose an ACP agent]",
+        True,
+        "the reason for `valid`",
+    ),
+    Allowed(
+        "subscription start",
+        "",
+        refused(501),
+        "a login to a model subscription is the agent's own; the peer asks the provider at once",
+    ),
+    Allowed("install skill", "", refused(501), "agents bring their own skills: the reason says so"),
+    Allowed("install plugin, none", "", refused(501), "Ostler runs no plugins: the reason names MCP servers"),
+    Allowed(
+        "told on the socket",
+        "+MessageEvent",
+        {
+            "keys": [
+                "activated_skills",
+                "extended_content",
+                "id",
+                "kind",
+                "llm_message",
+                "llm_response_id",
+                "parent_id",
+                "source",
+                "timestamp",
+            ],
+            "kind": "MessageEvent",
+        },
+        MESSAGES,
+    ),
+    Allowed(
+        "events",
+        "told+MessageEvent",
+        {
+            "activated_skills": [],
+            "extended_content": [],
+            "kind": "MessageEvent",
+            "llm_message": {
+                "content": [{"cache_prompt": False, "text": "echo: hello there ", "type": "text"}],
+                "role": "assistant",
+                "thinking_blocks": [],
+            },
+            "llm_response_id": "<id>",
+            "source": "agent",
+            "timestamp": "<time>",
+        },
+        MESSAGES,
+    ),
+    Allowed(
+        "events",
+        "told#2.status",
+        "in_progress",
+        "the first event of a call tells that it runs; the peer's tells that it was announced",
+    ),
+    Allowed("events", "told#4.tool_call.arguments", '{"message":"done"}', MESSAGES),
+    Allowed("events", "told#5.observation.content#0.text", "done", MESSAGES),
+    Allowed("final response", "response", "done", MESSAGES),
+    Allowed("states on the socket", "[agent_phase]", True, "what the agent is about: a start can take long"),
+    Allowed("states on the socket", "[config_options]", True, "what the agent lets a person choose"),
+    Allowed("conversation", "title", "hello there !tool !text done", "a title has one line"),
+    Allowed(
+        "a turn that asks",
+        "",
+        "waiting_for_confirmation",
+        "with AlwaysConfirm a person decides on the agent's request; the peer grants it by itself",
+    ),
+    Allowed("*switch profile", "", refused(400), EXTERNAL),
+    Allowed("*switch LLM", "", refused(400), EXTERNAL),
 )
 
 OPEN = (
-    Allowed("materialize agent profile", "resolved_settings.agent_context*", "has not all fields"),
-    Allowed("skills*", "*", "POST /api/skills finds none, and `sources` has no counts"),
+    Allowed("materialize agent profile", "resolved_settings.agent_context", None, "has not all fields"),
+    Allowed("skills", "skills", [], "POST /api/skills finds none"),
+    Allowed("skills*", "sources.*", NONE, "`sources` has no counts"),
 )
 """What is not there yet. Must become empty."""
+
+
+@attrs.frozen
+class Instead:
+    """What a step of the walk through the web UI gives before Ostler, where that is not what it gives before
+    the peer's server; and the toasts and refused requests that belong to it."""
+
+    value: Any
+    reason: str
+    toasts: Collection[str] = ()
+    refused: Collection[str] = ()
+
+
+ASKED = (
+    "with confirmation mode a person decides on what is risky; the peer grants an agent's requests by itself"
+)
+KILLED = (
+    "page, agent and text live on; before the peer the page misses answers, and the conversation is in error"
+)
+ONCE = 1
+
+WALK = {
+    "the profile that is there": Instead(
+        [{"name": "default", "kind": "acp"}], "the profile is of an external agent: Ostler has no other"
+    ),
+    "choose a model": Instead(
+        "large", "the models that the agent names are offered at once; the peer has them only sometimes"
+    ),
+    "reject": Instead({"asked": True, "after": "finished", "rejections": 1, "said": "rejected"}, ASKED),
+    "accept": Instead({"asked": True, "after": "finished", "rejections": 1, "said": "allowed"}, ASKED),
+    "before the server is killed": Instead("finished", KILLED),
+    "the server killed in mid-turn": Instead(ONCE, KILLED),
+    "the server is back": Instead("paused", KILLED),
+    "the page goes on": Instead("finished", KILLED),
+    "nothing is there twice": Instead(
+        {
+            "twice": 0,
+            "users": ["!text one before", "!slow 400 50", "!text two after"],
+            "live": [
+                ["!text one before", ONCE],
+                ["one before", ONCE],
+                ["!slow 400 50", ONCE],
+                ["!text two after", ONCE],
+                ["two after", ONCE],
+            ],
+            "reloaded": [
+                ["!text one before", ONCE],
+                ["one before", ONCE],
+                ["!slow 400 50", ONCE],
+                ["!text two after", ONCE],
+                ["two after", ONCE],
+            ],
+        },
+        KILLED,
+    ),
+    "start without an agent chosen": Instead(
+        {"status": 422, "opened": False},
+        "the built-in agent is the peer's own; Ostler runs external agents only, and says so in a toast",
+        toasts=["HTTP request failed (422 Unprocessable Entity)"],
+        refused=["422 POST /api/conversations"],
+    ),
+}

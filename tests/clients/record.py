@@ -1,17 +1,18 @@
 """Records what the peer's server gives to the TypeScript client and the web UI.
 
-    .cache/test/bin/python -m tests.clients.record
+    .cache/test/bin/python -m tests.clients.record [typescript] [canvas] [--peer PYTHON]
 
-Makes an environment with the peer's server from `peer_server/requirements.txt` (once, some minutes and
-1 GB), starts it with
-an empty home, and writes `typescript/peer.json` and `canvas/peer.json`. Look at what has changed before
-you commit it.
+Starts the peer's server with an empty home for each of the two, and writes `typescript/peer.json` and
+`canvas/peer.json`. PYTHON is one that has the peer's server; without it an environment is made from
+`peer_server/requirements.txt` (once, some minutes and 1 GB). Look at what has changed before you commit it.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -32,6 +33,8 @@ from tests.interop.peer_environment import QUIET, PeerEnvironment, find_python
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / ".cache"
 STARTS_SECONDS = 120.0
+STOPS_SECONDS = 30.0
+WALK_SECONDS = 1200.0  # a step that the peer fails at takes as long as the browser waits
 SWITCHED_OFF = {
     "DO_NOT_TRACK": "1",
     "OH_TELEMETRY_ENABLED": "false",
@@ -42,60 +45,106 @@ SWITCHED_OFF = {
 }
 
 
-@contextmanager
-def peer_server(environment: PeerEnvironment, directory: Path) -> Iterator[str]:
-    """A started server of the peer; gives its URL."""
-    port = free_port()
-    home = directory / "home"
-    home.mkdir(parents=True)
-    with (directory / "server.log").open("w") as log:
-        process = subprocess.Popen(
-            [
-                str(environment.python),
-                "-m",
-                "openhands.agent_server",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                str(port),
-            ],
-            cwd=directory,
-            env={"PATH": os.environ["PATH"], "HOME": str(home), **QUIET, **SWITCHED_OFF},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
+class PeerServer:
+    """A server of the peer's, which can be killed and started again at the same address."""
+
+    def __init__(self, environment: PeerEnvironment, directory: Path) -> None:
+        self._python = environment.python
+        self._directory = directory
+        self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        home = self._directory / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        command = [str(self._python), "-m", "openhands.agent_server", "--host", "127.0.0.1"]
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [*command, "--port", str(self._port)],
+                cwd=self._directory,
+                env={"PATH": os.environ["PATH"], "HOME": str(home), **QUIET, **SWITCHED_OFF},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         until = time.monotonic() + STARTS_SECONDS
-        while True:
-            try:
-                with urllib.request.urlopen(f"{url}/alive", timeout=5):
-                    break
-            except OSError:
-                assert time.monotonic() < until, (directory / "server.log").read_text()[-4000:]
-                time.sleep(0.2)
-        yield url
+        while not self._answers():
+            assert time.monotonic() < until, self._log.read_text()[-4000:]
+            time.sleep(0.2)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    @property
+    def _log(self) -> Path:
+        return self._directory / "server.log"
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/alive", timeout=5):
+                return True
+        except OSError:
+            return False
+
+    def _end(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._process.wait(STOPS_SECONDS)
+
+
+@contextmanager
+def peer_server(environment: PeerEnvironment, directory: Path) -> Iterator[PeerServer]:
+    """A started one, stopped at the end."""
+    server = PeerServer(environment, directory)
+    server.start()
+    try:
+        yield server
     finally:
-        process.terminate()
-        process.wait(30)
+        server.stop()
 
 
 def main() -> None:
+    arguments = parse()
+    environment = PeerEnvironment(arguments.peer) if arguments.peer else prepared()
+    recorded = arguments.what or sorted(RECORDED)
+    with tempfile.TemporaryDirectory(prefix="ostler-record-") as name:
+        for what in recorded:
+            place = Path(name, what)
+            place.mkdir()
+            RECORDED[what](environment, place)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.clients.record")
+    parser.add_argument("what", nargs="*", choices=[[], *RECORDED], help="all of them, unless named")
+    parser.add_argument("--peer", type=Path, metavar="PYTHON", help="an interpreter with the peer's server")
+    return parser.parse_args()
+
+
+def prepared() -> PeerEnvironment:
     python = find_python()
     assert python is not None, "needs Python 3.12 or 3.13"
-    environment = PeerEnvironment.prepare(
-        python, CACHE / "peer-server", HERE / "peer_server" / "requirements.txt"
-    )
-    with tempfile.TemporaryDirectory(prefix="ostler-record-") as name:
-        place = Path(name)
-        (place / "typescript").mkdir()
-        with peer_server(environment, place / "server-1") as url:
-            packages = install(HERE / "typescript", CACHE / "typescript-client")
-            write(RECORDING, run_script(packages, url, place / "typescript"))
-        (place / "canvas").mkdir()
-        with peer_server(environment, place / "server-2") as url:
-            canvas = CanvasPackage.prepare(CACHE / "canvas")
-            write(CANVAS / "peer.json", {"steps": run_walk(canvas, find_chromium(), url, place / "canvas")})
+    return PeerEnvironment.prepare(python, CACHE / "peer-server", HERE / "peer_server" / "requirements.txt")
+
+
+def record_typescript(environment: PeerEnvironment, place: Path) -> None:
+    packages = install(HERE / "typescript", CACHE / "typescript-client")
+    with peer_server(environment, place / "server") as server:
+        write(RECORDING, run_script(packages, server.url, place))
+
+
+def record_canvas(environment: PeerEnvironment, place: Path) -> None:
+    canvas = CanvasPackage.prepare(CACHE / "canvas")
+    with peer_server(environment, place / "server") as server:
+        asks = {"kill": server.kill, "start": server.start}
+        steps = run_walk(canvas, find_chromium(), server.url, place, asks, seconds=WALK_SECONDS)
+    write(CANVAS / "peer.json", {"steps": steps})
+
+
+RECORDED = {"typescript": record_typescript, "canvas": record_canvas}
 
 
 def write(path: Path, result: object) -> None:

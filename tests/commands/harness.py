@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
+from tests.support.inside import TIMEOUT_S, run_inside
 from tests.support.scripted import scripted_command
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, shared_server
 from tests.support.terminal import Terminal
 
 OSTLER = str(Path(sysconfig.get_path("scripts")) / "ostler")
-TIMEOUT_S = 90.0
 
 
 class Place:
@@ -40,7 +39,11 @@ class Place:
             self.env["OSTLER_URL"] = url
 
     def run(self, *arguments: str, given: str = "", **more: str) -> subprocess.CompletedProcess[str]:
-        """The command to its end, with pipes."""
+        """The command to its end, inside this process."""
+        return run_inside(arguments, {**self.env, **more}, self.work, given)
+
+    def process(self, *arguments: str, given: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+        """The same as a process of its own: where one is what is tested."""
         return subprocess.run(
             [OSTLER, *arguments],
             input=given,
@@ -125,21 +128,12 @@ class Served(Place):
 
 @contextmanager
 def serving(directory: Path, *arguments: str, **environment: str) -> Iterator[Served]:
-    server = ServerProcess(directory, environment, arguments)
-    try:
-        trio.run(server.start)
+    with shared_server(directory, environment, arguments) as server:
         place = Served(directory, server)
         if "OSTLER_SESSION_API_KEY" in environment:
             place.env["OSTLER_API_KEY"] = environment["OSTLER_SESSION_API_KEY"]
         place.scripted()
         yield place
-        if server._process is not None and server._process.poll() is None:
-            trio.run(server.stop)
-    except BaseException:
-        print(f"--- output of the server\n{server.output_tail()}")
-        raise
-    finally:
-        server.clean_up()
 
 
 @pytest.fixture(scope="module")

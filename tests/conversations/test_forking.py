@@ -44,7 +44,8 @@ async def test_the_agents_session_is_forked_and_the_two_go_on_by_themselves(tmp_
         assert info["forked_from_conversation_id"] == source.id
         assert (info["forked_from_event_id"], info["title"], info["tags"]) == (None, None, {})
         assert info["agent_state"]["memory"] == "forked"
-        assert info["stats"] == {"usage_to_metrics": {}}
+        (used,) = info["stats"]["usage_to_metrics"].values()
+        assert (used["accumulated_cost"], used["accumulated_token_usage"]["prompt_tokens"]) == (0.0, 0)
         assert await events(made) == before
         assert await events(source) == before
         (asked,) = harness.log.received("session/fork")
@@ -105,10 +106,12 @@ async def test_a_fork_ends_with_the_event_that_it_is_to_end_with(
         end = source.record.leaf_event_id
         await turn(source, "the colour is blue")
         made = await fork(harness, source, from_event_id=end, title="T", tags={"a": "b"}, reset_metrics=False)
-        *copied, idle = await events(made)
+        *copied, ended, idle = await events(made)
         assert copied == (await events(source))[: len(copied)]
         assert copied[-1]["id"] == end
-        # There, the run that it comes from had not ended yet.
+        # There, the turn and the run that it comes from had not ended yet.
+        assert (ended["value"]["status"], ended["value"]["stop_reason"]) == ("ended", "interrupted")
+        assert ended["value"]["message_id"] == copied[0]["id"]
         assert (idle["key"], idle["value"]) == ("execution_status", "idle")
         info = made.info()
         assert (info["title"], info["tags"], info["forked_from_event_id"]) == ("T", {"a": "b"}, end)

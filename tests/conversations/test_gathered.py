@@ -25,3 +25,12 @@ def test_the_event_says_how_much_is_left_out() -> None:
     assert closed.value.endswith("x" * 20 + "y" * 30)
     whole = b"".join(each.body for each in (*attachments, *closed.attachments))
     assert len(whole) == 2 * BLOB_BYTES + 30
+
+
+def test_what_is_set_aside_ends_between_characters_and_is_masked_already() -> None:
+    text = Gathered("b", 100, Originals())
+    attachments = text.add("x" + "é" * BLOB_BYTES)
+    attachments += text.close().attachments
+    assert "".join(each.body.decode() for each in attachments) == "x" + "é" * BLOB_BYTES
+    assert all(each.masked for each in attachments)
+    assert len(attachments) == 3

@@ -13,6 +13,7 @@ from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import AlreadyRunning, NotAccepted
 from supervisor.conversations.turns.goal import UNREADABLE, verdict_of
 from tests.conversations.harness import (
+    answer,
     events,
     open_harness,
     ready_pid,
@@ -161,3 +162,20 @@ async def test_an_agent_that_is_killed_over_it_interrupts_it(tmp_path: Path) -> 
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         assert brief(await ended(conversation))[-1] == (False, "interrupted", 0)
+
+
+async def test_a_pause_between_two_turns_ends_it(tmp_path: Path) -> None:
+    """While the judge is asked, no turn is under way that a pause could let finish."""
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await conversation.start_goal("!sleep 0.5\n!verdict 9", 5)
+        await until(lambda: len(harness.log.prompts()) == 2, "the judge")
+        assert not conversation.busy
+        assert conversation._goal.running
+        await conversation.pause()
+        assert not conversation._goal.running
+        assert brief(states(await events(conversation), "goal"))[-1] == (False, "interrupted", 0)
+        await until(lambda: harness.log.received("session/cancel"), "the end of the question")
+        assert len(harness.log.prompts()) == 2
+        assert conversation.record.execution_status == "finished"
+        assert "hello" in answer(await turn(conversation, "hello"))

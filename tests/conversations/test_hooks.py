@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 import trio
@@ -20,11 +21,15 @@ from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.hooks import hooks as hooks_module
 from supervisor.conversations.hooks.execution import OUTPUT_BYTES
 from supervisor.conversations.hooks.hooks import CUT_OFF, FEEDBACK, INTERRUPTED, NO_MODEL, STOPS_MAX
+from supervisor.conversations.recording.tool_calls import Ending, ToolCallState
+from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
 from supervisor.hooks import HookEvent, HookSource, check_hook_config
 from supervisor.hooks.config import FIELDS
+from supervisor.journal import Stored
 from supervisor.reading import Errors
 from tests.conversations.harness import (
+    QUICK,
     Harness,
     events,
     kinds,
@@ -526,3 +531,166 @@ async def test_whose_hooks_run(tmp_path: Path, source: HookSource, given: bool, 
         shown = conversation.info()["hook_config"]
         assert (shown is not None) == bool(ran)
         assert said(found) == ["hello"]
+
+
+@pytest.mark.parametrize("event", [HookEvent.SESSION_START, HookEvent.USER_PROMPT_SUBMIT])
+@pytest.mark.parametrize("again", ["by itself", "at the message"])
+async def test_an_agent_that_died_while_hooks_ran_is_started_again_before_it_is_prompted(
+    tmp_path: Path, event: HookEvent, again: str
+) -> None:
+    mark, go = tmp_path / "runs", tmp_path / "go"
+    command = f"touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done"
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, config(event, hook(command)))
+        await conversation.send(say("hello"), run=True)
+        await until(mark.exists)
+        pid = conversation.agent.pid
+        assert pid is not None
+        if again == "by itself":
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: conversation.agent.pid not in (pid, None))
+        else:
+            await conversation.agent.stop()
+        go.touch()
+        assert await settled(conversation) == "finished"
+        found = await events(conversation)
+        assert said(found) == ["hello"]
+        assert "ConversationErrorEvent" not in kinds(found)
+        assert len(executions(found)) == 1  # the hooks do not run again
+        assert harness.log.prompts() == ["hello"]
+
+
+@pytest.mark.parametrize("status", [ExecutionStatus.PAUSED, ExecutionStatus.RUNNING])
+async def test_feedback_that_the_agent_has_not_got_yet_outlives_the_server(
+    tmp_path: Path, status: ExecutionStatus
+) -> None:
+    """Paused, it waits; of a server that was killed, the next one goes on by itself."""
+    mark, go = tmp_path / "runs", tmp_path / "go"
+    wait = f"touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done"
+    command = f"[ -e {go} ] && exit 0; {wait}; echo test it >&2; exit 2"
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, config(HookEvent.STOP, hook(command)))
+        await conversation.send(say("work"), run=True)
+        await until(mark.exists)
+        await conversation.pause()
+        go.touch()
+        assert await settled(conversation) == "paused"
+        (waiting,) = conversation.queued
+        await conversation.send(say("and then this"), run=False)
+        conversation.record.execution_status = status
+        conversation.recorder.save()
+        await conversation.log.flushed()
+    async with open_harness(tmp_path) as harness:
+        again = await harness.supervisor.get(conversation.id)
+        if status is ExecutionStatus.PAUSED:
+            assert again.queued == [waiting, say("and then this")]
+            await again.run()
+        assert await settled(again) == "finished"
+        assert harness.log.prompts() == ["work", f"{FEEDBACK} test it", "and then this"]
+        found = await events(again)
+        assert "ConversationErrorEvent" not in kinds(found)
+        assert len([e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]) == 1
+    async with open_harness(tmp_path) as harness:
+        assert (await harness.supervisor.get(conversation.id)).queued == []
+
+
+async def test_feedback_that_waits_goes_along_into_a_fork_and_not_off_its_branch(tmp_path: Path) -> None:
+    mark, go = tmp_path / "runs", tmp_path / "go"
+    command = f"touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done; echo test it >&2; exit 2"
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, config(HookEvent.STOP, hook(command)))
+        await conversation.send(say("work"), run=True)
+        await until(mark.exists)
+        await conversation.pause()
+        go.touch()
+        await settled(conversation)
+        first = one(await events(conversation), "MessageEvent", "user")
+        assert len((await harness.supervisor.fork(conversation.id, ForkRequest())).queued) == 1
+        await conversation.navigate(first["id"])
+        assert conversation.queued == [say("work")]
+    async with open_harness(tmp_path) as harness:
+        assert (await harness.supervisor.get(conversation.id)).queued == [say("work")]
+
+
+async def test_calls_that_end_after_an_interrupt_run_no_hooks(tmp_path: Path) -> None:
+    """Neither those that the agent reports meanwhile, nor those whose hooks were about to begin."""
+    ran, go, gate = (tmp_path / name for name in ("ran", "go", "gate"))
+    gate.write_text(f"while [ ! -e {go} ]; do sleep 0.02; done")
+    patient = attrs.evolve(QUICK, cancel_grace=60)
+    async with open_harness(tmp_path, deadlines=patient) as harness:
+        conversation = await start(
+            harness, config(HookEvent.POST_TOOL_USE, hook(f"touch {ran}")), modes=("cancel=ignore",)
+        )
+        await turn(conversation, "hello")
+        await conversation.send(say(f"!terminal sh {gate}\n!tool"), run=True)
+        await until(lambda: len(harness.log.prompts()) == 2)
+        await conversation.interrupt()
+        go.touch()
+        assert await settled(conversation) == "paused"
+        statuses = [e["status"] for e in await events(conversation) if e["kind"] == "ACPToolCallEvent"]
+        assert statuses[-1] == "completed"
+        await until(lambda: not conversation._runner._hooks.running, "the end of hooks")
+        assert executions(await events(conversation)) == []
+        assert not ran.exists()
+        # A later message's calls have them again.
+        assert executions(await turn(conversation, "!tool"))
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_hook_that_was_about_to_begin_does_not_begin_after_all(tmp_path: Path, waits: bool) -> None:
+    """All are ended in the same moment in which the task of one is started."""
+    ran = tmp_path / "ran"
+    given = hook(f"touch {ran}", **({} if waits else {"async": True}))
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, config(HookEvent.POST_TOOL_USE, given))
+        hooks = conversation._runner._hooks
+        ended = hooks.call_ended
+
+        def then_all_end(call: ToolCallState, ending: Ending) -> None:
+            ended(call, ending)
+            hooks.cancel()
+
+        conversation._runner._turns._translator.on_end = then_all_end
+        found = await turn(conversation, "!tool")
+        assert executions(found) == []
+        assert not ran.exists()
+
+
+async def test_async_hooks_of_the_end_have_its_time(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    slow = hook(f"sleep 0.5; echo slow >> {seen}", **{"async": True})
+    quick = hook(f"echo quick >> {seen}")
+    hangs = hook(f"sleep 600 # {tmp_path}", **{"async": True})
+    async with open_harness(tmp_path, deadlines=attrs.evolve(QUICK, session_end=3.0)) as harness:
+        conversation = await start(harness, config(HookEvent.SESSION_END, slow, hangs, quick))
+        await turn(conversation, "hello")
+        begin = time.monotonic()
+        await conversation.close()
+        assert seen.read_text().split() == ["quick", "slow"]
+        assert time.monotonic() - begin < 20  # the one that hangs would take minutes
+        assert mentioning(tmp_path) == []
+        found = executions(await events(conversation))
+        assert [(event["success"], event["exit_code"]) for event in found] == [(True, 0)] * 3
+
+
+async def test_hooks_that_are_switched_off_later_are_not_shown_as_if_they_ran(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, config(HookEvent.STOP, hook("exit 2")))
+        shown = conversation.info()["hook_config"]
+        assert shown
+    async with open_harness(tmp_path, hooks=HookSource.OFF) as harness:
+        again = await harness.supervisor.get(conversation.id)
+        fork = await harness.supervisor.fork(again.id, ForkRequest())
+        page = await harness.supervisor.search(status=None, order="created_at", page=None, limit=10)
+        states = [orjson.loads(await each.durable_state())["value"] for each in (again, fork)]
+        resources = [again.info(), await again.durable_info(), await fork.durable_info(), *page.items]
+        assert [each.get("hook_config") for each in (*resources, *states)] == [None] * 7
+        cursor = again.log.subscribe(None)
+        await turn(again, "hello")
+        published: list[bytes] = []
+        with trio.fail_after(20):
+            while not any(b'"full_state"' in each for each in published):
+                published += [i.frame.legacy or b"" for i in await cursor.next() if not isinstance(i, Stored)]
+        assert not any(b"exit 2" in each for each in published)
+    async with open_harness(tmp_path) as harness:
+        assert (await harness.supervisor.get(conversation.id)).info()["hook_config"] == shown

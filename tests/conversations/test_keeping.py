@@ -43,7 +43,7 @@ async def test_a_crashed_idle_agent_comes_back_by_itself_and_remembers(tmp_path:
         assert conversation.agent.restarts == 1
         assert "SIGKILL" in str(conversation.agent.last_exit)
         phases = states(await events(conversation), "agent_phase")
-        assert phases[-4:] == ["restarting", "installing", "starting", "ready"]
+        assert phases[-3:] == ["restarting", "starting", "ready"]
         (ended,) = states(await events(conversation), "agent_exit")
         assert (ended["code"], ended["signal"], ended["turn_active"]) == (None, signal.SIGKILL, False)
         assert ended["uptime_seconds"] >= 0

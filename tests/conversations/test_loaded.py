@@ -9,6 +9,7 @@ import pytest
 
 from supervisor.conversations import supervisor as room
 from tests.conversations.harness import Harness, open_harness, say, settled, until
+from tests.support.processes import mentioning
 
 
 async def visit(harness: Harness, number: int) -> list[str]:
@@ -34,3 +35,22 @@ async def test_one_that_works_is_not_loaded_again(tmp_path: Path, monkeypatch: p
         # The others have nothing to do, and went.
         gc.collect()
         assert set(harness.supervisor._loaded) & set(others) <= {others[-1]}
+
+
+async def test_one_that_cannot_be_closed_keeps_no_other_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails() -> None:
+        raise RuntimeError("a fault")
+
+    async with open_harness(tmp_path) as harness:
+        several = [await harness.start() for _ in range(3)]
+        for conversation in several:
+            await conversation.send(say("!hang"), run=True)
+        await until(lambda: len(harness.log.prompts()) == 3)
+        monkeypatch.setattr(several[1], "close", fails)
+    async with open_harness(tmp_path) as harness:
+        again = [await harness.supervisor.get(each.id) for each in several]
+        # The others were interrupted in order; this one was cut off.
+        assert [each.record.execution_status for each in again] == ["paused", "error", "paused"]
+    assert mentioning(tmp_path) == []

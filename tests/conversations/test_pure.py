@@ -19,7 +19,14 @@ from supervisor.conversations.recording.recorder import later
 from supervisor.conversations.recording.tool_call_blocks import text_block
 from supervisor.conversations.recording.tool_calls import INTERRUPTED
 from supervisor.conversations.recording.translate import Usage
-from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, TEXT_BYTES, clip_payload, clip_text
+from supervisor.conversations.recording.truncation import (
+    PAYLOAD_BYTES,
+    STRING_BYTES,
+    TEXT_BYTES,
+    Clipped,
+    clip_payload,
+    clip_text,
+)
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.turn import Turn, outcome_of
@@ -57,6 +64,7 @@ def test_answers_that_were_cut_short_say_so() -> None:
     assert notes["end_turn"] is None
     assert "token limit" in str(notes["max_tokens"])
     assert "odd" in str(notes["odd"])
+    assert outcome_of("x" * 500, cancel_requested=False).note == "Stop reason: " + "x" * 80
 
 
 def test_a_turn_is_cancelled_once_and_settles_once() -> None:
@@ -127,7 +135,50 @@ def test_tokens_add_up_over_turns() -> None:
         taken = usage.with_tokens(taken, TokenUsage(input_tokens=100, output_tokens=2, thought_tokens=1))
     shown = usage.stats(taken)["usage_to_metrics"]["acp-managed"]["accumulated_token_usage"]
     assert (shown["prompt_tokens"], shown["completion_tokens"], shown["reasoning_tokens"]) == (200, 4, 2)
-    assert usage.stats({}) == {"usage_to_metrics": {}}
+
+
+def test_every_figure_has_its_place() -> None:
+    taken = usage.with_report({}, Usage(10, 1000, 0.5))
+    for _ in range(2):
+        taken = usage.with_tokens(taken, TokenUsage(100, 20, 30, 4, 5))
+    assert usage.stats(taken) == {
+        "usage_to_metrics": {
+            "acp-managed": {
+                "model_name": "acp-managed",
+                "accumulated_cost": 0.5,
+                "max_budget_per_task": None,
+                "accumulated_token_usage": {
+                    "model": "acp-managed",
+                    "prompt_tokens": 200,
+                    "completion_tokens": 40,
+                    "cache_read_tokens": 60,
+                    "cache_write_tokens": 8,
+                    "reasoning_tokens": 10,
+                    "context_window": 1000,
+                    "per_turn_token": 10,
+                    "response_id": "",
+                },
+            }
+        }
+    }
+
+
+def test_before_anything_is_used_the_figures_are_zeros() -> None:
+    """The web UI offers what it does with a context only where there are figures."""
+    (shown,) = usage.stats({})["usage_to_metrics"].values()
+    assert (shown["model_name"], shown["accumulated_cost"]) == ("acp-managed", 0.0)
+    tokens = shown["accumulated_token_usage"]
+    assert (tokens.pop("model"), tokens.pop("response_id")) == ("acp-managed", "")
+    assert set(tokens) >= {"prompt_tokens", "completion_tokens", "context_window", "per_turn_token"}
+    assert set(tokens.values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("url", "name"), [("https://h/a/b.png", "b.png"), ("https://h/a/", "picture"), ("b.png", "b.png")]
+)
+def test_a_picture_elsewhere_is_named_by_its_path(url: str, name: str) -> None:
+    message = Message(role="user", content=(ImageContent(image_urls=(url,)),))
+    assert prompt.blocks(message, images=True) == [{"type": "resource_link", "uri": url, "name": name}]
 
 
 PNG = "data:image/png;base64," + base64.b64encode(b"png").decode()
@@ -205,6 +256,19 @@ def test_cut_text_is_within_its_limit_and_keeps_head_and_tail(text: str, limit: 
         assert attachment.body == raw
         assert len(clipped.value.encode()) <= limit + 100
         assert raw.decode().startswith(clipped.value.split("\n[... ")[0])
+
+
+def test_a_text_may_be_as_long_as_its_limit() -> None:
+    assert clip_text("x" * 400, "b", 400) == Clipped("x" * 400)
+    assert clip_text("x" * 401, "b", 400).attachments
+
+
+def test_a_payload_that_is_cut_keeps_its_shorter_strings() -> None:
+    short, longest, longer = ("é" * (size // 2) for size in (20_000, STRING_BYTES, STRING_BYTES + 2))
+    value = {"short": short, "longest": longest, "longer": longer, "long": "z" * PAYLOAD_BYTES}
+    cut = clip_payload(value, "b").value
+    assert (cut["short"], cut["longest"]) == (short, longest)
+    assert "2 bytes cut" in cut["longer"]
 
 
 json_values = st.recursive(
@@ -318,6 +382,15 @@ def test_what_a_crash_left_open_is_not_held_whole() -> None:
             ("Tool call", "ls (completed): a b"),
         ),
         ({"kind": "ACPToolCallEvent", "status": "pending", "title": "ls"}, None),
+        ({"kind": "ActionEvent", "summary": "List", "tool_name": "ls"}, ("Tool call", "List")),
+        ({"kind": "ActionEvent", "tool_name": "ls"}, ("Tool call", "ls")),
+        (
+            {"kind": "ObservationEvent", "observation": {"content": [{"text": "a"}, {"text": "b"}, "c"]}},
+            ("Tool output", "ab"),
+        ),
+        ({"kind": "ObservationEvent", "observation": {"kind": "FinishObservation"}}, None),
+        ({"kind": "AgentErrorEvent", "error": "broke"}, ("Tool output", "broke")),
+        ({"kind": "UserRejectObservation", "rejection_reason": "no"}, ("Tool output", "no")),
     ],
 )
 def test_what_a_transcript_says(event: dict[str, Any], line: tuple[str, str] | None) -> None:

@@ -63,7 +63,7 @@ def test_each_message_has_signals_of_its_own() -> None:
     assert queue.active is False
     assert settled.is_set()
     queue.begin()
-    assert not queue.interrupted
+    assert queue.interrupted is False
     assert not queue.called_off.is_set()
     assert not queue.settled.is_set()
 

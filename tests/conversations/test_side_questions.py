@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from supervisor.conversations.agent.side_session import ANSWER_BYTES, CUT
+from supervisor.conversations.agent.sides import ANSWER_BYTES, CUT
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import AgentFailure, AgentTimeout, TooManyQuestions
 from tests.conversations.harness import (
@@ -25,6 +25,12 @@ from tests.conversations.harness import (
     turn,
     until,
 )
+
+
+def sides(conversation: Conversation) -> int:
+    """How many side sessions the agent has open."""
+    run = conversation.agent.current
+    return 0 if run is None else len(run.sides)
 
 
 async def nothing_came_of(conversation: Conversation, before: list[object]) -> bool:
@@ -45,7 +51,7 @@ async def test_it_is_asked_in_a_fork_that_is_closed_and_deleted(tmp_path: Path) 
         assert [len(each) for each in ended] == [1, 1]
         assert ended[0][0]["params"] == ended[1][0]["params"]
         assert ended[0][0]["params"]["sessionId"] != conversation.record.session_id
-        assert len(conversation.agent.sides) == 0
+        assert sides(conversation) == 0
         # The conversation's own session knows nothing of it.
         assert "side question" not in answer(await turn(conversation, "!remember"))
 
@@ -109,7 +115,7 @@ async def test_an_agent_that_sleeps_is_woken_and_stays_awake_for_it(tmp_path: Pa
         await conversation.stop_agent()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(conversation.ask_agent, "!sleep 0.3\n!remember")
-            await until(lambda: len(conversation.agent.sides))
+            await until(lambda: sides(conversation))
             assert conversation.agent.idle_since is None
         assert conversation.agent.idle_since is not None
         assert len(harness.log.pids()) == 2
@@ -179,7 +185,7 @@ async def test_who_goes_away_cancels_it(tmp_path: Path) -> None:
             nursery.cancel_scope.cancel()
         (cancelled,) = harness.log.received("session/cancel")
         assert harness.log.received("session/close")[0]["params"] == cancelled["params"]
-        assert len(conversation.agent.sides) == 0
+        assert sides(conversation) == 0
         assert "again" in await conversation.ask_agent("again")
 
 
@@ -213,7 +219,7 @@ async def test_so_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         async with trio.open_nursery() as nursery:
             for name in ("one", "two"):
                 nursery.start_soon(partial(ask, f"!sleep 0.3\n{name}"))
-            await until(lambda: len(conversation.agent.sides) == 2)
+            await until(lambda: sides(conversation) == 2)
             with pytest.raises(TooManyQuestions):
                 await conversation.ask_agent("three")
         assert sorted(each.split()[-1] for each in said) == ["one", "two"]
@@ -257,3 +263,62 @@ async def test_what_is_asked_for_there_too_late_is_not_the_conversations(tmp_pat
         assert not conversation.waiting
         assert await settled(conversation) == "finished"
         assert all(event["kind"] != "ACPToolCallEvent" for event in await events(conversation))
+
+
+COUNTS = ("numbered", "without=load,resume")
+"""An agent that gives the id of a deleted side session to the conversation's next session."""
+
+
+@pytest.mark.parametrize("text", ["hello", "!perm"])
+async def test_a_later_process_may_give_the_conversation_the_id_of_a_side_session(
+    tmp_path: Path, text: str
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(*COUNTS, confirmation_policy={"kind": "AlwaysConfirm"})
+        await turn(conversation, "hello")
+        await conversation.ask_agent("a question")
+        (asked,) = harness.log.received("session/close")
+        await conversation.stop_agent()
+        await conversation.send(say(text), run=True)
+        await until(lambda: len(harness.log.prompts()) == 3)
+        assert conversation.record.session_id == asked["params"]["sessionId"]
+        if text == "!perm":
+            await until(lambda: conversation.waiting)
+            await conversation.respond(True, "")
+        assert await settled(conversation) == "finished"
+        assert ("allowed" if text == "!perm" else text) in await conversation.final_response()
+
+
+async def test_so_may_the_same_process_that_opens_its_session_again(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(*COUNTS, "cancel=ignore")
+        await turn(conversation, "hello")
+        await conversation.ask_agent("a question")
+        asked = harness.log.received("session/close")[0]["params"]["sessionId"]
+        await conversation.send(say("!slow 2000 20"), run=True)
+        await speaking(conversation)
+        await conversation.interrupt()
+        await until(lambda: conversation.record.session_id == asked, "another session")
+        assert len(harness.log.pids()) == 1
+        assert "again" in answer(await turn(conversation, "again"))
+
+
+async def test_changed_secrets_restart_the_agent_after_the_question(tmp_path: Path) -> None:
+    async with open_harness(tmp_path, secrets={"TOKEN": "value-of-before"}) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+        said: list[str] = []
+
+        async def ask() -> None:
+            said.append(await conversation.ask_agent("!sleep 1\n!text answered"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await until(lambda: len(harness.log.prompts()) == 2)
+            harness.secrets["TOKEN"] = "value-of-afterwards"
+            await turn(conversation, "meanwhile")
+            assert len(harness.log.pids()) == 1
+        assert "answered" in said[0]
+        await turn(conversation, "afterwards")
+        values = [each["environment"]["TOKEN"] for each in harness.log.records("start")]
+        assert values == ["value-of-before", "value-of-afterwards"]

@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from supervisor.conversations.recording import translate
+from supervisor.conversations.recording import tool_call_blocks, tool_calls, translate
+from supervisor.conversations.recording.tool_calls import ToolCallState
 from supervisor.conversations.recording.translate import Close
-from supervisor.events import ACPToolCallEvent, ActionEvent, MCPToolObservation, ObservationEvent
+from supervisor.events import (
+    ACPToolCallEvent,
+    ActionEvent,
+    ConversationStateUpdateEvent,
+    MCPToolObservation,
+    ObservationEvent,
+)
 from tests.conversations.test_translate import events, feed, text_of, translator
 
 
@@ -88,3 +95,86 @@ def test_names_within_a_block_are_those_of_the_wire() -> None:
     first, second = (block["content"] for block in end.content)
     assert (first["mime_type"], first["field_meta"], first["annotations"]) == ("image/png", {"k": 1}, None)
     assert second["resource"] == {"uri": "file:///a", "mime_type": "text/plain", "text": "x"}
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        ({"type": "diff", "path": "/w/a", "newText": "x"}, "/w/a (new file)"),
+        ({"type": "diff", "path": "/w/a", "oldText": "y", "newText": "x"}, "/w/a (changed)"),
+        ({"type": "content", "content": {"type": "text", "text": "said"}}, "said"),
+        ({"type": "text", "text": "bare"}, "bare"),
+        ({"type": "content", "content": {"type": "image"}}, ""),
+        ("no block", ""),
+        (None, ""),
+    ],
+)
+def test_the_text_of_a_block(block: Any, text: str) -> None:
+    assert tool_call_blocks.text_of(block) == text
+
+
+def test_blocks_have_the_names_of_the_wire() -> None:
+    assert tool_call_blocks.text_block("t") == {
+        "type": "content",
+        "content": {"type": "text", "text": "t", "annotations": None, "field_meta": None},
+        "field_meta": None,
+    }
+    diff = {"type": "diff", "path": "p", "oldText": "a", "newText": "b", "_meta": {"k": 1}}
+    assert tool_call_blocks.snake_blocks([diff]) == [
+        {"type": "diff", "path": "p", "old_text": "a", "new_text": "b", "field_meta": {"k": 1}}
+    ]
+
+
+@pytest.mark.parametrize("field", ["content", "raw_input", "raw_output"])
+def test_a_payload_that_is_folded_stays_in_its_place(field: str) -> None:
+    call = ToolCallState("c", "c")
+    long = "x" * (2 * tool_calls.FOLDED_BYTES)
+    given = [{"type": "text", "text": long}] * 3 if field == "content" else {"a": long, "b": long}
+    wire = {"content": "content", "raw_input": "rawInput", "raw_output": "rawOutput"}[field]
+    call.merge({"toolCallId": "c", wire: given})
+    assert call.fold()
+    kept = tool_calls.unpacked(getattr(call, field))
+    assert "bytes cut" in str(kept)
+    assert len(str(kept)) < 4 * tool_calls.FOLDED_BYTES
+    if field == "content":
+        assert all(block["type"] in ("text", "content") for block in kept)
+        texts = [tool_call_blocks.text_of(block) for block in kept]
+        assert any(text.startswith("x") or "xxx" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("status", "title", "again"),
+    [
+        ("pending", "t", True),
+        ("in_progress", "t", True),
+        ("completed", "t", False),
+        ("pending", None, False),
+        (None, "t", False),
+    ],
+)
+def test_an_update_for_a_closed_call_opens_it_again_if_it_says_that_it_runs(
+    status: str | None, title: str | None, again: bool
+) -> None:
+    t = translator()
+    feed(t, "tool_call", toolCallId="c", title="first", kind="execute", status="in_progress")
+    ended(t)
+    said = {"status": status, "title": title}
+    late = events(
+        feed(t, "tool_call_update", toolCallId="c", **{k: v for k, v in said.items() if v is not None})
+    )
+    late += events(t.end_turn(Close.MESSAGE))
+    opened = [event for event in late if isinstance(event, ACPToolCallEvent) and event.tool_call_id == "c~2"]
+    assert bool(opened) is again
+
+
+@pytest.mark.parametrize(
+    ("update", "fields", "key", "value"),
+    [
+        ("plan", {"entries": [{"content": "p"}]}, "plan", [{"content": "p"}]),
+        ("config_option_update", {"configOptions": [{"id": "m"}]}, "config_options", [{"id": "m"}]),
+    ],
+)
+def test_what_an_agent_tells_of_itself_is_state(update: str, fields: Any, key: str, value: Any) -> None:
+    (state,) = events(feed(translator(), update, **fields))
+    assert isinstance(state, ConversationStateUpdateEvent)
+    assert (state.key, state.value) == (key, value)

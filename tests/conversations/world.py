@@ -119,7 +119,7 @@ class World:
         self.reports = Reports(self.recorder, queue, cast(Any, nursery), Deadlines().echo, DATA)
         self.permissions = Permissions(self.recorder, self.translator, self.reports, queue, clock=lambda: 0.0)
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())
-        self.lifecycle = SimpleNamespace(ready=None, drop=lambda _: None)
+        self.lifecycle = SimpleNamespace(ready=None, drop=lambda _: None, words=lambda *_: [])
         self.turns = Turns(
             cast(Any, context),
             queue,
@@ -128,6 +128,7 @@ class World:
             self.translator,
             self.reports,
             self.permissions,
+            clock=lambda: 0.0,
         )
         self.kept: list[Any] = []
         self.turn = self.turns.begin(queued)

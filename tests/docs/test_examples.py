@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import trio
 
 from supervisor.agents.containment import PID_FILE
 from tests.support.examples import talking
-from tests.support.server import ServerProcess, running_server
+from tests.support.server import ServerProcess, running_server, shared_server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 KEY = "a-key-for-the-examples"
@@ -21,11 +21,15 @@ WAIT_S = 50.0
 CUT_S = 0.05
 CUTS = 3
 
-CLIENTS = pytest.mark.parametrize("name", ["client.py", "client.mjs"])
+NAMES = ("client.py", "client.mjs")
+CLIENTS = pytest.mark.parametrize("name", NAMES)
 
 
-def served(directory: Path, key: str = KEY) -> AbstractAsyncContextManager[ServerProcess]:
-    return running_server(directory, {"OSTLER_SESSION_API_KEY": key} if key else {})
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One with a key."""
+    with shared_server(tmp_path_factory.mktemp("served"), {"OSTLER_SESSION_API_KEY": KEY}) as server:
+        yield server
 
 
 @asynccontextmanager
@@ -63,8 +67,10 @@ async def cutting_proxy(url: str) -> AsyncIterator[tuple[str, list[str]]]:
 
 
 @CLIENTS
-async def test_a_client_follows_a_conversation_over_lost_connections(tmp_path: Path, name: str) -> None:
-    async with served(tmp_path) as server, cutting_proxy(server.url) as (url, cut):
+async def test_a_client_follows_a_conversation_over_lost_connections(
+    tmp_path: Path, server: ServerProcess, name: str
+) -> None:
+    async with cutting_proxy(server.url) as (url, cut):
         async with talking(name, url, "Please write a file.", tmp_path, KEY) as talk:
             pass
         assert talk.process.returncode == 0, talk.told
@@ -77,30 +83,34 @@ async def test_a_client_follows_a_conversation_over_lost_connections(tmp_path: P
         assert all("after_seq=" in path for path in cut)
 
 
-@CLIENTS
-async def test_a_client_goes_on_after_the_server_was_killed(tmp_path: Path, name: str) -> None:
-    async with served(tmp_path) as server:
-        async with talking(name, server.url, "Be slow, please.", tmp_path, KEY) as talk:
+async def test_clients_go_on_after_the_server_was_killed(tmp_path: Path) -> None:
+    async with running_server(tmp_path, {"OSTLER_SESSION_API_KEY": KEY}) as server, AsyncExitStack() as stack:
+        talks = [
+            await stack.enter_async_context(talking(name, server.url, "Be slow, please.", tmp_path, KEY))
+            for name in NAMES
+        ]
+        for talk in talks:
             await talk.until("ActionEvent")
-            os.kill(int((server.state / PID_FILE).read_text()), signal.SIGKILL)
-        assert talk.process.returncode == 1, talk.told
-        assert "trying again" in talk.told
-        assert "ConversationErrorEvent" in talk.told
-        assert talk.numbers == list(range(len(talk.numbers)))
+        os.kill(int((server.state / PID_FILE).read_text()), signal.SIGKILL)
+        await stack.aclose()
+        for talk in talks:
+            assert talk.process.returncode == 1, talk.told
+            assert "trying again" in talk.told
+            assert "ConversationErrorEvent" in talk.told
+            assert talk.numbers == list(range(len(talk.numbers)))
 
 
 @CLIENTS
-async def test_a_client_is_told_of_a_wrong_key(tmp_path: Path, name: str) -> None:
-    async with served(tmp_path) as server:
-        async with talking(name, server.url, "Hello!", tmp_path, key="wrong") as talk:
-            pass
-        assert talk.process.returncode == 1
-        assert "401" in talk.told
+async def test_a_client_is_told_of_a_wrong_key(tmp_path: Path, server: ServerProcess, name: str) -> None:
+    async with talking(name, server.url, "Hello!", tmp_path, key="wrong") as talk:
+        pass
+    assert talk.process.returncode == 1
+    assert "401" in talk.told
 
 
-@CLIENTS
-async def test_an_open_server_needs_no_key(tmp_path: Path, name: str) -> None:
-    async with served(tmp_path, key="") as server:
-        async with talking(name, server.url, "Hello!", tmp_path, key="") as talk:
-            pass
-        assert talk.process.returncode == 0, talk.told
+async def test_an_open_server_needs_no_key(tmp_path: Path) -> None:
+    async with running_server(tmp_path) as server:
+        for name in NAMES:
+            async with talking(name, server.url, "Hello!", tmp_path, key="") as talk:
+                pass
+            assert talk.process.returncode == 0, talk.told

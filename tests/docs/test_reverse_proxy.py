@@ -12,7 +12,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from trio_websocket import WebSocketConnection, wrap_client_stream
 
 from tests.support.examples import EXAMPLES, talking
-from tests.support.server import ServerProcess, running_server
+from tests.support.server import ServerProcess, running_server, shared_server
 from tests.support.sockets import MAX_FRAME_BYTES
 
 KEY = "a-key-behind-a-proxy"
@@ -134,14 +134,18 @@ def caddy(
 PROGRAMS: dict[str, Callable[..., list[str]]] = {"nginx": nginx, "caddy": caddy}
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One with a key, behind all of them."""
+    with shared_server(tmp_path_factory.mktemp("proxied"), {"OSTLER_SESSION_API_KEY": KEY}) as server:
+        yield server
+
+
 @asynccontextmanager
 async def proxied(
-    kind: str,
-    directory: Path,
-    *change: tuple[str, str],
-    **variables: str,
-) -> AsyncIterator[tuple[str, ServerProcess]]:
-    """A server with a key behind a proxy: the proxy's URL and the server."""
+    kind: str, directory: Path, server: ServerProcess, *change: tuple[str, str]
+) -> AsyncIterator[str]:
+    """A proxy before the server: its URL."""
     program = kind.partition("-")[0]
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
@@ -150,25 +154,24 @@ async def proxied(
     certificate(place)
     file, path = CONFIGURATIONS[kind]
     port = free_port()
-    async with running_server(directory, {"OSTLER_SESSION_API_KEY": KEY, **variables}) as server:
-        command = PROGRAMS[program](place, file, port, urlsplit(server.url).netloc, change)
-        environment = {"PATH": os.environ["PATH"], "HOME": str(place), "XDG_DATA_HOME": str(place)}
-        with (place / "output").open("wb") as output:
-            process = subprocess.Popen(command, env=environment, cwd=place, stdout=output, stderr=output)
-        try:
-            with trio.fail_after(WAIT_S):
-                while True:
-                    assert process.poll() is None, (place / "output").read_text()
-                    try:
-                        await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
-                    except OSError:
-                        await trio.sleep(0.05)
-                    else:
-                        break
-            yield f"https://127.0.0.1:{port}{path}", server
-        finally:
-            process.terminate()
-            await trio.to_thread.run_sync(process.wait)
+    command = PROGRAMS[program](place, file, port, urlsplit(server.url).netloc, change)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(place), "XDG_DATA_HOME": str(place)}
+    with (place / "output").open("wb") as output:
+        process = subprocess.Popen(command, env=environment, cwd=place, stdout=output, stderr=output)
+    try:
+        with trio.fail_after(WAIT_S):
+            while True:
+                assert process.poll() is None, (place / "output").read_text()
+                try:
+                    await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
+                except OSError:
+                    await trio.sleep(0.05)
+                else:
+                    break
+        yield f"https://127.0.0.1:{port}{path}"
+    finally:
+        process.terminate()
+        await trio.to_thread.run_sync(process.wait)
 
 
 def trust(directory: Path) -> ssl.SSLContext:
@@ -223,8 +226,10 @@ async def until(socket: WebSocketConnection, words: str) -> None:
 
 @pytest.mark.parametrize("name", ["client.py", "client.mjs"])
 @pytest.mark.parametrize("kind", CONFIGURATIONS)
-async def test_the_clients_work_through_it(tmp_path: Path, kind: str, name: str) -> None:
-    async with proxied(kind, tmp_path) as (url, _):
+async def test_the_clients_work_through_it(
+    tmp_path: Path, server: ServerProcess, kind: str, name: str
+) -> None:
+    async with proxied(kind, tmp_path, server) as url:
         async with talking(name, url, "Please write a file.", tmp_path, KEY, trusting(tmp_path)) as talk:
             pass
         assert talk.process.returncode == 0, talk.told
@@ -234,8 +239,8 @@ async def test_the_clients_work_through_it(tmp_path: Path, kind: str, name: str)
 
 
 @pytest.mark.parametrize("kind", CONFIGURATIONS)
-async def test_requests_keys_and_interrupts_pass(tmp_path: Path, kind: str) -> None:
-    async with proxied(kind, tmp_path) as (url, server):
+async def test_requests_keys_and_interrupts_pass(tmp_path: Path, server: ServerProcess, kind: str) -> None:
+    async with proxied(kind, tmp_path, server) as url:
         context = trust(tmp_path)
         speaking = {"verify": context, "headers": dict(HEADERS), "timeout": WAIT_S}
         async with httpx2.AsyncClient(http2=True, **speaking) as client:
@@ -278,7 +283,11 @@ async def test_requests_keys_and_interrupts_pass(tmp_path: Path, kind: str) -> N
 async def test_pings_keep_an_idle_socket_open(tmp_path: Path) -> None:
     """With a time-out of the proxy's that is shorter than the silence, and longer than between two pings."""
     change = ("proxy_read_timeout 600s", "proxy_read_timeout 2s")
-    async with proxied("nginx", tmp_path, change, OSTLER_PING_SECONDS="0.5") as (url, _):
+    variables = {"OSTLER_SESSION_API_KEY": KEY, "OSTLER_PING_SECONDS": "0.5"}
+    async with (
+        running_server(tmp_path, variables) as server,
+        proxied("nginx", tmp_path, server, change) as url,
+    ):
         context = trust(tmp_path)
         async with httpx2.AsyncClient(verify=context, headers=dict(HEADERS), timeout=WAIT_S) as client:
             identifier = await begin(client, url, tmp_path, "Hello!")

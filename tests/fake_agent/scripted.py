@@ -57,7 +57,7 @@ def main() -> None:
     home = options.get("--home") or os.environ.get("SCRIPTED_HOME")
     if "keep" in modes:
         home = os.path.join(os.environ[modes.text("keep")], ".scripted", "sessions")
-    store = Store(home)
+    store = Store(home, numbered="numbered" in modes)
     Agent(modes, Wire(log, modes), store, log, turns=script.get("turns", [])).run()
 
 

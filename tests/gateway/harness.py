@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -360,8 +360,10 @@ class FakeSupervisor:
     async def count(self, *, status: str | None = None) -> int:
         return len([c for c in self.conversations.values() if status in (None, c.status)])
 
-    async def delete(self, conversation_id: str) -> None:
+    async def delete(self, conversation_id: str, closed: Callable[[], Awaitable[None]] | None = None) -> None:
         await self.get(conversation_id)
+        if closed is not None:
+            await closed()
         del self.conversations[conversation_id]
         await self.journal.delete(conversation_id)
 

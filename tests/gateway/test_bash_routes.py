@@ -9,9 +9,13 @@ import pytest
 import trio
 from jsonschema import Draft202012Validator
 
+from gateway import deletion
+from gateway.routes import bash as bash_routes
 from gateway.supervision import load_supervision
 from supervisor.conversations.state.start import StartRequest
+from supervisor.journal import JournalUnavailable
 from supervisor.workspace.access import Access
+from tests.support.processes import mentioning
 
 WAIT_S = 30.0
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -311,3 +315,51 @@ async def test_foreign_pages_run_nothing_on_an_open_server(gateway, tmp_path, ve
         gateway, "POST", path, status=415, data=orjson.dumps(body), headers={"Content-Type": "text/plain"}
     )
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("how", ["start_bash_command", "execute_bash_command"])
+async def test_no_command_begins_in_a_conversation_that_is_deleted_meanwhile(
+    gateway, tmp_path, monkeypatch, how
+):
+    conversation, base = await in_workspace(gateway, tmp_path)
+    make = bash_routes._make
+
+    async def while_it_is_deleted(services, directory):
+        await call(gateway, "DELETE", f"/api/conversations/{conversation.id}")
+        await make(services, directory)
+
+    monkeypatch.setattr(bash_routes, "_make", while_it_is_deleted)
+    await call(gateway, "POST", f"{base}/{how}", {"command": f"touch {tmp_path}/ran"}, status=404)
+    assert gateway.services.bash.running == 0
+    assert not (tmp_path / "ran").exists()
+    assert len(gateway.services.bash.log) == 0
+
+
+async def test_a_client_that_goes_away_while_it_deletes_leaves_no_command(gateway, tmp_path):
+    conversation, base = await in_workspace(gateway, tmp_path)
+    await call(gateway, "POST", f"{base}/start_bash_command", {"command": f"sleep 300 # {tmp_path}"})
+    bash, delete = gateway.services.bash, gateway.supervisor.delete
+    async with trio.open_nursery() as nursery:
+
+        async def and_go_away(conversation_id, closed=None):
+            await delete(conversation_id, closed)
+            nursery.cancel_scope.cancel()
+            await trio.lowlevel.checkpoint()
+
+        gateway.supervisor.delete = and_go_away
+        nursery.start_soon(deletion.delete, gateway.services, conversation.id)
+    assert bash.running == 0
+    assert len(bash.log) == 0
+    assert mentioning(tmp_path) == []
+
+
+async def test_a_deletion_that_fails_ends_no_command(gateway, tmp_path):
+    conversation, base = await in_workspace(gateway, tmp_path)
+    await call(gateway, "POST", f"{base}/start_bash_command", {"command": "sleep 300"})
+
+    async def not_now(conversation_id, closed=None):
+        raise JournalUnavailable("Cannot delete the conversation now; it still exists.")
+
+    gateway.supervisor.delete = not_now
+    await call(gateway, "DELETE", f"/api/conversations/{conversation.id}", status=503)
+    assert gateway.services.bash.running == 1

@@ -137,6 +137,12 @@ async def test_a_connection_is_shared_and_its_key_is_never_shown(gateway):
     _, detail = await gateway.call("GET", f"{PROFILES}/linked", headers={"X-Expose-Secrets": "plaintext"})
     assert (detail["config"]["api_key"], detail["config"]["base_url"]) == (KEY, "https://x")
     one = f"{CONNECTIONS}/{connection['id']}"
+    # A key that was shown encrypted is that key.
+    token = gateway.services.secrets.cipher.encrypt(b"another key")
+    for change in ({"api_key": token}, {"api_key": "another key"}):
+        assert (await gateway.call("PATCH", one, change))[0] == 200
+        _, detail = await gateway.call("GET", f"{PROFILES}/linked", headers={"X-Expose-Secrets": "plaintext"})
+        assert detail["config"]["api_key"] == "another key"
     status, changed = await gateway.call("PATCH", one, {"base_url": None})
     assert (status, changed["base_url"], changed["api_key_set"]) == (200, None, True)
     assert (await gateway.call("DELETE", one))[0] == 409

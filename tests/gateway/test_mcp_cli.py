@@ -1,20 +1,19 @@
-"""`ostler mcp`, run as a process: every row of its table, and everything that can be wrong with one."""
+"""`ostler mcp`: every row of its table, and everything that can be wrong with one."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
-import subprocess
-import sysconfig
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
+from tests.support.inside import run_inside
+
 SECRET = "s3cr3t-value-of-a-header"
-OSTLER = Path(sysconfig.get_path("scripts")) / "ostler"
 
 
 @attrs.frozen
@@ -59,14 +58,7 @@ class Machine:
             "OSTLER_STATE": str(self.state),
             **variables,
         }
-        done = subprocess.run(
-            [OSTLER, "mcp", *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = run_inside(("mcp", *arguments), environment)
         assert "Traceback" not in done.stderr
         return Ran(done.returncode, done.stdout, done.stderr)
 

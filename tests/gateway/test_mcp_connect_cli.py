@@ -1,4 +1,4 @@
-"""`ostler mcp test|login|logout`, run as a process against real MCP servers."""
+"""`ostler mcp test|login|logout`, against real MCP servers."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ import trio
 
 from supervisor.credentials import SecretStore
 from supervisor.mcp.logins import LoginStore
+from tests.support.inside import run_inside
+from tests.support.mcp_helper import helpers_inside
 from tests.support.mcp_servers import STDIO, TOOLS, RealServer, real_server
 from tests.support.processes import mentioning
 
@@ -66,11 +68,19 @@ class Machine:
             **more,
         )
 
-    def __call__(self, *arguments: str) -> Ran:
+    def process(self, *arguments: str) -> Ran:
+        """The command and its helper as processes."""
         process = self.start(*arguments)
         out, err = process.communicate(timeout=90)
         assert "Traceback" not in err
         return Ran(process.returncode, out, err)
+
+    def __call__(self, *arguments: str, **variables: str) -> Ran:
+        """The command and its helper inside this process, which imports the MCP SDK only once."""
+        with helpers_inside():
+            done = run_inside(("mcp", *arguments), {**self.environment, **variables})
+        assert "Traceback" not in done.stderr
+        return Ran(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -78,9 +88,22 @@ def mcp(tmp_path: Path) -> Machine:
     return Machine(tmp_path / "state")
 
 
+@pytest.fixture(scope="module")
+def oauth_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    with real_server("oauth", tmp_path_factory.mktemp("oauth")) as server:
+        yield server
+
+
+@pytest.fixture
+def oauth(oauth_server: RealServer) -> RealServer:
+    """A server that wants a login; its log begins with the test."""
+    oauth_server.log.write_text("")
+    return oauth_server
+
+
 def test_a_server_that_is_started(mcp: Machine, tmp_path: Path) -> None:
     mcp.write({"calc": {**STDIO, "env": {"GIVEN": str(tmp_path)}}})
-    done = mcp("test", "calc")
+    done = mcp.process("test", "calc")
     assert (done.status, done.err) == (0, "")
     assert "calc works and has 2 tools" in done.out
     assert [line.split()[0] for line in done.out.splitlines()[2:]] == TOOLS
@@ -133,7 +156,7 @@ def odd_server() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
         server.daemon_threads = True
         server.block_on_close = False
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
@@ -187,7 +210,7 @@ def test_nothing_is_left_of_a_server_that_does_not_end(mcp: Machine, tmp_path: P
     script = tmp_path / "stubborn.sh"
     script.write_text("trap '' TERM HUP\nsetsid sleep 61.7 &\nwhile :; do sleep 0.1; done\n")
     mcp.write({"x": {"command": "sh", "args": [str(script)]}})
-    done = mcp("test", "x", "--timeout", "1")
+    done = mcp.process("test", "x", "--timeout", "1")
     assert done.status == 1
     assert not mentioning(script)
     assert "sleep\x0061.7" not in "".join(
@@ -231,74 +254,71 @@ def browser(url: str) -> str:
     return str(answer.headers["Location"])
 
 
-def test_a_login_in_a_browser(mcp: Machine, tmp_path: Path) -> None:
-    with real_server("oauth", tmp_path) as server:
-        mcp.write({"calc": {"url": server.url, "auth": "oauth"}})
-        assert "ostler mcp login calc" in mcp("test", "calc").err
-        process = mcp.start("login", "calc")
-        url = authorization_url(process)
-        query = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
-        assert query["code_challenge_method"] == "S256"
-        assert query["resource"] == server.url
-        back = browser(url)
-        callback = urlsplit(back)
-        assert callback.hostname == "127.0.0.1"
-        # A page that only guesses is not let in, and ends nothing.
-        for wrong in (
-            back.replace(f"state={query['state']}", "state=guessed"),
-            f"http://{callback.netloc}/callback",
-            f"http://{callback.netloc}/",
-        ):
-            assert httpx2.get(wrong).status_code in (400, 404)
-        page = httpx2.get(back)
-        assert page.status_code == 200
-        assert "logged in" in page.text
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-        assert out == "logged in to calc, which has 2 tools\n"
-        assert mcp("test", "calc").status == 0
-        kept = (mcp.state / "mcp-logins.json").read_text()
-        (token,) = {line.split()[1] for line in server.lines("took")}
-        assert token not in kept + out + err
-        assert server.url not in kept
-        assert (mcp.state / "mcp-logins.json").stat().st_mode & 0o777 == 0o600
-        assert server.lines("registered") == ["registered"]
+def test_a_login_in_a_browser(mcp: Machine, oauth: RealServer) -> None:
+    mcp.write({"calc": {"url": oauth.url, "auth": "oauth"}})
+    assert "ostler mcp login calc" in mcp("test", "calc").err
+    process = mcp.start("login", "calc")
+    url = authorization_url(process)
+    query = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+    assert query["code_challenge_method"] == "S256"
+    assert query["resource"] == oauth.url
+    back = browser(url)
+    callback = urlsplit(back)
+    assert callback.hostname == "127.0.0.1"
+    # A page that only guesses is not let in, and ends nothing.
+    for wrong in (
+        back.replace(f"state={query['state']}", "state=guessed"),
+        f"http://{callback.netloc}/callback",
+        f"http://{callback.netloc}/",
+    ):
+        assert httpx2.get(wrong).status_code in (400, 404)
+    page = httpx2.get(back)
+    assert page.status_code == 200
+    assert "logged in" in page.text
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert out == "logged in to calc, which has 2 tools\n"
+    assert mcp("test", "calc").status == 0
+    kept = (mcp.state / "mcp-logins.json").read_text()
+    (token,) = {line.split()[1] for line in oauth.lines("took")}
+    assert token not in kept + out + err
+    assert oauth.url not in kept
+    assert (mcp.state / "mcp-logins.json").stat().st_mode & 0o777 == 0o600
+    assert oauth.lines("registered") == ["registered"]
 
-        assert "logged out of calc" in mcp("logout", "calc").out
-        assert mcp("logout", "calc").status == 1
-        assert "ostler mcp login calc" in mcp("test", "calc").err
+    assert "logged out of calc" in mcp("logout", "calc").out
+    assert mcp("logout", "calc").status == 1
+    assert "ostler mcp login calc" in mcp("test", "calc").err
 
 
 @pytest.mark.parametrize("form", ["url", "code"])
-def test_a_login_that_is_pasted(mcp: Machine, tmp_path: Path, form: str) -> None:
-    with real_server("oauth", tmp_path) as server:
-        mcp.write({"calc": {"url": server.url, "auth": "oauth"}})
-        process = mcp.start("login", "calc", "--no-browser", "--json")
-        back = browser(authorization_url(process))
-        code = parse_qs(urlsplit(back).query)["code"][0]
-        assert process.stdin is not None
-        process.stdin.write("\nhttp://127.0.0.1:1/callback?code=x&state=wrong\n")
-        process.stdin.write(f"{back if form == 'url' else code}\n")
-        process.stdin.flush()
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-        assert json.loads(out) == {"name": "calc", "logged_in": True, "tools": TOOLS}
-        assert "That is not the answer" in err
+def test_a_login_that_is_pasted(mcp: Machine, oauth: RealServer, form: str) -> None:
+    mcp.write({"calc": {"url": oauth.url, "auth": "oauth"}})
+    process = mcp.start("login", "calc", "--no-browser", "--json")
+    back = browser(authorization_url(process))
+    code = parse_qs(urlsplit(back).query)["code"][0]
+    assert process.stdin is not None
+    process.stdin.write("\nhttp://127.0.0.1:1/callback?code=x&state=wrong\n")
+    process.stdin.write(f"{back if form == 'url' else code}\n")
+    process.stdin.flush()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out) == {"name": "calc", "logged_in": True, "tools": TOOLS}
+    assert "That is not the answer" in err
 
 
-def test_a_login_that_is_refused(mcp: Machine, tmp_path: Path) -> None:
-    with real_server("oauth", tmp_path) as server:
-        mcp.write({"calc": {"url": server.url, "auth": "oauth"}})
-        process = mcp.start("login", "calc")
-        url = authorization_url(process)
-        query = parse_qs(urlsplit(url).query)
-        refusal = f"error=access_denied&error_description=no+thanks&state={query['state'][0]}"
-        answer = f"{query['redirect_uri'][0]}?{refusal}"
-        assert "refused" in httpx2.get(answer).text
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 1
-        assert "access_denied no thanks" in err
-        assert not (mcp.state / "mcp-logins.json").exists()
+def test_a_login_that_is_refused(mcp: Machine, oauth: RealServer) -> None:
+    mcp.write({"calc": {"url": oauth.url, "auth": "oauth"}})
+    process = mcp.start("login", "calc")
+    url = authorization_url(process)
+    query = parse_qs(urlsplit(url).query)
+    refusal = f"error=access_denied&error_description=no+thanks&state={query['state'][0]}"
+    answer = f"{query['redirect_uri'][0]}?{refusal}"
+    assert "refused" in httpx2.get(answer).text
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "access_denied no thanks" in err
+    assert not (mcp.state / "mcp-logins.json").exists()
 
 
 def test_a_server_that_asks_for_no_login(mcp: Machine, tmp_path: Path) -> None:
@@ -310,27 +330,25 @@ def test_a_server_that_asks_for_no_login(mcp: Machine, tmp_path: Path) -> None:
         assert '"auth": "oauth"' in done.err
 
 
-def test_a_token_is_renewed_before_it_expires(mcp: Machine, tmp_path: Path) -> None:
-    with real_server("oauth", tmp_path) as server:
-        log_in(mcp, server)
-        expires_in(mcp, server, 30)
-        before = server.lines("issued")
-        assert mcp("test", "calc").status == 0
-        assert mcp("test", "calc").status == 0
-        assert server.lines("refreshed") == ["refreshed"]
-        (renewed,) = server.lines("issued")[len(before) :]
-        assert server.lines("took")[-1].split()[1] == renewed.split()[1]
-        assert server.lines("refused") == []
+def test_a_token_is_renewed_before_it_expires(mcp: Machine, oauth: RealServer) -> None:
+    log_in(mcp, oauth)
+    expires_in(mcp, oauth, 30)
+    before = oauth.lines("issued")
+    assert mcp("test", "calc").status == 0
+    assert mcp("test", "calc").status == 0
+    assert oauth.lines("refreshed") == ["refreshed"]
+    (renewed,) = oauth.lines("issued")[len(before) :]
+    assert oauth.lines("took")[-1].split()[1] == renewed.split()[1]
+    assert oauth.lines("refused") == []
 
 
-def test_a_login_that_cannot_be_renewed_has_ended(mcp: Machine, tmp_path: Path) -> None:
-    with real_server("oauth", tmp_path) as server:
-        log_in(mcp, server)
-        expires_in(mcp, server, -1, refresh_token="refresh-of-another-day")
-        done = mcp("test", "calc")
-        assert done.status == 1
-        assert "the login has expired; run `ostler mcp login calc`" in done.err
-        assert "refresh-of" not in done.err
+def test_a_login_that_cannot_be_renewed_has_ended(mcp: Machine, oauth: RealServer) -> None:
+    log_in(mcp, oauth)
+    expires_in(mcp, oauth, -1, refresh_token="refresh-of-another-day")
+    done = mcp("test", "calc")
+    assert done.status == 1
+    assert "the login has expired; run `ostler mcp login calc`" in done.err
+    assert "refresh-of" not in done.err
 
 
 def expires_in(mcp: Machine, server: RealServer, seconds: float, **tokens: str) -> None:
@@ -348,9 +366,9 @@ def expires_in(mcp: Machine, server: RealServer, seconds: float, **tokens: str) 
     trio.run(change)
 
 
-def test_another_address_gets_no_token(mcp: Machine, tmp_path: Path) -> None:
-    with real_server("oauth", tmp_path) as server, odd_server() as odd:
-        log_in(mcp, server)
+def test_another_address_gets_no_token(mcp: Machine, oauth: RealServer) -> None:
+    with odd_server() as odd:
+        log_in(mcp, oauth)
         mcp.write({"calc": {"url": f"{odd}/200", "auth": "oauth"}})
         assert "ostler mcp login calc" in mcp("test", "calc").err
 
@@ -368,15 +386,8 @@ def test_the_file_of_keys_counts(mcp: Machine, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("OSTLER_MASTER_KEY=a phrase of mine\nOSTLER_SECRET_GIVEN_KEY=x\n")
     keys.chmod(0o600)
-    named = [OSTLER, "mcp", "test", "calc"]
-    done = subprocess.run(
-        named,
-        env={**mcp.environment, "OSTLER_KEYS_FILE": str(keys)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = mcp("test", "calc", OSTLER_KEYS_FILE=str(keys))
+    assert (done.status, done.err) == (0, "")
     assert not (mcp.state / "master.key").exists()
     without = mcp("test", "calc")
     assert without.status == 1

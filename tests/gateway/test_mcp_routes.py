@@ -10,6 +10,7 @@ import httpx2
 import pytest
 import trio
 
+from supervisor.credentials import MasterKeyUnavailable
 from tests.support.mcp_servers import STDIO, TOOLS, real_server
 from tests.support.processes import mentioning
 
@@ -42,6 +43,40 @@ async def test_servers_of_the_settings(gateway: Any) -> None:
     assert await servers(gateway) == {}
     for method, body in (("PATCH", {"enabled": True}), ("DELETE", None)):
         assert (await gateway.call(method, ONE, body))[0] == 404
+
+
+async def test_a_secret_that_was_shown_encrypted_comes_back_in_the_clear(gateway: Any) -> None:
+    token = gateway.services.secrets.cipher.encrypt(VALUE.encode())
+    assert (await gateway.call("POST", ONE, {"command": "c", "env": {"A": token}}))[0] == 201
+    assert (await servers(gateway))["files"]["env"] == {"A": VALUE}
+    assert (await gateway.call("PATCH", ONE, {"env": {"B": token}, "args": ["x"]}))[0] == 200
+    assert (await servers(gateway))["files"]["env"] == {"A": VALUE, "B": VALUE}
+    for method, body in (("PATCH", {"env": {"B": token[:-4]}}), ("PATCH", {"headers": {"H": "gAAAAno"}})):
+        status, answer = await gateway.call(method, ONE, body)
+        assert (status, answer["detail"][0]["loc"]) == (422, ["body"])
+    assert (await servers(gateway))["files"]["env"] == {"A": VALUE, "B": VALUE}
+
+
+async def test_without_a_key_no_token_is_taken_for_a_secret(gateway: Any) -> None:
+    token = gateway.services.secrets.cipher.encrypt(VALUE.encode())
+
+    class Keyless:
+        @property
+        def cipher(self) -> Any:
+            raise MasterKeyUnavailable("x", "there is none")
+
+    object.__setattr__(gateway.services, "secrets", Keyless())
+    bodies = {
+        ("POST", ONE): {"command": "c", "env": {"A": token}},
+        ("PATCH", "/api/settings"): {
+            "agent_settings_diff": {"mcp_config": {"x": {"command": "c", "env": {"A": token}}}}
+        },
+        ("POST", "/api/profiles/p"): {"llm": {"model": "m", "api_key": token}},
+    }
+    for (method, path), body in bodies.items():
+        assert (await gateway.call(method, path, body))[0] == 503
+    # What is in the clear needs no key here.
+    assert (await gateway.call("POST", ONE, {"command": "c", "args": ["x"]}))[0] == 201
 
 
 async def test_a_trial_is_answered_before_its_client_gives_up(gateway: Any, monkeypatch: Any) -> None:

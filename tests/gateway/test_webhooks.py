@@ -22,7 +22,10 @@ from gateway.webhooks.backlog import Backlog
 from gateway.webhooks.cursors import Cursors
 from gateway.webhooks.delivery import NotDelivered, Receiver
 from gateway.webhooks.sender import Sender, Tally
+from gateway.webhooks.service import Webhooks
 from gateway.webhooks.spec import WebhookSpec, read_webhooks
+from supervisor.conversations.state.errors import UnknownConversation
+from supervisor.conversations.state.record import RecordTooNew
 from supervisor.events import (
     ConversationStateUpdateEvent,
     Event,
@@ -31,7 +34,7 @@ from supervisor.events import (
     dump_event,
     timestamp_now,
 )
-from supervisor.journal import Frame, Journal, Log, Row, open_journal
+from supervisor.journal import Cursor, Frame, Journal, Log, Row, open_journal
 from tests.journal.harness import new_log
 from tests.support.processes import kill
 from tests.support.receiver import WAYS, open_receiver
@@ -357,6 +360,87 @@ async def test_a_deleted_conversation_ends_its_sender(journal: Journal, tmp_path
         assert [path for _, path, _ in seen.taker.posts] == ["/conversations"]
 
 
+async def test_what_has_not_been_looked_at_yet_is_flushed_too(
+    journal: Journal, tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """The last events of a conversation that is deleted: they are durable, and nobody has seen them."""
+    async with trio.open_nursery() as nursery:
+        seen = await scene(journal, nursery, tmp_path, event_buffer_size=100)
+        await seen.write("a")
+        take, gate = seen.sender._take, trio.Event()
+
+        async def take_later(cursor: Cursor) -> None:
+            await gate.wait()
+            await take(cursor)
+
+        seen.sender._take = take_later  # type: ignore[method-assign]
+        await seen.write("b")  # taken by the call under way
+        await seen.write("c")
+        emptied: list[float] = []
+
+        async def wait() -> None:
+            seen.sender.flush()
+            await seen.sender.emptied()
+            emptied.append(trio.current_time())
+
+        nursery.start_soon(wait)
+        await seen.settle()
+        assert emptied == []
+        gate.set()
+        await real_wait(lambda: emptied)
+        sent = seen.taker.keys()
+        assert [*sent[0], *sent[1]] == ["a", "b", "c"]
+        assert emptied == [0]  # at once, not after flush_delay
+        nursery.cancel_scope.cancel()
+
+
+async def test_to_wait_for_a_receiver_that_takes_nothing_ends(journal: Journal, tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        seen = await scene(journal, nursery, tmp_path, num_retries=5)
+        seen.taker.fails = float("inf")
+        await seen.write("a")
+        seen.sender.flush()
+        with trio.fail_after(20):
+            await seen.sender.emptied()
+        assert len(seen.taker.tried) == 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "failure", [RuntimeError("a fault"), RecordTooNew("newer"), UnknownConversation("x")]
+)
+async def test_one_conversation_that_cannot_be_resumed_keeps_no_other_from_it(
+    journal: Journal, tmp_path: Path, failure: Exception
+) -> None:
+    cursors = Cursors(tmp_path / "cursors")
+    logs = [await new_log(journal, f"00000000-0000-0000-0000-00000000000{each}") for each in "abc"]
+    for log in logs:
+        await cursors.put(log.conversation_id, ONE.base_url, -1, behind=True)
+        log.append([row(log.conversation_id)])
+    taker, asked = Taker(attrs.evolve(ONE, event_buffer_size=1)), []
+    loaded = {log.conversation_id: Loaded(log) for log in logs}
+
+    async def get(conversation_id: str) -> Loaded:
+        asked.append(conversation_id)
+        if conversation_id.endswith("b"):
+            raise failure
+        return loaded[conversation_id]
+
+    async with trio.open_nursery() as nursery:
+        supervisor = cast(Any, SimpleNamespace(get=get))
+        webhooks = Webhooks(supervisor, [cast(Receiver, taker)], cursors, nursery)
+        webhooks.resume_soon()
+        await real_wait(lambda: len(taker.posts) == 2)
+        assert len(asked) == 3
+        sent = taker.keys()
+        assert sorted(keys[0][-1] for keys in sent) == ["a", "c"]
+        # One that is unknown is forgotten; the others are tried again when the receiver is back.
+        known = [each[-1] for each in await cursors.behind()]
+        assert ("b" in known) == (not isinstance(failure, UnknownConversation))
+        nursery.cancel_scope.cancel()
+    await cursors.close()
+
+
 # -- real receivers --------------------------------------------------------------------------------------
 
 
@@ -424,10 +508,20 @@ async def test_a_whole_server_with_webhooks(tmp_path: Path) -> None:
             assert not any(event["kind"] == "StreamingDeltaEvent" for event in there.events(created))
             await server.rest.call("PATCH", f"/api/conversations/{created}", {"title": "New"})
             await server.rest.call("POST", f"/api/conversations/{created}/pause")
-            await server.rest.call("DELETE", f"/api/conversations/{created}")
-            with trio.fail_after(20):
-                while "deleting" not in there.statuses():
-                    await trio.sleep(0.05)
+            made = await server.rest.call("POST", f"/api/conversations/{created}/fork", {}, expect=(201,))
+            task = {"task": "!hang", "isolation": "shared"}
+            path = f"/api/conversations/{created}/children"
+            child = (await server.rest.call("POST", path, task, expect=(201,)))["conversation_id"]
+            await server.rest.wait_status(child, "running")
+            for each in (child, made["id"], created):
+                await server.rest.call("DELETE", f"/api/conversations/{each}")
+            # The last events, those of the end of a turn among them, are there before the answer.
+            assert "InterruptEvent" in {event["kind"] for event in there.events(child)}
+            told = [each.body for each in there.taken if each.path == "/hook/conversations"]
+            for one in (made["id"], child):
+                statuses = [body["execution_status"] for body in told if body["id"] == one]
+                assert statuses[0] != "deleting"
+                assert statuses[-1] == "deleting"
             titles = [each.body["title"] for each in there.taken if each.path == "/hook/conversations"]
             assert "New" in titles
             assert {each.headers["x-session-api-key"] for each in there.requests} == {"key-of-the-server"}

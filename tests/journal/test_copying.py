@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ import trio
 import trio.testing
 
 from supervisor.journal import AlreadyExists, Blob, Journal, Log, open_journal
+from supervisor.journal.rows import Durability, RecordUpdate
+from supervisor.journal.store import Store
 from tests.journal.harness import CREATED, new_log
 
 FORK = {"status": "idle", "created_at": CREATED, "updated_at": CREATED}
@@ -126,6 +129,7 @@ async def test_others_are_written_while_ten_thousand_events_are_copied(
 
 KILLED = """
 import sys, trio
+from contextlib import suppress
 from pathlib import Path
 from supervisor.journal import Row, open_journal
 NOW = "2026-11-21T08:00:00.000000Z"
@@ -167,3 +171,27 @@ async def test_a_killed_process_leaves_whole_copies_and_nothing_else(tmp_path: P
             log = await journal.log(record.id)
             assert await log.count() == 4_000
         await erased(path, rows=4_000 * len(found.items))
+
+
+def test_a_copy_that_is_rolled_back_leaves_its_number_to_others(tmp_path: Path) -> None:
+    """The next conversation has it, and is removed when that is deleted."""
+    store = Store.open(tmp_path / "journal.sqlite", Durability.PROCESS)
+    first = RecordUpdate(record=b"{}", status="idle", title=None, updated_at=CREATED)
+    try:
+        with suppress(RuntimeError), store.transaction():
+            key = store.begin_copy()
+            raise RuntimeError
+        with store.transaction():
+            assert store.create("c-1", first, created_at=CREATED, parent_id=None) == key
+        with store.transaction():
+            store.bury("c-1")
+        with store.transaction():
+            assert store.erase(100) is not None
+        with store.transaction():
+            growing = store.begin_copy()
+        with suppress(RuntimeError), store.transaction():
+            store.forget_copy(growing)
+            raise RuntimeError
+        assert store.erase(100) is None  # it grows still
+    finally:
+        store.close()

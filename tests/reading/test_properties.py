@@ -40,6 +40,7 @@ from supervisor.reading.shapes import (
     properties_of,
 )
 from supervisor.settings import ProviderConnectionUpdateRequest, SettingsUpdateRequest
+from tests.support.thorough import everyday
 
 ROOMS = ("supervisor.", "gateway.")
 
@@ -68,7 +69,12 @@ OWN = sorted(
 MODELS = [Event, Message, *OWN]
 """The types that events are made of have tests of their own."""
 
-BRIEF = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+BRIEF = settings(
+    max_examples=everyday(8, 25),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 
 MARK = "hunter2"
 """What no message may repeat."""

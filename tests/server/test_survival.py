@@ -17,8 +17,9 @@ from tests.support.client import rest_client
 from tests.support.processes import alive, command_line, environment, everyone, info, kill
 from tests.support.scripted import ScriptedLog, scripted_command
 from tests.support.server import running_server
+from tests.support.thorough import everyday
 
-AGENTS = 20
+AGENTS = everyday(8, 20)
 WAIT_S = 20.0
 GONE_S = 2.0  # the promise
 

@@ -91,6 +91,46 @@ def test_secrets_and_nothing_else_are_replaced(diff: dict[str, Any], count: int)
     assert leaves(encrypted) == [leaf[::-1] if leaf.startswith("sk-") else leaf for leaf in expected]
 
 
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://vault/v1/secret/key-in-the-path", "https://vault/**********"),
+        ("https://user:sk-1@vault", "https://vault/**********"),
+        ("https://vault:8200/?token=sk-1", "https://vault:8200/**********"),
+        ("https://[::1]:8200/#sk-1", "https://[::1]:8200/**********"),
+        ("https://vault:port/sk-1", "**********"),
+        ("/relative/sk-1", "**********"),
+        ("https://vault", "https://vault"),
+        ("https://vault:8200/", "https://vault:8200/"),
+        # Names, not keys: secrets of the server's own store.
+        ("/api/settings/secrets/TOKEN", "/api/settings/secrets/TOKEN"),
+        ("http://localhost:80/api/settings/secrets/TOKEN", "http://localhost:80/api/settings/secrets/TOKEN"),
+        ("http://u:sk-1@localhost/api/settings/secrets/TOKEN", "http://localhost/**********"),
+        ("http://localhost/api/settings/secrets/TOKEN?sk-1", "http://localhost/**********"),
+        ("http://localhost/api/settings/secrets/TOKEN/sk-1", "http://localhost/**********"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["acp", "openhands"])
+def test_of_where_a_secret_is_fetched_the_host_is_shown(url: str, told: str, kind: str) -> None:
+    source = {"kind": "LookupSecret", "url": url, "headers": {"X": "sk-2"}}
+    diff = {"agent_kind": kind, "agent_context": {"secrets": {"A": source}}}
+
+    def shown(expose: Expose, of: SettingsDocument) -> dict[str, Any]:
+        found: dict[str, Any] = public(of, expose, Reversing())
+        secret: dict[str, Any] = found["agent_settings"]["agent_context"]["secrets"]["A"]
+        return secret
+
+    settings = document(diff)
+    redacted = shown(Expose.REDACTED, settings)
+    assert redacted == {**source, "url": told, "headers": {"X": "**********"}}
+    assert shown(Expose.PLAINTEXT, settings) == source
+    assert shown(Expose.ENCRYPTED, settings)["url"] == url[::-1]
+    if told != url:
+        # What was shown in its place is nothing when it comes back.
+        back = document({**diff, "agent_context": {"secrets": {"A": redacted}}})
+        assert "url" not in shown(Expose.PLAINTEXT, back)
+
+
 def test_encryption_without_a_key_fails_only_if_there_is_a_secret() -> None:
     assert public(first_document(PRESETS), Expose.ENCRYPTED) == public(
         first_document(PRESETS), Expose.PLAINTEXT

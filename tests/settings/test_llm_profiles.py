@@ -15,6 +15,7 @@ from supervisor.mcp import server_errors
 from supervisor.settings import (
     AgentProfileStore,
     ConnectionStore,
+    Expose,
     LlmProfileStore,
     MetaProfileStore,
     ProfileExists,
@@ -24,6 +25,7 @@ from supervisor.settings import (
     SettingsStore,
     TooManyProfiles,
     UnknownProfile,
+    public,
 )
 
 PRESETS = {"demo": ("demo",)}
@@ -265,6 +267,77 @@ async def test_a_connection_in_use_stays(tmp_path: Path) -> None:
     for call in (stores.connections.delete("x"), stores.connections.update("x", {"provider": "p"})):
         with pytest.raises(UnknownProfile):
             await call
+
+
+async def test_the_settings_have_what_a_connection_has_now_and_keep_no_copy(tmp_path: Path) -> None:
+    stores = open_stores(tmp_path, encrypted=False)
+    connection = await stores.connections.create(
+        {"display_name": "c", "api_key": "sk-first", "base_url": "https://first"}
+    )
+    llm = {"model": "m", "provider_connection_id": connection["id"], "api_key": "sk-own"}
+    await stores.llms.save("mine", llm)
+    await stores.settings.patch({**BUILT_IN, "active_profile": "mine"})
+
+    async def shown() -> tuple[Any, Any]:
+        found = public(await stores.settings.linked(await stores.settings.get()), Expose.PLAINTEXT)
+        model = found["agent_settings"]["llm"]
+        assert found["llm_api_key_is_set"] is True
+        return model["api_key"], model["base_url"]
+
+    assert await shown() == ("sk-first", "https://first")
+    await stores.connections.update(connection["id"], {"api_key": "sk-second", "base_url": None})
+    assert await shown() == ("sk-second", None)
+    # A client that writes back what it read makes no copy either.
+    await stores.settings.patch({"agent_settings_diff": {"llm": {**llm, "api_key": "sk-second"}}})
+    await stores.settings.patch({"agent_settings_diff": {"meta_profile_llms": {"mine": llm}}})
+    text = (tmp_path / "settings.json").read_text()
+    assert not [key for key in ("sk-first", "sk-second", "sk-own") if key in text]
+    await stores.llms.delete("mine")
+    with pytest.raises(ProfileReferenced, match="agent settings"):
+        await stores.connections.delete(connection["id"])
+    away = {"llm": {"provider_connection_id": None}, "meta_profile_llms": None}
+    await stores.settings.patch({"agent_settings_diff": away})
+    await stores.connections.delete(connection["id"])
+    found = public(await stores.settings.linked(await stores.settings.get()), Expose.PLAINTEXT)
+    assert (found["agent_settings"]["llm"]["api_key"], found["llm_api_key_is_set"]) == (None, False)
+
+
+async def test_a_copy_that_an_earlier_release_made_is_not_used(tmp_path: Path) -> None:
+    stores = open_stores(tmp_path, encrypted=False)
+    connection = await stores.connections.create({"display_name": "c", "api_key": "sk-now"})
+    await stores.settings.patch(
+        {"agent_settings_diff": {"agent_kind": "openhands", "llm": {"model": "m", "api_key": "sk-old"}}}
+    )
+    path = tmp_path / "settings.json"
+    stored = json.loads(path.read_text())
+    stored["agent_settings"]["llm"]["provider_connection_id"] = connection["id"]
+    path.write_text(json.dumps(stored))
+    again = open_stores(tmp_path, encrypted=False)
+    document = await again.settings.get()
+    assert document.agent_settings["llm"]["api_key"] is None
+    assert (await again.settings.linked(document)).agent_settings["llm"]["api_key"] == "sk-now"
+
+
+async def test_meta_profiles_follow_the_name_of_a_profile(tmp_path: Path) -> None:
+    stores = open_stores(tmp_path)
+    for name in ("big", "small"):
+        await stores.llms.save(name, LLM)
+    classes = [{"description": "UI", "model": "big"}, {"description": "text", "model": "small"}]
+    await stores.metas.save("route", {"classifier_model": "big", "classes": classes})
+    template = {"classifier_model": "small", "prompt_template": "big? {{ instance_text }}"}
+    await stores.metas.save("other", template)
+    await stores.settings.patch({**BUILT_IN, "active_meta_profile": "route"})
+    await stores.settings.patch({"agent_settings_diff": {"meta_profile_llms": {"big": {"model": "m"}}}})
+    await stores.llms.rename("big", "large")
+    again = open_stores(tmp_path)
+    found = await again.metas.get("route")
+    assert found["classifier_model"] == "large"
+    assert [each["model"] for each in found["classes"]] == ["large", "small"]
+    other = await again.metas.get("other")
+    assert (other["classifier_model"], other["prompt_template"]) == ("small", template["prompt_template"])
+    settings = (await again.settings.get()).agent_settings
+    assert settings["meta_profile"] == found
+    assert list(settings["meta_profile_llms"]) == ["large"]
 
 
 @pytest.mark.parametrize(

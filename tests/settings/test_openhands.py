@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from supervisor.mcp import server_errors
 from supervisor.settings import (
@@ -24,6 +25,7 @@ from supervisor.settings import (
     materialize,
 )
 from supervisor.settings.materialize import Channels
+from supervisor.settings.openhands import openhands_from_stored
 
 PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1")}
 RULES = Rules(PRESETS, server_errors)
@@ -168,6 +170,48 @@ async def test_a_document_of_an_earlier_release_is_completed(tmp_path: Path) -> 
     assert settings["condenser"]["max_size"] == 240
 
 
+@pytest.mark.parametrize(
+    ("wrong", "kept"),
+    [
+        ({"llm": {"model": "m", "api_key": "k", "temperature": "hot"}}, {"model": "m", "api_key": "k"}),
+        ({"llm": {"model": "m", "top_p": 7, "num_retries": -1, "seed": 3}}, {"model": "m", "seed": 3}),
+        (
+            {"llm": {"model": "m", "capability_overrides": {"a": True, "b": []}}},
+            {"capability_overrides": {"a": True}},
+        ),
+    ],
+)
+def test_what_stands_beside_a_stored_value_that_does_not_fit_stays(wrong: Any, kept: dict[str, Any]) -> None:
+    with capture_logs() as logged:
+        found = openhands_from_stored({**OPENHANDS, "persona": "Be kind.", **wrong})
+    assert {name: found["llm"][name] for name in kept} == kept
+    assert found["persona"] == "Be kind."
+    assert [each["log_level"] for each in logged] == ["warning"]
+    assert "llm." in logged[0]["reason"]
+    assert "hot" not in str(logged)
+
+
+@pytest.mark.parametrize(
+    ("stored", "tools"),
+    [
+        ([{"name": "a"}, {"name": ""}, {"params": {}}, 1, {"name": "b"}], ["a", "b"]),
+        ([{"name": ""}, 1], None),
+        (5, None),
+        ([], []),
+    ],
+)
+def test_of_a_stored_list_the_items_that_fit_stay(stored: Any, tools: list[str] | None) -> None:
+    found = openhands_from_stored({**OPENHANDS, "tools": stored})["tools"]
+    assert tools == (None if found is None else [each["name"] for each in found])
+
+
+def test_many_stored_values_that_do_not_fit_end() -> None:
+    many = {f"m{number}": {"model": "m", "temperature": "hot"} for number in range(250)}
+    found = openhands_from_stored({**OPENHANDS, "meta_profile_llms": many, "condenser": {"max_size": 0}})
+    assert len(found["meta_profile_llms"]) == 250
+    assert found["condenser"]["max_size"] == 240
+
+
 def test_every_field_of_the_pages_can_be_set() -> None:
     kinds = {
         None: OPENHANDS,
@@ -275,9 +319,28 @@ async def test_materialize_says_where_references_lead(tmp_path: Path) -> None:
     assert (found["valid"], found["errors"]) == (True, [])
     assert (found["acp_api_key_secret_name"], found["acp_file_secret_names"]) == ("ANTHROPIC_API_KEY", ["F"])
     resolved = found["resolved_settings"]
+    assert resolved["agent_context"] == {
+        **dict.fromkeys(("system_message_suffix", "user_message_suffix", "secrets", "current_datetime")),
+        **{key: [] for key in ("skills", "registered_marketplaces", "disabled_skills")},
+        **dict.fromkeys(
+            ("load_user_skills", "load_public_skills", "load_project_skills", "load_memory"), False
+        ),
+        "marketplace_path": "marketplaces/default.json",
+    }
     assert (resolved["acp_server"], resolved["acp_command"], resolved["acp_model"]) == (
         "claude-code",
         [],
         "opus",
     )
     assert "s3cr3t" not in str(found)
+
+
+async def test_what_an_acp_agents_context_has_is_told_with_the_rest(tmp_path: Path) -> None:
+    settings = SettingsStore(tmp_path, PRESETS, server_errors)
+    agents = AgentProfileStore(settings)
+    context = {"system_message_suffix": "Be brief.", "secrets": {"A": "s3cr3t"}}
+    await settings.patch({"agent_settings_diff": {"agent_context": context}})
+    found = await materialize(agents, await agents.save("e", {"acp_server": "claude-code"}), {})
+    resolved = found["resolved_settings"]["agent_context"]
+    assert (resolved["system_message_suffix"], resolved["secrets"]) == ("Be brief.", {"A": "**********"})
+    assert (resolved["skills"], resolved["load_memory"]) == ([], False)

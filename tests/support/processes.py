@@ -57,6 +57,12 @@ def alive_since(pid: int, when: float) -> bool:
     return fields[0] not in "ZX" and booted + begun <= when + CLOCK_SLACK_S
 
 
+def cpu_seconds(pid: int) -> float:
+    """Processor time of the process so far; work can be measured by it on a busy machine."""
+    fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def everyone() -> list[ProcessInfo]:
     found = (info(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdigit())
     return [process for process in found if process]

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sysconfig
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import trio
@@ -127,6 +127,24 @@ class ServerProcess:
                 kill([process.pid for process in self.tree()] + [self.pid])
             self._process.wait()
         return sweep(self.directory)
+
+
+@contextmanager
+def shared_server(
+    directory: Path, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+) -> Iterator[ServerProcess]:
+    """The same where no Trio runs, without `rest`: for a fixture that several tests share."""
+    server = ServerProcess(directory, environment, arguments)
+    try:
+        trio.run(server.start)
+        yield server
+        if server._process is not None and server._process.poll() is None:
+            trio.run(server.stop)
+    except BaseException:
+        print(f"--- output of the server\n{server.output_tail()}")
+        raise
+    finally:
+        server.clean_up()
 
 
 @asynccontextmanager

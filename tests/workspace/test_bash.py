@@ -353,3 +353,14 @@ async def test_descriptors_are_given_back(bash):
         await run(bash, "true", cwd="/nowhere")
     await until(lambda: not bash._live)
     assert descriptors.used() == before
+
+
+async def test_what_is_forgotten_before_it_began_does_not_begin(bash, tmp_path):
+    ran = tmp_path / "ran"
+    command = bash.start(f"touch {ran}", cwd=str(tmp_path), seconds=60, scope="c")
+    with trio.fail_after(WAIT_S):
+        await bash.forget("c")
+        output = json.loads(await bash.result(command))
+    assert (output["exit_code"], output["stdout"]) == (-1, None)
+    assert not ran.exists()
+    assert len(bash.log) == 0

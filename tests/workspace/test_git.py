@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.workspace.access import Access
+from supervisor.workspace.access import Access, PathAccess
 from supervisor.workspace.git.changes import Change, changes, commit_changes
-from supervisor.workspace.git.command import GitProblem
+from supervisor.workspace.git.command import Git, GitProblem
 from supervisor.workspace.git.delta import delta
 from supervisor.workspace.git.diff import Diff, file_diff
 from supervisor.workspace.git.history import commits
@@ -477,3 +477,20 @@ async def test_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 async def test_diff_of_a_commit_outside_of_a_repository(tmp_path: Path) -> None:
     assert await file_diff(reader(), place(tmp_path), "x", ref=None, commit="abcd") == Diff(None, None)
+
+
+async def test_all_repositories_of_one_request_have_one_limit(tmp_path: Path) -> None:
+    """Each would end in time; together they take too long, which is an error and not a part of the answer."""
+    root = tmp_path / "several"
+    for name in "abcdefgh":
+        repository(root / name, kept="k")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    slow = programs / "git"
+    slow.write_text(f'#!/bin/sh\nsleep 0.2\nexec {shutil.which("git")} "$@"\n')
+    slow.chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    patient = Git(PathAccess(Access.ALL), {"PATH": path, "HOME": "/nonexistent"}, seconds=4.0)
+    assert await changes(patient, place(root / "a")) == []
+    with pytest.raises(GitProblem, match="longer than 4 s"):
+        await changes(patient, place(root))

@@ -60,6 +60,13 @@ class Modes:
     current: str | None
     available: tuple[Mode, ...]
 
+    def dump(self, chosen: str | None = None) -> dict[str, Any]:
+        """The block as the protocol writes it; `chosen`: the mode that was set since."""
+        return {
+            "currentModeId": chosen or self.current,
+            "availableModes": [attrs.asdict(mode) for mode in self.available],
+        }
+
 
 @attrs.frozen
 class Model:

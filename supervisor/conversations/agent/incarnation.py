@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 import attrs
 import structlog
 import trio
 
-from supervisor.acp import Connection, Handler, InitializeResult, Services, TerminalPlaces, open_connection
+from supervisor.acp import (
+    Connection,
+    Handler,
+    InitializeResult,
+    Services,
+    TerminalPlaces,
+    method_offered,
+    open_connection,
+)
 from supervisor.agents import AgentProcess, SpawnError, StopPolicy, base_environment, spawn
 from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.session import Session
+from supervisor.conversations.agent.sides import SideSession, SideSessions
+from supervisor.conversations.agent.words import Words, account
 from supervisor.conversations.mcp.mounting import Mounted
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.status import AgentPhase
-from supervisor.credentials.masking import Masker
+from supervisor.conversations.state.turn import Turn
 
 log = structlog.get_logger(__name__)
-
-STDERR_LINES: Final = 8
-"""Lines of an agent's standard error in the report of its exit: enough for an error and its origin."""
 
 
 @attrs.define(eq=False)
@@ -45,15 +52,20 @@ class Incarnation:
     connection: Connection
     services: Services
     nursery: trio.Nursery
+    words: Words
     initialized: InitializeResult | None = None
     session: Session | None = None
     mounted: Mounted = attrs.field(factory=Mounted)
     servers: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
     """The MCP servers in the form that it gets, once they are known."""
     asked: AgentPhase | None = None
+    turn: Turn | None = None
+    """The turn that it took down with it, once it has ended."""
     gone: trio.Event = attrs.field(factory=trio.Event)
     replaying: bool = False
     """Whether its current updates repeat what the journal already holds."""
+    sides: SideSessions = attrs.field(factory=SideSessions)
+    """The sessions that it has beside the conversation's own."""
 
     @property
     def scope(self) -> trio.CancelScope:
@@ -66,9 +78,27 @@ class Incarnation:
         return self.process.pid
 
     @property
+    def closes_sessions(self) -> bool:
+        """Whether it offers `session/close`."""
+        return self.initialized is not None and method_offered(self.initialized, "session/close")
+
+    @property
     def serves_terminals(self) -> bool:
         """Whether commands that it started in client terminals still run."""
         return bool(self.services.terminals)
+
+    def knows(self, session_id: str) -> bool:
+        """Whether one of its open sessions has this id."""
+        own = self.session is not None and session_id == self.session.session_id
+        return own or session_id in self.sides
+
+    def side_of(self, params: Any) -> SideSession | None:
+        """The side session that a message is about; None for the conversation's own, whatever ids were given
+        out before."""
+        side = self.sides.of(params)
+        if side is None or (self.session is not None and side.session_id == self.session.session_id):
+            return None
+        return side
 
     def note_replay(self, going_on: bool) -> None:
         """Mark the updates that follow as a replay, or as new again."""
@@ -82,18 +112,11 @@ class Incarnation:
         )
 
 
-def stderr_words(process: AgentProcess, mask: Masker) -> list[str]:
-    """The last lines of an agent's standard error, masked."""
-    return [mask.text(line) for line in process.stderr_tail()[-STDERR_LINES:]]
-
-
-async def last_words(process: AgentProcess, mask: Masker) -> str:
-    """Wait for the agent's exit and describe it: exit status or signal, uptime, last lines of stderr."""
+async def explain_end(process: AgentProcess, words: Words) -> str:
+    """Wait for the agent's exit and describe it: exit status or signal, uptime, last words."""
     status = await process.wait()
     log.info("agent exited", pid=process.pid, code=status.code, signal=status.signal)
-    tail = "\n".join(process.stderr_tail()[-STDERR_LINES:])
-    how = f"was {status}" if status.signal is not None else str(status)
-    return mask.text(f"The agent {how}. Its last words:\n{tail}" if tail else f"The agent {how}.")
+    return account(status, words.lines())
 
 
 @asynccontextmanager
@@ -130,10 +153,11 @@ async def run_agent(
                 process.stdin,
                 handler,
                 max_frame=plan.max_frame,
-                explain=lambda: last_words(process, plan.mask),
+                explain=lambda: explain_end(process, words),
                 mask=plan.mask,
             ) as connection,
         ):
+            words = Words(process, connection, plan.mask)
             services = Services(
                 plan.cwd,
                 nursery,
@@ -145,7 +169,7 @@ async def run_agent(
                 jail=plan.jail,
             )
             try:
-                yield Incarnation(plan, process, connection, services, nursery)
+                yield Incarnation(plan, process, connection, services, nursery, words)
             finally:
                 with trio.CancelScope(shield=True):
                     await services.close()

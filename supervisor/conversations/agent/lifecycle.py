@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import structlog
@@ -22,7 +22,7 @@ from supervisor.acp import AcpError, ConnectionLost, Handler, TraceLine, method_
 from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
 from supervisor.agents.mark import Snapshot
 from supervisor.conversations.agent.context import Context
-from supervisor.conversations.agent.incarnation import Incarnation, run_agent, stderr_words
+from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.opening import (
     Started,
@@ -38,13 +38,14 @@ from supervisor.conversations.agent.session import (
     set_model,
     startup_timeout,
 )
-from supervisor.conversations.agent.side_session import SideSessions
+from supervisor.conversations.agent.sides import SideSession
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import AgentPhase
+from supervisor.conversations.state.turn import Turn
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +86,6 @@ class AgentLifecycle:
         """The incarnation that has a process, ready or not."""
         self.phase = AgentPhase.NONE
         self.restarts = 0
-        self.sides = SideSessions()
         self._borrowed = 0
         self._came_back = trio.Event()
         self._coming_back = trio.CancelScope()
@@ -108,6 +108,10 @@ class AgentLifecycle:
     def live(self) -> bool:
         """Whether there is a process, ready or not."""
         return self.current is not None
+
+    def side_of(self, params: Any) -> SideSession | None:
+        """The side session that a message of the agent is about, if any."""
+        return None if self.current is None else self.current.side_of(params)
 
     @property
     def pid(self) -> int | None:
@@ -133,7 +137,7 @@ class AgentLifecycle:
         run = self.ready
         if run is None or self.phase is not AgentPhase.READY or self._queue.busy or run.serves_terminals:
             return None
-        if self.sides or self._borrowed:
+        if run.sides or self._borrowed:
             return None
         return self._used_at
 
@@ -224,8 +228,8 @@ class AgentLifecycle:
 
         `current`: the launcher's `global_secrets`.
 
-        The changes count from the agent's next start on: before the next turn if its session can be restored,
-        else when an operator restarts it.
+        The changes count from the agent's next start on: before the next turn if its session can be restored
+        and nobody asks it anything beside, else when an operator restarts it.
         """
         run = self.current
         if run is None:
@@ -233,12 +237,12 @@ class AgentLifecycle:
         return await self._context.launcher.changed_secrets(self._record, run.plan, current)
 
     async def _outdated(self, run: Incarnation) -> bool:
-        """Whether changed secrets require a restart, and a restart loses nothing."""
+        """Whether changed secrets require a restart, and a restart loses nothing: no side question either."""
         assert run.initialized is not None
         restorable = not self._record.session_used or any(
             method_offered(run.initialized, method) for method in ("session/resume", "session/load")
         )
-        if not restorable or run.serves_terminals:
+        if not restorable or run.serves_terminals or run.sides or self._borrowed:
             return False
         return bool(await self.changed_secrets(await self._context.launcher.global_secrets()))
 
@@ -247,7 +251,7 @@ class AgentLifecycle:
         ready = False
         run: Incarnation | None = None
         try:
-            self.set_phase(AgentPhase.INSTALLING)
+            self.set_phase(AgentPhase.STARTING)
             install = self._context.deadlines.install
             plan = await self._context.launcher.plan(self._record, self._progress, install)
             run = await self._nursery.start(self._own, plan)
@@ -296,6 +300,7 @@ class AgentLifecycle:
             self._recorder.emit(self._translator.state(key, value))
 
     def _progress(self, line: str) -> None:
+        self.set_phase(AgentPhase.INSTALLING)
         self._logger.info("installing agent", step=line)
 
     async def _own(
@@ -318,6 +323,7 @@ class AgentLifecycle:
                 self.current = self._last = run
                 task_status.started(run)
                 await run.process.exited.wait()
+                run.turn = run.turn or self._queue.turn  # who waits for its answer ends it now
                 with trio.move_on_after(LAST_WORDS_SECONDS):
                     await run.connection.closed.wait()  # pending requests fail with the reason
         except trio.Cancelled:
@@ -335,8 +341,7 @@ class AgentLifecycle:
         self.ready = self.current = None
         self.last_exit = str(status)
         if run.asked is None and not ours:
-            words = stderr_words(run.process, run.plan.mask)
-            self._reports.exited(status, words)
+            self._reports.exited(status, run.words.lines(), run.turn)
         self.rss_bytes = self.processes = 0
         run.gone.set()
         if ours or run.asked is not None:
@@ -449,33 +454,39 @@ class AgentLifecycle:
         run.scope.cancel()
         await run.gone.wait()
 
-    async def close_session(self, run: Incarnation) -> bool:
-        """Send `session/close` if the agent offers it. Best effort; returns whether the agent agreed."""
-        if run.session is None or run.initialized is None or not run.usable:
-            return False
-        if not method_offered(run.initialized, "session/close"):
+    async def close_session(self, run: Incarnation, seconds: float | None = None) -> bool:
+        """Send `session/close` if the agent offers it, and wait `seconds` (`Deadlines.close`) at most. Best
+        effort; returns whether the agent agreed."""
+        if run.session is None or not run.usable or not run.closes_sessions:
             return False
         try:
             await run.connection.request(
                 "session/close",
                 {"sessionId": run.session.session_id},
-                timeout=self._context.deadlines.close,
+                timeout=self._context.deadlines.close if seconds is None else seconds,
             )
         except AcpError as error:
             self._logger.info("agent did not close its session", error=str(error))
             return False
         return True
 
-    async def free_session(self, run: Incarnation, turn_ends: Callable[[], Awaitable[bool]]) -> None:
+    async def free_session(
+        self, run: Incarnation, turn: Turn, turn_ends: Callable[[float], Awaitable[bool]]
+    ) -> None:
         """Free a session whose turn does not end: close it and open it again, else end the process.
 
         `ensure` gives nobody the agent before this is done, also when the turn ends first: a prompt in a
-        closed session is lost. `turn_ends` waits for a bounded time and tells whether the turn ended.
+        closed session is lost. `turn_ends` waits for so many seconds and tells whether the turn ended.
 
         Cancellation may leave the session closed; the canceller stops the agent.
         """
         async with self._lock:
-            if not (await self.close_session(run) and await turn_ends() and await self.reopen(run)):
+            if self._queue.turn is not turn:
+                return  # it ended just now, and the session may have the next one
+            seconds = self._context.deadlines.cancel_close
+            end = trio.current_time() + seconds
+            closed = await self.close_session(run, seconds)
+            if not (closed and await turn_ends(end - trio.current_time()) and await self.reopen(run)):
                 self._logger.warning("cannot close the agent's session; ending its process", pid=run.pid)
                 self.drop(run)
 
@@ -511,6 +522,10 @@ class AgentLifecycle:
             return False
         self._opened(run, started)
         return True
+
+    def words(self, since: float = -math.inf) -> list[tuple[float, str]]:
+        """The agent's last words since then, masked, each with when it came (Trio's clock)."""
+        return [] if self._last is None else self._last.words.timed(since)
 
     def stderr_tail(self) -> list[str]:
         """The last lines of the agent's standard error, masked; those of the previous incarnation if there is
@@ -552,7 +567,7 @@ def _with_words(failure: AgentFailure, run: Incarnation) -> AgentFailure:
 
     The agent may have asked for something on its standard error.
     """
-    words = stderr_words(run.process, run.plan.mask)
+    words = run.words.lines()
     if failure.code == STARTUP_TIMEOUT and words:
         failure.detail = "\n".join([f"{failure.detail} Its last words:", *words])
     return failure

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import attrs
 
-from supervisor.acp import SHOWN_CHARS, InitializeResult
+from supervisor.acp import SHOWN_CHARS, InitializeResult, mode_option
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.session import (
     MODELS_BYTES,
@@ -42,13 +42,14 @@ MINUTE_MARGIN_SECONDS: Final = 0.5
 
 @attrs.frozen
 class Started:
-    """The result of a start: the session, its models, its MCP servers, and notes on what was cut from its
-    answers."""
+    """The result of a start: the session, its models, its MCP servers, notes on what was cut from its
+    answers, and the mode that was chosen, if one was."""
 
     session: Session
     models: ModelChoice
     mounted: Mounted
     cut: tuple[str, ...] = ()
+    mode: str | None = None
     refused: tuple[Refusal, ...] = ()
     """The settings that the agent did not take."""
 
@@ -58,6 +59,11 @@ class Started:
             yield "mcp_servers", self.mounted.dump()
         if self.session.result.config_options:
             yield "config_options", [option.raw for option in self.session.result.config_options]
+        modes = self.session.result.modes
+        if modes is not None and mode_option(self.session.result.config_options or ()) is None:
+            yield "modes", modes.dump(self.mode)
+            if self.mode or modes.current:
+                yield "current_mode", self.mode or modes.current
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -144,13 +150,15 @@ async def _settled(
             models = attrs.evolve(models, current=agent.acp_model)
         else:
             refused.append(refusal)
-    if agent.acp_session_mode:
-        refusal = await choose_mode(run.connection, session, agent.acp_session_mode, deadlines)
+    mode = agent.acp_session_mode
+    if mode:
+        refusal = await choose_mode(run.connection, session, mode, deadlines)
         if refusal is not None:
             refused.append(refusal)
+            mode = None
     run.mounted = mounted
     cut = tuple(_cut(run.initialized, session, models))
-    return Started(session, models, mounted, cut, tuple(refused))
+    return Started(session, models, mounted, cut, mode, tuple(refused))
 
 
 def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -> Iterator[str]:

@@ -12,13 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
-import attrs
 import structlog
 import trio
 
 from supervisor.acp import (
     AcpError,
-    AgentMessageChunk,
     Connection,
     ConnectionLost,
     InitializeResult,
@@ -30,100 +28,23 @@ from supervisor.acp import (
     parse_permission,
     parse_prompt_result,
     parse_session,
-    parse_update,
     shorten_session_id,
 )
 from supervisor.acp.schema import EXACT_CHARS, SessionResult
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.session import lost
+from supervisor.conversations.agent.sides import SideSession
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AgentTimeout
 from supervisor.conversations.state.failures import from_rpc
 
 log = structlog.get_logger(__name__)
 
-ANSWER_BYTES: Final = 256 * 1024
-"""The most bytes of an answer; the rest is cut off, and its turn cancelled. A person reads a hundredth of
-it."""
-
-PAST_MAX: Final = 64
-"""Ended side sessions that are known: what an agent asks for there is refused, and is not the
-conversation's."""
-
-CUT: Final = "\n[... the answer was cut off here: it is longer than 256 KiB]"
-
 NO_ANSWER: Final = "ACPPromptError"
 """The code of the failure when the agent did not answer."""
 
 READING: Final = frozenset({"fs/read_text_file"})
 """Methods of the client that a side session may use: what changes nothing."""
-
-
-@attrs.define(eq=False)
-class SideSession:
-    """One side session, and what the agent has said in it."""
-
-    session_id: str
-    forked: bool
-    _pieces: list[str] = attrs.field(factory=list)
-    _size: int = 0
-    full: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the answer is as long as an answer may be."""
-
-    def take(self, params: Any) -> None:
-        """Collect what an update says. The first bytes count."""
-        update = parse_update(params)[1]
-        if not isinstance(update, AgentMessageChunk) or self.full.is_set():
-            return
-        text = update.content.get("text")
-        if isinstance(text, str):
-            raw = text.encode("utf-8", "replace")[: ANSWER_BYTES - self._size]
-            self._size += len(raw)
-            self._pieces.append(raw.decode("utf-8", "ignore"))
-            if self._size >= ANSWER_BYTES:
-                self.full.set()
-
-    def end(self) -> None:
-        """Collect nothing any more, and forget what was said."""
-        self.full.set()
-        self._pieces.clear()
-
-    @property
-    def answer(self) -> str:
-        """What was said so far."""
-        return "".join(self._pieces) + (CUT if self.full.is_set() else "")
-
-
-@attrs.define
-class SideSessions:
-    """The side sessions of one conversation's agent by their ids: the open ones, and the last ones of
-    before, since an agent may still ask for something there."""
-
-    _open: dict[str, SideSession] = attrs.field(factory=dict)
-    _past: dict[str, SideSession] = attrs.field(factory=dict)
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def add(self, session: SideSession) -> None:
-        """From now on, what the agent says in it goes there."""
-        self._open[session.session_id] = session
-
-    def remove(self, session: SideSession) -> None:
-        """Forget a session; what comes late is nobody's."""
-        self._open.pop(session.session_id, None)
-        session.end()
-        self._past[session.session_id] = session
-        if len(self._past) > PAST_MAX:
-            del self._past[next(iter(self._past))]
-
-    def of(self, params: Any) -> SideSession | None:
-        """The side session that a message of the agent is about."""
-        known = self._open or self._past
-        session_id = params.get("sessionId") if known and isinstance(params, Mapping) else None
-        if not isinstance(session_id, str):
-            return None
-        return self._open.get(session_id) or self._past.get(session_id)
 
 
 def refuse(method: str, params: Any) -> dict[str, Any] | None:
@@ -165,7 +86,7 @@ def can_hand_over(run: Incarnation) -> bool:
 
 @asynccontextmanager
 async def forked_session(
-    run: Incarnation, sides: SideSessions, cwd: str, deadlines: Deadlines, *, keep: bool = False
+    run: Incarnation, cwd: str, deadlines: Deadlines, *, keep: bool = False
 ) -> AsyncIterator[SideSession]:
     """Fork the agent's session, and close the fork at the end of the block; `keep`: without deleting it.
 
@@ -173,14 +94,13 @@ async def forked_session(
     """
     assert run.session is not None
     params = {"sessionId": run.session.session_id, "cwd": cwd, "mcpServers": []}
-    async with _opened(run, sides, "session/fork", params, deadlines, keep=keep) as side:
+    async with _opened(run, "session/fork", params, deadlines, keep=keep) as side:
         yield side
 
 
 @asynccontextmanager
 async def _opened(
     run: Incarnation,
-    sides: SideSessions,
     method: str,
     params: Mapping[str, Any],
     deadlines: Deadlines,
@@ -192,10 +112,9 @@ async def _opened(
     def answered(result: Result) -> None:
         # In its place among the updates: what the agent says next is already this session's.
         session_id = session_id_of(parse_session(result.value)) if result.error is None else None
-        taken = run.session is not None and session_id == run.session.session_id
-        if session_id is not None and not taken:
+        if session_id is not None and not run.knows(session_id):
             made.append(SideSession(session_id, method == "session/fork"))
-            sides.add(made[-1])
+            run.sides.add(made[-1])
 
     try:
         await run.connection.request(method, params, timeout=deadlines.new_session, on_response=answered)
@@ -204,7 +123,7 @@ async def _opened(
         yield made[-1]
     finally:
         for side in made:
-            sides.remove(side)
+            run.sides.remove(side)
             await end_session(run.connection, run.initialized, side.session_id, deadlines, delete=not keep)
 
 
@@ -242,7 +161,6 @@ async def end_session(
 
 async def ask(
     run: Incarnation,
-    sides: SideSessions,
     cwd: str,
     deadlines: Deadlines,
     *,
@@ -261,7 +179,7 @@ async def ask(
     """
     try:
         with trio.fail_after(deadlines.side_question):
-            async with _side(run, sides, cwd, deadlines, fork=remembers and can_fork(run)) as side:
+            async with _side(run, cwd, deadlines, fork=remembers and can_fork(run)) as side:
                 return await _prompt(run, side, question if side.forked else [*await transcript(), *question])
     except (trio.TooSlowError, RequestTimeout) as error:
         raise AgentTimeout(
@@ -279,21 +197,21 @@ async def ask(
 
 @asynccontextmanager
 async def _side(
-    run: Incarnation, sides: SideSessions, cwd: str, deadlines: Deadlines, *, fork: bool
+    run: Incarnation, cwd: str, deadlines: Deadlines, *, fork: bool
 ) -> AsyncIterator[SideSession]:
     """A fork of the agent's session; a new one where it offers none, or does not make it."""
     async with AsyncExitStack() as stack:
         side = None
         if fork:
             try:
-                side = await stack.enter_async_context(forked_session(run, sides, cwd, deadlines))
+                side = await stack.enter_async_context(forked_session(run, cwd, deadlines))
             except RpcError as error:
                 if classify_error(error) == "auth":
                     raise
                 log.info("agent did not fork its session", error=str(error))
         if side is None:
             params = {"cwd": cwd, "mcpServers": []}
-            side = await stack.enter_async_context(_opened(run, sides, "session/new", params, deadlines))
+            side = await stack.enter_async_context(_opened(run, "session/new", params, deadlines))
         yield side
 
 

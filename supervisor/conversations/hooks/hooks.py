@@ -204,9 +204,12 @@ class Hooks:
         )
 
     def call_ended(self, call: ToolCallState, ending: Ending) -> None:
-        """Run the PostToolUse hooks of a call that the agent reports as ended. Nobody waits for them here."""
+        """Run the PostToolUse hooks of a call that the agent reports as ended, unless the run is interrupted.
+        Nobody waits for them here."""
         name = call.tool_name
         if self._nursery is None or ending not in (Ending.COMPLETED, Ending.FAILED):
+            return
+        if self._queue.interrupted:
             return
         if not self.concerns(HookEvent.POST_TOOL_USE, name):
             return
@@ -239,12 +242,20 @@ class Hooks:
             return
         self._behind += 1
         self._behind_bytes += size
-        self._nursery.start_soon(self._after_call, occasion, size)
+        self._nursery.start_soon(self._after_call, self._scope(occasion.event), occasion, size)
 
-    async def _after_call(self, occasion: Occasion, size: int) -> None:
+    def _scope(self, event: HookEvent | None) -> trio.CancelScope:
+        """A scope for a task that is about to begin: `cancel` reaches it before it has."""
+        scope = trio.CancelScope()
+        self._scopes[scope] = event
+        return scope
+
+    async def _after_call(self, scope: trio.CancelScope, occasion: Occasion, size: int) -> None:
         try:
-            await self.ask(occasion, until_blocked=False)
+            with scope:
+                await self.ask(occasion, until_blocked=False)
         finally:
+            del self._scopes[scope]
             self._behind -= 1
             self._behind_bytes -= size
             self._look_again()
@@ -266,13 +277,18 @@ class Hooks:
         return attrs.evolve(said, context=said.context or said.reason) if said.blocked else said
 
     async def end_session(self) -> None:
-        """End all hooks, and run those of SessionEnd within `Deadlines.session_end`."""
+        """End all hooks, and run those of SessionEnd within `Deadlines.session_end`, async ones too."""
         self.cancel()
         if not self.session_open:
             return
         self.session_open = False
-        with trio.move_on_after(self._context.deadlines.session_end):
-            await self.ask(Occasion(event=HookEvent.SESSION_END), until_blocked=False)
+        outer = self._nursery
+        try:
+            with trio.move_on_after(self._context.deadlines.session_end):
+                async with trio.open_nursery() as self._nursery:
+                    await self.ask(Occasion(event=HookEvent.SESSION_END), until_blocked=False)
+        finally:
+            self._nursery = outer
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -338,7 +354,7 @@ class Hooks:
                 return self._tell(hook, occasion, _not_run(TOO_MANY), shown)
             self._background += 1
             self._background_bytes += len(given)
-            self._nursery.start_soon(self._apart, hook, occasion, given)
+            self._nursery.start_soon(self._apart, self._scope(None), hook, occasion, given)
             return self._tell(hook, occasion, Verdict(success=True), shown)
         number = new_event_id()
         self._record.hooks_running[number] = {
@@ -357,19 +373,20 @@ class Hooks:
             raise
         return self._tell(hook, occasion, judge(ended), shown, number)
 
-    async def _apart(self, hook: HookDefinition, occasion: Occasion, given: bytes) -> None:
+    async def _apart(
+        self, scope: trio.CancelScope, hook: HookDefinition, occasion: Occasion, given: bytes
+    ) -> None:
         """Run a hook that nobody waits for."""
-        with trio.CancelScope() as scope:
-            self._scopes[scope] = None
-            try:
+        try:
+            with scope:
                 ended = await self._execute(hook, occasion, given, self._background_places)
                 if ended.error is not None or ended.code:
                     self._logger.info("async hook failed", hook=occasion.event.value, code=ended.code)
-            finally:
-                del self._scopes[scope]
-                self._background -= 1
-                self._background_bytes -= len(given)
-                self._look_again()
+        finally:
+            del self._scopes[scope]
+            self._background -= 1
+            self._background_bytes -= len(given)
+            self._look_again()
 
     async def _execute(
         self, hook: HookDefinition, occasion: Occasion, given: bytes, places: trio.CapacityLimiter

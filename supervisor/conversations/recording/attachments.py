@@ -59,12 +59,10 @@ class Originals:
     allowance: Allowance = attrs.field(factory=Allowance)
     kept: int = 0
     """Bytes of the conversation, those of earlier turns too."""
-    _kept_before: int = 0
+    _kept_before: int = attrs.field(default=attrs.Factory(lambda self: self.kept, takes_self=True))
+    """What of it is of earlier turns."""
     dropped: int = 0
     """Bytes dropped over the limit since the server loaded this conversation."""
-
-    def __attrs_post_init__(self) -> None:
-        self._kept_before = self.kept
 
     def new_turn(self) -> None:
         """Begin the allowance of a turn anew."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from supervisor.conversations.recording.prompt import MCP_COMMAND
 from supervisor.conversations.recording.tool_call_events import interrupted_acp, interrupted_action
-from supervisor.conversations.recording.translate import BY_OSTLER
+from supervisor.conversations.recording.translate import BY_OSTLER, NO_ANSWER
 from supervisor.events import Event, new_event_id
 
 REPEATED_BYTES: Final = 16 * 1024
@@ -86,7 +86,7 @@ def speech(event: Mapping[str, Any]) -> tuple[str, str] | None:
     if kind == "ActionEvent":
         action = event.get("action") or {}
         if action.get("kind") == "FinishAction":
-            if event.get("summary") == BY_OSTLER:
+            if event.get("summary") in {BY_OSTLER, NO_ANSWER}:
                 return None
             return ("Assistant", action["message"]) if action.get("message") else None
         return ("Tool call", str(event.get("summary") or event.get("tool_name")))

@@ -17,6 +17,7 @@ from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus, Memory
+from supervisor.conversations.state.turn import Turn
 from supervisor.events import (
     Event,
     InterruptEvent,
@@ -63,7 +64,7 @@ class Reports:
 
     Everything is synchronous, except that the state is sent again after a run has ended or waits for a
     person: by a task in `nursery`, after `echo` seconds each. `data` has a directory for each conversation's
-    agent. Methods that write raise JournalError.
+    agent; `hooks`: whether any run. Methods that write raise JournalError.
     """
 
     def __init__(
@@ -73,7 +74,10 @@ class Reports:
         nursery: trio.Nursery,
         echo: Sequence[float],
         data: Path,
+        *,
+        hooks: bool = True,
     ) -> None:
+        self._hooks = hooks
         self._recorder = recorder
         self._record = recorder.record
         self._logger = log.bind(conversation_id=recorder.record.id)
@@ -85,13 +89,18 @@ class Reports:
 
     def publish(self) -> None:
         """Publish the snapshot of the state, after all that was recorded before."""
-        self._recorder.publish(full_state(self._record, self._data))
+        self._recorder.publish(full_state(self._record, self._data, hooks=self._hooks))
 
     def status(self, status: ExecutionStatus) -> None:
         """Record a new status."""
         if self._record.execution_status != status:
             self._record.execution_status = status
             self._recorder.write([self._recorder.state("execution_status", status)])
+
+    def turn_ended(self, ended: Event) -> None:
+        """Record the end of a turn within a run that goes on."""
+        self._record.turn = None
+        self._recorder.write([ended])
 
     def waiting(self) -> None:
         """Record that a permission request waits for a person, and publish it at once."""
@@ -111,25 +120,32 @@ class Reports:
 
     # -- ends of a run ----------------------------------------------------------------------------------
 
-    def run_failed(self, failure: AgentFailure) -> None:
+    # `ended`, if the run ends with a turn: the state that tells so (see `turn_states`).
+
+    def run_failed(self, failure: AgentFailure, ended: Event | None = None) -> None:
         """Record that the run failed: the status is `error`, and the queue waits."""
         self._queue.wanted = False
         self._record.agent_state.pop("needs_credentials", None)
         if failure.choices is not None:
             self._record.agent_state["needs_credentials"] = dict(failure.choices)
         self._logger.warning("turn failed", code=failure.code)
-        self.run_closed(ExecutionStatus.ERROR, [error_event(failure)])
+        self.run_closed(ExecutionStatus.ERROR, [error_event(failure)], ended)
 
-    def run_paused(self) -> None:
+    def run_paused(self, ended: Event | None = None) -> None:
         """Record that an interrupted run has ended."""
         self.interrupted()
-        self.run_closed(ExecutionStatus.PAUSED)
+        self.run_closed(ExecutionStatus.PAUSED, ended=ended)
 
-    def run_closed(self, status: ExecutionStatus, events: Sequence[Event] = ()) -> None:
+    def run_closed(
+        self, status: ExecutionStatus, events: Sequence[Event] = (), ended: Event | None = None
+    ) -> None:
         """Record the end of a run: its events, the status, the usage; then the snapshot that unblocks
         clients."""
         record = self._record
         closing: list[Event] = list(events)
+        if ended is not None:
+            record.turn = None
+            closing.append(ended)
         if record.execution_status != status:
             record.execution_status = status
             closing.append(self._recorder.state("execution_status", status))
@@ -206,14 +222,16 @@ class Reports:
                 ]
             )
 
-    def exited(self, status: ExitStatus, words: list[str]) -> None:
-        """Record that the agent's process exited by itself; `words` are its last lines of standard error,
-        masked."""
+    def exited(self, status: ExitStatus, words: list[str], turn: Turn | None) -> None:
+        """Record that the agent's process exited by itself; `words` are its last ones, masked, and `turn` is
+        the one that it took along."""
         value = {
             "code": status.code,
             "signal": status.signal,
+            "from_outside": status.from_outside,
             "uptime_seconds": round(status.uptime, 1),
-            "turn_active": self._queue.turn is not None,
+            "turn_active": turn is not None,
+            "message_id": None if turn is None else turn.message_id,
             "last_words": words,
         }
         self._recorder.write([self._recorder.state("agent_exit", value)])

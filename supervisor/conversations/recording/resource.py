@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from supervisor.conversations.recording.info import ConversationInfo
+from supervisor.conversations.recording.turn_states import TURN
 from supervisor.conversations.recording.usage import stats
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import new_event_id, timestamp_now
@@ -29,7 +30,7 @@ def agent_object(record: ConversationRecord) -> dict[str, Any]:
     }
 
 
-def _common(record: ConversationRecord, data: Path, secret_value: str | None) -> dict[str, Any]:
+def _common(record: ConversationRecord, data: Path, secret_value: str | None, hooks: bool) -> dict[str, Any]:
     return {
         "id": record.id,
         "agent": agent_object(record),
@@ -65,16 +66,24 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None) ->
             }
         },
         "tags": record.tags,
-        # As the catalogue calls it, also where clients know it as a custom one.
-        "agent_state": {**record.agent_state, "acp_server": record.agent.acp_server},
-        "hook_config": record.extra.get("hook_config"),
+        "agent_state": _agent_state(record),
+        "hook_config": record.extra.get("hook_config") if hooks else None,
     }
 
 
-def conversation_info(record: ConversationRecord, data: Path) -> dict[str, Any]:
-    """The conversation resource (nulls present). `data` has a directory for each conversation's agent."""
+def _agent_state(record: ConversationRecord) -> dict[str, Any]:
+    """What is known of the agent. Its name is the catalogue's, also where clients know it as a custom one."""
+    state = {**record.agent_state, "acp_server": record.agent.acp_server}
+    return state if record.turn is None else {**state, TURN: record.turn}
+
+
+def conversation_info(record: ConversationRecord, data: Path, *, hooks: bool = True) -> dict[str, Any]:
+    """The conversation resource (nulls present).
+
+    `data` has a directory for each conversation's agent. `hooks`: whether any run, so that they are shown.
+    """
     fields = {
-        **_common(record, data, None),
+        **_common(record, data, None, hooks),
         "title": record.title,
         "metrics": None,
         "created_at": record.created_at,
@@ -96,9 +105,9 @@ def conversation_info(record: ConversationRecord, data: Path) -> dict[str, Any]:
     return as_json(ConversationInfo(**fields))
 
 
-def full_state(record: ConversationRecord, data: Path) -> bytes:
+def full_state(record: ConversationRecord, data: Path, *, hooks: bool = True) -> bytes:
     """The snapshot that sockets send first and after every run, as an event that is not journalled."""
-    value = {key: item for key, item in _common(record, data, REDACTED).items() if item is not None}
+    value = {key: item for key, item in _common(record, data, REDACTED, hooks).items() if item is not None}
     value["activated_path_rules"] = []
     value["head_is_empty"] = record.leaf_event_id is None
     return orjson.dumps(

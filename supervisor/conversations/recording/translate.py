@@ -102,6 +102,9 @@ THOUGHTS_APART: Final = "\n\n"
 BY_OSTLER: Final = "Answered by Ostler"
 """The summary of such an answer."""
 
+NO_ANSWER: Final = "No answer"
+"""The summary of a finish event that says that the agent gave none."""
+
 
 Kind = Literal["text", "reasoning"]
 
@@ -197,6 +200,8 @@ class Translator:
     _states: dict[str, bytes] = attrs.field(factory=dict)
     gathered: int = 0
     """The approximate bytes of text, output and payloads in the turn."""
+    spoke: bool = False
+    """Whether the agent has said a word in the turn; blanks and thoughts are none."""
     _told: int = 0
     _untold: int = 0
     _weight: int = 0
@@ -219,6 +224,7 @@ class Translator:
         """Begin the limits of a turn anew."""
         self.originals.new_turn()
         self.gathered = 0
+        self.spoke = False
 
     def new_session(self, number: int) -> None:
         """Begin session `number` (from 0): the agent may reuse its call ids."""
@@ -268,6 +274,7 @@ class Translator:
             text = _describe(content)
         if not text:
             return
+        self.spoke = self.spoke or not text.isspace()
         self._release()
         segment = self._segment
         if segment is not None and message_id and segment.message_id not in (None, message_id):
@@ -581,16 +588,17 @@ class Translator:
 
     # -- the end of a turn --------------------------------------------------------------------------
 
-    def end_turn(self, close: Close, note: str | None = None) -> list[Out]:
+    def end_turn(self, close: Close, note: str | None = None, unsaid: str | None = None) -> list[Out]:
         """Close what is open. Calls the agent left open are interrupted, never completed.
 
         `note` says in a few words why an answer was cut short. With `Close.FINISH` the last segment
         becomes the turn's answer, an empty one where the agent said nothing after its last tool call.
+        `unsaid`: what stands there where the agent did not say a word (`spoke`).
         """
-        self._end_turn(close, note)
+        self._end_turn(close, note, unsaid)
         return self._drain()
 
-    def _end_turn(self, close: Close, note: str | None) -> None:
+    def _end_turn(self, close: Close, note: str | None, unsaid: str | None) -> None:
         self._release()
         self._told = 0
         if self._untold:
@@ -602,13 +610,15 @@ class Translator:
         if close is Close.MESSAGE:
             self._close_segment()
         else:
-            self._finish(note)
+            self._finish(note, unsaid)
         self._response_id = None
 
-    def _finish(self, note: str | None) -> None:
+    def _finish(self, note: str | None, unsaid: str | None = None) -> None:
         segment = self._segment or self._new_segment()
         self._segment = None
         text, thoughts = self._all_said(segment)
+        if unsaid is not None:
+            text, note = Clipped(unsaid), NO_ANSWER
         call_id = self.mint()
         self._outs.append(
             Recorded(

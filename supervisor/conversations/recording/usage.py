@@ -12,6 +12,10 @@ USAGE_ID: Final = "acp-managed"
 """The one usage id of an external agent: its models are its own business."""
 
 
+COST_DIGITS: Final = 9
+"""Decimals of a turn's cost: the rest is what subtracting leaves."""
+
+
 def empty() -> dict[str, Any]:
     """No usage yet."""
     return {
@@ -56,15 +60,33 @@ def with_tokens(usage: Mapping[str, Any], tokens: TokenUsage) -> dict[str, Any]:
     return taken
 
 
+def of_turn(
+    before: Mapping[str, Any], after: Mapping[str, Any], tokens: TokenUsage | None
+) -> dict[str, Any] | None:
+    """What one turn used, from the sums before and after it; `tokens`: those of its answer.
+
+    None where the agent reported nothing; a figure is None where it did not report that."""
+    cost = after.get("cost", 0.0) - before.get("cost", 0.0)
+    if tokens is None and not cost:
+        return None
+    return {
+        "prompt_tokens": None if tokens is None else tokens.input_tokens,
+        "completion_tokens": None if tokens is None else tokens.output_tokens,
+        "cache_read_tokens": None if tokens is None else tokens.cached_read_tokens,
+        "cache_write_tokens": None if tokens is None else tokens.cached_write_tokens,
+        "reasoning_tokens": None if tokens is None else tokens.thought_tokens,
+        "cost": round(cost, COST_DIGITS) if cost else None,
+    }
+
+
 def new_session(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Begin a new agent session, whose cost starts from zero."""
     return {**empty(), **usage, "session_cost": 0.0}
 
 
 def stats(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """The `stats` value of state updates and of the conversation resource."""
-    if not usage:
-        return {"usage_to_metrics": {}}
+    """The `stats` value of state updates and of the conversation resource: zeros before anything was used,
+    since clients read the figures without asking whether there are any."""
     known = {**empty(), **usage}
     tokens = {
         "model": USAGE_ID,

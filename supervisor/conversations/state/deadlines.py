@@ -58,11 +58,18 @@ class Deadlines:
     tool_factor: float = 8.0
     """Factor on the silence limit while a tool runs, or the process tree uses the CPU: builds and test runs
     are silent for hours."""
+    silence_told: float = 60.0
+    """Silence within a turn, outside of a tool call, after which clients are told what is known, and again
+    each time that it has lasted twice as long. Models begin to answer within that; agents that retry a failed
+    call for ever say nothing of it."""
     silence_warning: float = 0.8
     """Part of the silence limit after which clients are warned."""
-    cancel_grace: float = 15.0
-    """From `session/cancel` until the agent's process is ended: the agent may have to stop a tree of shells,
-    and one known agent takes 6 s."""
+    cancel_grace: float = 2.0
+    """From `session/cancel` until an agent that has not ended its turn is taken for deaf. Agents that obey
+    answer within that, most of them at once."""
+    cancel_close: float = 1.0
+    """For a deaf agent to close its session, and the turn with it; else its process is ended. With
+    `cancel_grace` and the steps of ending a process that makes less than five seconds: a person waits."""
     hook: float = 600.0
     """The longest that any hook may run, whatever its `timeout` says: a test suite, but not for ever."""
     session_end: float = 3.0

@@ -72,6 +72,11 @@ class TurnQueue:
         while self.busy:
             await self._moved.wait()
 
+    async def more_comes(self) -> None:
+        """Wait until another message is to be taken up. Cancellation changes nothing."""
+        while not self.more:
+            await self._moved.wait()
+
     def _move(self) -> None:
         self._moved.set()
         self._moved = trio.Event()
@@ -97,7 +102,7 @@ class TurnQueue:
         """Hand a message to the agent: it leaves the queue, and its turn begins."""
         self.waiting.remove(item)
         self.turns += 1
-        self.turn = Turn(self.turns, item.seq)
+        self.turn = Turn(self.turns, item.seq, item.event_id)
         return self.turn
 
     def look_again(self) -> None:

@@ -32,6 +32,9 @@ class ConversationRecord:
     `prompted_seq`: the sequence number of the last user message that was handed to the agent (-1: none). The
     messages after it are the queue.
 
+    `turn`: the turn whose end is not recorded yet, by `number` and `message_id` (see
+    `recording.turn_states`). `turns`: how many there were.
+
     `turn_open`: the turn of that message is running. `unfinished`: it did not end well (yet), so that an
     explicit run continues it. `retry_seq`: a message that was handed over without effect, so that an explicit
     run may hand it over once more.
@@ -74,6 +77,8 @@ class ConversationRecord:
     leaf_event_id: str | None = None
     prompted_seq: int = -1
     retry_seq: int | None = None
+    turns: int = 0
+    turn: dict[str, Any] | None = None
     turn_open: bool = False
     unfinished: bool = False
     session_id: str | None = None

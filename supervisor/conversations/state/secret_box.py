@@ -10,13 +10,15 @@ import attrs
 import orjson
 import trio
 
-from supervisor.credentials import LookupSecret, shown_origin
+from supervisor.credentials import LookupSecret
+from supervisor.origin import shown_origin
 from supervisor.settings import (
     AgentSettings,
     StorageCipher,
     agent_settings_from_dict,
     agent_settings_to_dict,
-    replace_secrets,
+    seal,
+    unseal,
 )
 
 _limiter: Final = trio.CapacityLimiter(2)
@@ -60,18 +62,22 @@ class SecretBox:
 
     async def seal_settings(self, settings: AgentSettings) -> AgentSettings:
         """Encrypt the credentials inside agent settings (those of MCP servers), for storing."""
-        return await self._in_settings(settings, lambda value: self.cipher.encrypt(value.encode()))
+        return await self._in_settings(settings, seal)
 
     async def open_settings(self, settings: AgentSettings) -> AgentSettings:
-        """Decrypt the credentials inside stored agent settings, for use."""
-        return await self._in_settings(settings, lambda token: self.cipher.decrypt(token).decode())
+        """Decrypt the credentials inside stored agent settings, for use. What an earlier release
+        stored in the clear stays."""
+        return await self._in_settings(settings, unseal)
 
-    async def _in_settings(self, settings: AgentSettings, change: Callable[[str], str]) -> AgentSettings:
+    async def _in_settings(
+        self, settings: AgentSettings, change: Callable[[Mapping[str, Any], StorageCipher], dict[str, Any]]
+    ) -> AgentSettings:
         if not settings.mcp_config and not settings.agent_context:
             return settings
+        cipher = self.cipher
 
         def changed() -> AgentSettings:
-            return agent_settings_from_dict(replace_secrets(agent_settings_to_dict(settings), change))
+            return agent_settings_from_dict(change(agent_settings_to_dict(settings), cipher))
 
         return await trio.to_thread.run_sync(changed, limiter=_limiter)
 

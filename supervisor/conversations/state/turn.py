@@ -7,7 +7,8 @@ cancel or a late answer never touches the next turn.
 from __future__ import annotations
 
 import enum
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import attrs
 
@@ -73,7 +74,11 @@ def outcome_of(stop_reason: str, *, cancel_requested: bool) -> Outcome:
 
 @attrs.define
 class Turn:
-    """The running turn: `token` identifies it, `prompt_seq` is the sequence number of the prompted message.
+    """The running turn: `token` identifies it, `prompt_seq` and `message_id` are the prompted message.
+
+    `begun` is when it began (Trio's clock), `usage` what the agent had used before.
+
+    `silence_told`: the longest silence, in seconds, that a message told of.
 
     `updates` counts what the agent has sent for it: a turn without updates had no effect and may be tried
     again.
@@ -81,8 +86,12 @@ class Turn:
 
     token: int
     prompt_seq: int
+    message_id: str = ""
+    begun: float = 0.0
+    usage: Mapping[str, Any] = attrs.field(factory=dict)
     phase: TurnPhase = TurnPhase.RUNNING
     updates: int = 0
+    silence_told: float = 0.0
 
     def cancel(self) -> bool:
         """Note a cancel. Returns False if there is nothing (left) to cancel."""

@@ -1,6 +1,7 @@
 """The cancel ladder: asks an agent to end its turn, then closes its session, then ends its process.
 
-Each step has a deadline. Ostler keeps reading meanwhile: the events of a cancelled turn are recorded too.
+Each step has a deadline; all of them together take less than five seconds. Ostler keeps reading meanwhile:
+the events of a cancelled turn are recorded too.
 """
 
 from __future__ import annotations
@@ -52,8 +53,22 @@ class CancelLadder:
     async def _climb(self, turn: Turn, run: Incarnation) -> None:
         if await self._ends_within(turn, self._deadlines.cancel_grace):
             return
-        self._logger.warning("agent did not end a cancelled turn in time; closing its session", pid=run.pid)
-        await self._lifecycle.free_session(run, partial(self._ends_within, turn, self._deadlines.close))
+        self._logger.warning("agent did not end a cancelled turn in time", pid=run.pid)
+        if not run.closes_sessions:  # all that is left is its process
+            await self._ends_before_a_message(turn, self._deadlines.cancel_close)
+        await self._lifecycle.free_session(run, turn, partial(self._ends_within, turn))
+
+    async def _ends_before_a_message(self, turn: Turn, seconds: float) -> None:
+        """Wait for the end of the turn, until the next message waits for that."""
+        async with trio.open_nursery() as nursery:
+
+            async def message() -> None:
+                await self._queue.more_comes()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(message)
+            await self._ends_within(turn, seconds)
+            nursery.cancel_scope.cancel()
 
     async def _ends_within(self, turn: Turn, seconds: float) -> bool:
         settled = self._queue.settled

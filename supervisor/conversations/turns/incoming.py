@@ -24,7 +24,7 @@ from supervisor.acp import (
     parse_update,
 )
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
-from supervisor.conversations.agent.side_session import SideSessions, refuse
+from supervisor.conversations.agent.side_session import refuse
 from supervisor.conversations.recording.large import Relieved, relieve
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.translate import Translator
@@ -55,7 +55,6 @@ class Incoming:
         held: Debouncer,
         queue: TurnQueue,
         journal: Journal,
-        sides: SideSessions,
     ) -> None:
         self._recorder = recorder
         self._record = recorder.record
@@ -67,7 +66,6 @@ class Incoming:
         self._held = held
         self._queue = queue
         self._journal = journal
-        self._sides = sides
         self._logger = log.bind(conversation_id=recorder.record.id)
 
     @property
@@ -95,7 +93,7 @@ class Incoming:
         """
         if method != "session/update":
             return
-        side = self._sides.of(_plain(params))
+        side = self._lifecycle.side_of(_plain(params))
         if side is not None:
             side.take(_plain(params))
             return
@@ -135,7 +133,7 @@ class Incoming:
 
         Raises RpcError for a method that is not offered, JournalError.
         """
-        if self._sides.of(_plain(params)) is not None:
+        if self._lifecycle.side_of(_plain(params)) is not None:
             refused = refuse(method, _plain(params))
             if refused is not None:
                 return _at_once(refused)

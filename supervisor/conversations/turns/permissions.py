@@ -176,17 +176,21 @@ class Permissions:
     ) -> Mapping[str, Any]:
         """Ask the hooks, then whoever the policy names."""
         try:
+            if self._over(turn):
+                return CANCELLED  # before this began
             said = await hooks.ask(hooks.before_call(call))
         finally:
             self._hooked -= 1
             self.touched = self._clock()
-        over = self._queue.turn is not turn or turn.cancelling or self._translator.call(key) is not call
-        if said.cancelled or over:
+        if said.cancelled or self._over(turn) or self._translator.call(key) is not call:
             return CANCELLED
         if said.blocked:
             self._recorder.emit(self._translator.reject(key, said.reason, "hook"))
             return reject(request.options)
         return await self._by_policy(request, key, call.risk)
+
+    def _over(self, turn: Turn) -> bool:
+        return self._queue.turn is not turn or turn.cancelling
 
     def _check_room(self) -> None:
         if len(self._pending) + self._hooked >= WAITING_MAX:

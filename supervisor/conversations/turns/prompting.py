@@ -123,7 +123,7 @@ class Prompting:
 
             async def watch() -> None:
                 nonlocal silent
-                silent = await self._silence.lasts_too_long()
+                silent = await self._silence.lasts_too_long(turn)
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(watch)
@@ -206,6 +206,7 @@ class Prompting:
         return True
 
     def _agent_gone(self, agent: Incarnation, turn: Turn, error: ConnectionLost) -> None:
+        agent.turn = turn
         if turn.cancelling:
             self._turns.finish(turn, "cancelled")  # ended by the interrupt: not a crash
         else:

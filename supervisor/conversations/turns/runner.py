@@ -83,7 +83,7 @@ class Runner:
         self._hooks = hooks = Hooks(context, recorder, queue)
         translator = _translator(recorder, context.allowance, hooks)
         self.reports = reports = Reports(
-            recorder, queue, context.nursery, deadlines.echo, context.launcher.data
+            recorder, queue, context.nursery, deadlines.echo, context.launcher.data, hooks=context.hooks
         )
         self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue)
         self._permissions = permissions = Permissions(recorder, translator, reports, queue, hooks=hooks)
@@ -102,7 +102,6 @@ class Runner:
             self._held,
             queue,
             context.journal,
-            agent.sides,
         )
 
     # -- what the conversation asks for ---------------------------------------------------------------
@@ -248,7 +247,6 @@ class Runner:
 
                 return await ask(
                     run,
-                    self.agent.sides,
                     record.working_dir,
                     self._deadlines,
                     question=[text_block(prompt.SIDE_HEAD + question)],
@@ -269,9 +267,7 @@ class Runner:
             return None
         async with (
             self.agent.borrowed() as run,
-            forked_session(
-                run, self.agent.sides, self._record.working_dir, self._deadlines, keep=True
-            ) as side,
+            forked_session(run, self._record.working_dir, self._deadlines, keep=True) as side,
         ):
             return side.session_id
 
@@ -397,6 +393,8 @@ class Runner:
                 said = await self._hooks.before_prompt(item) if self._hooks.active else NOTHING
                 if self.session_open:
                     self._context.sessions.add(self._owner())
+                if not (agent.usable or said.blocked or said.cancelled):
+                    agent = await self.agent.ensure()  # it ended while hooks ran
                 told = await self._transcript() if self._record.memory_lost is not None else None
             except AgentFailure as failure:
                 self.reports.run_failed(failure)

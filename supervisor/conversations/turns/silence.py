@@ -1,18 +1,23 @@
-"""Tells a hung agent from a quiet one: how long a turn may be silent, and who is warned before it ends."""
+"""Tells a hung agent from a quiet one: how long a turn may be silent, and what clients are told of that."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final
 
 import attrs
 import trio
 
+from supervisor.acp.schema import WORDS_CHARS, cut
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
+from supervisor.events import Event, Message, MessageEvent, TextContent, new_event_id
 
 CPU_SHARE: Final = 0.05
 """CPU seconds per second of the whole process tree from which on an agent counts as working.
@@ -30,41 +35,73 @@ class Silence:
 
     `touched`: the agent's last sign of life. `allowed`: how long it may be silent now (longer while a tool
     runs). `longest`: the absolute limit. `waiting`: whether a person or the journal is waited for, which does
-    not count. `cpu`: the CPU time of the process tree. `warn`: called after the part `warning` of the limit,
-    with the seconds of silence so far and the seconds left.
+    not count. `calling`: whether a tool runs, during which silence says nothing. `cpu`: the CPU time of the
+    process tree. `tell`: called with the seconds of silence so far and the seconds left, after `told` seconds
+    and each time that the silence is twice as long; and once more, as the last word, after the part
+    `warning` of the limit.
     """
 
     touched: Callable[[], float]
     allowed: Callable[[], float]
     longest: float
     warning: float
+    told: float
     waiting: Callable[[], bool]
+    calling: Callable[[], bool]
     cpu: Callable[[], Awaitable[float]]
-    warn: Callable[[float, float], None]
+    tell: Callable[[float, float, bool], None]
 
     async def lasts_too_long(self) -> float:
         """Return, with the seconds of silence, once it has lasted too long. Ends by cancellation else."""
+        since, due = -math.inf, self.told
         while True:
             begin, allowed = self.touched(), self.allowed()
-            await trio.sleep_until(begin + allowed * self.warning)
+            if begin > since:
+                since, due = begin, self.told
+            due = await self._tell_until(begin + allowed * self.warning, begin, due, allowed)
+            if self.touched() != begin:
+                continue
             if self.waiting():
-                await trio.sleep(allowed * WAITING_PART)
-            elif self.touched() == begin and await self._goes_on(begin, allowed):
+                await trio.sleep(min(allowed * WAITING_PART, self.told))
+            elif await self._goes_on(begin, allowed):
                 return trio.current_time() - begin
+
+    async def _tell_until(self, end: float, begin: float, due: float, allowed: float) -> float:
+        """Wait until `end`, or a sign of life, and tell of the silence meanwhile: when it has lasted `due` seconds,
+        and so on. Returns when to tell of it next."""
+        while begin + due < end:
+            if not await self._quiet_until(begin + due, begin):
+                return due
+            silent = trio.current_time() - begin
+            if begin + silent < end and not self.waiting() and not self.calling():
+                self.tell(silent, allowed - silent, False)
+            while due <= silent:
+                due *= 2
+        await self._quiet_until(end, begin)
+        return due
 
     async def _goes_on(self, begin: float, allowed: float) -> bool:
         """Wait from the warning to the limit. False if there was a sign of life. CPU use extends the time."""
         since, end, cap = begin + allowed * self.warning, begin + allowed, begin + self.longest
         spent = await self.cpu()
-        self.warn(since - begin, end - since)
+        self.tell(since - begin, end - since, True)
         while True:
-            await trio.sleep_until(end)
-            if self.touched() != begin or self.waiting():
+            if not await self._quiet_until(end, begin) or self.waiting():
                 return False
             now = await self.cpu()
             if now - spent < (end - since) * CPU_SHARE or end >= cap:
                 return True
             spent, since, end = now, end, min(end + allowed, cap)
+
+    async def _quiet_until(self, end: float, begin: float) -> bool:
+        """Wait until `end`. False, soon after, if there was a sign of life: before the silence that begins with it
+        is to be told."""
+        while self.touched() == begin:
+            now = trio.current_time()
+            if now >= end:
+                return True
+            await trio.sleep_until(min(end, now + self.told))
+        return False
 
 
 class SilenceWatch:
@@ -90,7 +127,7 @@ class SilenceWatch:
         """Note a sign of life: silence counts from here."""
         self._touched = trio.current_time()
 
-    async def lasts_too_long(self) -> float:
+    async def lasts_too_long(self, turn: Turn) -> float:
         """Return, with the seconds of silence, once it has lasted too long. Ends by cancellation else.
 
         The limits are those that the conversation's settings have at its beginning.
@@ -102,13 +139,15 @@ class SilenceWatch:
             allowed=lambda: longest if self._translator.calling else limit,
             longest=longest,
             warning=self._deadlines.silence_warning,
+            told=self._deadlines.silence_told,
             waiting=lambda: (
                 self._permissions.waiting
                 or self._permissions.asking_hooks
                 or self._recorder.log.trouble is not None
             ),
+            calling=lambda: self._translator.calling,
             cpu=self._cpu,
-            warn=self._warn,
+            tell=partial(self._tell, turn),
         )
         return await silence.lasts_too_long()
 
@@ -116,6 +155,36 @@ class SilenceWatch:
         await self._lifecycle.measure()
         return self._lifecycle.cpu_seconds
 
-    def _warn(self, silent: float, left: float) -> None:
-        value = {"silent_seconds": round(silent, 1), "ends_in_seconds": round(left, 1)}
-        self._recorder.write([self._recorder.state("agent_silent", value)])
+    def _tell(self, turn: Turn, silent: float, left: float, last_word: bool) -> None:
+        last = self._lifecycle.words()[-1:]
+        at, line = last[0] if last else (None, None)
+        value: dict[str, Any] = {
+            "silent_seconds": round(silent, 1),
+            "ends_in_seconds": round(left, 1),
+            "message_id": turn.message_id,
+            "updates": turn.updates,
+            "last_line": line,
+            "last_line_seconds_ago": None if at is None else round(max(0.0, trio.current_time() - at), 1),
+        }
+        events: list[Event] = [self._recorder.state("agent_silent", value)]
+        if last_word or silent >= 2 * turn.silence_told:
+            # The message is for people who see no states. An agent that thinks for long at each step does not
+            # fill the conversation with it: within a turn, only longer silences are worth another one.
+            turn.silence_told = silent
+            message = Message(role="assistant", content=(TextContent(text=_in_words(value)),))
+            events.append(MessageEvent(id=new_event_id(), source="environment", llm_message=message))
+        self._recorder.write(events)
+
+
+def _in_words(value: Mapping[str, Any]) -> str:
+    """What is known of a silence (`agent_silent`), for a person."""
+    since = "its last word" if value["updates"] else "it got the message"
+    known = "It has written nothing to standard error, either."
+    if value["last_line"] is not None:
+        ago = value["last_line_seconds_ago"]
+        known = f"Its last line on standard error, {ago:.0f} s ago: {cut(value['last_line'], WORDS_CHARS)}"
+    return (
+        f"The agent has said nothing for {value['silent_seconds']:.0f} s, since {since}. {known}\n"
+        "Interrupt it, or wait: its turn is given up after another "
+        f"{value['ends_in_seconds']:.0f} s of silence."
+    )

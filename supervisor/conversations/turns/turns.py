@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 import structlog
+import trio
 
 from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import add_choices
 from supervisor.conversations.hooks.hooks import Hooks
-from supervisor.conversations.recording import usage
+from supervisor.conversations.recording import turn_states, usage
 from supervisor.conversations.recording.memory import FLOOD_BYTES, give_back
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
-from supervisor.conversations.recording.translate import Close, Translator
+from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.translate import Close, Out, Translator
 from supervisor.conversations.state.counters import FAILED
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
+from supervisor.events import ActionEvent, ConversationStateUpdateEvent, FinishAction
 from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)
+
+STOP_REASON_CHARS: Final = 80
+"""Longest stop reason in a state, in characters: agents can invent them."""
+
+WITHOUT_ANSWER: Final = "The agent ended its turn without an answer."
 
 DETAIL_CHARS: Final = 500
 """Longest detail of an unforeseen error, in characters."""
@@ -49,7 +58,9 @@ class Turns:
         reports: Reports,
         permissions: Permissions,
         hooks: Hooks | None = None,
+        clock: Callable[[], float] = trio.current_time,
     ) -> None:
+        self._clock = clock
         self._hooks = hooks
         self.held: ExecutionStatus | None = None
         """The status of a run that has ended as far as the agent goes; the runner asks the hooks first."""
@@ -75,7 +86,10 @@ class Turns:
         self.release()  # late words of the turn before are not the beginning of this one's
         self._translator.new_turn()
         turn = self._queue.hand_over(item)
-        self._recorder.save()
+        turn.begun, turn.usage = self._clock(), self._record.usage
+        self._recorder.write(
+            [*turn_states.cut_off(self._record), turn_states.begin(self._record, item.event_id)]
+        )
         return turn
 
     def release(self) -> None:
@@ -97,27 +111,38 @@ class Turns:
         record = self._record
         if tokens is not None:
             record.usage = usage.with_tokens(record.usage, tokens)
-        self._recorder.emit(
-            self._translator.end_turn(Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note)
+        answered = self._translator.spoke
+        unsaid = self._unsaid(turn, outcome.note) if outcome.finish and not answered else None
+        outs = self._translator.end_turn(
+            Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
         )
+        self._recorder.emit(outs)
         self._clear()
+        ended = turn_states.end(
+            record.turn or {},
+            stop_reason[:STOP_REASON_CHARS],
+            answer_id=_answer_id(outs),
+            answered=answered,
+            usage=usage.of_turn(turn.usage, record.usage, tokens),
+            seconds=self._clock() - turn.begun,
+        )
         self._context.counters.count_turn(stop_reason)
         record.unfinished = not outcome.finish
         record.agent_state["stop_reason"] = stop_reason
         if outcome.error is not None:
             code, detail = outcome.error
-            self._reports.run_failed(AgentFailure(code, detail, kind="agent_action"))
-        elif self._queue.interrupted:
-            self._reports.run_paused()
-        elif record.execution_status is ExecutionStatus.PAUSED:
-            self._reports.run_closed(ExecutionStatus.PAUSED)
-        elif self._hooks is not None and outcome.finish and self._hooks.holds():
+            self._reports.run_failed(AgentFailure(code, detail, kind="agent_action"), ended)
+        elif (
+            self._hooks is not None
+            and outcome.finish
+            and not self._queue.interrupted
+            and record.execution_status is not ExecutionStatus.PAUSED
+            and self._hooks.holds()
+        ):
             self.held = outcome.status
-            self._recorder.save()
-        elif not self._queue.more:
-            self._reports.run_closed(outcome.status)
+            self._reports.turn_ended(ended)
         else:
-            self._recorder.save()
+            self._go_on(outcome.status, ended)
 
     def fail(self, turn: Turn, failure: AgentFailure) -> None:
         """End the turn with a failure. An agent that requires credentials is ended with it."""
@@ -125,6 +150,14 @@ class Turns:
             return
         self._recorder.emit(self._translator.end_turn(Close.MESSAGE))
         self._clear()
+        ended = turn_states.end(
+            self._record.turn or {},
+            FAILED,
+            error=failure.code,
+            answered=self._translator.spoke,
+            usage=usage.of_turn(turn.usage, self._record.usage, None),
+            seconds=self._clock() - turn.begun,
+        )
         self._record.agent_state["stop_reason"] = FAILED
         self._context.counters.count_turn(FAILED)
         if failure.code == "ACPAuthRequired":
@@ -135,13 +168,14 @@ class Turns:
                 if run.initialized is not None:
                     add_choices(failure, run.plan.login, run.initialized)
                 self._lifecycle.drop(run)  # it comes back with what credentials there are then
-        self._reports.run_failed(failure)
+        self._reports.run_failed(failure, ended)
 
     def blocked(self, item: Queued) -> None:
         """Record that a hook blocked a message: it leaves the queue, and the agent never gets it."""
         self._queue.waiting.remove(item)
         self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
-        self._go_on(ExecutionStatus.FINISHED)
+        self._recorder.write([turn_states.begin(self._record, item.event_id)])
+        self._go_on(ExecutionStatus.FINISHED, self._end_of_ours(turn_states.BLOCKED))
 
     def answered(self, item: Queued, text: str) -> None:
         """Record that Ostler answered a message: it leaves the queue, and the agent never gets it.
@@ -151,8 +185,10 @@ class Turns:
         self._queue.waiting.remove(item)
         self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
         self.release()
-        self._recorder.emit(self._translator.answer(text))
-        self._go_on(ExecutionStatus.FINISHED)
+        self._recorder.write([turn_states.begin(self._record, item.event_id)])
+        outs = self._translator.answer(text)
+        self._recorder.emit(outs)
+        self._go_on(ExecutionStatus.FINISHED, self._end_of_ours("end_turn", outs))
 
     def end_held(self) -> None:
         """Close the run that was held, unless there is more to do."""
@@ -160,24 +196,47 @@ class Turns:
         if status is not None:
             self._go_on(status)
 
-    def _go_on(self, status: ExecutionStatus) -> None:
-        """Close the run with this status, unless it goes on."""
+    def _go_on(self, status: ExecutionStatus, ended: ConversationStateUpdateEvent | None = None) -> None:
+        """Close the run with this status, unless it goes on; `ended` tells the end of its turn."""
         if self._queue.interrupted:
-            self._reports.run_paused()
+            self._reports.run_paused(ended)
         elif self._record.execution_status is ExecutionStatus.PAUSED:
-            self._reports.run_closed(ExecutionStatus.PAUSED)
+            self._reports.run_closed(ExecutionStatus.PAUSED, ended=ended)
         elif not self._queue.more:
-            self._reports.run_closed(status)
+            self._reports.run_closed(status, ended=ended)
+        elif ended is not None:
+            self._reports.turn_ended(ended)
         else:
             self._recorder.save()
+
+    def _end_of_ours(self, stop_reason: str, outs: Sequence[Out] = ()) -> ConversationStateUpdateEvent:
+        """The end of a turn that the agent had no part in."""
+        answer_id = _answer_id(outs)
+        return turn_states.end(
+            self._record.turn or {}, stop_reason, answer_id=answer_id, answered=answer_id is not None
+        )
+
+    def _unsaid(self, turn: Turn, note: str | None) -> str:
+        """What stands in place of an answer that the agent did not give: what else it wrote."""
+        text = WITHOUT_ANSWER if note is None else f"{WITHOUT_ANSWER} {note}."
+        words = [line for _, line in self._lifecycle.words(turn.begun)]
+        if words:
+            return "\n".join([f"{text} Its last words:", *words])
+        before = [line for _, line in self._lifecycle.words()]
+        if before:
+            return "\n".join([f"{text} It wrote nothing else in this turn. Its last words before:", *before])
+        return f"{text} It wrote nothing else, either."
 
     def break_down(self, error: Exception) -> None:
         """Record that an internal error ended the run. Raises nothing."""
         failure = AgentFailure("InternalError", f"{type(error).__name__}: {error}"[:DETAIL_CHARS])
         self._queue.wanted = False
         try:
+            turn = self._record.turn
             if self._queue.turn is not None:
                 self.fail(self._queue.turn, failure)
+            elif turn is not None:
+                self._reports.run_failed(failure, turn_states.end(turn, FAILED, error=failure.code))
             else:
                 self._reports.run_failed(failure)
         except Exception:
@@ -201,3 +260,12 @@ class Turns:
             self._context.nursery.start_soon(give_back, self._recorder.log)
         self._record.turn_open = False
         self._permissions.cancel()
+
+
+def _answer_id(outs: Sequence[Out]) -> str | None:
+    """The id of the finish event among what a turn's end gave."""
+    for out in outs:
+        event = out.event if isinstance(out, Recorded) else None
+        if isinstance(event, ActionEvent) and isinstance(event.action, FinishAction):
+            return event.id
+    return None

@@ -48,8 +48,13 @@ async def changes(git: Git, place: Admitted, ref: str | None = None) -> list[Cha
 
     Repositories directly below it count with their own changes. Without any repository there are none.
 
-    Raises GitProblem, also for a ref that names no commit.
+    Raises GitProblem, also for a ref that names no commit, and when all of them together take too long.
     """
+    with git.limited():
+        return await _all_changes(git, place, ref)
+
+
+async def _all_changes(git: Git, place: Admitted, ref: str | None) -> list[Change]:
     nested = await visit(partial(_nested, place.path), "to look for repositories")
     found: dict[str, Change] = {}
     try:

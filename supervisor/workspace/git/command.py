@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -109,8 +109,7 @@ class Git:
 
         Cancellation ends git, with all that it started.
         """
-        limit = self.seconds if seconds is None else seconds
-        with trio.move_on_after(limit) as scope:
+        with self.limited(seconds):
             async with _RUNNING if seconds is None else _LONG:
                 session = await self._open(place)
                 try:
@@ -118,6 +117,16 @@ class Git:
                 finally:
                     with trio.CancelScope(shield=True):
                         await visit(partial(remove_stand_in, session.stand_in), "to remove a directory")
+
+    @contextmanager
+    def limited(self, seconds: float | None = None) -> Iterator[None]:
+        """A limit on the time of the block, for requests that open more than one repository.
+
+        Raises GitProblem when it is over.
+        """
+        limit = self.seconds if seconds is None else seconds
+        with trio.move_on_after(limit) as scope:
+            yield
         if scope.cancelled_caught:
             raise GitProblem(f"Git took longer than {limit:g} s. The repository, or its disk, is too slow.")
 

@@ -28,6 +28,7 @@ export class Stage {
     this.shots = shots;
     this.steps = [];
     this.failed = [];
+    this.away = false; // the server is not there: what is refused then tells nothing
     mkdirSync(shots, { recursive: true });
   }
 
@@ -50,8 +51,9 @@ export class Stage {
       }
     }, storage);
     this.page = await this.context.newPage();
+    if (process.env.TRACE) this.page.on('request', (one) => one.method() !== 'GET' && console.error(one.method(), one.url(), one.postData()?.slice(0, 500)));
     this.page.on('response', (response) => {
-      if (response.status() < 400 || !response.url().startsWith(this.url)) return;
+      if (this.away || response.status() < 400 || !response.url().startsWith(this.url)) return;
       const path = new URL(response.url()).pathname.replace(/[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}/g, '<id>');
       this.failed.push(`${response.status()} ${response.request().method()} ${path}`);
     });

@@ -479,10 +479,11 @@ for (const name of ['ToolClient', 'SubAgentsClient', 'HooksClient', 'DesktopClie
   await step(`close ${name}`, () => client(name).close(), () => 'closed');
 }
 
-const found = publicMethods(packageDirectory);
+const { methods, stale } = publicMethods(packageDirectory);
 console.log(JSON.stringify({
   steps: trace.steps,
-  uncovered: found.filter((name) => !trace.called.has(name)),
-  covered: found.filter((name) => trace.called.has(name)).length,
+  uncovered: methods.filter((name) => !trace.called.has(name)),
+  covered: methods.filter((name) => trace.called.has(name)).length,
+  stale,
 }, null, 1));
 process.exit(0);

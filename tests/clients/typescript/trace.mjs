@@ -21,9 +21,16 @@ export class Trace {
     const name = object.constructor.name;
     return new Proxy(object, {
       get: (target, key) => {
-        if (typeof key === 'string') this.called.add(`${name}.${key}`);
+        const called = () => typeof key === 'string' && this.called.add(`${name}.${key}`);
         const value = Reflect.get(target, key, target);
-        return typeof value === 'function' ? value.bind(target) : value;
+        if (typeof value !== 'function') {
+          called();
+          return value;
+        }
+        return (...all) => {
+          called();
+          return value.apply(target, all);
+        };
       },
     });
   }

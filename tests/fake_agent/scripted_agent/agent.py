@@ -73,6 +73,9 @@ class Agent:
         self.point("start")
         for number in range(int(self.modes.number("banner", 1)) if "banner" in self.modes else 0):
             self.wire.write(b"Welcome to the scripted agent, line %d\n" % (number + 1))
+        if "farewell" in self.modes:
+            self.wire.write(self.modes.text("farewell").encode() + b"\n")
+            os._exit(0)
         for message in self.wire.messages():
             if "silent" not in self.modes:
                 self.dispatch(message)

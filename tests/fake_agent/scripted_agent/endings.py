@@ -120,6 +120,19 @@ def _stderr(turn: Turn, rest: str) -> None:
         print(f"scripted agent: line {number + 1}", file=sys.stderr, flush=True)
 
 
+@directive("complain", "TEXT this line on stderr")
+def _complain(turn: Turn, rest: str) -> None:
+    print(rest, file=sys.stderr, flush=True)
+
+
+@directive("retry", "SECONDS TEXT this line on stderr so often and nothing else, until cancelled")
+def _retry(turn: Turn, rest: str) -> None:
+    seconds, _, text = rest.partition(" ")
+    while True:
+        _complain(turn, text)
+        turn.pause(float(seconds))
+
+
 # -- what the process is
 @directive("spawn", "KIND a grandchild, as for the mode grandchild; says its pid")
 def _spawn(turn: Turn, rest: str) -> None:

@@ -36,6 +36,7 @@ KNOWN = {
     "noise": "a blank line and a line that is not JSON before every message; CRLF line ends",
     "bom": "a byte order mark before the first message",
     "dribble": "write every message byte by byte (splits UTF-8 sequences)",
+    "farewell": "TEXT this line on stdout at the start, then exit with 0",
     "ignore-eof": "stay when stdin is closed",
     "ignore-term": "ignore SIGTERM",
     "grandchild": "KIND[,KIND...] processes started at once: plain, pipe (holds our stdout), stubborn "
@@ -66,6 +67,7 @@ KNOWN = {
     "keep": "VARIABLE sessions are kept below the directory in this variable, not in --home",
     "refuse": "WORD[,WORD...] refuse models and modes of these names; ~WORD: accept it and keep the old one",
     "options-before": "JSON list of config options that come before the others",
+    "numbered": "session ids are the smallest free numbers, as of agents that count",
     "described": "BYTES of agentInfo.name, agentInfo.title and agentInfo.version",
 }
 

@@ -27,8 +27,9 @@ class Session:
 class Store:
     """Sessions by id. Without a directory they live as long as the process."""
 
-    def __init__(self, home: str | None) -> None:
+    def __init__(self, home: str | None, *, numbered: bool = False) -> None:
         self._home = home
+        self._numbered = numbered
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()  # where there is no directory
         self.open: dict[str, Session] = {}
@@ -46,10 +47,16 @@ class Store:
                 return file.tell()
 
     def new(self, cwd: str) -> Session:
-        session = Session(f"{PREFIX}{os.urandom(6).hex()}", cwd)
+        session = Session(f"{PREFIX}{self._number() if self._numbered else os.urandom(6).hex()}", cwd)
         self.open[session.id] = session
         self.save(session)
         return session
+
+    def _number(self) -> int:
+        number = 1
+        while (name := f"{PREFIX}{number}") in self.open or os.path.exists(self._path(name) or ""):
+            number += 1
+        return number
 
     def fork(self, source: Session, cwd: str) -> Session:
         session = self.new(cwd)

@@ -1,0 +1,54 @@
+"""An agent's last words: what it wrote on standard error, or between its messages."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from supervisor.acp import Connection
+from supervisor.acp.connection import NOISE_BYTES
+from supervisor.agents import AgentProcess, ExitStatus
+from supervisor.agents.pipes import TAIL_LINE_BYTES
+from supervisor.credentials.masking import Masker
+
+WORDS_LINES: Final = 8
+"""Lines of each of the two in a report: enough for an error and its origin."""
+
+
+class Words:
+    """What one process of an agent wrote: lines on standard error, and on standard output those that are no
+    messages. Masked; at most WORDS_LINES of each, of at most 4 KiB."""
+
+    def __init__(self, process: AgentProcess, connection: Connection, mask: Masker) -> None:
+        self._process = process
+        self._connection = connection
+        self._mask = mask
+
+    def lines(self, since: float = -math.inf) -> list[str]:
+        """The last lines, oldest first, of those that came at `since` (Trio's clock) or later."""
+        return [line for _, line in self.timed(since)]
+
+    def timed(self, since: float = -math.inf) -> list[tuple[float, str]]:
+        """The same, each with when it came."""
+        errors = self._kept(self._process.stderr_timed(), TAIL_LINE_BYTES, since)
+        noise = [(at, line.decode("utf-8", "replace")) for at, line in self._connection.noise_lines]
+        return sorted([*errors, *self._kept(noise, NOISE_BYTES, since)], key=lambda word: word[0])
+
+    def _kept(self, lines: list[tuple[float, str]], most: int, since: float) -> list[tuple[float, str]]:
+        last = [(at, line) for at, line in lines if at >= since and line.strip()][-WORDS_LINES:]
+        # One that was cut may end within a secret.
+        return [
+            (at, self._mask.beginning(line) if len(line.encode()) >= most else self._mask.text(line))
+            for at, line in last
+        ]
+
+
+def account(status: ExitStatus, words: list[str]) -> str:
+    """How an agent ended, with its last words: they are the reason, unless somebody else ended it."""
+    how = f"was {status}" if status.signal is not None else str(status)
+    if status.from_outside:
+        return (
+            f"The agent {how}: somebody else ended it (a person, a program, or the system for lack of "
+            "memory). `ostler logs` shows what it wrote before."
+        )
+    return "\n".join([f"The agent {how}. Its last words:", *words]) if words else f"The agent {how}."

@@ -1,0 +1,61 @@
+// What a person does on every page: write, send, wait for the end of a turn; and questions to the server behind it.
+
+import { createInterface } from 'node:readline';
+import { Stage } from './stage.mjs';
+
+const SETTLED = ['finished', 'idle', 'paused', 'error'];
+
+export class Walker {
+  constructor(url, directory, shots, command) {
+    this.stage = new Stage(url, shots);
+    this.directory = directory;
+    this.command = command;
+    this.step = this.stage.step.bind(this.stage);
+    for (const name of ['api', 'write', 'send', 'conversation', 'settled', 'ask', 'start']) this[name] = this[name].bind(this);
+  }
+
+  // A request of the page, past the UI: JSON, or the text of what is none.
+  api(path, options = {}) {
+    return this.stage.page.evaluate(async ([where, what]) => {
+      const answer = await fetch(where, { headers: { 'content-type': 'application/json' }, ...what });
+      const text = await answer.text();
+      try { return JSON.parse(text); } catch { return text; }
+    }, [path, options]);
+  }
+
+  async write(text) {
+    await this.stage.click('chat-input');
+    await this.stage.page.keyboard.type(text);
+  }
+
+  async send(text) {
+    await this.write(text);
+    await this.stage.click('submit-button');
+  }
+
+  // The id in the address.
+  conversation() {
+    return /conversations\/([0-9a-f-]{36})/.exec(this.stage.page.url())?.[1];
+  }
+
+  async start(text) {
+    await this.send(text);
+    await this.stage.page.waitForURL(/conversations\/[0-9a-f-]{36}/);
+  }
+
+  async settled(wanted = SETTLED) {
+    for (let tries = 0; tries < 300; tries += 1) {
+      const info = await this.api(`/api/conversations/${this.conversation()}`);
+      if (wanted.includes(info.execution_status)) return info.execution_status;
+      await this.stage.page.waitForTimeout(100);
+    }
+    throw new Error('still running');
+  }
+
+  // Something that only who runs the walk can do (`walk.py`): a line there, a line back.
+  ask(what) {
+    this.answers ??= createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+    console.log(JSON.stringify({ ask: what }));
+    return this.answers.next();
+  }
+}
