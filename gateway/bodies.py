@@ -306,15 +306,37 @@ class HooksRequest(Request):
 
 
 @attrs.frozen(kw_only=True)
+class ExposedUrl(Request):
+    """An address at which a client's user sees a web application."""
+
+    name: str
+    url: str
+    port: int
+
+
+@attrs.frozen(kw_only=True)
+class SandboxConfig(Request):
+    """What a client knows of the machine."""
+
+    exposed_urls: tuple[ExposedUrl, ...] = ()
+
+
+NOT_FETCHED: Final = described("Accepted, and without effect here: nothing is fetched")
+
+
+@attrs.frozen(kw_only=True)
 class SkillsRequest(Request):
     """Which skills are asked for. What is not known is ignored."""
 
-    load_public: bool = True
+    load_public: bool = attrs.field(default=True, metadata=NOT_FETCHED)
     load_user: bool = True
     load_project: bool = True
-    load_org: bool = True
-    marketplace_path: str | None = None
+    load_org: bool = attrs.field(default=True, metadata=NOT_FETCHED)
+    marketplace_path: str | None = attrs.field(default=None, metadata=NOT_FETCHED)
+    registered_marketplaces: Any = attrs.field(default=None, metadata=NOT_FETCHED, repr=False)
+    org_configs: Any = attrs.field(default=None, metadata=NOT_FETCHED, repr=False)
     project_dir: str | None = None
+    sandbox_config: SandboxConfig | None = None
 
 
 @attrs.frozen(kw_only=True)

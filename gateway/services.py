@@ -13,6 +13,7 @@ import trio
 
 from gateway.config import Config
 from gateway.connection_limits import ConnectionLimits
+from gateway.downloads import Downloads
 from gateway.known_directories import KnownDirectories
 from supervisor.workspace.access import PathAccess
 
@@ -100,6 +101,9 @@ class Services:
     activity: Activity = attrs.field(factory=Activity)
     connection_limits: ConnectionLimits = attrs.field(
         default=attrs.Factory(lambda self: ConnectionLimits(self.config.max_connections), takes_self=True)
+    )
+    downloads: Downloads = attrs.field(
+        default=attrs.Factory(lambda self: Downloads(self.config.descriptors.downloads), takes_self=True)
     )
     subscribers: Subscribers = attrs.field(
         default=attrs.Factory(lambda self: Subscribers(self.config.max_subscribers), takes_self=True)

@@ -17,7 +17,6 @@ from gateway.bodies import (
     EnabledRequest,
     InstallRequest,
     PluginsRequest,
-    SkillsRequest,
     SubAgentsRequest,
     SubscriptionDevicePollRequest,
     json_body,
@@ -186,15 +185,6 @@ TABLE: Final = (
         body=SubscriptionDevicePollRequest,
     ),
     # -- skills -------------------------------------------------------------------------------------------
-    _list(
-        "/api/skills",
-        "Skills",
-        "Load skills",
-        "skills",
-        method="POST",
-        body=SkillsRequest,
-        answer={"sources": {}},
-    ),
     _list("/api/skills/catalog", "Skills", "List the skills that a profile can choose from", "skills"),
     _list("/api/skills/installed", "Skills", "List installed skills", "skills"),
     _list("/api/skills/marketplace", "Skills", "List skills that can be installed", "skills"),

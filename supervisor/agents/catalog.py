@@ -212,6 +212,8 @@ class CredentialSource(Described):
     """Whose credential it is, for an agent that speaks to several: one credential is used for each."""
     auth_methods: tuple[str, ...] = ()
     """ACP authentication methods that work with it unattended, the best first."""
+    adds: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
+    """Variables that an agent needs with it, where nobody set them: `$NAME` stands for another variable."""
 
     @property
     def name(self) -> str:

@@ -115,6 +115,11 @@ def compose_environment(
             if spec.env is not None and spec.name in choice.names:
                 env[spec.env] = str(data_dir / spec.path)
     env.update(extra)
+    for credential in choice.credentials:
+        for name, value in credential.adds.items():
+            wanted = env.get(value[1:], "") if value.startswith("$") else value
+            if wanted and not env.get(name):
+                env[name] = wanted
     owned = {*descriptor.data_dir_env, MARKER}
     env = {name: value for name, value in env.items() if name in owned or not _is_reserved(name)}
     _place_base_url(env, descriptor)

@@ -622,13 +622,20 @@ class Conversation:
         await self._runner.stop_agent(force=force)
 
     async def close(self) -> None:
-        """Stop the agent. A running turn is interrupted first, so that its output is kept."""
-        await self._goal.stop()
-        if self.busy:
-            await self._runner.interrupt()
-        await self._runner.end_session()
-        await self._runner.stop()
-        self.context.sessions.discard(self)
+        """Stop the agent. A running turn is interrupted first, so that its output is kept.
+
+        Raises JournalError; the agent has ended then, too.
+
+        Cancellation skips what comes before the end of the agent. The object is not used afterwards.
+        """
+        try:
+            await self._goal.stop()
+            if self.busy:
+                await self._runner.interrupt()
+            await self._runner.end_session()
+        finally:
+            await self._runner.stop()
+            self.context.sessions.discard(self)
 
 
 def is_asked(stored: Stored) -> bool:

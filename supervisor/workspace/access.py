@@ -40,6 +40,9 @@ _FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _LIMITERS: Final = KeyedLimiters(THREADS)
 
 
+NO_PROC: Final = "Files below /proc are not served: they tell of the server."
+
+
 class Access(enum.StrEnum):
     """What clients may use beside the conversations."""
 
@@ -106,7 +109,7 @@ class Admitted:
             os.close(above)
         if is_proc(descriptor):
             os.close(descriptor)
-            raise AccessRefused("Files below /proc are not served: they tell of the server.")
+            raise AccessRefused(NO_PROC)
         return descriptor
 
     def open_parent(self) -> int:

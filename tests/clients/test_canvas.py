@@ -1,13 +1,14 @@
 """The web UI in a browser, before a real Ostler: the walk of a person, with what it shows.
 
 What the same walk showed before the peer's server is in `canvas/peer.json`: another outcome, a toast or a
-refused request that is not there is a fault of Ostler's, unless `WALK` in `design.py` says why. The pictures of
+refused request that is not there is a fault of Ostler's, unless `WALK` in `design.py` says why. Pictures of
 every step are kept below `.cache/canvas-shots`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.interop.harness import CACHE
 pytestmark = pytest.mark.clients
 
 RECORDING = HERE / "peer.json"
+WORDS_OF_A_REFUSAL = re.compile(r"(?<=\)): .*", re.DOTALL)
 AUTOMATION = " /api/automation/"
 """The UI asks at any time for a service that neither server has."""
 
@@ -57,7 +59,7 @@ def peers() -> dict[str, dict[str, Any]]:
 
 def without_words(toasts: list[str]) -> set[str]:
     """A toast may show the body of a refusal, whose words are each server's own."""
-    return {toast.partition(": {")[0] for toast in toasts}
+    return {WORDS_OF_A_REFUSAL.sub("", toast) for toast in toasts}
 
 
 @pytest.mark.parametrize("name", STEPS)

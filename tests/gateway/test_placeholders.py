@@ -14,8 +14,6 @@ EMPTY = [
     ("GET", "/api/llm/models", None, {"models": []}),
     ("GET", "/api/llm/models?provider=openai", None, {"models": []}),
     ("GET", "/api/llm/providers", None, {"providers": []}),
-    ("POST", "/api/skills", {}, {"skills": [], "sources": {}}),
-    ("POST", "/api/skills", {"project_dir": "/p", "load_public": False}, {"skills": [], "sources": {}}),
     ("GET", "/api/skills/catalog", None, {"skills": []}),
     ("GET", "/api/skills/installed", None, {"skills": []}),
     ("GET", "/api/skills/marketplace", None, {"skills": []}),

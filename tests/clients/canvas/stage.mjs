@@ -12,7 +12,7 @@ function watchToasts() {
   window.seenToasts = [];
   const look = () => {
     for (const node of document.querySelectorAll('[data-rht-toaster] [role="status"]')) {
-      const text = node.innerText?.trim();
+      const text = node.innerText?.trim().replace(/127\.0\.0\.1:\d+/g, '<address>');
       if (text && node.dataset.seen !== text) {
         node.dataset.seen = text;
         window.seenToasts.push(text);
