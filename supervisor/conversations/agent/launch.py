@@ -436,6 +436,8 @@ class Launcher:
             leases += await self._checkout(record.id, name, value, target)
             if value:
                 extra[wanted.env_var] = str(target if wanted.env_points_to == "file" else target.parent)
+        if data_dir is not None and moved is not None:
+            data_dir = Path(moved["HOME"])  # the same directory, by a name that sockets take
         environment = compose_environment(
             server_env=self.server_environment,
             descriptor=descriptor,
