@@ -250,9 +250,7 @@ class Descriptor(Described):
     module: str | None = None
     """A bundled agent: the Python module to run."""
     name_patterns: tuple[Lower, ...] = ()
-    """What its command's words start with and what its `agentInfo.name` contains, in lower case."""
-    binaries: tuple[str, ...] = ()
-    """Names of its executable, matched as a whole."""
+    """What its `agentInfo.name` contains, in lower case. It never makes a command that agent's."""
     base_url_env: str | None = None
     base_url_alias: str | None = None
     """The variable that the agent itself reads its base URL from, when that is another one."""
