@@ -170,7 +170,7 @@ def test_minimal_descriptor():
         (MINIMAL + "colour = 1", "colour: Extra inputs are not permitted"),
         (MINIMAL + 'fs = "yes"', "fs: Input should be a valid boolean"),
         (MINIMAL + 'args = "--acp"', "args: Input should be a valid list"),
-        (MINIMAL + "binaries = [1]", r"binaries\[0\]: Input should be a valid string"),
+        (MINIMAL + "secret_env = [1]", r"secret_env\[0\]: Input should be a valid string"),
         (MINIMAL + "[env]\nA = 1", "env.A: Input should be a valid string"),
         (MINIMAL + 'npm = "x"', "npm: Input should be a valid dictionary"),
         (MINIMAL + '[npm]\npackage = "p"\nversion = "1"', "npm: exactly one of entry and native"),
