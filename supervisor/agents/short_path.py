@@ -21,6 +21,8 @@ LONGEST: Final = 107 - ROOM
 DIGITS: Final = 12
 """Hexadecimal digits of a digest in a name."""
 
+PLACE_DIGITS: Final = 8
+
 PLACE: Final = "ostler-"
 """Beginning of the directory of links, in the directory of temporary files."""
 
@@ -33,7 +35,7 @@ def short_path(directory: Path) -> Path:
     The links of one place are in a private directory of their own; `remove_short_path` removes one. Where
     that directory cannot be made, or is somebody else's, the name stays long. Blocks; raises nothing.
     """
-    if len(os.fsencode(directory)) <= LONGEST:
+    if _is_short(directory):
         return directory
     link = _link(directory)
     try:
@@ -47,6 +49,23 @@ def short_path(directory: Path) -> Path:
     except OSError as error:
         log.warning("no short name for a directory", directory=str(directory), error=str(error))
     return directory
+
+
+def short_place(directory: Path) -> Path:
+    """`directory`, or another one with a short name where its own is too long: some programs (tmux) follow
+    links before they make their socket. Neither is made here. Blocks; raises nothing."""
+    if _is_short(directory):
+        return directory
+    place = _link(directory)
+    with suppress(OSError):
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        if _is_private(place.parent) and not place.is_symlink():
+            return place
+    return directory
+
+
+def _is_short(directory: Path) -> bool:
+    return len(os.fsencode(directory)) <= LONGEST
 
 
 def remove_short_path(directory: Path) -> None:
@@ -64,7 +83,7 @@ def _is_private(place: Path) -> bool:
 
 
 def _link(directory: Path) -> Path:
-    place = Path(tempfile.gettempdir()) / f"{PLACE}{os.getuid()}-{_digest(directory.parent)[:8]}"
+    place = Path(tempfile.gettempdir()) / f"{PLACE}{os.getuid()}-{_digest(directory.parent)[:PLACE_DIGITS]}"
     return place / _digest(directory)
 
 

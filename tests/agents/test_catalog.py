@@ -56,7 +56,7 @@ def test_keys_are_those_that_clients_know():
         ("cline", "cline", "3.0.65", "CLINE_API_KEY", None, {"HOME", "CLINE_DIR"}),
         ("mistral-vibe", "mistral-vibe", "3.0.2", "MISTRAL_API_KEY", None, {"VIBE_HOME"}),
         ("fast-agent", "fast-agent-mcp", "0.10.46", "GENERIC_API_KEY", None, {"FAST_AGENT_HOME"}),
-        ("openhands", "openhands", "1.16.0", None, None, {"OPENHANDS_PERSISTENCE_DIR", "TMUX_TMPDIR"}),
+        ("openhands", "openhands", "1.16.0", None, None, {"OPENHANDS_PERSISTENCE_DIR"}),
         ("demo", None, None, None, None, {"OSTLER_DEMO_HOME"}),
         ("custom", None, None, None, None, set()),
     ],

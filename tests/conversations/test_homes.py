@@ -12,6 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from supervisor.agents.short_path import LONGEST
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.start import StartRequest
@@ -104,6 +105,11 @@ async def test_homes_are_private_and_go_with_their_conversation(tmp_path: Path) 
         assert own.resolve() == tmp_path / "data" / conversation.id / "custom"
         assert stat.S_IMODE(own.stat().st_mode) == 0o700
         assert own != home
+        temporary = Path(env["TMUX_TMPDIR"])
+        # Where the way is long it is another one, and no link: tmux follows links before it makes its socket.
+        assert temporary == temporary.resolve() == Path(env["TMPDIR"])
+        assert len(str(temporary)) <= LONGEST
+        assert stat.S_IMODE(temporary.stat().st_mode) == 0o700
         # Login and configuration are the real ones; what tells of somebody else's processes is not there.
         assert (own / ".tool" / "login.json").resolve() == home / ".tool" / "login.json"
         assert (own / ".config" / "tool" / "config.toml").resolve() == home / ".config/tool/config.toml"
@@ -121,6 +127,7 @@ async def test_homes_are_private_and_go_with_their_conversation(tmp_path: Path) 
         await harness.supervisor.delete(conversation.id)
         await until(lambda: not own.exists() and not own.is_symlink(), "the end of its home")
         assert not (tmp_path / "data" / conversation.id).exists()
+        assert not temporary.exists()
         await harness.supervisor.delete(other.id)
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 

@@ -37,11 +37,11 @@ async def test_the_end_of_one_does_not_reach_the_turn_of_the_other(
     if agent.large and not is_installed(agent, agents_prefix):
         pytest.skip(f"{agent.key} is large: install it into OSTLER_TEST_AGENTS to test it")
     async with talk(agent) as first, talk(agent) as second:
-        assert "ECHO: say hello please" in answer_text(await first.turn("say hello please"))
+        assert "say hello please" in answer_text(await first.turn("say hello please"))
         before = await second.begin(f"SLOW {CHUNKS} 20")
         await second.wait_delta("s3")
         await end(first)
         events = await second.settle(before, "finished", "error", "paused")
         assert not of_kind(events, "ConversationErrorEvent"), summary(events)
         assert f"s{CHUNKS - 1}" in answer_text(events)
-        assert "ECHO: still here" in answer_text(await second.turn("still here"))
+        assert "still here" in answer_text(await second.turn("still here"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from supervisor.agents import Descriptor
 from supervisor.agents.catalog import OWN
 from supervisor.agents.datadir import HOME_LINKS, make_directory
 from supervisor.agents.home import Furnishing, Home, furnish_home, remove_tree, settle_home
-from supervisor.agents.short_path import remove_short_path, short_path
+from supervisor.agents.short_path import remove_short_path, short_path, short_place
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.patience import KeyedLimiters, in_time
 from supervisor.settings import AgentSettings
@@ -70,8 +71,8 @@ class Homes:
         )
         ready = partial(_make_temporary, directory)
         limiter = OWN_PATHS.of(record.id)
-        short = await in_time(ready, "to empty the directory of temporary files", limiter=limiter)
-        temporary = str(short / TEMPORARY)
+        short, emptied = await in_time(ready, "to empty the directory of temporary files", limiter=limiter)
+        temporary = str(emptied)
         variables = {"HOME": str(short / descriptor.key), "TMPDIR": temporary, "TMUX_TMPDIR": temporary}
         return OwnHome(home, variables)
 
@@ -106,12 +107,18 @@ def furnishing(settings: AgentSettings, descriptor: Descriptor) -> Furnishing | 
     return Furnishing(private=told.private, links=(*told.links, *links), copies=(*told.copies, *copies))
 
 
-def _make_temporary(directory: Path) -> Path:
-    remove_tree(directory / TEMPORARY)
-    make_directory(directory / TEMPORARY)
-    return short_path(directory)
+def _make_temporary(directory: Path) -> tuple[Path, Path]:
+    """A name for the conversation's directory that sockets take, and an empty directory of such a name."""
+    temporary = short_place(directory / TEMPORARY)
+    remove_tree(temporary)
+    make_directory(temporary)
+    return short_path(directory), temporary
 
 
 def _remove(directory: Path) -> None:
+    temporary = short_place(directory / TEMPORARY)
+    remove_tree(temporary)
+    with suppress(OSError):
+        temporary.parent.rmdir()
     remove_short_path(directory)
     remove_tree(directory)
