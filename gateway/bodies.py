@@ -176,11 +176,19 @@ def _reason(text: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class ConfirmationResponseRequest(Request):
-    """A person's answer to a pending request for permission. An empty reason is none."""
+    """A person's answer to a pending request for permission, or to all. An empty reason is none."""
 
     accept: bool
     reason: Annotated[str, Limit(max_length=MAX_REASON_CHARACTERS)] = attrs.field(
         default=DEFAULT_REASON, converter=_reason
+    )
+    request_id: Annotated[str, Limit(max_length=MAX_REASON_CHARACTERS)] | None = attrs.field(
+        default=None,
+        metadata=described("The `id` of the request in the state `permission_request`; null: all that wait"),
+    )
+    option_id: Annotated[str, Limit(max_length=MAX_REASON_CHARACTERS)] | None = attrs.field(
+        default=None,
+        metadata=described("The `id` of the option to choose; null: the smallest that fits `accept`"),
     )
 
 

@@ -16,6 +16,7 @@ from gateway.connection_limits import ConnectionLimits
 from gateway.downloads import Downloads
 from gateway.known_directories import KnownDirectories
 from supervisor.workspace.access import PathAccess
+from supervisor.workspace.pins import Pins
 
 if TYPE_CHECKING:
     from gateway.contract import Supervisor
@@ -95,7 +96,8 @@ class Services:
     )
     access: PathAccess = attrs.field(
         default=attrs.Factory(
-            lambda self: PathAccess(self.config.workspace_access, self.known), takes_self=True
+            lambda self: PathAccess(self.config.workspace_access, self.known, Pins(self.config.state)),
+            takes_self=True,
         )
     )
     activity: Activity = attrs.field(factory=Activity)

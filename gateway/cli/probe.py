@@ -54,12 +54,15 @@ SKIPPED: Final = "SKIPPED"
 PROMPT: Final = "Answer with the single word: ready"
 LONG_PROMPT: Final = "Count slowly from 1 to 500, one number per line. Use no tools."
 
-WITNESS: Final = "ostler-"
-COMMAND: Final = f"echo {WITNESS}$((6*7))"
-WITNESSED: Final = f"{WITNESS}42"
+COMMAND: Final = "printf ostler-%d 42"
+"""Without expansions, which some agents refuse."""
+WITNESS: Final = "ostler-42"
 """What the command prints, and nobody says who did not run it."""
 
 SHELL_PROMPT: Final = f"Run this shell command with your tool, then say what it printed: {COMMAND}"
+
+NO_SHELL: Final = ("read", "edit", "delete", "move", "search", "fetch", "think", "switch_mode")
+"""Kinds of tool calls that run no command, whatever of the prompt they quote."""
 
 OFFERED: Final = ("fs/", "terminal/")
 """Methods that an agent may call only where a client offers them. Extensions may be tried."""
@@ -105,7 +108,8 @@ class Ear:
         self.harmless: str | None = None
         self.refused: list[str] = []
         self.permissions: list[str] = []
-        self.results = ""
+        self.calls = self.results = ""
+        self.others: set[str] = set()
         self.updates: list[str] = []
         self.said = ""
         self.noise_lines = 0
@@ -125,6 +129,10 @@ class Ear:
         if isinstance(parsed, AgentMessageChunk):
             self.said += parsed.text or ""
         elif isinstance(parsed, ToolCall | ToolCallUpdate):
+            if parsed.kind in NO_SHELL:
+                self.others.add(parsed.tool_call_id)
+            if parsed.tool_call_id not in self.others:
+                self.calls += json.dumps(parsed.raw)
             self.results += json.dumps([parsed.content, parsed.raw_output])
         self.heard.set()
 
@@ -147,7 +155,9 @@ class Ear:
         request = parse_permission(params)
         kinds = ", ".join(f"{option.option_id}: {option.kind}" for option in request.options)
         self.permissions.append(kinds or "no options")
-        if self.harmless is not None and self.harmless in json.dumps(params):
+        call = request.tool_call
+        other = call.kind in NO_SHELL or call.tool_call_id in self.others
+        if self.harmless is not None and not other and self.harmless in json.dumps(params):
             return allow(request.options) or reject(request.options)
         return reject(request.options)
 
@@ -419,20 +429,20 @@ class Probe:
         params = self._prompt_params(SHELL_PROMPT)
         if not self._prompted:
             raise _Skip(SKIPPED, "no prompt was answered")
-        calls = sum(each.startswith("tool_call") for each in ear.updates)
-        ear.said, ear.results, ear.harmless = "", "", WITNESS
+        ear.said = ear.calls = ear.results = ""
+        ear.harmless = COMMAND
         ear.permissions.clear()
         try:
             await run.connection.request("session/prompt", params, timeout=self._seconds)
         finally:
             ear.harmless = None
-        if WITNESSED in ear.results or WITNESSED in ear.said:
+        if WITNESS in ear.results or WITNESS in ear.said:
             self._ran = True
             return f"{COMMAND!r} ran"
-        if sum(each.startswith("tool_call") for each in ear.updates) == calls:
-            raise _Skip(SKIPPED, "the agent called no tool")
+        if COMMAND not in ear.calls and not ear.permissions and not ear.refused:
+            raise _Skip(SKIPPED, "the agent did not try to run it")
         wanted = f"; it asked for {', '.join(dict.fromkeys(ear.refused))}" if ear.refused else ""
-        raise _Broken(f"the agent called a tool, and {COMMAND!r} did not run{wanted}")
+        raise _Broken(f"the agent tried to run {COMMAND!r}, and it did not run{wanted}")
 
     async def _permission(self, ear: Ear) -> str:
         await trio.lowlevel.checkpoint()

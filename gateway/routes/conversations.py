@@ -199,7 +199,7 @@ class ConversationRoutes:
         """Accept or reject what waits for a confirmation."""
         conversation = await find(self.services, conversation_id)
         response = read_body(ConfirmationResponseRequest, await json_body(request))
-        await conversation.respond(response.accept, response.reason)
+        await conversation.respond(response.accept, response.reason, response.request_id, response.option_id)
         return success()
 
     async def set_policy(self, conversation_id: str) -> Response:
@@ -349,11 +349,16 @@ class ConversationRoutes:
                 method="POST",
                 path=f"{one}/events/respond_to_confirmation",
                 handler=self.respond,
-                summary="Accept or reject the actions that wait for confirmation",
+                summary="Accept or reject the actions that wait for confirmation, or one of them",
                 tag=TAG,
                 body=ConfirmationResponseRequest,
                 result=done,
-                errors={**UNKNOWN, 503: AT_CAPACITY},
+                errors={
+                    **UNKNOWN,
+                    400: "The request has no such option",
+                    409: "No request of this id waits",
+                    503: AT_CAPACITY,
+                },
             ),
             Route(
                 method="POST",

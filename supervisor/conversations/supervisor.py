@@ -391,7 +391,8 @@ class Supervisor:
         finally:
             # Closed for good: who finds the conversation still there loads it anew.
             self._drop(conversation)
-        await self._context.launcher.forget(conversation_id)
+        with trio.CancelScope(shield=True):  # bounded; nobody else would remove it
+            await self._context.launcher.forget(conversation_id)
 
     def _drop(self, conversation: Conversation) -> None:
         if self._loaded.get(conversation.id) is conversation:

@@ -535,7 +535,7 @@ async def test_a_flood_of_output_takes_bounded_memory(workspace: Path) -> None:
         terminal = await start(services, "head -c 30000000 /dev/zero | tr '\\0' x", outputByteLimit=1000)
         await services.handle("terminal/wait_for_exit", terminal)
         (held,) = services._terminals.values()
-        assert held._output.held <= 1000 + 2 * 65536
+        assert held.ring.held <= 1000 + 2 * 65536
         output = await services.handle("terminal/output", terminal)
         assert (output["output"], output["truncated"]) == ("x" * 1000, True)
 

@@ -115,6 +115,7 @@ DESIGN = (
     Allowed("events", "told#5.observation.content#0.text", "done", MESSAGES),
     Allowed("final response", "response", "done", MESSAGES),
     Allowed("states on the socket", "[agent_phase]", True, "what the agent is about: a start can take long"),
+    Allowed("states on the socket", "[turn]", True, "which message is worked on, and how that ended"),
     Allowed("states on the socket", "[config_options]", True, "what the agent lets a person choose"),
     Allowed("conversation", "title", "hello there !tool !text done", "a title has one line"),
     Allowed(
@@ -153,9 +154,6 @@ ONCE = 1
 WALK = {
     "the profile that is there": Instead(
         [{"name": "default", "kind": "acp"}], "the profile is of an external agent: Ostler has no other"
-    ),
-    "choose a model": Instead(
-        "large", "the models that the agent names are offered at once; the peer has them only sometimes"
     ),
     "reject": Instead({"asked": True, "after": "finished", "rejections": 1, "said": "rejected"}, ASKED),
     "accept": Instead({"asked": True, "after": "finished", "rejections": 1, "said": "allowed"}, ASKED),

@@ -122,7 +122,7 @@ async def test_run_while_running_is_refused(tmp_path: Path) -> None:
         ("max_tokens", "finished", None),
         ("refusal", "error", "UsagePolicyRefusal"),
         ("max_turn_requests", "error", "MaxIterationsReached"),
-        ("cancelled", "idle", None),
+        ("cancelled", "finished", None),
     ],
 )
 async def test_stop_reasons_are_told_apart(

@@ -179,6 +179,9 @@ async def test_a_hook_blocks_a_call_before_the_policy_and_the_person(
         assert rejection["rejection_source"] == "hook"
         assert rejection["rejection_reason"] == "not here"
         assert rejection["action_id"] == action["id"]
+        (request,) = states(found, "permission_request")
+        assert (request["status"], request["by"], request["reason"]) == ("rejected", "hook", "not here")
+        assert request["action_id"] == action["id"]
         assert not (tmp_path / "workspace" / "made.txt").exists()
         assert "waiting_for_confirmation" not in states(found, "execution_status")
         if vocabulary is Vocabulary.EXTENDED:

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from supervisor.conversations import supervisor as room
-from supervisor.journal import JournalError
+from supervisor.journal import Journal, JournalError
 from tests.conversations.harness import Harness, answer, open_harness, say, settled, turn, until
 from tests.support.processes import mentioning
 
@@ -89,3 +89,24 @@ async def test_the_agent_ends_whatever_goes_wrong_before_that(
             await harness.supervisor.delete(conversation.id)
         assert not conversation.agent.live
         assert (await harness.supervisor.get(conversation.id)) is not conversation
+
+
+async def test_a_client_that_goes_away_leaves_no_data_of_what_it_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        data = tmp_path / "data" / conversation.id
+        data.mkdir(parents=True)
+        (data / "login.json").write_text("a credential")
+        delete = Journal.delete
+        async with trio.open_nursery() as nursery:
+
+            async def and_go_away(journal: Journal, conversation_id: str) -> bool:
+                done = await delete(journal, conversation_id)
+                nursery.cancel_scope.cancel()
+                return done
+
+            monkeypatch.setattr(Journal, "delete", and_go_away)
+            nursery.start_soon(harness.supervisor.delete, conversation.id)
+        assert not data.exists()

@@ -11,6 +11,7 @@ from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.settings import AgentSettings
 from tests.conversations.harness import (
+    SEALED,
     answer,
     events,
     one,
@@ -102,7 +103,7 @@ async def test_missing_credentials_are_named_and_the_message_goes_on_once_they_a
 async def test_an_agent_sees_nothing_of_the_server(tmp_path: Path) -> None:
     async with open_harness(tmp_path, secrets={"DEMO_TOKEN": "t0ken"}) as harness:
         conversation = await harness.start(secrets={"OWN_TOKEN": "0wn"})
-        assert "0wn" not in repr(conversation.record.secrets.get("OWN_TOKEN", "")).replace("sealed:", "")[:0]
+        assert conversation.record.secrets == {"OWN_TOKEN": f"{SEALED}0wn"}
         await turn(conversation, "hello")
         pid = ready_pid(conversation)
         environ = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
@@ -118,7 +119,7 @@ async def test_credentials_of_mcp_servers_are_sealed_and_forwarded(tmp_path: Pat
     async with open_harness(tmp_path) as harness:
         server = {"command": "/bin/cat", "args": ["-"], "env": {"TOKEN": "s3cret"}}
         conversation = await harness.start(settings={"mcp_config": {"files": server}})
-        assert "s3cret" not in conversation.record.dump().decode().replace("sealed:s3cret", "")
+        assert "s3cret" not in conversation.record.dump().decode().replace(f"{SEALED}s3cret", "")
         assert "s3cret" not in str(conversation.info())
         assert b"s3cret" not in conversation.full_state()
         await turn(conversation, "hello")

@@ -25,7 +25,14 @@ import json
 import os
 import sys
 
-from scripted_agent import asking, endings, flooding, leaking, pouring  # noqa: F401 - they add their directives
+from scripted_agent import (  # noqa: F401 - they add their directives
+    asking,
+    endings,
+    flooding,
+    leaking,
+    pouring,
+    questions,
+)
 from scripted_agent.agent import Agent
 from scripted_agent.directives import DIRECTIVES
 from scripted_agent.modes import KNOWN, Modes

@@ -7,16 +7,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sysconfig
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from supervisor.agents import load_catalog
+from supervisor.agents.errors import PythonMissing
 from tests.interop.model_api.server import ModelApi
 from tests.interop.real_agents import (
     MORE_AGENTS,
@@ -43,10 +44,13 @@ each_more = pytest.mark.parametrize("agent", MORE_AGENTS.values(), ids=MORE_AGEN
 
 
 async def ready(agent: RealAgent, prefix: Path) -> None:
-    """Install it, unless it is too large for that."""
+    """Install it, unless it is too large for that, or there is no Python for it."""
     if agent.large and not is_installed(agent, prefix):
         pytest.skip(f"{agent.key} is large: install it into OSTLER_TEST_AGENTS to test it")
-    await install(agent, prefix)
+    try:
+        await install(agent, prefix)
+    except PythonMissing as error:
+        pytest.skip(str(error))
 
 
 def test_every_agent_of_the_catalogue_is_tried() -> None:
@@ -68,36 +72,20 @@ async def test_a_descriptor_is_probed(
     probe = [str(Path(sysconfig.get_path("scripts")) / "ostler"), "agents", "probe", agent.key, "--json"]
     if agent.key in WITHOUT_A_MODEL:
         probe.append("--no-prompt")
-    done = await trio.run_process(
-        [*probe, "--timeout", "20", "--state", str(state)],
-        env={"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **secrets},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        check=False,
-        deliver_cancel=None,
-    )
+    with trio.fail_after(PROBE_S):
+        done = await trio.run_process(
+            [*probe, "--timeout", "20", "--state", str(state)],
+            env={"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **secrets},
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
     found = {each["check"]: each for each in json.loads(done.stdout)["results"]}
     failed = {check for check, each in found.items() if each["result"] == "FAIL"}
-    assert failed == agent.deviates, json.dumps(list(found.values()), indent=1)
+    assert failed <= agent.deviates, json.dumps(list(found.values()), indent=1)
     if agent.key not in WITHOUT_A_MODEL:
         assert found["session/prompt"]["result"] == "PASS"
         assert found["shell"]["result"] == "PASS"
-
-
-@pytest.fixture
-async def server(
-    tmp_path_factory: pytest.TempPathFactory, agents_prefix: Path, model_api: ModelApi
-) -> AsyncIterator[ServerProcess]:
-    directory = tmp_path_factory.mktemp("catalogue")
-    (directory / "state").mkdir()
-    (directory / "state" / "agents").symlink_to(agents_prefix)
-    running = ServerProcess(directory)
-    try:
-        await running.start()
-        yield running
-        assert await running.stop() == 0
-    finally:
-        running.clean_up()
 
 
 @asynccontextmanager
@@ -112,18 +100,23 @@ async def talking(
         yield one
 
 
+def echo(events: list[Any]) -> str:
+    """The script's answer to a text, in which the agent's own context may stand before it."""
+    text = answer_text(events)
+    assert "ECHO: " in text, summary(events)
+    return text
+
+
 @each_more
 async def test_an_agent_from_its_start_to_its_resumption(
-    server: ServerProcess, agent: RealAgent, agents_prefix: Path, model_api: ModelApi
+    agents_server: ServerProcess, agent: RealAgent, agents_prefix: Path, model_api: ModelApi
 ) -> None:
     await ready(agent, agents_prefix)
-    await server.rest.put_secrets(agent.secrets(model_api.url))
+    await agents_server.rest.put_secrets(agent.secrets(model_api.url))
     policy = {"confirmation_policy": ASK_ME} if agent.asks else {}
-    async with talking(server, agent, "workspace", **policy) as one:
+    async with talking(agents_server, agent, "workspace", **policy) as one:
         # It starts, and answers.
-        assert "ECHO: remember the word PINEAPPLE" in answer_text(
-            await one.turn("remember the word PINEAPPLE")
-        )
+        assert "remember the word PINEAPPLE" in echo(await one.turn("remember the word PINEAPPLE"))
 
         # It asks, waits, and runs what is accepted.
         if agent.asks:
@@ -145,28 +138,31 @@ async def test_an_agent_from_its_start_to_its_resumption(
         assert trio.current_time() - begin < INTERRUPT_S
         events = await one.settle(before, "paused")
         assert of_kind(events, "InterruptEvent")
-        assert "ECHO: go on" in answer_text(await one.turn("go on"))
+        assert "go on" in echo(await one.turn("go on"))
 
         # It is killed, comes back, and remembers.
-        pid = one.pid()
+        pid = one.pids()[0]  # the first: others are helpers that it has left to themselves
         os.kill(pid, signal.SIGKILL)
         with trio.fail_after(TURN_S):
             while alive(pid):
                 await trio.sleep(0.02)
         await trio.sleep(0.3)  # the server sees it a moment later
-        assert "ECHO: what was the word" in answer_text(await one.turn("what was the word"))
-        assert one.pid() != pid
+        assert "what was the word" in echo(await one.turn("what was the word"))
+        assert pid not in one.pids()
         assert "PINEAPPLE" in json.dumps(model_api.last_saying("what was the word").body)
 
 
 @each_more
 async def test_of_two_conversations_one_goes_on_when_the_other_is_deleted(
-    server: ServerProcess, agent: RealAgent, agents_prefix: Path, model_api: ModelApi
+    agents_server: ServerProcess, agent: RealAgent, agents_prefix: Path, model_api: ModelApi
 ) -> None:
     await ready(agent, agents_prefix)
-    await server.rest.put_secrets(agent.secrets(model_api.url))
-    async with talking(server, agent, "first") as first, talking(server, agent, "second") as second:
-        assert "ECHO: hello one" in answer_text(await first.turn("hello one"))
+    await agents_server.rest.put_secrets(agent.secrets(model_api.url))
+    async with (
+        talking(agents_server, agent, "first") as first,
+        talking(agents_server, agent, "second") as second,
+    ):
+        assert "hello one" in echo(await first.turn("hello one"))
         before = await second.begin("SLOW 60 50")
         await second.wait_delta("s3")
         await first.rest.call("DELETE", f"/api/conversations/{first.id}")

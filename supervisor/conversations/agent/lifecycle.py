@@ -18,7 +18,15 @@ import structlog
 import trio
 from structlog.contextvars import bind_contextvars
 
-from supervisor.acp import AcpError, ConnectionLost, Handler, TraceLine, method_offered, shorten_session_id
+from supervisor.acp import (
+    AcpError,
+    ConnectionLost,
+    Handler,
+    OutputWatch,
+    TraceLine,
+    method_offered,
+    shorten_session_id,
+)
 from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
 from supervisor.agents.mark import Snapshot
 from supervisor.conversations.agent.context import Context
@@ -86,6 +94,8 @@ class AgentLifecycle:
         """The incarnation that has a process, ready or not."""
         self.phase = AgentPhase.NONE
         self.restarts = 0
+        self.watch_terminal: Callable[[str], OutputWatch] | None = None
+        """Gives who is told of the output of a terminal that the agent starts."""
         self._borrowed = 0
         self._came_back = trio.Event()
         self._coming_back = trio.CancelScope()
@@ -318,7 +328,9 @@ class AgentLifecycle:
         try:
             async with (
                 self._context.admission.tenancy(self, lambda: self.set_phase(AgentPhase.QUEUED)),
-                run_agent(plan, handler, stop, waits.spawn, self._context.admission.terminals) as run,
+                run_agent(
+                    plan, handler, stop, waits.spawn, self._context.admission.terminals, self.watch_terminal
+                ) as run,
             ):
                 self.current = self._last = run
                 task_status.started(run)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import attrs
 
 from supervisor.acp import SHOWN_CHARS, InitializeResult, mode_option
+from supervisor.conversations.agent.asking_mode import ask_first, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.session import (
     MODELS_BYTES,
@@ -25,11 +26,13 @@ from supervisor.conversations.agent.session import (
     open_session,
 )
 from supervisor.conversations.mcp.mounting import Mounted, served
-from supervisor.conversations.recording import usage
+from supervisor.conversations.recording import permission_log, usage
+from supervisor.conversations.state.confirmation import CONFIRMATION, asks_a_person, may_ask
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import AgentPhase, Memory
+from supervisor.events import SecurityRisk
 from supervisor.mcp import Forwarded, forward_servers
 from supervisor.version import __version__
 
@@ -49,6 +52,8 @@ class Started:
     models: ModelChoice
     mounted: Mounted
     cut: tuple[str, ...] = ()
+    confirmation: Mapping[str, Any] | None = None
+    """What is known of whether the agent asks (see `asking_mode`)."""
     mode: str | None = None
     refused: tuple[Refusal, ...] = ()
     """The settings that the agent did not take."""
@@ -57,6 +62,8 @@ class Started:
         """The states that clients get besides `agent_state`, by key."""
         if self.mounted:
             yield "mcp_servers", self.mounted.dump()
+        if self.confirmation is not None:
+            yield CONFIRMATION, dict(self.confirmation)
         if self.session.result.config_options:
             yield "config_options", [option.raw for option in self.session.result.config_options]
         modes = self.session.result.modes
@@ -156,9 +163,29 @@ async def _settled(
         if refusal is not None:
             refused.append(refusal)
             mode = None
+    confirmation = await confirm(run, record, deadlines)
+    if confirmation is not None and confirmation["set"]:
+        mode = confirmation["mode"]
     run.mounted = mounted
     cut = tuple(_cut(run.initialized, session, models))
-    return Started(session, models, mounted, cut, mode, tuple(refused))
+    return Started(session, models, mounted, cut, confirmation, mode, tuple(refused))
+
+
+async def confirm(
+    run: Incarnation, record: ConversationRecord, deadlines: Deadlines
+) -> dict[str, Any] | None:
+    """Put the agent into a mode that asks, where the conversation's policy wants anything confirmed and its
+    settings name no mode. Returns what clients are told of it; None where nothing is to be confirmed.
+
+    Raises ConnectionLost.
+    """
+    assert run.session is not None
+    if not may_ask(record.confirmation_policy):
+        return None
+    if record.agent.acp_session_mode:
+        return left_alone(run.session, record.agent.acp_session_mode)
+    everything = asks_a_person(record.confirmation_policy, SecurityRisk.LOW)
+    return await ask_first(run.connection, run.session, deadlines, everything=everything)
 
 
 def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -> Iterator[str]:
@@ -228,6 +255,11 @@ def note_session(record: ConversationRecord, run: Incarnation, started: Started)
     }
     if started.dropped:
         state["mcp_notes"] = list(started.dropped)
+    for kept in (CONFIRMATION, permission_log.STATE):
+        if kept in record.agent_state:
+            state[kept] = record.agent_state[kept]
+    if started.confirmation is not None:
+        state[CONFIRMATION] = {**state.get(CONFIRMATION, {}), **started.confirmation}
     if started.cut:
         state["acp_notes"] = list(started.cut)
     record.agent_state = state

@@ -5,19 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from supervisor.conversations.recording.edits import change
+
 
 def text_of(block: Any) -> str:
     """The text of a block, as an agent sent it; empty if it has none."""
     if not isinstance(block, Mapping):
         return ""
     if block.get("type") == "diff":
-        old = block.get("oldText")
-        what = "new file" if old is None else "changed"
-        return f"{block.get('path', '')} ({what})"
+        return change(block)
     inner = block.get("content") if block.get("type") == "content" else block
     if isinstance(inner, Mapping) and isinstance(inner.get("text"), str):
         return str(inner["text"])
     return ""
+
+
+def diffs_of(blocks: Any) -> list[Any]:
+    """The diffs among blocks."""
+    if not isinstance(blocks, list):
+        return []
+    return [block for block in blocks if isinstance(block, Mapping) and block.get("type") == "diff"]
+
+
+def terminals_of(blocks: Any) -> list[str]:
+    """The ids of the terminals that blocks name."""
+    if not isinstance(blocks, list):
+        return []
+    return [
+        block["terminalId"]
+        for block in blocks
+        if isinstance(block, Mapping)
+        and block.get("type") == "terminal"
+        and isinstance(block.get("terminalId"), str)
+    ]
 
 
 def has_text(blocks: list[Any] | None) -> bool:

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol
 
 import attrs
 import orjson
@@ -26,13 +26,21 @@ from supervisor.acp import schema
 from supervisor.acp.schema import WORDS_CHARS, cut, short_id
 from supervisor.conversations.recording.attachments import Attachment, Originals
 from supervisor.conversations.recording.gather import Gathered
+from supervisor.conversations.recording.sentences import continues
+from supervisor.conversations.recording.stopped import Stopped, remember
 from supervisor.conversations.recording.tool_call_events import (
     Recorded,
     action_event,
     end_events,
+    question_event,
     start_event,
 )
-from supervisor.conversations.recording.tool_calls import Ending, Form, ToolCallState
+from supervisor.conversations.recording.tool_calls import (
+    Ending,
+    Form,
+    ToolCallState,
+    ToolOutput,
+)
 from supervisor.conversations.recording.truncation import (
     PAYLOAD_BYTES,
     TEXT_BYTES,
@@ -99,6 +107,9 @@ ONLY_THOUGHTS: Final = "The agent thought, and said nothing then."
 THOUGHTS_APART: Final = "\n\n"
 """Between thoughts that a tool call came between."""
 
+LAST_CHARS: Final = 16
+"""Characters of a piece of text that are looked at to see whether the next one goes on with it."""
+
 BY_OSTLER: Final = "Answered by Ostler"
 """The summary of such an answer."""
 
@@ -142,8 +153,19 @@ class Title:
     text: str
 
 
-Out = Recorded | Attachment | Delta | Opened | Usage | Title
+Out = Recorded | Attachment | Delta | Opened | Usage | Title | ToolOutput
 """The result of an update. An `Attachment` is a piece of an original whose event is still to come."""
+
+
+class Terminals(Protocol):
+    """Ostler's own terminals, whose output becomes that of the calls that name them."""
+
+    def named(self, terminal_id: str) -> str | None:
+        """A call names a terminal: its output so far; None: there is none of this id. The rest is told to
+        `Translator.terminal_output`."""
+
+    def ended(self, terminal_id: str) -> str:
+        """The call that names it is over: what of its output was not told, or a part of that."""
 
 
 class Close(enum.Enum):
@@ -162,6 +184,10 @@ class _Segment:
     deltas: int = 0
     broken: bool = False
     """A tool call came after the last thought."""
+    parted: bool = False
+    """A tool call went on or ended after the last text."""
+    last: str = ""
+    """The last piece of text."""
 
 
 @attrs.define
@@ -192,10 +218,19 @@ class Translator:
     originals: Originals = attrs.field(factory=Originals)
     workspace: str = "/"
     on_end: Callable[[ToolCallState, Ending], None] | None = None
+    after_end: Callable[[ToolCallState, Ending], Sequence[Recorded]] | None = None
+    """Gives more events after those of a call that ended."""
+    terminals: Terminals | None = None
+    _by_terminal: dict[str, ToolCallState] = attrs.field(factory=dict)
+    """The open calls that name terminals, by these."""
     _segment: _Segment | None = None
     _calls: dict[str, ToolCallState] = attrs.field(factory=dict)
+    _asked: dict[str, ToolCallState] = attrs.field(factory=dict)
+    """The open calls that were asked for."""
     _held: list[ToolCallState] = attrs.field(factory=list)
     _used: dict[int, int] = attrs.field(factory=dict)
+    _stopped: dict[int, Stopped] = attrs.field(factory=dict)
+    _presumed: dict[int, Stopped] = attrs.field(factory=dict)
     _response_id: str | None = None
     _states: dict[str, bytes] = attrs.field(factory=dict)
     gathered: int = 0
@@ -230,6 +265,8 @@ class Translator:
         """Begin session `number` (from 0): the agent may reuse its call ids."""
         self.session = number
         self._used.clear()
+        self._stopped.clear()
+        self._presumed.clear()
 
     # -- updates -----------------------------------------------------------------------------------
 
@@ -274,21 +311,35 @@ class Translator:
             text = _describe(content)
         if not text:
             return
+        self._end_unclaimed()
         self.spoke = self.spoke or not text.isspace()
         self._release()
         segment = self._segment
         if segment is not None and message_id and segment.message_id not in (None, message_id):
             self._close_segment()
             segment = None
+        if segment is not None and segment.parted:
+            segment.parted = False
+            if not message_id and not continues(segment.last, text):
+                self._close_segment()
+                segment = None
         if segment is None:
             segment = self._open_segment()
         if message_id:
             segment.message_id = message_id
+        segment.last = text[-LAST_CHARS:]
         self._say(segment, "text", segment.masks["text"].feed(text))
+
+    def part(self) -> None:
+        """Note that the agent did something beside what it says: what it says next is not glued to what it
+        said before."""
+        if self._segment is not None and self._segment.last:
+            self._segment.parted = True
 
     def _thought(self, text: str | None) -> None:
         if not text:
             return
+        self._end_unclaimed()
         self._release()
         segment = self._segment
         if segment is None:
@@ -419,16 +470,46 @@ class Translator:
     def _tool_call(self, raw: Mapping[str, Any], *, new: bool) -> None:
         agent_id = _call_id(raw)
         call = None if agent_id is None else self._calls.get(agent_id)
-        if call is None and not new and _number(agent_id) in self._used and not _opens_again(raw):
+        if call is None and self._is_over(agent_id, raw, new=new):
+            if raw.get("status") is not None:
+                self.part()
             return  # a late word about a call whose end is recorded
         if call is None:
             self._break_segment()
+            self._pass_by()
             call = self._open_call(agent_id)
+        elif raw.get("status") not in (None, call.status):
+            self.part()
         self._merge(call, raw)
         if call.ended:
             self._end(call, Ending.COMPLETED if call.status == "completed" else Ending.FAILED)
         elif call.started_id is None and self._settled(call):
             self._start(call)
+
+    def _is_over(self, agent_id: str | None, raw: Mapping[str, Any], *, new: bool) -> bool:
+        """Whether an update is about a call that is over, and so begins no new one."""
+        number = _number(agent_id)
+        if number in self._presumed:
+            return False
+        stopped = self._stopped.get(number)
+        if stopped is not None and stopped.again(raw):
+            return True
+        return not new and number in self._used and not _opens_again(raw)
+
+    def _pass_by(self) -> None:
+        """Another call begins."""
+        for call in self._asked.values():
+            call.passed = call.passed or call.unclaimed
+
+    def _end_unclaimed(self, *, passed: bool = False) -> None:
+        """End the calls that the agent asked for and was allowed, and told nothing of since: it has gone on.
+
+        `passed`: only those after which another call began.
+        """
+        for call in list(self._asked.values()) if self._asked else ():
+            if call.unclaimed and (call.passed or not passed):
+                remember(self._presumed, _number(call.agent_call_id), call)
+                self._end(call, Ending.COMPLETED)
 
     def _open_call(self, agent_id: str | None) -> ToolCallState:
         if len(self._calls) >= OPEN_CALLS_MAX:
@@ -440,6 +521,8 @@ class Translator:
         self._used[number] = uses
         if len(self._used) > USED_IDS_MAX:
             del self._used[next(iter(self._used))]
+        self._stopped.pop(number, None)
+        before = self._presumed.pop(number, None)
         suffix = f".{self.session}" if self.session else ""
         if uses > 1:
             suffix += f"~{uses}"
@@ -451,6 +534,9 @@ class Translator:
             originals=self.originals,
             workspace=self.workspace,
         )
+        if before is not None:  # it was only asked about, and taken for over too early
+            call.title, call.kind, call.name = before.title, before.kind, before.name
+            call.asked = True
         self._calls[agent_id] = call
         self._held.append(call)
         return call
@@ -466,6 +552,27 @@ class Translator:
         self._latest = call
         before = call.weight
         self._outs.extend(call.merge(raw, asking=asking))
+        self._name_terminals(call)
+        self._weigh(call, before)
+
+    def _name_terminals(self, call: ToolCallState) -> None:
+        for terminal_id in call.terminals:
+            if self.terminals is not None and terminal_id not in self._by_terminal:
+                output = self.terminals.named(terminal_id)
+                if output is not None:
+                    self._by_terminal[terminal_id] = call
+                    self._outs.extend(call.append(output))
+
+    def terminal_output(self, terminal_id: str, text: str) -> list[Out]:
+        """More output of a terminal that a call names; of any other, nothing comes of it."""
+        call = self._by_terminal.get(terminal_id)
+        if call is not None and text:
+            before = call.weight
+            self._outs.extend(call.append(text))
+            self._weigh(call, before)
+        return self._drain()
+
+    def _weigh(self, call: ToolCallState, before: int) -> None:
         self._weight += call.weight - before
         self.gathered += max(0, call.weight - before)
         if self._weight > OPEN_CALLS_BYTES:
@@ -495,20 +602,32 @@ class Translator:
     @property
     def holding(self) -> bool:
         """Whether a call's first event is held back; the caller bounds that with `release`."""
-        return bool(self._held)
+        return bool(self._held) or any(call.passed for call in self._asked.values())
 
-    def release(self) -> list[Out]:
-        """Write the first events that are held back: the timer ran out."""
-        self._release()
+    def release(self, *, everything: bool = True) -> list[Out]:
+        """Write the first events that are held back.
+
+        Unless `everything`, when a timer ran out: while a call that was asked for is open, those of the calls
+        that do not run yet, as far as their agent says, are held back longer: it will ask for them in their
+        turn.
+        """
+        self._end_unclaimed(passed=True)
+        if self.confirming and self._asked and not everything:
+            for call in [call for call in self._held if call.has_output]:
+                self._start(call)
+        else:
+            self._release()
         return self._drain()
 
     def _release(self) -> None:
         while self._held:
-            self._start(self._held[0])
+            self._start(self._held[0], unsure=True)
 
-    def _start(self, call: ToolCallState) -> None:
+    def _start(self, call: ToolCallState, *, unsure: bool = False) -> None:
+        """Write the first event of a call. `unsure`: it may still be asked about, which only an ActionEvent
+        allows; one call must not be two."""
         self._held.remove(call)
-        if self.core:
+        if self.core or (unsure and self.confirming and not call.asked):
             self._outs.append(
                 self._with_thoughts(lambda each: start_event(call, Form.ACTION, each, self._response()))
             )
@@ -518,24 +637,37 @@ class Translator:
     def _end(self, call: ToolCallState, ending: Ending) -> None:
         if call.started_id is None:
             self._start(call)
+        for terminal_id in call.terminals:
+            if self.terminals is not None and self._by_terminal.get(terminal_id) is call:
+                del self._by_terminal[terminal_id]
+                rest = self.terminals.ended(terminal_id)
+                if rest:
+                    self._outs.extend(call.append(rest))
         del self._calls[call.agent_call_id]
+        self._asked.pop(call.agent_call_id, None)
         self._weight -= call.weight
         if self._latest is call:
             self._latest = None
         if call.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
+        if ending in (Ending.REJECTED, Ending.INTERRUPTED):
+            remember(self._stopped, _number(call.agent_call_id), call)
         if self.on_end is not None:
             self.on_end(call, ending)
         self._outs.extend(end_events(call, ending, iter(self.mint, None)))
+        if self.after_end is not None:
+            self._outs.extend(self.after_end(call, ending))
         if not self._calls:
             self._response_id = None  # what follows comes from the model's next response
 
     # -- permissions --------------------------------------------------------------------------------
 
-    def requested(self, tool_call: Mapping[str, Any]) -> tuple[str, SecurityRisk, list[Out]]:
-        """A permission is asked for: what the request says of its call is kept. Returns the key by which
-        `ask`, `allowed` and `reject` find the call, and the risk to judge it by."""
-        call = self._note_request(tool_call)
+    def requested(
+        self, tool_call: Mapping[str, Any], more: Mapping[str, Any] | None = None
+    ) -> tuple[str, SecurityRisk, list[Out]]:
+        """A permission is asked for: what the request says of its call is kept, and what `more` it has.
+        Returns the key by which `ask`, `allowed` and `reject` find the call, and the risk to judge it by."""
+        call = self._note_request(tool_call, more or {})
         if self.confirming and call.action_id is not None and call.told_risk is not call.risk:
             # Its event is written, and it is described otherwise now: what it is judged by is told apart.
             self._state("action_risk", {"action_id": call.action_id, "security_risk": call.risk}, always=True)
@@ -547,29 +679,65 @@ class Translator:
         return self._calls.get(key)
 
     def ask(self, key: str) -> list[Out]:
-        """A call waits for a person, or for a hook: it is an ActionEvent now, with its risk."""
+        """A call waits for a person, or for a hook: it is an ActionEvent now, with its risk and all that the
+        agent says of it.
+
+        Where its ActionEvent is written already, a message of the agent's asks: an event cannot be amended,
+        and clients show their buttons at the newest event of the agent's, once for each.
+        """
         call = self._calls[key]
-        if call in self._held:
-            self._held.remove(call)
+        self._release_before(call)
+        question = call.question()
         if call.action_id is None:
-            self._outs.append(self._with_thoughts(lambda each: action_event(call, each, self._response())))
+            self._outs.append(
+                self._with_thoughts(lambda each: action_event(call, each, self._response(), question))
+            )
+        elif call.questions or question.content:
+            self._break_segment()
+            self._outs.append(question_event(self.mint(), self._response(), question))
+        call.questions += 1
         return self._drain()
 
     def allowed(self, key: str) -> list[Out]:
         """A call was allowed without a person."""
         call = self._calls[key]
-        if call in self._held:
+        held = call in self._held
+        self._release_before(call)
+        if held:
+            self._held.append(call)
             self._start(call)
         return self._drain()
 
-    def _note_request(self, tool_call: Mapping[str, Any]) -> ToolCallState:
+    def answered(self, key: str) -> None:
+        """A request was answered by yes."""
+        call = self._calls.get(key)
+        if call is not None:
+            call.allowed = True
+
+    def _release_before(self, call: ToolCallState) -> None:
+        """A call is written now, whether it asks or not. Those that were announced before it come first, if
+        their agent says that they run."""
+        if call in self._held:
+            before = self._held[: self._held.index(call)]
+            self._held.remove(call)
+            for each in before:
+                if each.status == "in_progress":
+                    self._start(each, unsure=True)
+
+    def _note_request(self, tool_call: Mapping[str, Any], more: Mapping[str, Any]) -> ToolCallState:
         agent_id = _call_id(tool_call)
         call = None if agent_id is None else self._calls.get(agent_id)
         if call is None:
             self._break_segment()
+            self._pass_by()
             call = self._open_call(agent_id)
+        else:
+            self.part()
         # The request describes the call better than the updates so far, but the call is not over yet.
         self._merge(call, tool_call, asking=True)
+        call.allowed = call.passed = False
+        call.more = more
+        self._asked[call.agent_call_id] = call
         return call
 
     def reject(self, key: str, reason: str, by: RejectionSource = "user") -> list[Out]:
@@ -599,6 +767,8 @@ class Translator:
         return self._drain()
 
     def _end_turn(self, close: Close, note: str | None, unsaid: str | None) -> None:
+        if close is Close.FINISH:
+            self._end_unclaimed()
         self._release()
         self._told = 0
         if self._untold:

@@ -94,7 +94,7 @@ class Turns:
 
     def release(self) -> None:
         """Write the events that were held back. Between turns, open text becomes a message as well."""
-        self._recorder.emit(self._translator.release())
+        self._recorder.emit(self._translator.release(everything=self._queue.turn is None))
         if self._queue.turn is None:
             self._recorder.emit(self._translator.close_text())
 
@@ -107,6 +107,8 @@ class Turns:
         """
         if self._queue.turn is not turn:
             return
+        if self._queue.interrupted:
+            turn.cancel()  # it may have had no session to cancel yet
         outcome = turn.settle(stop_reason)
         record = self._record
         if tokens is not None:

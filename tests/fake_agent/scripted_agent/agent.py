@@ -187,6 +187,7 @@ class Agent:
         if not os.path.isabs(params["cwd"]) or not isinstance(params["mcpServers"], list):
             raise RpcError(-32602, "cwd must be absolute, mcpServers a list")
         session = self.store.new(params["cwd"])
+        session.options["mode"] = shapes.mode_ids(self.modes)[0]
         return {"sessionId": session.id, **self.opened(session)}
 
     def stored(self, params: dict[str, Any]) -> Session:
@@ -250,7 +251,7 @@ class Agent:
         self.offered("modes")
         session = self.opened_session(params)
         self.refuse(params["modeId"])
-        if params["modeId"] not in shapes.MODE_IDS:
+        if params["modeId"] not in shapes.mode_ids(self.modes):
             raise RpcError(-32602, f"Unknown mode {params['modeId']}")
         session.options["mode"] = params["modeId"]
         return {}
@@ -262,7 +263,8 @@ class Agent:
         self.refuse(value)
         if f"~{value}" in self.modes.listed("refuse"):
             return {"configOptions": shapes.config_options(session, self.modes)}
-        allowed = {"mode": shapes.MODE_IDS, "model": shapes.MODEL_IDS, "brave": (True, False)}
+        models = (*shapes.MODEL_IDS, *self.modes.listed("named-models"))
+        allowed = {"mode": shapes.mode_ids(self.modes), "model": models, "brave": (True, False)}
         if value not in allowed.get(name, ()):
             raise RpcError(-32602, f"Cannot set {name} to {value!r}")
         session.options[name] = value
