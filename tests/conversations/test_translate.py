@@ -9,9 +9,10 @@ import orjson
 import pytest
 
 from supervisor.acp import parse_update
+from supervisor.conversations.recording.outs import Close, Delta, Opened, Title, Usage
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import BLOCKS_MAX, INTERRUPTED
-from supervisor.conversations.recording.translate import Close, Delta, Opened, Title, Translator, Usage
+from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.recording.truncation import THOUGHT_BYTES
 from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.events import (
