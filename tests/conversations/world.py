@@ -15,6 +15,7 @@ import attrs
 import orjson
 
 from supervisor.acp import Connection, RpcError, parse_prompt_result, parse_update
+from supervisor.agents import CUSTOM, choose_credential, load_catalog
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch import Login
 from supervisor.conversations.agent.opening import Started, note_session
@@ -147,7 +148,8 @@ class World:
     async def start(self, answers: Mapping[str, Any], prior: str | None) -> None:
         """A start with these answers: handshake, session, model, mode."""
         connection = cast(Connection, Answering(answers))
-        login = cast(Login, _Login())
+        custom = load_catalog()[CUSTOM]  # it has no credentials at all
+        login = Login(descriptor=custom, choice=choose_credential(custom, {}, ()), environment={})
         try:
             initialized = await handshake(connection, "1", Deadlines(), fs=True, terminal=True)
             wanted = SessionRequest(cwd="/w", mcp_servers=(), prior_id=prior, login=login)
@@ -193,16 +195,6 @@ class World:
         return deep_size(
             [self.record, self.translator, self.permissions._pending, self.kept, self.turn], known
         )
-
-
-class _Login:
-    """Has no credentials at all."""
-
-    def params(self, methods: Sequence[Mapping[str, Any]]) -> None:
-        return None
-
-    def needed(self, methods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {"agent": "custom", "methods": list(methods), "secrets": [], "used": None}
 
 
 _LEAVES = (str, bytes, bytearray, int, float, bool, type(None))
