@@ -121,6 +121,12 @@ async def test_homes_are_private_and_go_with_their_conversation(tmp_path: Path) 
             assert not (own / name).is_symlink(), name
         (own / ".tool" / "new.txt").write_text("x")
         assert not (home / ".tool" / "new.txt").exists()
+        (temporary / "file").write_text("x")
+        await conversation.stop_agent()
+        assert not temporary.exists()
+        await turn(conversation, "hello")
+        again = environment(conversation)
+        assert [again[name] for name in ("HOME", "TMPDIR")] == [env[name] for name in ("HOME", "TMPDIR")]
         other = await harness.start()
         await turn(other, "hello")
         assert environment(other)["HOME"] != env["HOME"]

@@ -26,6 +26,7 @@ class RealAgent:
     # Its session files are named by the minute in which they were opened: a session/load in the minute of the
     # session/new opens the same file anew, and the memory is gone before it is read.
     forgets_within_the_minute: bool = False
+    interrupted: str = "paused"  # the state after an interrupt, as it ends the cancelled turn
     asks: bool = True  # whether it asks before it runs a command
     # Too large for a test run to install it: tested where it is installed already.
     large: bool = False
@@ -186,7 +187,14 @@ FAST_AGENT = RealAgent(
 )
 CLINE = RealAgent("cline", _cline, deviates=frozenset({"exit"}))  # its hub stays
 COPILOT = RealAgent("copilot", _copilot)
-OPENHANDS = RealAgent("openhands", _openhands, large=True, deviates=frozenset({"unknown method", "exit"}))
+OPENHANDS = RealAgent(
+    "openhands",
+    _openhands,
+    large=True,
+    interrupted="finished",  # it answers a cancelled prompt with end_turn
+    # Its question does not name the command, so that a probe rejects it.
+    deviates=frozenset({"shell", "unknown method", "exit"}),
+)
 
 MORE_AGENTS = {
     agent.key: agent for agent in (QWEN_CODE, KIMI_CODE, MISTRAL_VIBE, FAST_AGENT, CLINE, COPILOT, OPENHANDS)

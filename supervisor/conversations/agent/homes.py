@@ -20,7 +20,7 @@ from supervisor.patience import KeyedLimiters, in_time
 from supervisor.settings import AgentSettings
 
 TEMPORARY: Final = "tmp"
-"""In the conversation's directory: the agent's temporary files, which are gone at its next start."""
+"""In the conversation's directory: the agent's temporary files, which go with its process."""
 
 REMOVE_SECONDS: Final = 30.0
 """Seconds for removing an agent's data: some ten thousand files. After that the removal continues by
@@ -38,7 +38,14 @@ class OwnHome:
     environment: Mapping[str, str]
 
     async def settle(self) -> None:
-        """Take over the logins that the agent replaced, after its end. Raises OSError."""
+        """After the agent's end: remove its temporary files, and take over the logins that it replaced.
+
+        Raises OSError.
+        """
+        directory = self.home.path.parent
+        leave = partial(_leave, directory)
+        limiter = OWN_PATHS.of(directory.name)
+        await in_time(leave, "to remove temporary files", limiter=limiter, seconds=REMOVE_SECONDS)
         await settle_home(self.home)
 
 
@@ -116,9 +123,15 @@ def _make_temporary(directory: Path) -> tuple[Path, Path]:
 
 
 def _remove(directory: Path) -> None:
+    _leave(directory)
+    remove_tree(directory)
+
+
+def _leave(directory: Path) -> None:
+    """Remove what is outside of the conversation's directory, or of no use without an agent."""
     temporary = short_place(directory / TEMPORARY)
     remove_tree(temporary)
     with suppress(OSError):
-        temporary.parent.rmdir()
+        if temporary.parent != directory:
+            temporary.parent.rmdir()
     remove_short_path(directory)
-    remove_tree(directory)
