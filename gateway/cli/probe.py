@@ -54,7 +54,8 @@ SKIPPED: Final = "SKIPPED"
 PROMPT: Final = "Answer with the single word: ready"
 LONG_PROMPT: Final = "Count slowly from 1 to 500, one number per line. Use no tools."
 
-COMMAND: Final = "echo ostler-$((6*7))"
+COMMAND: Final = "printf ostler-%d 42"
+"""Without expansions, which some agents refuse."""
 WITNESS: Final = "ostler-42"
 """What the command prints, and nobody says who did not run it."""
 

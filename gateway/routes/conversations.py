@@ -37,6 +37,7 @@ from gateway.routing import Route, params_of
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from gateway.start_request import StartConversationRequest, read_start_request
+from gateway.unhidden import warn
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal import LogDeleted
 from supervisor.reading import Errors, Items, as_json, described
@@ -105,7 +106,7 @@ class ConversationRoutes:
         info = await conversation.durable_info()
         if created and self.services.webhooks is not None:
             self.services.webhooks.tell(info)
-        return json_response(info, 201 if created else 200)
+        return warn(json_response(info, 201 if created else 200), start.secrets)
 
     async def _tell(self, conversation: Conversation) -> None:
         """Tell webhooks the state of a conversation that a client has changed."""
@@ -227,7 +228,7 @@ class ConversationRoutes:
         )
         refuse(errors)
         await conversation.set_secrets(values)
-        return success()
+        return warn(success(), values)
 
     async def agent_final_response(self, conversation_id: str) -> Response:
         """The text of the agent's last answer, empty when there is none."""

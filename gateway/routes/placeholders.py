@@ -225,14 +225,20 @@ TABLE: Final = (
         )
         if not each.path.endswith("/refresh")
     ),
-    Placeholder(
-        method="GET",
-        path="/api/vscode/status",
-        tag="VSCode",
-        summary="Get the state of VSCode",
-        answer={"running": False, "enabled": False, "message": NO_VSCODE},
+    *(
+        each
+        for base in ("/api/vscode", "/api/conversations/<conversation_id>/vscode")
+        for each in (
+            Placeholder(
+                method="GET",
+                path=f"{base}/status",
+                tag="VSCode",
+                summary="Get the state of VSCode",
+                answer={"running": False, "enabled": False, "message": NO_VSCODE},
+            ),
+            _refused("GET", f"{base}/url", "VSCode", "Get the address of VSCode", 503, NO_VSCODE),
+        )
     ),
-    _refused("GET", "/api/vscode/url", "VSCode", "Get the address of VSCode", 503, NO_VSCODE),
 )
 """Every such route."""
 

@@ -121,13 +121,17 @@ async def open_harness(
     path: str = "/usr/bin:/bin",
     allowance: Allowance | None = None,
     hooks: HookSource = HookSource.REQUEST,
+    home: Path | None = None,
 ) -> AsyncIterator[Harness]:
-    """A supervisor for the block. A clock that the test moves by hand runs by itself at the end, so that an
-    agent that keeps still can be waited for and ended."""
+    """A supervisor for the block; `home` is that of whoever runs it (`root`).
+
+    A clock that the test moves by hand runs by itself at the end, so that an agent that keeps still can be
+    waited for and ended.
+    """
     given = GivenSecrets(secrets if secrets is not None else {})
     async with front_door(
         root,
-        environ={"PATH": path, "HOME": str(root), "SECRET_OF_THE_SERVER": "x"},
+        environ={"PATH": path, "HOME": str(home or root), "SECRET_OF_THE_SERVER": "x"},
         supervision=Supervision(
             deadlines=deadlines,
             restart=restart,

@@ -225,6 +225,23 @@ async def test_a_request_under_another_id_is_closed_when_its_call_comes(tmp_path
         found = await events(conversation)
         assert "AgentErrorEvent" not in kinds(found)
         assert {e["tool_call_id"] for e in calls(found)} == {"asked-id", "call_1"}
+        assert kinds(found).count("MessageEvent") == 1  # nothing ran unasked
+
+
+@BOTH
+async def test_one_request_may_be_for_all_calls_of_an_answer(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(vocabulary=vocabulary, confirmation_policy=ALWAYS)
+        await asked(conversation, "!askforall 2")
+        begun = [e["tool_call_id"] for e in calls(await events(conversation))]
+        assert begun == ["call_1", "call_2", "confirmation"]
+        await conversation.respond(True, "")
+        assert await settled(conversation) == "finished"
+        found = await events(conversation)
+        assert len(calls(found)) == 3
+        assert "AgentErrorEvent" not in kinds(found)
+        assert kinds(found).count("MessageEvent") == 1  # nothing ran unasked
+        assert all("unasked" not in each for each in states(found, "confirmation"))
 
 
 @BOTH

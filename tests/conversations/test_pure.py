@@ -15,10 +15,10 @@ from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.conversations.agent.opening import wait_to_restore
 from supervisor.conversations.recording import prompt, usage
 from supervisor.conversations.recording.history import REPEATED_BYTES, OpenCalls, speech
+from supervisor.conversations.recording.outs import Usage
 from supervisor.conversations.recording.recorder import later
 from supervisor.conversations.recording.tool_call_blocks import text_block
 from supervisor.conversations.recording.tool_calls import INTERRUPTED
-from supervisor.conversations.recording.translate import Usage
 from supervisor.conversations.recording.truncation import (
     PAYLOAD_BYTES,
     STRING_BYTES,

@@ -9,9 +9,10 @@ import orjson
 import pytest
 
 from supervisor.acp import parse_update
+from supervisor.conversations.recording.outs import Close, Delta, Opened, Title, Usage
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import BLOCKS_MAX, INTERRUPTED
-from supervisor.conversations.recording.translate import Close, Delta, Opened, Title, Translator, Usage
+from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.recording.truncation import THOUGHT_BYTES
 from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.events import (
@@ -426,6 +427,23 @@ def test_a_call_that_was_taken_for_over_too_early_is_shown_with_its_result() -> 
     assert (again.summary, again.tool_call_id) == ("make", "c~2")
     assert isinstance(result, ObservationEvent)
     assert [part.text for part in result.observation.content] == ["made"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("core", [True, False])
+def test_a_call_waits_for_its_question_while_another_is_asked_about(core: bool) -> None:
+    t = translator(core=core, confirming=True)
+    described = [{"type": "content", "content": {"type": "text", "text": "Lists the files"}}]
+    for name in ("a", "b", "c"):
+        feed(t, "tool_call", toolCallId=name, title=name, status="pending", content=described)
+    ask(t, {"toolCallId": "a"})
+    assert events(t.release(everything=False)) == []
+    feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output_delta": {"data": "it runs"}})
+    (running,) = events(t.release(everything=False))  # nobody asked for it
+    assert running.tool_call_id == "c"  # type: ignore[union-attr]
+    _, outs = ask(t, {"toolCallId": "b"})
+    (action,) = events(outs)
+    assert isinstance(action, ActionEvent)
+    assert action.tool_call_id == "b"
 
 
 @pytest.mark.parametrize("core", [True, False])

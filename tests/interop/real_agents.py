@@ -29,7 +29,7 @@ class RealAgent:
     asks: bool = True  # whether it asks before it runs a command
     # Too large for a test run to install it: tested where it is installed already.
     large: bool = False
-    deviates: frozenset[str] = frozenset()  # checks of `ostler agents probe` that it is known to fail
+    deviates: frozenset[str] = frozenset()  # checks of `ostler agents probe` that it was seen to fail
 
     def agent_settings(self) -> dict[str, Any]:
         return {"acp_server": self.key, **self.settings}
@@ -95,6 +95,7 @@ CLAUDE_CODE = RealAgent(
     lambda url: {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": url},
     settings={"acp_session_mode": "default"},
     keyless=lambda url: {"ANTHROPIC_BASE_URL": url},
+    deviates=frozenset({"exit"}),  # a helper outlives it
 )
 CODEX = RealAgent(
     "codex",
@@ -108,6 +109,7 @@ GEMINI_CLI = RealAgent(
     settings={"acp_session_mode": "default", "acp_isolate_data_dir": True},
     keyless=lambda url: {"GEMINI_BASE_URL": url},
     forgets_within_the_minute=True,
+    deviates=frozenset({"session/load"}),
 )
 OPENCODE = RealAgent(
     "opencode",
@@ -170,7 +172,7 @@ KIMI_CODE = RealAgent("kimi-code", lambda url: {"KIMI_API_KEY": KEY, "KIMI_BASE_
 MISTRAL_VIBE = RealAgent(
     "mistral-vibe",
     _vibe,
-    # It goes on streaming for seconds after a cancel, and stays busy.
+    # At times it goes on streaming for seconds after a cancel, and stays busy.
     deviates=frozenset({"session/cancel", "after a cancel", "exit"}),
 )
 FAST_AGENT = RealAgent(
@@ -190,5 +192,7 @@ MORE_AGENTS = {
     agent.key: agent for agent in (QWEN_CODE, KIMI_CODE, MISTRAL_VIBE, FAST_AGENT, CLINE, COPILOT, OPENHANDS)
 }
 
-WITHOUT_A_MODEL = {agent.key: agent for agent in (RealAgent("auggie", lambda url: {}),)}
+AUGGIE = RealAgent("auggie", lambda url: {}, deviates=frozenset({"session/new"}))
+
+WITHOUT_A_MODEL = {AUGGIE.key: AUGGIE}
 """Those that speak to their maker's service alone: they can be started, and no more."""

@@ -82,7 +82,7 @@ async def test_a_descriptor_is_probed(
         )
     found = {each["check"]: each for each in json.loads(done.stdout)["results"]}
     failed = {check for check, each in found.items() if each["result"] == "FAIL"}
-    assert failed == agent.deviates, json.dumps(list(found.values()), indent=1)
+    assert failed <= agent.deviates, json.dumps(list(found.values()), indent=1)
     if agent.key not in WITHOUT_A_MODEL:
         assert found["session/prompt"]["result"] == "PASS"
         assert found["shell"]["result"] == "PASS"

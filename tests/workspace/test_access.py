@@ -276,11 +276,21 @@ async def test_many_walls_cost_little(place):
     access = PathAccess(Access.WORKSPACES, known)
     await access.admit(f"{place}/w/file")  # resolves them all
 
-    async def cost(path: str) -> float:
-        started = time.thread_time()
-        for _ in range(5):
-            await access.admit(path)
-        return time.thread_time() - started
+    async def known_few():
+        return [str(place / "w")]
 
-    # Twenty times what it takes; a comparison with each of them took 60 ms of the loop a time.
-    assert await cost(f"{place}/w/sub/deeper/file") < 0.25
+    async def cost(access: PathAccess, path: str) -> float:
+        """Seconds of this thread's processor time: the least of some attempts."""
+        taken = []
+        for _ in range(5):
+            started = time.thread_time()
+            for _ in range(5):
+                await access.admit(path)
+            taken.append(time.thread_time() - started)
+        return min(taken)
+
+    few = PathAccess(Access.WORKSPACES, known_few)
+    await few.admit(f"{place}/w/file")
+    path = f"{place}/w/sub/deeper/file"
+    # A comparison with each of them would take a thousand times as long.
+    assert await cost(access, path) < 20 * await cost(few, path) + 0.001

@@ -19,9 +19,9 @@ from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.attachments import Attachment
 from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
 from supervisor.conversations.recording.live_output import LiveOutput
+from supervisor.conversations.recording.outs import Delta, Opened, Out, Title, Usage
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import ToolOutput
-from supervisor.conversations.recording.translate import Delta, Opened, Out, Title, Usage
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (

@@ -136,6 +136,9 @@ class ToolCallState:
     """Whether the agent asked for it."""
     allowed: bool = False
     """Whether that was answered, and by yes."""
+    covered: bool = False
+    """Whether a request that no call of its own follows was allowed while it was open: one agent asks so for
+    all calls of an answer."""
     passed: bool = False
     """Whether another call began since."""
     questions: int = 0

@@ -14,18 +14,26 @@ that by a timer (`holding`, `release`).
 
 from __future__ import annotations
 
-import enum
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final
 
 import attrs
 import orjson
 
 from supervisor.acp import schema
-from supervisor.acp.schema import WORDS_CHARS, cut, short_id
-from supervisor.conversations.recording.attachments import Attachment, Originals
+from supervisor.acp.schema import short_id
+from supervisor.conversations.recording.answers import (
+    BY_OSTLER,
+    NO_ANSWER,
+    describe,
+    finish_of,
+    message_of,
+    thoughts_alone,
+)
+from supervisor.conversations.recording.attachments import Originals
 from supervisor.conversations.recording.gather import Gathered
+from supervisor.conversations.recording.outs import Close, Delta, Kind, Opened, Out, Terminals, Title, Usage
 from supervisor.conversations.recording.sentences import continues
 from supervisor.conversations.recording.stopped import Stopped, remember
 from supervisor.conversations.recording.tool_call_events import (
@@ -39,7 +47,6 @@ from supervisor.conversations.recording.tool_calls import (
     Ending,
     Form,
     ToolCallState,
-    ToolOutput,
 )
 from supervisor.conversations.recording.truncation import (
     PAYLOAD_BYTES,
@@ -52,17 +59,8 @@ from supervisor.credentials.masking import NOTHING, Masker, StreamMask
 from supervisor.events import (
     ActionEvent,
     ConversationStateUpdateEvent,
-    FinishAction,
-    FinishObservation,
-    Message,
-    MessageEvent,
-    MessageToolCall,
-    ObservationEvent,
     RejectionSource,
     SecurityRisk,
-    TextContent,
-    ThinkAction,
-    ThinkObservation,
     new_event_id,
 )
 
@@ -94,85 +92,12 @@ What exceeds it is dropped and counted, and reported at the end of the turn.
 DELTA_CHARS: Final = 64 * 1024
 """Longest piece of a segment in one frame, so that any client accepts it."""
 
-ARGUMENT_BYTES: Final = 256 * 1024
-"""The most bytes of an answer that its finish event repeats as arguments of a tool call.
-
-They are JSON within JSON, and few clients read them.
-"""
-
-
-ONLY_THOUGHTS: Final = "The agent thought, and said nothing then."
-"""What stands beside thoughts that no other event could hold."""
 
 THOUGHTS_APART: Final = "\n\n"
 """Between thoughts that a tool call came between."""
 
 LAST_CHARS: Final = 16
 """Characters of a piece of text that are looked at to see whether the next one goes on with it."""
-
-BY_OSTLER: Final = "Answered by Ostler"
-"""The summary of such an answer."""
-
-NO_ANSWER: Final = "No answer"
-"""The summary of a finish event that says that the agent gave none."""
-
-
-Kind = Literal["text", "reasoning"]
-
-
-@attrs.frozen
-class Delta:
-    """A piece of a segment, streamed and not journalled."""
-
-    item_id: str
-    kind: Kind
-    content: str
-    order: int
-
-
-@attrs.frozen
-class Opened:
-    """A segment began: `item_id` is the id of the durable event that it will be."""
-
-    item_id: str
-
-
-@attrs.frozen
-class Usage:
-    """The usage that the agent reports: context filled and its size, and the session's cost so far."""
-
-    used: int | None
-    size: int | None
-    cost: float | None
-
-
-@attrs.frozen
-class Title:
-    """The agent's title for the session."""
-
-    text: str
-
-
-Out = Recorded | Attachment | Delta | Opened | Usage | Title | ToolOutput
-"""The result of an update. An `Attachment` is a piece of an original whose event is still to come."""
-
-
-class Terminals(Protocol):
-    """Ostler's own terminals, whose output becomes that of the calls that name them."""
-
-    def named(self, terminal_id: str) -> str | None:
-        """A call names a terminal: its output so far; None: there is none of this id. The rest is told to
-        `Translator.terminal_output`."""
-
-    def ended(self, terminal_id: str) -> str:
-        """The call that names it is over: what of its output was not told, or a part of that."""
-
-
-class Close(enum.Enum):
-    """What happens to the last segment at the end of a turn."""
-
-    FINISH = "finish"
-    MESSAGE = "message"
 
 
 @attrs.define
@@ -308,7 +233,7 @@ class Translator:
 
     def _chunk(self, text: str | None, content: Mapping[str, Any], message_id: str | None) -> None:
         if text is None:
-            text = _describe(content)
+            text = describe(content)
         if not text:
             return
         self._end_unclaimed()
@@ -408,56 +333,10 @@ class Translator:
             return
         self._segment = None
         text, thoughts = self._all_said(segment)
-        if not text.value:
-            self._outs.extend(self._thought_only(segment.item_id, thoughts))
-            return
-        self._outs.append(
-            Recorded(
-                MessageEvent(
-                    id=segment.item_id,
-                    source="agent",
-                    llm_message=Message(
-                        role="assistant",
-                        content=(TextContent(text=text.value),) if text.value else (),
-                        reasoning_content=thoughts.value or None,
-                    ),
-                    llm_response_id=self._response(),
-                ),
-                (*text.attachments, *thoughts.attachments),
-            )
-        )
-
-    def _thought_only(self, item_id: str, thoughts: Clipped) -> list[Recorded]:
-        """Thoughts that nothing followed. Clients show a message without a text as a blank."""
-        call_id, response_id = self.mint(), self._response()
-        action = ThinkAction(thought=ONLY_THOUGHTS)
-        arguments = orjson.dumps({"thought": action.thought}).decode()
-        return [
-            Recorded(
-                ActionEvent(
-                    id=item_id,
-                    thought=(),
-                    reasoning_content=thoughts.value or None,
-                    action=action,
-                    tool_name="think",
-                    tool_call_id=call_id,
-                    tool_call=MessageToolCall(
-                        id=call_id, name="think", arguments=arguments, origin="completion"
-                    ),
-                    llm_response_id=response_id,
-                ),
-                thoughts.attachments,
-            ),
-            Recorded(
-                ObservationEvent(
-                    id=self.mint(),
-                    tool_name="think",
-                    tool_call_id=call_id,
-                    action_id=item_id,
-                    observation=ThinkObservation(content=(TextContent(text=ONLY_THOUGHTS),)),
-                )
-            ),
-        ]
+        if text.value:
+            self._outs.append(message_of(segment.item_id, text, thoughts, self._response))
+        else:
+            self._outs.extend(thoughts_alone(segment.item_id, thoughts, self._response, self.mint))
 
     def _all_said(self, segment: _Segment) -> tuple[Clipped, Clipped]:
         """The segment's text and thoughts, with what was still held back."""
@@ -537,6 +416,7 @@ class Translator:
         if before is not None:  # it was only asked about, and taken for over too early
             call.title, call.kind, call.name = before.title, before.kind, before.name
             call.asked = True
+        call.covered = any(each.unclaimed for each in self._asked.values())
         self._calls[agent_id] = call
         self._held.append(call)
         return call
@@ -613,7 +493,8 @@ class Translator:
         """
         self._end_unclaimed(passed=True)
         if self.confirming and self._asked and not everything:
-            for call in [call for call in self._held if call.has_output]:
+            # Content may be what it is to do, a diff say; what a shell wrote is what it did.
+            for call in [call for call in self._held if call.output or call.shown]:
                 self._start(call)
         else:
             self._release()
@@ -713,6 +594,8 @@ class Translator:
         call = self._calls.get(key)
         if call is not None:
             call.allowed = True
+            for each in self._calls.values() if call.unclaimed else ():
+                each.covered = True
 
     def _release_before(self, call: ToolCallState) -> None:
         """A call is written now, whether it asks or not. Those that were announced before it come first, if
@@ -789,39 +672,7 @@ class Translator:
         text, thoughts = self._all_said(segment)
         if unsaid is not None:
             text, note = Clipped(unsaid), NO_ANSWER
-        call_id = self.mint()
-        self._outs.append(
-            Recorded(
-                ActionEvent(
-                    id=segment.item_id,
-                    thought=(),
-                    reasoning_content=thoughts.value or None,
-                    action=FinishAction(message=text.value),
-                    tool_name="finish",
-                    tool_call_id=call_id,
-                    tool_call=MessageToolCall(
-                        id=call_id,
-                        name="finish",
-                        arguments=_finish_arguments(text.value),
-                        origin="completion",
-                    ),
-                    llm_response_id=self._response(),
-                    summary=note,
-                ),
-                (*text.attachments, *thoughts.attachments),
-            )
-        )
-        self._outs.append(
-            Recorded(
-                ObservationEvent(
-                    id=self.mint(),
-                    tool_name="finish",
-                    tool_call_id=call_id,
-                    action_id=segment.item_id,
-                    observation=FinishObservation(content=(TextContent(text=text.value),)),
-                )
-            )
-        )
+        self._outs.extend(finish_of(segment.item_id, text, thoughts, self._response, self.mint, note))
 
     def answer(self, text: str) -> list[Out]:
         """An answer by Ostler itself, in the form of an agent's."""
@@ -876,34 +727,6 @@ def _number(agent_id: str | None) -> int:
     return hash(agent_id)  # of 64 bits, and with a key of this process that no agent knows
 
 
-def _finish_arguments(message: str) -> str:
-    """What a finish event carries as the arguments of its tool call."""
-    raw = message.encode("utf-8", "surrogatepass")
-    if len(raw) > ARGUMENT_BYTES:
-        shown = raw[:ARGUMENT_BYTES].decode("utf-8", "ignore")
-        message = f"{shown}\n[... the rest is in the message of this event ...]"
-    return orjson.dumps({"message": message}).decode()
-
-
 def _opens_again(raw: Mapping[str, Any]) -> bool:
     """Whether an update for a closed call starts a new one under the same id: it says that the call runs."""
     return raw.get("status") in ("pending", "in_progress") and raw.get("title") is not None
-
-
-def _describe(content: Mapping[str, Any]) -> str:
-    """A content block other than text, in words: links as links, the rest named."""
-    kind = content.get("type")
-    if kind == "resource_link":
-        return f"[{_words(content.get('name') or content.get('uri'))}]({_words(content.get('uri'))})"
-    if kind == "resource" and isinstance(content.get("resource"), Mapping):
-        inner = content["resource"]
-        words = inner.get("text")
-        return words if isinstance(words, str) else f"[resource {_words(inner.get('uri'))}]"
-    if kind in ("image", "audio"):
-        return f"[{kind} {_words(content.get('mimeType', ''))}]"
-    return ""
-
-
-def _words(value: Any) -> str:
-    """A name or an address as it is shown within a text."""
-    return cut(value, WORDS_CHARS) if isinstance(value, str) else str(value) if isinstance(value, int) else ""

@@ -16,10 +16,11 @@ from supervisor.conversations.agent.session import add_choices
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import turn_states, usage
 from supervisor.conversations.recording.memory import FLOOD_BYTES, give_back
+from supervisor.conversations.recording.outs import Close, Out
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.tool_call_events import Recorded
-from supervisor.conversations.recording.translate import Close, Out, Translator
+from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.counters import FAILED
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import Queued, TurnQueue

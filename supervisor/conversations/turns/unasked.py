@@ -31,6 +31,7 @@ class Unasked:
         told = self._record.agent_state.get(CONFIRMATION, {})
         if (
             call.asked
+            or call.covered
             or self.standing
             or UNASKED in told
             or ending not in (Ending.COMPLETED, Ending.FAILED)

@@ -62,6 +62,12 @@ KNOWN = {
     "usage": "every turn reports usage: a usage_update and the answer's usage",
     "capability": "JSON merged into agentCapabilities",
     "models": "N more models to choose from",
+    "hub": "VARIABLE needs a helper that all agents share which have the same directory in this variable "
+    "(HOME): the first one starts it, in a session of its own; it forgets sessions when it ends",
+    "env-auth": "ID:NAME[+NAME...][,...] authMethods of type env_var, and the variables that they require",
+    "keep": "VARIABLE sessions are kept below the directory in this variable, not in --home",
+    "refuse": "WORD[,WORD...] refuse models and modes of these names; ~WORD: accept it and keep the old one",
+    "options-before": "JSON list of config options that come before the others",
     "named-models": "NAME[,NAME...] more models of these names",
     "numbered": "session ids are the smallest free numbers, as of agents that count",
     "described": "BYTES of agentInfo.name, agentInfo.title and agentInfo.version",

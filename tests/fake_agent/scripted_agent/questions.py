@@ -67,6 +67,16 @@ def _askother(turn: Turn, rest: str) -> None:
         turn.update_tool(turn.start_tool("execute", "the real one", {"command": rest}), "completed", "done")
 
 
+@directive("askforall", "N calls that are announced as running, and asked for by one request of another id")
+def _askforall(turn: Turn, rest: str) -> None:
+    calls = [turn.start_tool("execute", f"step {n}", {"n": n}) for n in range(int(rest or 2))]
+    for call in calls:
+        turn.update_tool(call, "in_progress")
+    allowed = asks(turn, "confirmation", title="Confirm Agent Actions")
+    for call in calls:
+        turn.update_tool(call, "completed" if allowed else "failed", "done")
+
+
 @directive("askagain", "STATUS a call that is announced again, with this status, after it was answered")
 def _askagain(turn: Turn, rest: str) -> None:
     given = {"title": "rm -rf build", "kind": "execute", "rawInput": {"command": "rm -rf build"}}

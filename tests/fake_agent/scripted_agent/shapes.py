@@ -57,8 +57,25 @@ def initialize_result(modes: Modes) -> dict[str, Any]:
         "protocolVersion": version,
         "agentInfo": info,
         "agentCapabilities": capabilities,
-        "authMethods": [{"id": name, "name": name, "description": None} for name in modes.listed("auth")],
+        "authMethods": [
+            *({"id": name, "name": name, "description": None} for name in modes.listed("auth")),
+            *(
+                {
+                    "type": "env_var",
+                    "id": name,
+                    "name": f"Use {' and '.join(names)}",
+                    "vars": [{"name": each} for each in names],
+                }
+                for name, names in env_methods(modes).items()
+            ),
+        ],
     }
+
+
+def env_methods(modes: Modes) -> dict[str, list[str]]:
+    """The variables of each method of type env_var."""
+    pairs = (each.partition(":") for each in modes.listed("env-auth"))
+    return {name: variables.split("+") for name, _, variables in pairs}
 
 
 def config_options(session: Session, modes: Modes) -> list[dict[str, Any]]:
@@ -68,6 +85,7 @@ def config_options(session: Session, modes: Modes) -> list[dict[str, Any]]:
     if "grouped-models" in modes:
         models = [{"group": m["value"], "name": f"{m['name']} ones", "options": [m]} for m in models]
     return [
+        *json.loads(modes.text("options-before", "[]")),
         {
             "id": "mode",
             "name": "Mode",
