@@ -146,9 +146,7 @@ class Instead:
 ASKED = (
     "with confirmation mode a person decides on what is risky; the peer grants an agent's requests by itself"
 )
-KILLED = (
-    "page, agent and text live on; before the peer the page misses answers, and the conversation is in error"
-)
+KILLED = "the page that was open shows what comes after the restart; before the peer only when it is reloaded"
 ONCE = 1
 
 WALK = {
@@ -157,9 +155,9 @@ WALK = {
     ),
     "reject": Instead({"asked": True, "after": "finished", "rejections": 1, "said": "rejected"}, ASKED),
     "accept": Instead({"asked": True, "after": "finished", "rejections": 1, "said": "allowed"}, ASKED),
-    "before the server is killed": Instead("finished", KILLED),
-    "the server killed in mid-turn": Instead(ONCE, KILLED),
-    "the server is back": Instead("paused", KILLED),
+    "the server is back": Instead(
+        "paused", "the turn that was cut off can go on; before the peer it is an error"
+    ),
     "the page goes on": Instead("finished", KILLED),
     "nothing is there twice": Instead(
         {
