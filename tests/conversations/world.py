@@ -154,16 +154,20 @@ class World:
             initialized = await handshake(connection, "1", Deadlines(), fs=True, terminal=True)
             wanted = SessionRequest(cwd="/w", mcp_servers=(), prior_id=prior, login=login)
             session = await open_session(connection, initialized, wanted, Deadlines(), lambda _: None)
-            models = models_of(session.result)
-            current = await choose_model(connection, session, "large", Deadlines())
-            await choose_mode(connection, session, "plan", Deadlines())
+            refused = (
+                await choose_model(connection, session, "large", Deadlines()),
+                await choose_mode(connection, session, "plan", Deadlines()),
+            )
         except AgentFailure as failure:
             self.reports.run_failed(failure)
             return
-        started = Started(session, attrs.evolve(models, current=current or models.current), Mounted())
+        models = models_of(session.result)
+        refusals = tuple(each for each in refused if each is not None)
+        started = Started(session, models, Mounted(), refused=refusals)
         run = cast(Incarnation, SimpleNamespace(initialized=initialized))
         note_session(self.record, run, started)
         self.reports.session(session.memory, session.reason)
+        self.reports.refused(started.refused)
         for key, value in started.states():
             self.recorder.emit(self.translator.state(key, value))
         self.kept += [initialized, session, started]
