@@ -22,9 +22,9 @@ from gateway.bodies import (
     json_body,
 )
 from gateway.errors import ApiError
-from gateway.reading import read_body
+from gateway.reading import path_uuid, read_body
 from gateway.responses import json_response
-from gateway.routing import Route
+from gateway.routing import UUID_PARAMETERS, Route
 from supervisor.reading import Model
 
 NO_SKILLS: Final = (
@@ -56,7 +56,9 @@ class Placeholder:
     body: type[Model] | None = None
 
     async def handle(self, **parameters: str) -> Response:
-        """Read the body, and answer."""
+        """Read what names a conversation, and the body, and answer."""
+        for name in UUID_PARAMETERS & parameters.keys():
+            path_uuid(parameters[name], name)
         if self.body is not None:
             read_body(self.body, await json_body(request))
         if self.status >= 400:

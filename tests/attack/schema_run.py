@@ -157,6 +157,7 @@ checks.negative_data_rejection.enabled = false
 include-path = [
     "/api/profiles/{{name}}/validate", "/api/skills/install", "/api/plugins/install", "/api/plugins/fetch",
     "/api/canvas-extensions/install", "/api/llm/subscription/openai/device/start", "/api/vscode/url",
+    "/api/conversations/{{conversation_id}}/vscode/url",
 ]
 checks.not_a_server_error.enabled = false
 

@@ -177,8 +177,10 @@ async def real_seconds(seconds):
 async def test_a_stream_that_is_not_read_takes_no_memory_and_is_reset_alone(server_with, mock_clock):
     """A socket over HTTP/2 whose window stays shut, beside one that is read.
 
-    The clock moves only where the test says so: however slowly the reader gets on, no time passes.
+    The clock crawls until the test makes it jump: however slowly the reader gets on, it is not taken for one
+    that does not read.
     """
+    mock_clock.rate = 0.02
     async with server_with(stall_seconds=1.5) as server, real_seconds(50):
         conversation = await server.conversation()
         socket_path = f"/sockets/events/{conversation.id}"
