@@ -82,7 +82,12 @@ class Masker:
         return self.text(text[: self._safe(text)])
 
     def value(self, value: Any) -> Any:
-        """Mask a JSON value: every string in it, keys too; a number that is a secret becomes text."""
+        """Mask a JSON value: every string in it, keys too; a number that is a secret becomes text.
+
+        It is the same object where there are no secrets.
+        """
+        if self._text is None:
+            return value
         kind = type(value)
         if kind is str:
             return self.text(value)
