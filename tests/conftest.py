@@ -43,7 +43,7 @@ structlog.configure(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `scripts/test --all` runs apart: modules that try more then. And modules of clients, each of
+    """Mark what `scripts/test --thorough` runs: modules that try more then. And modules of clients, each of
     which has one walk for all its tests: one process must have all of them."""
     for item in items:
         module = item.getparent(pytest.Module)
