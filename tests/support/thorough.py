@@ -1,4 +1,4 @@
-"""How much is tried by tests that make their inputs up: in `scripts/test`, and in `scripts/test --thorough`."""
+"""How much tests try that make their inputs up: in `scripts/test`, and in `scripts/test --thorough`."""
 
 from __future__ import annotations
 
