@@ -43,14 +43,19 @@ async def post(one: Talk, name: str, body: object, *, of: str | None = None) -> 
     return found
 
 
+def untitled(events: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Without the title, which an agent may find long after the turn."""
+    return [event for event in events if event.get("key") != "title"]
+
+
 @each_agent
 async def test_a_side_question_leaves_no_trace(talk: Open, agent: RealAgent, model_api: ModelApi) -> None:
     async with talk(agent) as one:
         await one.turn("say hello please")
-        before = await one.rest.events(one.id)
+        before = untitled(await one.rest.events(one.id))
         answer = await post(one, "ask_agent", {"question": "what is a tulip"})
         assert "what is a tulip" in str(answer["response"])
-        assert await one.rest.events(one.id) == before
+        assert untitled(await one.rest.events(one.id)) == before
         frames = (await one.rest.call("GET", f"/api/agents/{one.id}/trace"))["frames"]
         sent = [m for m in ("session/fork", "session/new") if any(m in str(frame) for frame in frames)]
         assert sent[0] == DOES[agent.key].asks, sent
@@ -96,7 +101,8 @@ async def test_a_fork_from_an_earlier_event_knows_nothing_of_what_came_later(
         events = await one.rest.turn(str(made["id"]), "what was it", timeout=60)
         assert "what was it" in answer_text(events)
         assert "the word is tulip" in str(model_api.calls)
-        assert "walrus" not in str(model_api.calls)
+        # The source's agent may still be looking for a title.
+        assert "walrus" not in str([call for call in model_api.calls if not call.answer.aside])
         # The source goes on with all of it.
         model_api.calls.clear()
         await one.turn("and now this")

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+import trio
 
 from tests.interop.real_agents import (
     CLAUDE_CODE,
@@ -131,6 +132,9 @@ async def test_the_output_of_a_command_is_in_its_result_and_streamed_where_the_a
         ended = [event for event in of_kind(events, "ACPToolCallEvent") if event["status"] == "completed"]
         assert "early" in json.dumps(ended[-1])
         assert "late" in json.dumps(ended[-1])
+        with trio.move_on_after(10 if agent.key in STREAMS else 0):
+            while "early" not in str(live.frames):
+                await trio.sleep(0.05)  # this socket may be behind the other one
         pieces = [frame for frame in live.frames if frame.get("type") == "tool_output"]
         said = "".join(frame["content"] for frame in pieces)
         assert ("early" in said) == (agent.key in STREAMS)
