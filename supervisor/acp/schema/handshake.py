@@ -157,6 +157,8 @@ def initialize_params(version: str, *, fs: bool, terminal: bool) -> dict[str, An
             "terminal": terminal,
             "session": {"configOptions": {"boolean": {}}, "notices": {}, "compaction": {}},
             # A convention of two agents: the output of their own shells, in tool call updates.
-            "_meta": {"terminal_output": True},
+            # With the second word they send it in pieces; without it one sends it whole at the end, and one
+            # sends pieces that cannot be told from the whole.
+            "_meta": {"terminal_output": True, "terminal_output_delta": True},
         },
     }
