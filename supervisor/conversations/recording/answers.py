@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import orjson
 
-from supervisor.acp.schema import WORDS_CHARS, cut
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.truncation import Clipped
 from supervisor.events import (
@@ -134,22 +133,3 @@ def _finish_arguments(message: str) -> str:
         shown = raw[:ARGUMENT_BYTES].decode("utf-8", "ignore")
         message = f"{shown}\n[... the rest is in the message of this event ...]"
     return orjson.dumps({"message": message}).decode()
-
-
-def describe(content: Mapping[str, Any]) -> str:
-    """A content block other than text, in words: links as links, the rest named."""
-    kind = content.get("type")
-    if kind == "resource_link":
-        return f"[{_words(content.get('name') or content.get('uri'))}]({_words(content.get('uri'))})"
-    if kind == "resource" and isinstance(content.get("resource"), Mapping):
-        inner = content["resource"]
-        words = inner.get("text")
-        return words if isinstance(words, str) else f"[resource {_words(inner.get('uri'))}]"
-    if kind in ("image", "audio"):
-        return f"[{kind} {_words(content.get('mimeType', ''))}]"
-    return ""
-
-
-def _words(value: Any) -> str:
-    """A name or an address as it is shown within a text."""
-    return cut(value, WORDS_CHARS) if isinstance(value, str) else str(value) if isinstance(value, int) else ""

@@ -17,7 +17,7 @@ import attrs
 from supervisor.acp.schema import WORDS_CHARS, bounded, cut
 from supervisor.conversations.recording.attachments import Originals
 from supervisor.conversations.recording.edits import change
-from supervisor.conversations.recording.tool_call_blocks import snake_blocks, text_of
+from supervisor.conversations.recording.tool_call_blocks import describe, snake_blocks, text_of
 from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, Clipped, clip_payload
 
 PERMISSION: Final = "permission"
@@ -141,24 +141,13 @@ def _place(place: Mapping[str, Any]) -> str:
 
 
 def _named(block: Any) -> str:
-    """A block without a text, by its name."""
+    """A block without a text, by its name; a document in it as code."""
     inner = block.get("content") if isinstance(block, Mapping) and block.get("type") == "content" else block
     if not isinstance(inner, Mapping):
         return ""
-    match inner.get("type"):
-        case "resource_link":
-            return f"[{_words(inner.get('name') or inner.get('uri'))}]({_words(inner.get('uri'))})"
-        case "resource" if isinstance(inner.get("resource"), Mapping):
-            resource = inner["resource"]
-            text = resource.get("text")
-            return _fenced(text) if isinstance(text, str) else f"[resource {_words(resource.get('uri'))}]"
-        case ("image" | "audio") as kind:
-            return f"[{kind} {_words(inner.get('mimeType'))}]"
-    return ""
-
-
-def _words(value: Any) -> str:
-    return cut(value, WORDS_CHARS) if isinstance(value, str) else ""
+    resource = inner.get("resource") if inner.get("type") == "resource" else None
+    text = resource.get("text") if isinstance(resource, Mapping) else None
+    return _fenced(text) if isinstance(text, str) else describe(inner)
 
 
 def _fenced(text: str, language: str = "") -> str:

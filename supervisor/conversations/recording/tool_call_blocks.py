@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from supervisor.acp.schema import WORDS_CHARS, cut
 from supervisor.conversations.recording.edits import change
 
 
@@ -95,3 +96,22 @@ def _snake_content(inner: Any) -> Any:
     if isinstance(out.get("resource"), Mapping):
         out["resource"] = {_SNAKE.get(str(key), str(key)): value for key, value in out["resource"].items()}
     return out
+
+
+def describe(content: Mapping[str, Any]) -> str:
+    """A content block other than text, in words: links as links, the rest named."""
+    kind = content.get("type")
+    if kind == "resource_link":
+        return f"[{_words(content.get('name') or content.get('uri'))}]({_words(content.get('uri'))})"
+    if kind == "resource" and isinstance(content.get("resource"), Mapping):
+        inner = content["resource"]
+        words = inner.get("text")
+        return words if isinstance(words, str) else f"[resource {_words(inner.get('uri'))}]"
+    if kind in ("image", "audio"):
+        return f"[{kind} {_words(content.get('mimeType', ''))}]"
+    return ""
+
+
+def _words(value: Any) -> str:
+    """A name or an address as it is shown within a text."""
+    return cut(value, WORDS_CHARS) if isinstance(value, str) else str(value) if isinstance(value, int) else ""

@@ -26,7 +26,6 @@ from supervisor.acp.schema import short_id
 from supervisor.conversations.recording.answers import (
     BY_OSTLER,
     NO_ANSWER,
-    describe,
     finish_of,
     message_of,
     thoughts_alone,
@@ -36,6 +35,7 @@ from supervisor.conversations.recording.gather import Gathered
 from supervisor.conversations.recording.outs import Close, Delta, Kind, Opened, Out, Terminals, Title, Usage
 from supervisor.conversations.recording.sentences import continues
 from supervisor.conversations.recording.stopped import Stopped, remember
+from supervisor.conversations.recording.tool_call_blocks import describe
 from supervisor.conversations.recording.tool_call_events import (
     Recorded,
     action_event,
