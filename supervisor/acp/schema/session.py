@@ -43,6 +43,11 @@ class ConfigOption:
     choices: tuple[Choice, ...]
     raw: Json = attrs.field(repr=False)
 
+    @property
+    def chosen(self) -> str | None:
+        """The choice that it has now; None for a switch."""
+        return self.current if isinstance(self.current, str) else None
+
 
 @attrs.frozen
 class Mode:

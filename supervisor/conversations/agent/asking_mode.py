@@ -118,7 +118,7 @@ def find(result: SessionResult, *, everything: bool) -> Found:
     settings = list(_switches(result))
     option, current = mode_option(result.config_options or ()), None
     if option is not None:
-        current = option.current if isinstance(option.current, str) else None
+        current = option.chosen
     elif result.modes is not None:
         current = result.modes.current
     else:

@@ -296,7 +296,7 @@ def models_of(result: SessionResult) -> ModelChoice:
             {"model_id": choice.value, "name": choice.name, "description": choice.description}
             for choice in option.choices
         ]
-        current = option.current if isinstance(option.current, str) else None
+        current = option.chosen
         shown = _first_of(choices)
         return ModelChoice(current, shown, True, True, len(choices) - len(shown))
     if result.models is not None:
@@ -414,7 +414,7 @@ async def choose_mode(
     option = mode_option(session.result.config_options or ())
     modes = session.result.modes
     if option is not None:
-        current = option.current if isinstance(option.current, str) else None
+        current = option.chosen
         refused = await _set_option(connection, session, option, mode, deadlines)
     elif modes is not None:
         current = modes.current
