@@ -39,6 +39,7 @@ from gateway.routes.placeholders import PlaceholderRoutes
 from gateway.routes.secrets import SecretRoutes
 from gateway.routes.server import ServerRoutes
 from gateway.routes.settings import SettingsRoutes
+from gateway.routes.skills import SkillRoutes
 from gateway.routes.workspace_files import RULES as WORKSPACE_FILES
 from gateway.routes.workspace_files import WorkspaceFileRoutes
 from gateway.routes.workspaces import WorkspacesRoutes
@@ -98,6 +99,7 @@ def create_app(services: Services) -> QuartTrio:
         *CredentialRoutes(services).routes(),
         *McpRoutes(services).routes(),
         *HookRoutes(services).routes(),
+        *SkillRoutes(services).routes(),
         *BashRoutes(services).routes(),
         *FileRoutes(services, git).routes(),
         *GitRoutes(services, git).routes(),

@@ -176,11 +176,19 @@ def _reason(text: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class ConfirmationResponseRequest(Request):
-    """A person's answer to a pending request for permission. An empty reason is none."""
+    """A person's answer to a pending request for permission, or to all. An empty reason is none."""
 
     accept: bool
     reason: Annotated[str, Limit(max_length=MAX_REASON_CHARACTERS)] = attrs.field(
         default=DEFAULT_REASON, converter=_reason
+    )
+    request_id: Annotated[str, Limit(max_length=MAX_REASON_CHARACTERS)] | None = attrs.field(
+        default=None,
+        metadata=described("The `id` of the request in the state `permission_request`; null: all that wait"),
+    )
+    option_id: Annotated[str, Limit(max_length=MAX_REASON_CHARACTERS)] | None = attrs.field(
+        default=None,
+        metadata=described("The `id` of the option to choose; null: the smallest that fits `accept`"),
     )
 
 
@@ -306,15 +314,37 @@ class HooksRequest(Request):
 
 
 @attrs.frozen(kw_only=True)
+class ExposedUrl(Request):
+    """An address at which a client's user sees a web application."""
+
+    name: str
+    url: str
+    port: int
+
+
+@attrs.frozen(kw_only=True)
+class SandboxConfig(Request):
+    """What a client knows of the machine."""
+
+    exposed_urls: tuple[ExposedUrl, ...] = ()
+
+
+NOT_FETCHED: Final = described("Accepted, and without effect here: nothing is fetched")
+
+
+@attrs.frozen(kw_only=True)
 class SkillsRequest(Request):
     """Which skills are asked for. What is not known is ignored."""
 
-    load_public: bool = True
+    load_public: bool = attrs.field(default=True, metadata=NOT_FETCHED)
     load_user: bool = True
     load_project: bool = True
-    load_org: bool = True
-    marketplace_path: str | None = None
+    load_org: bool = attrs.field(default=True, metadata=NOT_FETCHED)
+    marketplace_path: str | None = attrs.field(default=None, metadata=NOT_FETCHED)
+    registered_marketplaces: Any = attrs.field(default=None, metadata=NOT_FETCHED, repr=False)
+    org_configs: Any = attrs.field(default=None, metadata=NOT_FETCHED, repr=False)
     project_dir: str | None = None
+    sandbox_config: SandboxConfig | None = None
 
 
 @attrs.frozen(kw_only=True)

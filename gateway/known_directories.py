@@ -28,14 +28,18 @@ class KnownDirectories:
         """Where else directories come from. For whoever keeps registered workspaces."""
 
     async def __call__(self) -> Iterable[str]:
-        """The directories, each once, at most MAX_ROOTS of the conversations."""
-        if not await self._up_to_date():
-            self._directories = {}
-            await self._up_to_date()
-        found = dict.fromkeys(self._directories.values())
+        """The directories, each once, at most MAX_ROOTS of the conversations. Raises what `also` raises."""
+        found = dict.fromkeys(await self.of_conversations())
         for more in self.also:
             found.update(dict.fromkeys(await more()))
         return found
+
+    async def of_conversations(self) -> Iterable[str]:
+        """The directories of the conversations, each once, at most MAX_ROOTS."""
+        if not await self._up_to_date():
+            self._directories = {}
+            await self._up_to_date()
+        return dict.fromkeys(self._directories.values())
 
     async def _up_to_date(self) -> bool:
         """Add the newer conversations. Returns False if others are gone."""

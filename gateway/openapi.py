@@ -25,6 +25,7 @@ from supervisor.settings import AgentProfile, OpenHandsAgentProfile
 from supervisor.settings.agent import CUSTOM, MCP_SERVER, PROVIDER, ACPAgent, AgentSettings
 from supervisor.settings.openhands import OpenHandsAgentSettings
 from supervisor.workspace.bash_events import BashCommand, BashError, BashOutput
+from supervisor.workspace.skill import SkillInfo
 
 INTERFACE_VERSION: Final = "0.1.0"
 """The version of the interface specification that the description stands for."""
@@ -97,6 +98,7 @@ def _components(routes: Iterable[Route]) -> dict[str, Any]:
         StaticSource,
         LookupSource,
         HookConfig,
+        SkillInfo,
         *bodies,
     )
     found |= components.add(BashCommand, BashOutput, BashError)

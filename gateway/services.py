@@ -13,8 +13,10 @@ import trio
 
 from gateway.config import Config
 from gateway.connection_limits import ConnectionLimits
+from gateway.downloads import Downloads
 from gateway.known_directories import KnownDirectories
 from supervisor.workspace.access import PathAccess
+from supervisor.workspace.pins import Pins
 
 if TYPE_CHECKING:
     from gateway.contract import Supervisor
@@ -94,12 +96,16 @@ class Services:
     )
     access: PathAccess = attrs.field(
         default=attrs.Factory(
-            lambda self: PathAccess(self.config.workspace_access, self.known), takes_self=True
+            lambda self: PathAccess(self.config.workspace_access, self.known, Pins(self.config.state)),
+            takes_self=True,
         )
     )
     activity: Activity = attrs.field(factory=Activity)
     connection_limits: ConnectionLimits = attrs.field(
         default=attrs.Factory(lambda self: ConnectionLimits(self.config.max_connections), takes_self=True)
+    )
+    downloads: Downloads = attrs.field(
+        default=attrs.Factory(lambda self: Downloads(self.config.descriptors.downloads), takes_self=True)
     )
     subscribers: Subscribers = attrs.field(
         default=attrs.Factory(lambda self: Subscribers(self.config.max_subscribers), takes_self=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -15,6 +15,7 @@ from quart import Response
 from quart.wrappers.response import ResponseBody
 
 from gateway.connection import current
+from gateway.downloads import Downloads, HeldBody, Place
 from supervisor.journal import JournalError
 from supervisor.patience import KeyedLimiters, in_time
 from supervisor.workspace.problems import WorkspaceProblem
@@ -66,9 +67,8 @@ async def breaking_off() -> AsyncIterator[None]:
 class FileBody(ResponseBody):
     """The bytes of an open file, which it owns."""
 
-    def __init__(self, file: OpenFile, first: bytes = b"") -> None:
+    def __init__(self, file: OpenFile) -> None:
         self._file = file
-        self._first = first
 
     async def __aenter__(self) -> AsyncIterator[bytes]:
         return self._pieces()
@@ -77,8 +77,6 @@ class FileBody(ResponseBody):
         self._file.close()  # of something that was read: closing does not wait
 
     async def _pieces(self) -> AsyncIterator[bytes]:
-        if self._first:
-            yield self._first
         while self._file.left:
             async with breaking_off():
                 piece = await in_thread(self._file.read, "to read a file")
@@ -134,10 +132,13 @@ def _close(made: Iterator[bytes]) -> None:
         close()
 
 
-async def file_response(file: OpenFile, media_type: str, *, head: bool = False) -> Response:
+async def file_response(
+    file: OpenFile, media_type: str, downloads: Downloads, *, head: bool = False
+) -> Response:
     """A response with the file, which it owns from now on. `head` is whether its bytes are left out.
 
-    A file that becomes shorter meanwhile ends the connection: the client sees that something is missing.
+    A small file is answered as it is when it is read. A large one that becomes shorter meanwhile ends the
+    connection: the client sees that something is missing. Raises ApiError(429) for too many of those.
     """
     length = file.left
     try:
@@ -145,10 +146,10 @@ async def file_response(file: OpenFile, media_type: str, *, head: bool = False) 
             response = Response(b"")
             file.close()
         elif length <= PIECE_BYTES:
-            pieces = await in_thread(partial(_whole, file), "to read a file")
-            response = Response(pieces)
+            data = await in_thread(partial(_whole, file), "to read a file")
+            response, length = Response(data), len(data)
         else:
-            response = streamed(FileBody(file))
+            response = streamed(FileBody(file), downloads.begin())
     except BaseException:
         file.close()
         raise
@@ -158,16 +159,20 @@ async def file_response(file: OpenFile, media_type: str, *, head: bool = False) 
 
 
 def _whole(file: OpenFile) -> bytes:
+    pieces = []
     try:
-        return b"".join(iter(file.read, b""))
+        with suppress(Changed):  # nothing is announced yet: what is left of it is all there is
+            while piece := file.read():
+                pieces.append(piece)
     finally:
         file.close()
+    return b"".join(pieces)
 
 
-def streamed(body: ResponseBody) -> Response:
+def streamed(body: ResponseBody, place: Place) -> Response:
     """A response that may take as long as its client reads."""
     response = Response()
-    response.response = body
+    response.response = HeldBody(body, place)
     response.timeout = None
     response.content_type = BINARY
     return response

@@ -25,7 +25,6 @@ from supervisor.credentials import Lookups
 from supervisor.hooks import HookSource
 from supervisor.workspace.bash import BashLimits
 
-ANY: Final = "any"
 """Of hosts: all of them, in upper or lower case."""
 
 OFF: Final = "off"
@@ -89,8 +88,6 @@ def _deadlines(env: Mapping[str, str]) -> Deadlines:
 
 
 def _lookups(text: str) -> Lookups:
-    if text.lower() == ANY:
-        return Lookups()
     return Lookups(() if text.lower() == OFF else hosts(text))
 
 

@@ -15,6 +15,7 @@ from supervisor.workspace.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from gateway.contract import Conversation
+    from gateway.downloads import Downloads
 
 PAGE: Final = 200
 """Events that are read and packed at a time; the journal gives fewer where they are large."""
@@ -48,9 +49,12 @@ class _Body(ResponseBody):
         yield await in_thread(self._archive.end, "to pack events")
 
 
-async def trajectory(conversation: Conversation, conversation_id: str, *, head: bool) -> Response:
-    """A response with the archive. `head` is whether its bytes are left out."""
+async def trajectory(
+    conversation: Conversation, conversation_id: str, downloads: Downloads, *, head: bool
+) -> Response:
+    """A response with the archive. `head` is whether its bytes are left out. Raises ApiError(429)."""
+    place = downloads.begin()
     meta = orjson.dumps(await conversation.durable_info(), option=orjson.OPT_INDENT_2)
     if head:
         return Response(b"", content_type="application/octet-stream")
-    return streamed(_Body(conversation, Trajectory(conversation_id, meta)))
+    return streamed(_Body(conversation, Trajectory(conversation_id, meta)), place)

@@ -9,6 +9,7 @@ import signal
 import sys
 from typing import Any
 
+import pytest
 import structlog
 
 pytest_plugins = [
@@ -39,6 +40,18 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `scripts/test --thorough` runs: modules that try more then. And modules of clients, each of
+    which has one walk for all its tests: one process must have all of them."""
+    for item in items:
+        module = item.getparent(pytest.Module)
+        if module is not None and hasattr(module.obj, "everyday"):
+            item.add_marker(pytest.mark.thorough)
+        if module is not None and item.get_closest_marker("clients"):
+            item.add_marker(pytest.mark.xdist_group(module.nodeid))
+
 
 # Who runs tests in the background has Ctrl-C ignored, with nohup SIGHUP too: in all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

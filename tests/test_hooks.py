@@ -111,6 +111,20 @@ def test_patterns_that_could_take_long_are_refused(pattern: str) -> None:
         Pattern.of(pattern)
 
 
+def test_all_patterns_of_an_event_together_are_bounded() -> None:
+    """They are matched one after another, at every tool call, by who relays everything."""
+    costly = {"matcher": ".*.*.*x", **RUN}
+    many = {"pre_tool_use": [costly] * 7, "post_tool_use": [costly] * 7, "stop": [RUN] * 100}
+    found = read_hook_config(many)
+    begin = time.process_time()
+    assert not found.hooks(HookEvent.PRE_TOOL_USE, "a" * NAME_CHARACTERS)
+    assert time.process_time() - begin < 5  # a hundred of them would take longer
+    with pytest.raises(Invalid) as refused:
+        read_hook_config({"post_tool_use": [costly] * 8})
+    assert refused.value.errors[0].loc == ("post_tool_use",)
+    assert stored_hook_config({"pre_tool_use": [{"matcher": "mcp__.*", **RUN}] * 100}) is not None
+
+
 @settings(max_examples=everyday(100, 3000), deadline=None)
 @given(st.text(alphabet="ab|.*+?()[]{}1,\\^$/", max_size=40), st.text(alphabet="ab", max_size=200))
 def test_whatever_is_accepted_is_quick(pattern: str, name: str) -> None:

@@ -249,7 +249,7 @@ def _add_agents(add: Add) -> None:
             "ostler agents probe demo --json",
             "ostler agents probe -- my-agent --acp",
         ],
-        epilog="No server is required. The agent gets three small prompts, which may cost a little; "
+        epilog="No server is required. The agent gets four small prompts, which may cost a little; "
         "--no-prompt leaves them out. Exit status: 0 nothing failed, 1 something failed, 2 usage error.",
         remote=False,
     )

@@ -9,13 +9,28 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from gateway.cli.diff import Edit, edits, lines
+from gateway.cli.diff import MOST_LINES, Edit, edits, lines
 from gateway.cli.text import clean, cut, one_line
-from gateway.cli.track import Call, Called, CallEnded, Failed, Item, Planned, Said, State, UserSaid
+from gateway.cli.track import (
+    Call,
+    Called,
+    CallEnded,
+    Failed,
+    Item,
+    Planned,
+    Said,
+    State,
+    UserSaid,
+    block_text,
+)
 from gateway.cli.waiting import MEGABYTE, Installing, Waiting
 
 TITLE_COLUMNS: Final = 100
 OUTPUT_COLUMNS: Final = 160
+
+ASKED_COLUMNS: Final = 4_000
+ASKED_LINES: Final = 1_000
+"""What a person who is asked gets to see is cut far later."""
 
 SHOWN_SECONDS: Final = 0.1
 """Seconds from which on a duration is shown."""
@@ -127,9 +142,11 @@ class Narration:
         shown = edits(call.content, call.raw_input)
         if not shown and isinstance(call.raw_input, dict):
             for key, value in call.raw_input.items():
-                self._print(Text(cut(f"    {one_line(str(key))}: {one_line(str(value))}", OUTPUT_COLUMNS)))
+                self._print(Text(cut(f"    {one_line(str(key))}: {one_line(str(value))}", ASKED_COLUMNS)))
+        for line in clean(block_text(call.content)).splitlines()[:ASKED_LINES]:
+            self._print(Text(cut(f"    {line}", ASKED_COLUMNS)))
         for edit in shown:
-            self._diff(edit)
+            self._diff(edit, ASKED_LINES)
 
     def _planned(self, plan: Planned) -> None:
         """A new plan as a whole; for a changed one, the finished steps."""
@@ -178,10 +195,10 @@ class Narration:
         elif call.output:
             self._print(Text(cut(f"    {one_line(call.output)}", OUTPUT_COLUMNS), style="bad"))
 
-    def _diff(self, edit: Edit) -> None:
+    def _diff(self, edit: Edit, most: int = MOST_LINES) -> None:
         what = " (new)" if edit.old is None and edit.patch is None else ""
         self._print(Text(f"    {one_line(edit.path)}{what}", style="quiet"))
-        for line in lines(edit):
+        for line in lines(edit, most):
             self._print(Text(f"    {line}", style=DIFF_STYLES.get(line[:1], "")))
 
     def _state(self, item: State) -> None:
@@ -211,8 +228,8 @@ class Narration:
             prefix, key, megabytes = place
             self._installing = Installing(prefix, key)
             self._total = None if megabytes is None else megabytes * MEGABYTE
-        if not self.console.is_terminal and phase != "installing":
-            self.line(text, "quiet")  # an agent that is there already is `installed` within a moment
+        if not self.console.is_terminal:
+            self.line(text, "quiet")
 
     def _close(self) -> None:
         """End the line that is open."""

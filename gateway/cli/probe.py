@@ -1,11 +1,13 @@
 """`ostler agents probe`: test how an agent follows the protocol, each part on a session of its own.
 
-The agent is started as for a conversation, with the same environment and credentials, in an empty directory.
-Its permission requests are rejected.
+The agent is started as for a conversation, with the same environment, credentials and client capabilities,
+in an empty directory. Its permission requests are rejected, but for the one harmless command that it is asked
+to run.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +25,9 @@ from supervisor.acp import (
     Repeats,
     RequestTimeout,
     RpcError,
+    Services,
+    ToolCall,
+    ToolCallUpdate,
     method_offered,
     parse_permission,
     parse_session,
@@ -36,7 +41,7 @@ from supervisor.conversations.agent.session import SessionRequest, handshake, mo
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.conversations.turns.permissions import reject
+from supervisor.conversations.turns.permissions import allow, reject
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.settings import AgentSettings
 from supervisor.version import __version__
@@ -48,6 +53,19 @@ SKIPPED: Final = "SKIPPED"
 
 PROMPT: Final = "Answer with the single word: ready"
 LONG_PROMPT: Final = "Count slowly from 1 to 500, one number per line. Use no tools."
+
+COMMAND: Final = "printf ostler-%d 42"
+"""Without expansions, which some agents refuse."""
+WITNESS: Final = "ostler-42"
+"""What the command prints, and nobody says who did not run it."""
+
+SHELL_PROMPT: Final = f"Run this shell command with your tool, then say what it printed: {COMMAND}"
+
+NO_SHELL: Final = ("read", "edit", "delete", "move", "search", "fetch", "think", "switch_mode")
+"""Kinds of tool calls that run no command, whatever of the prompt they quote."""
+
+OFFERED: Final = ("fs/", "terminal/")
+"""Methods that an agent may call only where a client offers them. Extensions may be tried."""
 
 METHOD_NOT_FOUND: Final = -32601
 UNKNOWN_METHOD: Final = "_ostler.test/unknown"
@@ -82,13 +100,19 @@ class _Broken(Exception):
 
 
 class Ear:
-    """The connection's `Handler`. Rejects the agent's requests."""
+    """The connection's `Handler`. Serves the client methods that the descriptor offers; of the permissions it
+    grants those whose call names `harmless`."""
 
     def __init__(self) -> None:
+        self.services: Services | None = None
+        self.harmless: str | None = None
+        self.refused: list[str] = []
+        self.permissions: list[str] = []
+        self.calls = self.results = ""
+        self.others: set[str] = set()
         self.updates: list[str] = []
         self.said = ""
         self.noise_lines = 0
-        self.asked: list[str] = []
         self.heard = trio.Event()
         self.unreadable = 0
 
@@ -104,6 +128,12 @@ class Ear:
         _, parsed = parse_update(params)
         if isinstance(parsed, AgentMessageChunk):
             self.said += parsed.text or ""
+        elif isinstance(parsed, ToolCall | ToolCallUpdate):
+            if parsed.kind in NO_SHELL:
+                self.others.add(parsed.tool_call_id)
+            if parsed.tool_call_id not in self.others:
+                self.calls += json.dumps(parsed.raw)
+            self.results += json.dumps([parsed.content, parsed.raw_output])
         self.heard.set()
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
@@ -111,10 +141,25 @@ class Ear:
         return self._answer(method, params)
 
     async def _answer(self, method: str, params: Any) -> Any:
-        self.asked.append(method)
-        if method != "session/request_permission":
+        if method == "session/request_permission":
+            return self._permit(params)
+        if self.services is None or not self.services.serves(method):
+            self.refused.append(method)
             raise RpcError.method_not_found(method)
-        return reject(parse_permission(params).options)
+        answer = await self.services.handle(method, params)
+        if method == "terminal/output":
+            self.results += json.dumps(answer)
+        return answer
+
+    def _permit(self, params: Any) -> Any:
+        request = parse_permission(params)
+        kinds = ", ".join(f"{option.option_id}: {option.kind}" for option in request.options)
+        self.permissions.append(kinds or "no options")
+        call = request.tool_call
+        other = call.kind in NO_SHELL or call.tool_call_id in self.others
+        if self.harmless is not None and not other and self.harmless in json.dumps(params):
+            return allow(request.options) or reject(request.options)
+        return reject(request.options)
 
     def noise(self, line: bytes) -> None:
         """A line that is no message."""
@@ -154,6 +199,7 @@ class Probe:
         self._initialized: InitializeResult | None = None
         self._session: str | None = None
         self._prompted = False
+        self._ran = False
         self._models: list[str] = []
         self._results: list[Result] = []
         self._trying: Callable[[str], None] = lambda name: None
@@ -212,8 +258,11 @@ class Probe:
                 return
             await self._check("session/new", lambda: self._new(run, plan))
             await self._check("session/prompt", lambda: self._prompt(run, ear))
+            await self._check("shell", lambda: self._shell(run, ear))
+            await self._check("permission", lambda: self._permission(ear))
             await self._check("session/cancel", lambda: self._cancel(run, ear))
             await self._check("after a cancel", lambda: self._again(run, ear))
+            await self._check("client methods", lambda: self._client_methods(ear))
             await self._check("unknown method", lambda: self._unknown(run))
             if not (self._prompted and self._restorable):
                 await self._check("session/close", lambda: self._close(run))
@@ -245,6 +294,7 @@ class Probe:
         began = trio.current_time()
         try:
             async with run_agent(plan, ear, stop, Deadlines().spawn) as run:
+                ear.services = run.services
                 yield run, ear
         except AgentFailure as failure:
             self._results.append(Result("start", FAIL, str(failure), trio.current_time() - began))
@@ -291,7 +341,7 @@ class Probe:
     # -- the checks: each says what it found ---------------------------------------------------------------
 
     async def _initialize(self, run: Incarnation) -> str:
-        found = await handshake(run.connection, __version__, self._deadlines, fs=False, terminal=False)
+        found = await self._handshake(run)
         self._initialized = run.initialized = found
         if found.agent is not None:
             self.name, self.version = found.agent.name, found.agent.version
@@ -300,6 +350,12 @@ class Probe:
             offered.insert(0, "load")
         methods = ", ".join(method.id for method in found.auth_methods) or "none"
         return f"protocol 1; sessions: {', '.join(offered) or 'nothing more'}; logins: {methods}"
+
+    async def _handshake(self, run: Incarnation) -> InitializeResult:
+        offered = run.plan.descriptor
+        return await handshake(
+            run.connection, __version__, self._deadlines, fs=offered.fs, terminal=offered.terminal
+        )
 
     async def _new(self, run: Incarnation, plan: Plan) -> str:
         wanted = SessionRequest(cwd=str(plan.cwd), mcp_servers=(), prior_id=None, login=plan.login)
@@ -368,6 +424,43 @@ class Probe:
             raise _Broken(f"the next turn ended with {reason!r}")
         return "the session continues"
 
+    async def _shell(self, run: Incarnation, ear: Ear) -> str:
+        """Check that a command runs, where it is allowed."""
+        params = self._prompt_params(SHELL_PROMPT)
+        if not self._prompted:
+            raise _Skip(SKIPPED, "no prompt was answered")
+        ear.said = ear.calls = ear.results = ""
+        ear.harmless = COMMAND
+        ear.permissions.clear()
+        try:
+            await run.connection.request("session/prompt", params, timeout=self._seconds)
+        finally:
+            ear.harmless = None
+        if WITNESS in ear.results or WITNESS in ear.said:
+            self._ran = True
+            return f"{COMMAND!r} ran"
+        if COMMAND not in ear.calls and not ear.permissions and not ear.refused:
+            raise _Skip(SKIPPED, "the agent did not try to run it")
+        wanted = f"; it asked for {', '.join(dict.fromkeys(ear.refused))}" if ear.refused else ""
+        raise _Broken(f"the agent tried to run {COMMAND!r}, and it did not run{wanted}")
+
+    async def _permission(self, ear: Ear) -> str:
+        await trio.lowlevel.checkpoint()
+        if ear.permissions:
+            return f"asked; {ear.permissions[0]}"
+        if not self._ran:
+            raise _Skip(SKIPPED, "no command ran")
+        raise _Skip(NOT_OFFERED, "the command ran without a question")
+
+    async def _client_methods(self, ear: Ear) -> str:
+        """Check that the agent calls what it was offered, and nothing else."""
+        await trio.lowlevel.checkpoint()
+        called = list(dict.fromkeys(ear.refused))
+        missing = [method for method in called if method.startswith(OFFERED)]
+        if missing:
+            raise _Broken(f"called without being offered: {', '.join(missing)}")
+        return f"refused: {', '.join(called)}" if called else ""
+
     async def _unknown(self, run: Incarnation) -> str:
         try:
             await run.connection.request(UNKNOWN_METHOD, {}, timeout=self._seconds)
@@ -379,7 +472,7 @@ class Probe:
 
     async def _restore(self, run: Incarnation, method: str) -> str:
         session = self._needs_session()
-        await handshake(run.connection, __version__, self._deadlines, fs=False, terminal=False)
+        await self._handshake(run)
         params = {"sessionId": session, "cwd": str(run.plan.cwd), "mcpServers": []}
         answer = await run.connection.request(method, params, timeout=self._seconds)
         parse_session(answer or {})

@@ -24,7 +24,7 @@ from gateway.cli.text import clean
 MOST_BYTES: Final = 8 * 1024 * 1024
 """Bytes read from standard input: four times what fits into a request."""
 
-SHOWN_FRAMES: Final = frozenset({"durable", "item_started", "delta", "item_aborted", "error"})
+SHOWN_FRAMES: Final = frozenset({"durable", "item_started", "delta", "tool_output", "item_aborted", "error"})
 """Types of frames that `--json` prints; the others are internal."""
 
 

@@ -50,6 +50,8 @@ def set_secret(server: Server, arguments: Namespace) -> None:
         body["description"] = arguments.description
     answer = server.call("PUT", STORED, body)
     print_json(answer) if arguments.json else print(f"stored {name}")
+    sys.stdout.flush()
+    _tell_shown(server.get(SOURCES), name)
 
 
 def unset(server: Server, arguments: Namespace) -> None:
@@ -84,6 +86,7 @@ def list_secrets(server: Server, arguments: Namespace) -> None:
         for hidden in secret["hides"]:
             first = secret["where"] or "the store"
             _tell(f"{secret['name']} of {hidden} is not used: {first} takes precedence")
+        _tell_shown(answer, secret["name"])
     for problem in answer["problems"]:
         _tell(problem)
 
@@ -178,6 +181,12 @@ def _credential_row(agent: Mapping[str, Any], credential: Mapping[str, Any]) -> 
         credential["source"] or "-",
         "-" if url is None else url["name"],
     )
+
+
+def _tell_shown(answer: Mapping[str, Any], name: str) -> None:
+    reason = answer.get("not_hidden", {}).get(name)
+    if reason is not None:
+        _tell(f"{name} is not hidden in what agents say: it is {reason}")
 
 
 def _tell(text: str) -> None:

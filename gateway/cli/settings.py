@@ -17,6 +17,15 @@ from gateway.cli.text import clean, one_line
 
 SETTINGS: Final = "/api/settings"
 
+UNSAID: Final[Mapping[str, Any]] = {
+    "acp_env": {},
+    "acp_env_plain": [],
+    "acp_home": None,
+    "acp_home_links": [],
+    "acp_home_copies": [],
+}
+"""Settings that the server tells only where they say something."""
+
 
 def run(server: Server, arguments: Namespace) -> None:
     """Do what `arguments.action` says. Raises Failure."""
@@ -38,7 +47,7 @@ def get(server: Server, arguments: Namespace) -> None:
 
 def change(server: Server, arguments: Namespace) -> None:
     """Change one; the others stay. Raises BadInput with the field that is wrong."""
-    before = with_key(server.get(SETTINGS)["agent_settings"])
+    before = {**UNSAID, **with_key(server.get(SETTINGS)["agent_settings"])}
     first = arguments.key.split(".")[0]
     if first not in before:
         raise BadInput(f"there is no setting {first!r}{did_you_mean(first, before)}")

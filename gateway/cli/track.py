@@ -18,6 +18,9 @@ WAITING: Final = "waiting_for_confirmation"
 REFUSED_CODE: Final = "UsagePolicyRefusal"
 """The agent's model would not do it."""
 
+PERMISSION: Final = "permission"
+"""The member of an action's data that has what the agent says of it beside its input."""
+
 CORE_CALLS: Final = frozenset({"ObservationEvent", "AgentErrorEvent", "UserRejectObservation"})
 
 
@@ -204,8 +207,12 @@ class Track:
             self.calls[call_id] = call
         call.status = "asking"
         action = event.get("action")
-        if isinstance(action, Mapping) and action.get("data"):
-            call.raw_input = action["data"]
+        if isinstance(action, Mapping) and isinstance(action.get("data"), Mapping):
+            given = dict(action["data"])
+            asked = given.pop(f"_{PERMISSION}", None) or given.pop(PERMISSION, None)
+            call.raw_input = given or call.raw_input
+            if isinstance(asked, Mapping):
+                call.content = asked.get("content") or call.content
         return call
 
     def _card(self, event: Mapping[str, Any], call_id: str) -> Iterator[Item]:
@@ -253,6 +260,11 @@ class Track:
             if value in ENDED:
                 self.calls.clear()
                 self._streams.clear()
+        elif key == "permission_request" and isinstance(value, Mapping):
+            asked = self.calls.get(str(value.get("tool_call_id")))
+            if asked is not None:
+                asked.status = "asking" if value.get("status") == "waiting" else "running"
+            return
         elif key == "available_commands" and isinstance(value, list):
             self.commands = tuple(
                 (str(each["name"]), str(each.get("description") or ""))

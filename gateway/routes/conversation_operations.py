@@ -423,5 +423,6 @@ class ConversationOperationRoutes:
                 tag="Agents",
                 body=ACPModelDiscoveryRequest,
                 result=schemas.ref("ACPModelDiscovery"),
+                errors={503: AT_CAPACITY},
             ),
         )

@@ -37,6 +37,7 @@ from gateway.routing import Route, params_of
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from gateway.start_request import StartConversationRequest, read_start_request
+from gateway.unhidden import warn
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal import LogDeleted
 from supervisor.reading import Errors, Items, as_json, described
@@ -105,7 +106,7 @@ class ConversationRoutes:
         info = await conversation.durable_info()
         if created and self.services.webhooks is not None:
             self.services.webhooks.tell(info)
-        return json_response(info, 201 if created else 200)
+        return warn(json_response(info, 201 if created else 200), start.secrets)
 
     async def _tell(self, conversation: Conversation) -> None:
         """Tell webhooks the state of a conversation that a client has changed."""
@@ -198,7 +199,7 @@ class ConversationRoutes:
         """Accept or reject what waits for a confirmation."""
         conversation = await find(self.services, conversation_id)
         response = read_body(ConfirmationResponseRequest, await json_body(request))
-        await conversation.respond(response.accept, response.reason)
+        await conversation.respond(response.accept, response.reason, response.request_id, response.option_id)
         return success()
 
     async def set_policy(self, conversation_id: str) -> Response:
@@ -227,7 +228,7 @@ class ConversationRoutes:
         )
         refuse(errors)
         await conversation.set_secrets(values)
-        return success()
+        return warn(success(), values)
 
     async def agent_final_response(self, conversation_id: str) -> Response:
         """The text of the agent's last answer, empty when there is none."""
@@ -348,11 +349,16 @@ class ConversationRoutes:
                 method="POST",
                 path=f"{one}/events/respond_to_confirmation",
                 handler=self.respond,
-                summary="Accept or reject the actions that wait for confirmation",
+                summary="Accept or reject the actions that wait for confirmation, or one of them",
                 tag=TAG,
                 body=ConfirmationResponseRequest,
                 result=done,
-                errors={**UNKNOWN, 503: AT_CAPACITY},
+                errors={
+                    **UNKNOWN,
+                    400: "The request has no such option",
+                    409: "No request of this id waits",
+                    503: AT_CAPACITY,
+                },
             ),
             Route(
                 method="POST",

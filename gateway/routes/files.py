@@ -13,6 +13,7 @@ import trio
 from quart import Response, request
 
 from gateway import schemas
+from gateway.downloads import Place
 from gateway.errors import ApiError
 from gateway.places import admitted, workspace_of
 from gateway.reading import InvalidRequest, Query, path_uuid, read_query
@@ -33,6 +34,7 @@ from gateway.trajectories import trajectory
 from gateway.uploads import PART, FormFile, boundary_of, pass_on
 from supervisor.patience import PathTimeout
 from supervisor.reading import ErrorDetail, Items, Limit, described
+from supervisor.settings import SettingsCorrupt
 from supervisor.workspace.access import Access, Admitted
 from supervisor.workspace.directories import create, subdirectories
 from supervisor.workspace.exclusion import GENERATED, MAX_PATTERN_CHARACTERS, MAX_PATTERNS
@@ -72,6 +74,7 @@ REFUSED: Final = {
     400: "The path does not fit",
     403: "Not permitted by the operator, or by the system",
     404: "Nothing there",
+    429: "Too many downloads at once",
     504: "The file system does not answer",
 }
 
@@ -139,7 +142,10 @@ class FileRoutes:
             except (WorkspaceProblem, PathTimeout, ValueError):
                 pass  # It is not there, or not readable.
         elif self.services.access.access is Access.WORKSPACES:
-            known = list(await self.services.known())[:MAX_FAVORITES]
+            try:
+                known = list(await self.services.known())[:MAX_FAVORITES]
+            except SettingsCorrupt:  # the file with the kept ones; it is told where they are asked for
+                known = list(await self.services.known.of_conversations())[:MAX_FAVORITES]
             locations = [_entry(Path(path).name or path, path) for path in known]
         return json_response({"home": home, "favorites": favorites, "locations": locations})
 
@@ -184,7 +190,7 @@ class FileRoutes:
         """The bytes of a regular file."""
         place = await self._admitted(conversation_id)
         file = await in_thread(partial(open_file, place), "to open a file", wasted=lambda made: made.close())
-        response = await file_response(file, BINARY, head=request.method == "HEAD")
+        response = await file_response(file, BINARY, self.services.downloads, head=request.method == "HEAD")
         return as_attachment(response, place.path.name)
 
     async def trajectory(self, conversation_id: str, runtime_conversation_id: str | None = None) -> Response:
@@ -196,7 +202,9 @@ class FileRoutes:
             if scope != dashed:
                 raise _unfit_path("Trajectory must belong to the selected conversation")
         conversation = await self.services.supervisor.get(dashed)
-        response = await trajectory(conversation, dashed, head=request.method == "HEAD")
+        response = await trajectory(
+            conversation, dashed, self.services.downloads, head=request.method == "HEAD"
+        )
         return as_attachment(response, f"{dashed.replace('-', '')}.zip")
 
     async def archive(self, conversation_id: str | None = None) -> Response:
@@ -207,8 +215,9 @@ class FileRoutes:
         repository = await in_thread(partial(only_repository, place.path), "to look for a repository")
         place = attrs.evolve(place, path=repository)
         excludes = [*(GENERATED if query.use_default_excludes else ()), *query.exclude]
+        held = self.services.downloads.begin()
         if query.format == "tar.gz":
-            return await self._tar_gz(place, excludes)
+            return await self._tar_gz(place, excludes, held)
         try:
             file, base, what = await delta(self.git, place, query.base_ref, excludes)
         except NotARepository:
@@ -217,7 +226,7 @@ class FileRoutes:
             file.close()
             response = Response(b"")
         else:
-            response = streamed(FileBody(file))
+            response = streamed(FileBody(file), held)
             response.headers["Content-Length"] = str(file.size)
         response.content_type = "text/x-patch"
         _describe(response, what)
@@ -226,7 +235,7 @@ class FileRoutes:
             response.headers["X-Archive-Base-Ref"] = quote(query.base_ref or "auto", safe="")
         return as_attachment(response, f"{place.path.name}.patch")
 
-    async def _tar_gz(self, place: Admitted, excludes: list[str]) -> Response:
+    async def _tar_gz(self, place: Admitted, excludes: list[str], held: Place) -> Response:
         what = None
         try:
             async with self.git.opened(place) as session:
@@ -238,7 +247,7 @@ class FileRoutes:
             response = Response(b"")
         else:
             first = await in_thread(partial(gather, made), "to make an archive")
-            response = streamed(MadeBody(made, first or b""))
+            response = streamed(MadeBody(made, first or b""), held)
         response.content_type = "application/gzip"
         if what is not None and what.root == place.path:
             _describe(response, what)
@@ -289,7 +298,7 @@ class FileRoutes:
             tag=TAG,
             result=FILE,
             media_type=BINARY,
-            errors={404: "No such conversation"},
+            errors={404: "No such conversation", 429: "Too many downloads at once"},
         )
 
     def _routes(self, base: str, more: dict[int, str]) -> tuple[Route, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 import attrs
 from quart import Response, request
@@ -13,9 +14,25 @@ from gateway.reading import read_body
 from gateway.responses import json_response
 from gateway.routing import Route
 from gateway.services import Services
-from supervisor.hooks import HookConfig, read_project_hooks
+from supervisor.hooks import HOOKS_FILE, HookConfig, hooks_of
 from supervisor.reading import as_json
-from supervisor.workspace.access import AccessRefused, BadPath, OutsideWorkspace
+from supervisor.workspace.access import AccessRefused, Admitted, BadPath
+from supervisor.workspace.problems import WorkspaceProblem
+from supervisor.workspace.reading import Changed, open_file
+
+
+def _read(place: Admitted) -> HookConfig | None:
+    """Blocks as long as the file system does, but for nobody's lease."""
+    try:
+        file = open_file(place)
+    except WorkspaceProblem:
+        return None
+    try:
+        return hooks_of(file.read() + file.read(), place.path)  # two pieces are more than it may have
+    except Changed:
+        return None
+    finally:
+        file.close()
 
 
 @attrs.frozen
@@ -30,9 +47,12 @@ class HookRoutes:
         asked = read_body(HooksRequest, await json_body(request))
         found: HookConfig | None = None
         if asked.project_dir:
-            with suppress(AccessRefused, BadPath, OutsideWorkspace, OSError):
-                place = await self.services.access.admit(asked.project_dir, loc=("body", "project_dir"))
-                found = await read_project_hooks(place.path)
+            access = self.services.access
+            with suppress(AccessRefused, BadPath, OSError):
+                # The file, not the directory: a link in it may lead out of the walls.
+                path = f"{asked.project_dir}/{HOOKS_FILE}"
+                place = await access.admit(path, loc=("body", "project_dir"))
+                found = await access.in_thread(partial(_read, place), "to read the project's hooks")
         return json_response({"hook_config": None if found is None else as_json(found)})
 
     def routes(self) -> tuple[Route, ...]:

@@ -17,15 +17,14 @@ from gateway.bodies import (
     EnabledRequest,
     InstallRequest,
     PluginsRequest,
-    SkillsRequest,
     SubAgentsRequest,
     SubscriptionDevicePollRequest,
     json_body,
 )
 from gateway.errors import ApiError
-from gateway.reading import read_body
+from gateway.reading import path_uuid, read_body
 from gateway.responses import json_response
-from gateway.routing import Route
+from gateway.routing import UUID_PARAMETERS, Route
 from supervisor.reading import Model
 
 NO_SKILLS: Final = (
@@ -57,7 +56,9 @@ class Placeholder:
     body: type[Model] | None = None
 
     async def handle(self, **parameters: str) -> Response:
-        """Read the body, and answer."""
+        """Read what names a conversation, and the body, and answer."""
+        for name in UUID_PARAMETERS & parameters.keys():
+            path_uuid(parameters[name], name)
         if self.body is not None:
             read_body(self.body, await json_body(request))
         if self.status >= 400:
@@ -186,15 +187,6 @@ TABLE: Final = (
         body=SubscriptionDevicePollRequest,
     ),
     # -- skills -------------------------------------------------------------------------------------------
-    _list(
-        "/api/skills",
-        "Skills",
-        "Load skills",
-        "skills",
-        method="POST",
-        body=SkillsRequest,
-        answer={"sources": {}},
-    ),
     _list("/api/skills/catalog", "Skills", "List the skills that a profile can choose from", "skills"),
     _list("/api/skills/installed", "Skills", "List installed skills", "skills"),
     _list("/api/skills/marketplace", "Skills", "List skills that can be installed", "skills"),
@@ -235,14 +227,20 @@ TABLE: Final = (
         )
         if not each.path.endswith("/refresh")
     ),
-    Placeholder(
-        method="GET",
-        path="/api/vscode/status",
-        tag="VSCode",
-        summary="Get the state of VSCode",
-        answer={"running": False, "enabled": False, "message": NO_VSCODE},
+    *(
+        each
+        for base in ("/api/vscode", "/api/conversations/<conversation_id>/vscode")
+        for each in (
+            Placeholder(
+                method="GET",
+                path=f"{base}/status",
+                tag="VSCode",
+                summary="Get the state of VSCode",
+                answer={"running": False, "enabled": False, "message": NO_VSCODE},
+            ),
+            _refused("GET", f"{base}/url", "VSCode", "Get the address of VSCode", 503, NO_VSCODE),
+        )
     ),
-    _refused("GET", "/api/vscode/url", "VSCode", "Get the address of VSCode", 503, NO_VSCODE),
 )
 """Every such route."""
 

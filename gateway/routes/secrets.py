@@ -14,6 +14,7 @@ from gateway.reading import AnyUuid, InvalidRequest, Query, read_body, read_quer
 from gateway.responses import json_response
 from gateway.routing import Route, params_of
 from gateway.services import Services
+from gateway.unhidden import warn, why_shown
 from supervisor.credentials import CannotRotate, InvalidSecretName, InvalidSecretValue
 from supervisor.reading import ErrorDetail
 
@@ -83,7 +84,8 @@ class SecretRoutes:
             raise InvalidRequest(
                 ErrorDetail(("body", "value"), f"Value error, {error}", "value_error")
             ) from None
-        return json_response({"name": secret.name, "description": secret.description})
+        answer = json_response({"name": secret.name, "description": secret.description})
+        return warn(answer, {secret.name: secret.value})
 
     async def get(self, name: str) -> Response:
         """The value, as plain text."""
@@ -103,6 +105,7 @@ class SecretRoutes:
     async def sources(self) -> Response:
         """Every global secret with the place that it comes from; no values."""
         secrets = self.services.secrets
+        every = await secrets.found()
         found = [
             {
                 "name": secret.name,
@@ -111,9 +114,21 @@ class SecretRoutes:
                 "where": secret.where,
                 "hides": list(secret.hides),
             }
-            for secret in (await secrets.found()).values()
+            for secret in every.values()
         ]
-        return json_response({"secrets": found, "problems": secrets.problems, "key": secrets.key_source})
+        shown = {
+            name: reason
+            for name, secret in every.items()
+            if (reason := why_shown(name, secret.value.reveal())) is not None
+        }
+        return json_response(
+            {
+                "secrets": found,
+                "not_hidden": shown,
+                "problems": secrets.problems,
+                "key": secrets.key_source,
+            }
+        )
 
     async def rotate(self) -> Response:
         """Encrypt what is stored under a new master key."""
@@ -176,6 +191,12 @@ class SecretRoutes:
                 result=schemas.obj(
                     {
                         "secrets": schemas.array(SOURCE),
+                        "not_hidden": {
+                            "type": "object",
+                            "additionalProperties": schemas.STRING,
+                            "description": "By name, what a secret is that is too common to be hidden in "
+                            "what agents say",
+                        },
                         "problems": {
                             **schemas.array(schemas.STRING),
                             "description": "What is wrong with files and variables that are not used",
@@ -183,6 +204,7 @@ class SecretRoutes:
                         "key": KEY,
                     },
                     "secrets",
+                    "not_hidden",
                     "problems",
                     "key",
                 ),

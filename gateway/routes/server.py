@@ -21,7 +21,11 @@ TITLE: Final = "Ostler"
 WIRE_VERSION: Final = "1.58.2"
 """The agent-server version whose wire we speak. Clients refuse servers below 1.28.0 by it."""
 
-CAPABILITIES: Final = ("idempotent_conversation_create_v1", "profile_secret_scope_v1")
+CAPABILITIES: Final = (
+    "conversation_runtime_routes_v1",
+    "idempotent_conversation_create_v1",
+    "profile_secret_scope_v1",
+)
 """What we say that we can do beyond the plain wire; only what is true."""
 
 TAG: Final = "Server"

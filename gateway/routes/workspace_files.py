@@ -64,7 +64,9 @@ class WorkspaceFileRoutes:
             partial(_open, place), "to open a file", wasted=lambda found: found[0].close()
         )
         media_type = media_type_of(name)
-        response = await file_response(file, media_type, head=request.method == "HEAD")
+        response = await file_response(
+            file, media_type, self.services.downloads, head=request.method == "HEAD"
+        )
         if media_type not in UNBOXED:
             response.headers["Content-Security-Policy"] = SANDBOX
         response.headers["X-Content-Type-Options"] = "nosniff"
@@ -93,6 +95,7 @@ class WorkspaceFileRoutes:
             400: "The path is outside of the workspace",
             403: "Not permitted by the operator, or by the system",
             404: "No such conversation or file",
+            429: "Too many downloads at once",
         }
         files = [
             Route(

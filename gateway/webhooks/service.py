@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,7 +98,7 @@ class Webhooks:
         """
         senders = self._of(str(info["id"]))
         self.tell({**info, "execution_status": DELETING})
-        with trio.move_on_after(DELETE_SECONDS):
+        with trio.move_on_after(DELETE_SECONDS), suppress(JournalError):
             await log.flushed_unless_troubled()
             await _flushed(senders)
 

@@ -17,10 +17,12 @@ from supervisor.acp.errors import (
 from supervisor.acp.files import Jail
 from supervisor.acp.framing import MAX_FRAME_BYTES, FrameSplitter, Oversize
 from supervisor.acp.handler import Handler, Result
+from supervisor.acp.output import Seen
 from supervisor.acp.repeats import Repeats
 from supervisor.acp.schema import *  # noqa: F403 - the typed messages are this room's vocabulary
 from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.acp.services import Services, TerminalPlaces
+from supervisor.acp.terminal import OutputWatch
 from supervisor.acp.trace import SHOWN_CHARS, Trace, TraceLine, shorten_session_id
 
 __all__ = [
@@ -33,11 +35,13 @@ __all__ = [
     "FrameTooLarge",
     "Handler",
     "Jail",
+    "OutputWatch",
     "Oversize",
     "Repeats",
     "RequestTimeout",
     "Result",
     "RpcError",
+    "Seen",
     "Services",
     "TerminalPlaces",
     "TokenUsage",

@@ -83,6 +83,18 @@ class Seen:
     surplus: int
     """Bytes at the beginning that are beyond the limit."""
     truncated: bool
+    """Whether something before it is missing."""
+
+    def last(self, size: int) -> Seen:
+        """The same, without what comes before about the last `size` bytes."""
+        kept: deque[bytes | bytearray] = deque()
+        held = 0
+        for piece in reversed(self.pieces):
+            if held >= size:
+                return Seen(tuple(kept), 0, True)
+            kept.appendleft(piece)
+            held += len(piece)
+        return self
 
     def text(self, *, final: bool) -> str:
         """See OutputRing.text. Holds the GIL for no longer than a piece takes."""

@@ -13,10 +13,10 @@ import trio
 
 from supervisor.acp.errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RpcError
 from supervisor.acp.files import Jail
-from supervisor.acp.output import DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, OutputPool
+from supervisor.acp.output import DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, OutputPool, OutputRing, Seen
 from supervisor.acp.schema.bounds import short_id
 from supervisor.acp.schema.read import Json, as_object, integer, objects, text
-from supervisor.acp.terminal import StartProcess, Terminal
+from supervisor.acp.terminal import OutputWatch, StartProcess, Terminal
 from supervisor.patience import PathTimeout, in_time
 
 MAX_TERMINALS: Final = 64
@@ -58,6 +58,8 @@ class Services:
     `environment`: the environment of commands (without the server's own variables), to which the agent may
     add.
 
+    `watch(terminal_id)` gives who is told of the output of a terminal as it comes.
+
     `start`: starts each command; without it there are no terminals. Each takes one of `places`.
 
     `kill_tree(pid)`: finds and kills descendants that left the process group.
@@ -77,7 +79,10 @@ class Services:
         start: StartProcess | None = None,
         places: TerminalPlaces | None = None,
         jail: Jail | None = None,
+        watch: Callable[[str], OutputWatch] | None = None,
     ) -> None:
+        self._watch = watch
+        self._released: dict[str, OutputRing] = {}
         self._places = places
         self._jail = Jail(workspace) if jail is None else jail
         self._nursery = nursery
@@ -106,6 +111,13 @@ class Services:
     def terminals(self) -> int:
         """The number of open terminals."""
         return len(self._terminals)
+
+    def output(self, terminal_id: str) -> Seen | None:
+        """The output of a terminal so far, also of one of the last that were released; None: it is not
+        known."""
+        terminal = self._terminals.get(terminal_id)
+        ring = self._released.get(terminal_id) if terminal is None else terminal.ring
+        return None if ring is None else ring.seen()
 
     def serves(self, method: str) -> bool:
         """Whether `handle` knows this method."""
@@ -187,6 +199,8 @@ class Services:
         assert self._start is not None
         self._take_place()
         self._starting += 1
+        self._last_terminal += 1
+        terminal_id = f"term_{self._last_terminal}"
         try:
             directory = await self._in_thread(open_directory, wasted=os.close)
             try:
@@ -201,6 +215,7 @@ class Services:
                     outputs=self._outputs,
                     start=self._start,
                     kill_tree=self._kill_tree,
+                    watch=None if self._watch is None else self._watch(terminal_id),
                 )
             finally:
                 os.close(directory)
@@ -210,8 +225,6 @@ class Services:
         finally:
             self._starting -= 1
         # No checkpoint from here to the task that owns the process.
-        self._last_terminal += 1
-        terminal_id = f"term_{self._last_terminal}"
         self._nursery.start_soon(self._run, terminal, name=f"terminal {terminal_id}")
         if self._closed:  # while it was being started
             terminal.release()
@@ -256,7 +269,11 @@ class Services:
 
     async def _drop(self, params: Json) -> Json:
         terminal = self._terminal(params)
-        del self._terminals[_required(params, "terminalId")]
+        terminal_id = _required(params, "terminalId")
+        del self._terminals[terminal_id]
+        self._released[terminal_id] = terminal.ring
+        if len(self._released) > MAX_TERMINALS:
+            del self._released[next(iter(self._released))]
         terminal.kill()
         terminal.release()
         await terminal.finished.wait()

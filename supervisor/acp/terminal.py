@@ -60,6 +60,16 @@ class StartProcess(Protocol):
         """
 
 
+class OutputWatch(Protocol):
+    """Is told of the output of one terminal as it comes."""
+
+    def add(self, data: bytes) -> None:
+        """The next piece. It must be quick."""
+
+    async def room(self) -> None:
+        """Wait until more can be taken. Nothing is read meanwhile."""
+
+
 class Terminal:
     """A command in a session and process group of its own, started by `start`.
 
@@ -75,8 +85,11 @@ class Terminal:
         output_limit: int,
         outputs: OutputPool | None = None,
         kill_tree: Callable[[int], None] | None = None,
+        watch: OutputWatch | None = None,
     ) -> None:
-        self._output = OutputRing(output_limit, outputs)
+        self.ring = OutputRing(output_limit, outputs)
+        """What is kept of its output."""
+        self._watch = watch
         self._kill_tree = kill_tree
         self._release = trio.Event()
         self.exited = trio.Event()
@@ -100,6 +113,7 @@ class Terminal:
         start: StartProcess,
         outputs: OutputPool | None = None,
         kill_tree: Callable[[int], None] | None = None,
+        watch: OutputWatch | None = None,
     ) -> Terminal:
         """Start the command in the directory with the descriptor `cwd`, which stays the caller's.
 
@@ -130,7 +144,14 @@ class Terminal:
             os.close(write_end)
             os.close(empty)
         try:
-            return cls(process, read_end, output_limit=output_limit, outputs=outputs, kill_tree=kill_tree)
+            return cls(
+                process,
+                read_end,
+                output_limit=output_limit,
+                outputs=outputs,
+                kill_tree=kill_tree,
+                watch=watch,
+            )
         except OSError as error:  # there is no descriptor to wait for it with
             os.close(read_end)
             await _end_unwatched(process)
@@ -144,8 +165,8 @@ class Terminal:
     async def output(self) -> dict[str, Any]:
         """The answer to `terminal/output`. Cancellation abandons a thread that ends by itself."""
         status = self.exit_status() if self.exited.is_set() else None
-        seen, final = self._output.seen(), status is not None
-        if self._output.held > LARGE_BYTES:
+        seen, final = self.ring.seen(), status is not None
+        if self.ring.held > LARGE_BYTES:
             read = partial(seen.text, final=final)
             text = await trio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=work().threads)
         else:
@@ -207,8 +228,12 @@ class Terminal:
         try:
             while data := await self._stream.receive_some(_READ_BYTES):
                 await relaying.turn()
-                self._output.add(bytes(data))
+                self.ring.add(bytes(data))
+                if self._watch is not None:
+                    self._watch.add(bytes(data))
                 relaying.rest()
+                if self._watch is not None:
+                    await self._watch.room()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         drained.set()

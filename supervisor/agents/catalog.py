@@ -10,10 +10,10 @@ from __future__ import annotations
 import enum
 import functools
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final, Literal
 
 import attrs
 
@@ -23,6 +23,10 @@ CATALOG_DIR = Path(__file__).with_name("catalog")
 
 CUSTOM = "custom"
 """Key of the descriptor for a command that no other descriptor claims."""
+
+OWN: Final = "own"
+SHARED: Final = "shared"
+"""Whose home an agent has: its conversation's, or the user's."""
 
 
 def _frozen(mapping: Mapping[str, str]) -> Mapping[str, str]:
@@ -150,6 +154,21 @@ class DefaultFile(Described):
 
 
 @attrs.frozen(kw_only=True)
+class AgentHome(Described):
+    """Whose home it has, and what of the user's is in one of its own.
+
+    Without `private` every directory with a dot is made anew with links to the files in it, and everything
+    else is linked. With `private`, the directories that it keeps its data in, all but these is linked; of
+    these there is what `links` and `copies` name. See `supervisor.agents.home`.
+    """
+
+    kind: Literal["own", "shared"] = "own"
+    private: tuple[Inside, ...] = ()
+    links: tuple[Inside, ...] = ()
+    copies: tuple[Inside, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
 class BaseUrlConfig(Described):
     """A base URL that counts only inside a JSON document carried by another variable."""
 
@@ -193,6 +212,8 @@ class CredentialSource(Described):
     """Whose credential it is, for an agent that speaks to several: one credential is used for each."""
     auth_methods: tuple[str, ...] = ()
     """ACP authentication methods that work with it unattended, the best first."""
+    adds: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
+    """Variables that an agent needs with it, where nobody set them: `$NAME` stands for another variable."""
 
     @property
     def name(self) -> str:
@@ -229,15 +250,15 @@ class Descriptor(Described):
     module: str | None = None
     """A bundled agent: the Python module to run."""
     name_patterns: tuple[Lower, ...] = ()
-    """What its command's words start with and what its `agentInfo.name` contains, in lower case."""
-    binaries: tuple[str, ...] = ()
-    """Names of its executable, matched as a whole."""
+    """What its `agentInfo.name` contains, in lower case. It never makes a command that agent's."""
     base_url_env: str | None = None
     base_url_alias: str | None = None
     """The variable that the agent itself reads its base URL from, when that is another one."""
     base_url_config: BaseUrlConfig | None = None
     data_dir_env: Mapping[str, Inside] = attrs.field(factory=dict, converter=_frozen)
     """Variables that move its private data, each with the folder inside the data directory it gets."""
+    home: AgentHome | None = None
+    """Its home. Without it: the user's, if variables move its private data, else one of its own."""
     env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
     """Fixed variables; secrets of the same name win over them."""
     sandbox_env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
@@ -259,6 +280,17 @@ class Descriptor(Described):
     """Whether it is offered the client's file system methods."""
     terminal: bool = False
     """Whether it is offered the client's terminal methods."""
+
+    @property
+    def home_kind(self) -> str:
+        """`own` or `shared`.
+
+        Helpers that it finds by its HOME end with the conversation that started them, so an agent whose data
+        nothing else moves has a home of its own.
+        """
+        if self.home is not None:
+            return self.home.kind
+        return SHARED if self.data_dir_env or self.module is not None else OWN
 
     def judge(self) -> Iterable[Flaw]:
         """One way to be started, and no secret from a file that nobody describes."""
@@ -319,21 +351,6 @@ def load_catalog() -> Mapping[str, Descriptor]:
 def presets(catalog: Mapping[str, Descriptor]) -> dict[str, tuple[str, ...]]:
     """The command of every agent that has one of its own, by key."""
     return {key: descriptor.command for key, descriptor in catalog.items() if descriptor.command}
-
-
-def detect(command: Sequence[str], catalog: Mapping[str, Descriptor]) -> str | None:
-    """The key of the agent that `command` starts, or None for an unknown one.
-
-    Any word counts whose basename, without a trailing `@version`, starts with one of an agent's patterns or
-    is the name of its executable (the rule that real clients apply too).
-    """
-    for word in command:
-        base = word.rsplit("/", 1)[-1].lower()
-        name = base.split("@", 1)[0] if not base.startswith("@") else base
-        for descriptor in catalog.values():
-            if name in descriptor.binaries or name.startswith(descriptor.name_patterns or ("\0",)):
-                return descriptor.key
-    return None
 
 
 def identify(agent_name: str, catalog: Mapping[str, Descriptor]) -> str | None:

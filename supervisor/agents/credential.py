@@ -50,6 +50,7 @@ class Credential:
     """Where it was given, in the words of the caller, or `MACHINE`."""
     provider: str = ""
     auth_methods: tuple[str, ...] = ()
+    adds: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -183,6 +184,7 @@ def _present(
         origin=origin,
         provider=source.provider,
         auth_methods=source.auth_methods,
+        adds=source.adds,
     )
 
 

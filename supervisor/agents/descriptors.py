@@ -33,6 +33,15 @@ PER_AGENT: Final = 6
 PER_TERMINAL: Final = 2
 """Its output and its pidfd."""
 
+PER_DOWNLOAD: Final = 4
+"""An archive holds the directory that it is of, the one that it is in, its list and a file; a file one."""
+
+MOST_DOWNLOADS: Final = 64
+"""Answers at a time that are sent while they are made. Each has some hundred KB of memory."""
+
+DOWNLOADS_PART: Final = 1 / 4
+"""Of what agents and connections leave; terminals get the rest."""
+
 OPERATORS: Final = 16
 """Connections on the control socket: a few people, each with a command or two."""
 
@@ -41,7 +50,7 @@ MOST_CONNECTIONS: Final = 4096
 
 CONNECTIONS_PART: Final = 3 / 8
 AGENTS_PART: Final = 1 / 2
-"""Parts of what is not fixed; terminals get the rest."""
+"""Parts of what is not fixed."""
 
 FEWEST: Final = 8
 """The least number of connections: with fewer a server is of no use. Where the limit is very small, the
@@ -58,6 +67,7 @@ class Shares:
     limit: int
     agents: int
     terminals: int
+    downloads: int
     connections: int
     operators: int
     reserve: int
@@ -72,6 +82,8 @@ class Shares:
             + self.connections
             + self.agents * PER_AGENT
             + self.terminals * PER_TERMINAL
+            # The first one is a file like others that are opened and closed again.
+            + (self.downloads - 1) * PER_DOWNLOAD
         )
 
 
@@ -86,10 +98,13 @@ def shares(limit: int, connections: int | None = None) -> Shares:
         for_connections = min(connections, max(FEWEST, rest - PER_AGENT - PER_TERMINAL))
     rest = max(0, rest - for_connections)
     for_agents = int(rest * AGENTS_PART / (1 - CONNECTIONS_PART))
+    rest -= for_agents
+    for_downloads = int(rest * DOWNLOADS_PART)
     return Shares(
         limit=limit,
         agents=max(1, for_agents // PER_AGENT),
-        terminals=max(1, (rest - for_agents) // PER_TERMINAL),
+        terminals=max(1, (rest - for_downloads) // PER_TERMINAL),
+        downloads=max(1, min(for_downloads // PER_DOWNLOAD, MOST_DOWNLOADS)),
         connections=for_connections,
         operators=OPERATORS,
         reserve=reserve,

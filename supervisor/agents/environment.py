@@ -20,7 +20,8 @@ MARKER = "OSTLER_AGENT"
 
 PASSED_ON = frozenset(
     {
-        "PATH", "HOME", "LANG", "LANGUAGE", "TERM", "COLORTERM", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL",
+        "PATH", "HOME", "LANG", "LANGUAGE", "TERM", "COLORTERM", "TZ", "TMPDIR", "TMUX_TMPDIR",
+        "USER", "LOGNAME", "SHELL",
         "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
         "http_proxy", "https_proxy", "all_proxy", "no_proxy",
         "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
@@ -72,6 +73,8 @@ def compose_environment(
     secrets: Mapping[str, str],
     data_dir: Path | None,
     extra: Mapping[str, str],
+    plain: Mapping[str, str] | None = None,
+    home: Mapping[str, str] | None = None,
     path: Sequence[str] = (),
     catalog: Mapping[str, Descriptor] | None = None,
     choice: Choice | None = None,
@@ -80,8 +83,9 @@ def compose_environment(
     """The complete environment of an agent.
 
     Later wins: what the server passes on, the descriptor's fixed variables, `secrets` (resolved values;
-    empty ones count as absent), the data directory, `extra` (the caller's own). Of the credentials only
-    those of `choice` are there; without it they are chosen as on a machine that holds no login. A base URL
+    empty ones count as absent), `home` (the variables of a home of its own), `plain` (those of the settings),
+    the data directory, `extra` (the caller's own). Of the credentials only those of `choice` are there, and
+    what `plain` names; without `choice` they are chosen as on a machine that holds no login. A base URL
     is put where the agent looks for it. `path` are directories to search before the server's PATH (see
     `Launch.path`). `catalog` tells which credentials belong to other agents; the bundled one by default.
     `files` are secrets that the caller hands over as files, besides the descriptor's.
@@ -91,7 +95,7 @@ def compose_environment(
     given = {name: value for name, value in secrets.items() if value}
     if choice is None:
         choice = choose_credential(descriptor, dict.fromkeys(given, ""), in_file_secrets(descriptor, given))
-    env = base_environment(server_env, isolated=data_dir is not None)
+    env = base_environment(server_env, isolated=data_dir is not None or bool(home))
     if data_dir is None:
         # Who keeps an agent's home elsewhere keeps the login there, too.
         homes = (name for name in descriptor.data_dir_env if server_env.get(name))
@@ -102,6 +106,8 @@ def compose_environment(
     withheld = {*_withheld(descriptor, load_catalog() if catalog is None else catalog), *files}
     withheld |= choice.withheld_names
     env.update({name: value for name, value in given.items() if name not in withheld})
+    env.update(home or {})
+    env.update(plain or {})
     if data_dir is not None:
         for name, folder in descriptor.data_dir_env.items():
             env[name] = str(data_dir / folder)
@@ -109,6 +115,11 @@ def compose_environment(
             if spec.env is not None and spec.name in choice.names:
                 env[spec.env] = str(data_dir / spec.path)
     env.update(extra)
+    for credential in choice.credentials:
+        for name, value in credential.adds.items():
+            wanted = env.get(value[1:], "") if value.startswith("$") else value
+            if wanted and not env.get(name):
+                env[name] = wanted
     owned = {*descriptor.data_dir_env, MARKER}
     env = {name: value for name, value in env.items() if name in owned or not _is_reserved(name)}
     _place_base_url(env, descriptor)

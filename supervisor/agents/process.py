@@ -66,6 +66,8 @@ class AgentProcess:
         self._child = child
         self._pipes = (stdout, stderr)
         self._stderr = stderr
+        self._untold = b""
+        """Of standard error, what is read and waits for its turn to be taken apart."""
         self._tail = LineTail()
         self._policy = policy
         self._spawn_seconds = spawn_seconds
@@ -83,8 +85,8 @@ class AgentProcess:
     def stderr_timed(self) -> list[tuple[float, str]]:
         """The same, each with when it came (Trio's clock). What it wrote before it said something on standard
         output is among them, also when that is read first."""
-        if data := self._stderr.receive_at_once():
-            self._tail.feed(data, trio.current_time())
+        self._untold += self._stderr.receive_at_once()
+        self._take_stderr()
         return self._tail.timed()
 
     async def wait(self) -> ExitStatus:
@@ -223,9 +225,15 @@ class AgentProcess:
         relaying = share()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while data := await self._stderr.receive_some():
+                self._untold += data
                 await relaying.turn()
-                self._tail.feed(data, trio.current_time())
+                self._take_stderr()
                 relaying.rest()
+
+    def _take_stderr(self) -> None:
+        data, self._untold = self._untold, b""
+        if data:
+            self._tail.feed(data, trio.current_time())
 
     async def _release(self) -> None:
         """Close the pipes and reap, after the stop."""

@@ -15,7 +15,7 @@ from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.hooks import hooks
-from supervisor.conversations.recording import prompt, turn_states
+from supervisor.conversations.recording import permission_log, prompt, turn_states
 from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.recording.history import OpenCalls
 from supervisor.conversations.recording.recorder import Recorder
@@ -325,10 +325,16 @@ class Conversation:
             self._runner.cancel_hooks()
             await self.pause()
 
-    async def respond(self, accept: bool, reason: str) -> None:
-        """Answer the waiting permission requests. It is not an error if none waits."""
+    async def respond(
+        self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
+    ) -> None:
+        """Answer the waiting permission request of this id, or all of them, by yes or no, or by one of the
+        options that it offers. It is not an error if none waits and none is named.
+
+        Raises NotPossible if no request of this id waits, NotAccepted if it has no such option.
+        """
         self.log.accept()
-        self._runner.decide(accept, reason)
+        self._runner.decide(accept, reason, request_id, option_id)
         await self._durable()
 
     async def ask(self, text: str) -> None:
@@ -556,6 +562,9 @@ class Conversation:
         ]
         self._queue.waiting.extend(map(_queued, sorted(asked, key=lambda item: item.seq)))
         going_on = record.execution_status in LIVE_STATUSES
+        unanswered = permission_log.cut_off(record)
+        if unanswered:
+            self.recorder.write(unanswered)
         in_hooks = bool(record.hooks_running)
         if in_hooks:
             self.recorder.write(hooks.cut_off(self.recorder))
@@ -622,13 +631,20 @@ class Conversation:
         await self._runner.stop_agent(force=force)
 
     async def close(self) -> None:
-        """Stop the agent. A running turn is interrupted first, so that its output is kept."""
-        await self._goal.stop()
-        if self.busy:
-            await self._runner.interrupt()
-        await self._runner.end_session()
-        await self._runner.stop()
-        self.context.sessions.discard(self)
+        """Stop the agent. A running turn is interrupted first, so that its output is kept.
+
+        Raises JournalError; the agent has ended then, too.
+
+        Cancellation skips what comes before the end of the agent. The object is not used afterwards.
+        """
+        try:
+            await self._goal.stop()
+            if self.busy:
+                await self._runner.interrupt()
+            await self._runner.end_session()
+        finally:
+            await self._runner.stop()
+            self.context.sessions.discard(self)
 
 
 def is_asked(stored: Stored) -> bool:

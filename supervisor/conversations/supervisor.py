@@ -381,14 +381,24 @@ class Supervisor:
         Cancellation leaves it whole, or deleted; its agent is stopped.
         """
         conversation = await self.get(conversation_id)
-        await conversation.close()
-        if closed is not None:
-            await closed()
-        async with self._lock(conversation_id):
-            self._loaded.pop(conversation_id, None)
-            self._recent.pop(conversation_id, None)
-            await self._context.journal.delete(conversation_id)
-        await self._context.launcher.forget(conversation_id)
+        try:
+            await conversation.close()
+            if closed is not None:
+                await closed()
+            async with self._lock(conversation_id):
+                self._drop(conversation)
+                await self._context.journal.delete(conversation_id)
+        finally:
+            # Closed for good: who finds the conversation still there loads it anew.
+            self._drop(conversation)
+        with trio.CancelScope(shield=True):  # bounded; nobody else would remove it
+            await self._context.launcher.forget(conversation_id)
+
+    def _drop(self, conversation: Conversation) -> None:
+        if self._loaded.get(conversation.id) is conversation:
+            del self._loaded[conversation.id]
+        if self._recent.get(conversation.id) is conversation:
+            del self._recent[conversation.id]
 
     # -- for operators ----------------------------------------------------------------------------------
 

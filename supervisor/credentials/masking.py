@@ -19,11 +19,10 @@ from typing import Any, Final
 
 import orjson
 
+from supervisor.credentials.common import SHORTEST, too_common
+
 HIDDEN: Final = "<secret-hidden>"
 """The replacement for a secret, as in other servers of this wire."""
-
-SHORTEST: Final = 8
-"""Forms below so many characters are not looked for: they would be found in ordinary words."""
 
 SHORTEST_PART: Final = 20
 """Parts of a document, and lines, count from so many characters on: shorter ones are names and words."""
@@ -45,10 +44,15 @@ through: for some 30 ms per megabyte."""
 
 
 class Masker:
-    """Finds the secrets that it was made with. One compiled expression; safe to share."""
+    """Finds the secrets that it was made with. One compiled expression; safe to share.
 
-    def __init__(self, secrets: Iterable[str]) -> None:
-        values = {part for secret in secrets for part in _parts(secret)}
+    Of `secrets` those do not count that are too common (`common.too_common`); those of `always` do.
+    """
+
+    def __init__(self, secrets: Iterable[str], always: Iterable[str] = ()) -> None:
+        hidden = (secret for secret in secrets if not too_common(secret))
+        values = {part for secret in hidden for part in _parts(secret) if not too_common(part)}
+        values.update(part for secret in always for part in _parts(secret))
         self._forms = sorted({form for value in values for form in _forms(value) if len(form) >= SHORTEST})
         self._longest = max(map(len, self._forms), default=0)
         self._text: re.Pattern[str] | None = None
@@ -78,7 +82,12 @@ class Masker:
         return self.text(text[: self._safe(text)])
 
     def value(self, value: Any) -> Any:
-        """Mask a JSON value: every string in it, keys too; a number that is a secret becomes text."""
+        """Mask a JSON value: every string in it, keys too; a number that is a secret becomes text.
+
+        It is the same object where there are no secrets.
+        """
+        if self._text is None:
+            return value
         kind = type(value)
         if kind is str:
             return self.text(value)

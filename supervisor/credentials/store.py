@@ -82,7 +82,7 @@ class SecretStore:
     ) -> SecretStore:
         """Find or create the master key of `state` (`KeyPlaces.find`), and note what `environ` gives.
 
-        A key that cannot be had does not stop a server from starting: every use of the store
+        A key that is unavailable does not stop a server from starting: every use of the store
         then raises that error. `keyring` None: none is asked.
         """
         path = state / SECRETS_FILE

@@ -15,7 +15,7 @@ from supervisor.hooks.config import (
     check_hook_config,
     stored_hook_config,
 )
-from supervisor.hooks.project import HOOKS_FILE, read_project_hooks
+from supervisor.hooks.project import HOOKS_FILE, hooks_of, read_project_hooks
 from supervisor.hooks.verdict import Ended, Verdict, judge, reason_of
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "HookSource",
     "Verdict",
     "check_hook_config",
+    "hooks_of",
     "judge",
     "read_project_hooks",
     "reason_of",

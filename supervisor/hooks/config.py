@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
 
-from supervisor.hooks.pattern import Pattern, UnfitPattern
+from supervisor.hooks.pattern import TOGETHER_MAX, Pattern, UnfitPattern
 from supervisor.reading import (
     NO_NUL,
     Errors,
@@ -40,6 +40,10 @@ MATCHER_CHARACTERS: Final = 1000
 
 HOOKS_MAX: Final = 100
 """The most matchers of one event, and the most hooks of one matcher."""
+
+TOO_LONG_TOGETHER: Final = (
+    "the patterns of this event could take too long together; use names, |, and fewer *, + or {}"
+)
 
 SECONDS_DEFAULT: Final = 60
 SECONDS_MAX: Final = 24 * 3600
@@ -129,6 +133,11 @@ class HookMatcher(Model):
         except UnfitPattern as error:
             yield ("matcher",), "value_error", f"Value error, {error}"
 
+    @property
+    def ways(self) -> int:
+        """How long its pattern may take (`Pattern.ways`)."""
+        return 0 if self.matcher in ("", "*") else Pattern.of(self.matcher).ways
+
     def matches(self, tool_name: str | None) -> bool:
         """Whether its hooks are for this tool, or for an event without a tool (None)."""
         if self.matcher in ("", "*"):
@@ -151,6 +160,12 @@ class HookConfig(Model):
     session_start: Matchers = ()
     session_end: Matchers = ()
     stop: Matchers = ()
+
+    def judge(self) -> Iterable[Flaw]:
+        """Patterns that could take long together."""
+        for event in HookEvent:
+            if sum(each.ways for each in self.of(event)) > TOGETHER_MAX:
+                yield (FIELDS[event],), "value_error", f"Value error, {TOO_LONG_TOGETHER}"
 
     def of(self, event: HookEvent) -> Sequence[HookMatcher]:
         """The matchers of an event."""

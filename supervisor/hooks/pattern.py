@@ -20,6 +20,9 @@ NAME_CHARACTERS: Final = 128
 COST_MAX: Final = 4_000_000
 """The most ways to match that an expression may have: some hundredths of a second at worst."""
 
+TOGETHER_MAX: Final = 4 * COST_MAX
+"""The same for all expressions of one event together: each is matched at every tool call."""
+
 _META: Final = frozenset("|.*+?[]()^$\\")
 """What makes an expression of a text, as the OpenHands SDK has it."""
 
@@ -40,6 +43,8 @@ class Pattern:
 
     text: str
     expression: re.Pattern[str] | None
+    ways: int = 0
+    """At most so many ways to match a name (`cost`)."""
 
     @classmethod
     def of(cls, text: str) -> Pattern:
@@ -72,7 +77,7 @@ def _pattern(text: str) -> Pattern:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # what a set may mean in a later Python
-            return Pattern(text, re.compile(source))
+            return Pattern(text, re.compile(source), found)
     except re.error:
         if explicit:
             raise UnfitPattern("the pattern is not a regular expression") from None

@@ -32,17 +32,27 @@ async def read_project_hooks(path: str | Path) -> HookConfig | None:
     try:
         read = partial(read_regular, file, FILE_BYTES + 1)
         data = await in_time(read, "to read the project's hooks", limiter=_LIMITERS.of(str(path)))
-        found = _parsed(data)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        log.warning("project's hooks are not used", file=str(file), reason=str(error))
+        _unused(file, error)
+        return None
+    return hooks_of(data, file)
+
+
+def hooks_of(data: bytes, file: Path) -> HookConfig | None:
+    """The hooks in the first `FILE_BYTES` + 1 bytes of the file; None if there are none, or they cannot be
+    used, which is logged."""
+    if len(data) > FILE_BYTES:
+        _unused(file, f"it has more than {FILE_BYTES} bytes")
+        return None
+    try:
+        found = read_hook_config(orjson.loads(data))
+    except ValueError as error:
+        _unused(file, error)
         return None
     return None if found.empty else found
 
 
-def _parsed(data: bytes) -> HookConfig:
-    """Read the file's content. Raises ValueError."""
-    if len(data) > FILE_BYTES:
-        raise ValueError(f"it has more than {FILE_BYTES} bytes")
-    return read_hook_config(orjson.loads(data))
+def _unused(file: Path, reason: object) -> None:
+    log.warning("project's hooks are not used", file=str(file), reason=str(reason))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -16,6 +16,7 @@ from supervisor.reading import (
     Check,
     ErrorDetail,
     Errors,
+    Flaw,
     Form,
     Items,
     Limit,
@@ -28,6 +29,7 @@ from supervisor.reading import (
 )
 from supervisor.settings.errors import problem, read
 from supervisor.settings.names import Setting, Text
+from supervisor.settings.variables import Meant, Variables, judge_variables
 
 #: How an MCP server entry is checked: that knowledge is the mcp room's, so it is handed in. Takes a value and
 #: its place, and gives what is wrong with it.
@@ -58,6 +60,9 @@ DEFAULT_STARTUP_TIMEOUT: Final = 90.0
 
 #: Keys of the built-in agent that would silently do nothing for an ACP agent.
 REFUSED_FIELDS: Final = ("llm", "enable_sub_agents", "enable_switch_llm_tool")
+
+#: Fields that no other server of the wire has: they are told where they say something.
+OWN_FIELDS: Final = frozenset({"acp_home", "acp_home_links", "acp_home_copies", "acp_env", "acp_env_plain"})
 
 NOT_AVAILABLE: Final = "Value error, the built-in agent is not available yet; choose an ACP agent"
 
@@ -168,8 +173,31 @@ class CommonAgentSettings(Setting):
     )
     mcp_config: Mapping[str, Server] = attrs.field(factory=dict, repr=False)
     acp_isolate_data_dir: bool = False
+    acp_home: Literal["own", "shared"] | None = attrs.field(
+        default=None,
+        metadata=described(
+            "Whose home the agent has: its conversation's, or the user's. Null: as it is known"
+        ),
+    )
+    acp_home_links: tuple[Annotated[str, FILLED, NO_NUL, PATH_BELOW], ...] = attrs.field(
+        default=(), metadata=described("Of the user's home, what a home of its own has links to")
+    )
+    acp_home_copies: tuple[Annotated[str, FILLED, NO_NUL, PATH_BELOW], ...] = attrs.field(
+        default=(), metadata=described("Of the user's home, what is copied, once, into a home of its own")
+    )
+    acp_env: Variables = attrs.field(
+        factory=dict,
+        metadata=described("Variables for the agent that are no secrets: they are shown and never masked"),
+    )
+    acp_env_plain: Meant = attrs.field(
+        default=(), metadata=described("Of acp_env, what is no secret although its name sounds like one")
+    )
     acp_file_secrets: tuple[FileSecret, ...] = attrs.field(factory=lambda: DEFAULT_FILE_SECRETS)
     agent_context: Mapping[str, Any] | None = attrs.field(default=None, repr=False, metadata=WITHOUT_EFFECT)
+
+    def judge(self) -> Iterable[Flaw]:
+        """No credentials among the plain variables."""
+        return judge_variables("acp_env", self.acp_env, self.acp_env_plain)
 
 
 @attrs.frozen(kw_only=True)
@@ -203,8 +231,12 @@ class ACPAgent(CommonAgentSettings):
 
 
 def agent_settings_to_dict(settings: AgentSettings) -> dict[str, Any]:
-    """Settings as JSON, every field present. The inverse of `agent_settings_from_dict`."""
-    return as_json(settings)
+    """Settings as JSON, every field of the wire present, those of our own where they say something.
+
+    The inverse of `agent_settings_from_dict`.
+    """
+    told = as_json(settings)
+    return {name: value for name, value in told.items() if name not in OWN_FIELDS or value}
 
 
 def agent_settings_from_dict(obj: Mapping[str, Any]) -> AgentSettings:

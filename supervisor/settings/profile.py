@@ -116,7 +116,17 @@ def check_profile_name(name: str, loc: Location) -> None:
 
 
 #: Of the server's agent settings, what holds for profiles too: they have no words of their own for it.
-SHARED: Final = ("mcp_config", "acp_isolate_data_dir", "acp_file_secrets", "agent_context")
+SHARED: Final = (
+    "mcp_config",
+    "acp_isolate_data_dir",
+    "acp_home",
+    "acp_home_links",
+    "acp_home_copies",
+    "acp_env",
+    "acp_env_plain",
+    "acp_file_secrets",
+    "agent_context",
+)
 
 
 def launchable(profile: AnyProfile, loc: Location) -> AgentProfile:

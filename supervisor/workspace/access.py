@@ -2,15 +2,15 @@
 
 Paths are resolved first, so that links work, and compared with the workspaces. What is then opened is opened
 step by step from the workspace on, without following links, so that a link put there meanwhile leads nowhere.
-A workspace itself is resolved once, when it is first seen: whoever replaces it with a link does not move the
-walls.
+A workspace itself is resolved once, when it is first seen (pins.py): whoever replaces it with a link does not
+move the walls, not even over a restart of the server.
 """
 
 from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Set
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -19,6 +19,7 @@ import attrs
 
 from supervisor.acp.files import is_proc
 from supervisor.patience import KeyedLimiters, in_time
+from supervisor.workspace.pins import Pins
 
 T = TypeVar("T")
 
@@ -38,6 +39,9 @@ _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 _LIMITERS: Final = KeyedLimiters(THREADS)
+
+
+NO_PROC: Final = "Files below /proc are not served: they tell of the server."
 
 
 class Access(enum.StrEnum):
@@ -106,7 +110,7 @@ class Admitted:
             os.close(above)
         if is_proc(descriptor):
             os.close(descriptor)
-            raise AccessRefused("Files below /proc are not served: they tell of the server.")
+            raise AccessRefused(NO_PROC)
         return descriptor
 
     def open_parent(self) -> int:
@@ -147,10 +151,12 @@ async def _none() -> Iterable[str]:
 class PathAccess:
     """Decides which paths may be used, as the operator has set it."""
 
-    def __init__(self, access: Access = Access.ALL, directories: Directories = _none) -> None:
+    def __init__(
+        self, access: Access = Access.ALL, directories: Directories = _none, pins: Pins | None = None
+    ) -> None:
         self.access = access
         self._directories = directories
-        self._pinned: dict[str, Path] = {}
+        self._pins = Pins() if pins is None else pins
         """What each workspace was resolved to when it was first seen."""
 
     def require(self) -> None:
@@ -188,30 +194,30 @@ class PathAccess:
         name = loc[-1]
         roots = [] if within is None else [within]
         confined = self.access is Access.WORKSPACES
-        before = list(self._pinned)
-        known = list(await self._directories())[:MAX_ROOTS] if confined else []
-        fresh = [each for each in {*roots, *known} if each not in self._pinned]
-        resolve = partial(_resolve, path, fresh, loc)
+        known = []
+        if confined:
+            await self._pins.open()
+            known = list(await self._directories())[:MAX_ROOTS]
         # Requests overlap: what this one needs is its own from here on.
-        walls = {text: self._pinned[text] for text in {*roots, *known} if text in self._pinned}
+        seen = self._pins.snapshot() if confined else {}
+        wanted = {*roots, *known}
+        fresh = [each for each in wanted if each not in seen]
+        resolve = partial(_resolve, path, fresh, loc)
         found, resolved = await self.in_thread(resolve, "to resolve a path")
-        walls |= resolved
+        walls = {text: seen[text] for text in wanted if text in seen} | resolved
         root: Path | None = None
         if confined:
             # What was seen first holds. Those of conversations that are gone are forgotten.
-            for text, target in resolved.items():
-                walls[text] = self._pinned.setdefault(text, target)
-            for text in before:
-                if text not in walls:
-                    self._pinned.pop(text, None)
-            root = _innermost(found, (walls[text] for text in known))
+            gone = [text for text in seen if text not in wanted]
+            walls |= await self._pins.keep({text: resolved[text] for text in resolved}, gone)
+            root = _innermost(found, {walls[text] for text in known})
             if root is None:
                 raise AccessRefused(
                     f"{name} is outside of the workspaces, and this server serves nothing else. "
                     f"Use a path in a conversation's working directory, or set {VARIABLE} to all."
                 )
         if within is not None:
-            wall = walls[within]
+            wall = Path(walls[within])
             if not found.is_relative_to(wall):
                 raise OutsideWorkspace(f"{name} must be inside the conversation workspace", loc)
             root = wall if root is None or wall.is_relative_to(root) else root
@@ -238,15 +244,15 @@ def _check(path: str, loc: Location) -> None:
         raise BadPath(f"{name} must be absolute", loc)
 
 
-def _resolve(path: str, roots: Iterable[str], loc: Location) -> tuple[Path, dict[str, Path]]:
+def _resolve(path: str, roots: Iterable[str], loc: Location) -> tuple[Path, dict[str, str]]:
     """Blocks as long as the file system does."""
     try:
-        return Path(os.path.realpath(path)), {root: Path(os.path.realpath(root)) for root in roots}
+        return Path(os.path.realpath(path)), {root: os.path.realpath(root) for root in roots}
     except (OSError, RecursionError):
         raise BadPath("The path has too many links, or they change all the time", loc) from None
 
 
-def _innermost(path: Path, roots: Iterable[Path]) -> Path | None:
-    """The longest of the roots that holds the path."""
-    found = [root for root in roots if path.is_relative_to(root)]
-    return max(found, key=lambda root: len(root.parts), default=None)
+def _innermost(path: Path, roots: Set[str]) -> Path | None:
+    """The longest of the roots that holds the path. Takes as long as the path is deep, however many there
+    are."""
+    return next((each for each in (path, *path.parents) if str(each) in roots), None)

@@ -213,6 +213,8 @@ class BashLog:
             yield watcher
         finally:
             self._watchers[scope].discard(watcher)
+            if not self._watchers[scope]:
+                del self._watchers[scope]
 
     def _drop(self, event: Kept) -> None:
         del self._all[event.id]

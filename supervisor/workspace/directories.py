@@ -11,7 +11,8 @@ from typing import Final
 
 import attrs
 
-from supervisor.workspace.access import Admitted
+from supervisor.acp.files import is_proc
+from supervisor.workspace.access import NO_PROC, AccessRefused, Admitted
 from supervisor.workspace.problems import Unfit, told
 
 NOT_FOUND: Final = "Directory not found"
@@ -36,13 +37,19 @@ class Names:
 
 @contextmanager
 def opened(directory: Admitted) -> Iterator[int]:
-    """A descriptor with which the directory can be listed. Raises WorkspaceProblem."""
+    """A descriptor with which the directory can be listed.
+
+    Raises WorkspaceProblem, and AccessRefused for what the kernel tells of processes.
+    """
     with told(NOT_FOUND, NOT_A_DIRECTORY):
         above = directory.open_directory()
         try:
             descriptor = os.open(".", _LIST, dir_fd=above)
         finally:
             os.close(above)
+    if is_proc(descriptor):
+        os.close(descriptor)
+        raise AccessRefused(NO_PROC)
     try:
         yield descriptor
     finally:

@@ -57,12 +57,9 @@ def is_excluded(parts: Sequence[str], patterns: Sequence[str], *, directory: boo
     return False
 
 
-def may_hold_credentials(parts: Sequence[str]) -> bool:
-    """Whether this is a file or directory of a `.git` at any depth that may hold the token of a remote."""
-    if ".git" not in parts:
-        return False
-    inner = parts[parts.index(".git") + 1 :]
-    return bool(inner) and (_LOGS in inner or inner[-1] in _CREDENTIALS)
+def may_hold_credentials(name: str) -> bool:
+    """Whether a file or directory of this name in a git directory may hold the token of a remote."""
+    return name == _LOGS or name in _CREDENTIALS
 
 
 def pathspecs(patterns: Sequence[str]) -> list[str]:

@@ -29,8 +29,6 @@ class OpenFile:
 
     descriptor: int
     size: int
-    modified: float
-    """Seconds since the epoch."""
     left: int = attrs.field(init=False)
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     _closed: bool = attrs.field(init=False, default=False)
@@ -103,4 +101,4 @@ def open_file(file: Admitted) -> OpenFile:
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
         raise Unfit(NOT_A_FILE)
-    return OpenFile(descriptor, found.st_size, found.st_mtime)
+    return OpenFile(descriptor, found.st_size)

@@ -7,11 +7,13 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import attrs
 import orjson
 
+from supervisor.acp.files import is_proc
 from supervisor.workspace.access import Admitted
 from supervisor.workspace.directories import opened
 from supervisor.workspace.exclusion import is_excluded, may_hold_credentials
@@ -32,6 +34,10 @@ MAX_DEPTH: Final = 200
 MAX_WAITING: Final = 200_000
 """Directories that were found and not looked at yet: some tens of megabytes."""
 
+GIT: Final = ".git"
+MARKS: Final = ("HEAD", "objects")
+"""What makes a directory one of git's, also a bare one of any name."""
+
 _GZIP: Final = 31  # zlib's word for gzip with the largest window
 _LEVEL: Final = 6
 _INTO: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -49,7 +55,8 @@ class _Count:
 def tar_gz(directory: Admitted, excludes: Sequence[str]) -> Iterator[bytes]:
     """Yield the archive. Between two pieces little work is done; some pieces are empty.
 
-    Regular files and directories are in it, links and anything else are not. No link is followed. A file that
+    Regular files and directories are in it, links and anything else are not, nor what the kernel tells of
+    processes, nor what of a git directory may hold the token of a remote. No link is followed. A file that
     grows meanwhile is cut, one that shrinks is filled up with zero bytes, and one that is gone is left out:
     the archive is whole whatever others do. Names that are not UTF-8 keep their bytes.
 
@@ -59,7 +66,8 @@ def tar_gz(directory: Admitted, excludes: Sequence[str]) -> Iterator[bytes]:
     packed = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
     count = _Count()
     with opened(directory) as root:
-        for plain in _members(root, directory.path.name or "root", excludes, count):
+        inside = in_git_directory(directory.path)
+        for plain in _members(root, directory.path.name or "root", excludes, count, inside=inside):
             yield packed.compress(plain)
         if not count.manifest_taken:
             yield packed.compress(_manifest(directory.path.name or "root", excludes, count))
@@ -67,15 +75,21 @@ def tar_gz(directory: Admitted, excludes: Sequence[str]) -> Iterator[bytes]:
     yield packed.flush()
 
 
-def _members(root: int, name: str, excludes: Sequence[str], count: _Count) -> Iterator[bytes]:
-    waiting: list[tuple[str, ...]] = [()]
+def _members(
+    root: int, name: str, excludes: Sequence[str], count: _Count, *, inside: bool
+) -> Iterator[bytes]:
+    """`inside`: whether the root is a git directory, or in one."""
+    waiting: list[tuple[tuple[str, ...], bool]] = [((), inside)]
     while waiting:
-        parts = waiting.pop()
+        parts, in_git = waiting.pop()
         try:
             here = _descend(root, parts)
         except OSError:
             continue  # It is gone, or not readable.
         try:
+            if is_proc(here):
+                continue
+            in_git = in_git or _is_git_directory(here, parts)
             yield _header(name, parts, os.fstat(here))
             with os.scandir(here) as entries:
                 for number, entry in enumerate(entries, 1):
@@ -87,10 +101,12 @@ def _members(root: int, name: str, excludes: Sequence[str], count: _Count) -> It
                         regular = entry.is_file(follow_symlinks=False)
                     except OSError:
                         continue
-                    if is_excluded(below, excludes, directory=directory) or may_hold_credentials(below):
+                    if is_excluded(below, excludes, directory=directory):
+                        continue
+                    if in_git and may_hold_credentials(entry.name):
                         continue
                     if directory and len(below) <= MAX_DEPTH:
-                        waiting.append(below)
+                        waiting.append((below, in_git))
                         if len(waiting) > MAX_WAITING:
                             raise Unfit("The directory holds too many directories to be archived")
                     elif regular:
@@ -101,6 +117,31 @@ def _members(root: int, name: str, excludes: Sequence[str], count: _Count) -> It
             continue
         finally:
             os.close(here)
+
+
+def in_git_directory(path: Path) -> bool:
+    """Whether a resolved directory is a git directory, or in one, whatever that is called.
+
+    Raises Unfit for a part of one that would have to be left out.
+    """
+    for each in (path, *path.parents):
+        if each.name == GIT or all(os.path.lexists(each / name) for name in MARKS):
+            if any(map(may_hold_credentials, path.relative_to(each).parts)):
+                raise Unfit("This part of a git directory may hold credentials, and is not archived")
+            return True
+    return False
+
+
+def _is_git_directory(here: int, parts: Sequence[str]) -> bool:
+    """The same of an open directory, whose parents have been looked at."""
+    if parts and parts[-1] == GIT:
+        return True
+    try:
+        for name in MARKS:
+            os.stat(name, dir_fd=here, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
 
 
 def _descend(root: int, parts: Sequence[str]) -> int:

@@ -107,6 +107,8 @@ def test_other_versions_are_refused(result: Any) -> None:
 @pytest.mark.parametrize("offered", [True, False])
 def test_we_advertise_what_we_serve(offered: bool) -> None:
     params = initialize_params("9.9", fs=offered, terminal=offered)
+    # Both words: with one alone, agents send the output of their shells in other ways.
+    assert params["clientCapabilities"]["_meta"] == {"terminal_output": True, "terminal_output_delta": True}
     assert params["protocolVersion"] == 1
     assert params["clientInfo"]["version"] == "9.9"
     capabilities = params["clientCapabilities"]

@@ -535,7 +535,7 @@ async def test_a_flood_of_output_takes_bounded_memory(workspace: Path) -> None:
         terminal = await start(services, "head -c 30000000 /dev/zero | tr '\\0' x", outputByteLimit=1000)
         await services.handle("terminal/wait_for_exit", terminal)
         (held,) = services._terminals.values()
-        assert held._output.held <= 1000 + 2 * 65536
+        assert held.ring.held <= 1000 + 2 * 65536
         output = await services.handle("terminal/output", terminal)
         assert (output["output"], output["truncated"]) == ("x" * 1000, True)
 
@@ -553,9 +553,8 @@ async def test_a_large_output_is_read_beside_everything_else(workspace: Path) ->
     async with serving(workspace) as services:
         terminal = await start(services, script, outputByteLimit=MAX_OUTPUT_BYTES)
         await services.handle("terminal/wait_for_exit", terminal)
-        gaps = [0.0]
 
-        async def watch() -> None:
+        async def watch(gaps: list[float]) -> None:
             last = time.process_time()  # so that other processes do not count
             while True:
                 await trio.sleep(0)
@@ -563,15 +562,21 @@ async def test_a_large_output_is_read_beside_everything_else(workspace: Path) ->
                 gaps.append(now - last)
                 last = now
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
-            begun = time.process_time()
-            for _ in range(5):
-                shown = await services.handle("terminal/output", terminal)
-            took = time.process_time() - begun
-            nursery.cancel_scope.cancel()
-        assert shown["output"] == "\ufffd" * MAX_OUTPUT_BYTES
-        assert max(gaps) < took / 10, (max(gaps), took)
+        async def longest_gap() -> float:
+            """The longest time that nothing else ran, as a part of the whole."""
+            gaps = [0.0]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch, gaps)
+                begun = time.process_time()
+                for _ in range(5):
+                    shown = await services.handle("terminal/output", terminal)
+                took = time.process_time() - begun
+                nursery.cancel_scope.cancel()
+            assert shown["output"] == "\ufffd" * MAX_OUTPUT_BYTES
+            return max(gaps) / took
+
+        # A busy machine may keep this thread from running while the other one works.
+        assert min([await longest_gap() for _ in range(3)]) < 0.1
 
 
 def test_the_outputs_of_all_terminals_together_are_bounded() -> None:

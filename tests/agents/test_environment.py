@@ -263,3 +263,30 @@ def test_which_secrets_concern_an_agent():
     names = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "CODEX_AUTH_JSON", "OSTLER_KEY", "MY_OWN"]
     assert concerning(CATALOG["codex"], names) == {"OPENAI_API_KEY", "CODEX_AUTH_JSON", "MY_OWN"}
     assert concerning(CATALOG["claude-code"], names) == {"ANTHROPIC_API_KEY", "MY_OWN"}
+
+
+@pytest.mark.parametrize(
+    ("key", "secrets", "added"),
+    [
+        ("kimi-code", {"KIMI_API_KEY": "k"}, {"KIMI_MODEL_API_KEY": "k", "KIMI_MODEL_NAME": "kimi-k2.6"}),
+        (
+            "kimi-code",
+            {"KIMI_API_KEY": "k", "KIMI_BASE_URL": "http://u", "KIMI_MODEL_NAME": "mine"},
+            {"KIMI_MODEL_API_KEY": "k", "KIMI_MODEL_NAME": "mine", "KIMI_MODEL_BASE_URL": "http://u"},
+        ),
+        ("qwen-code", {"OPENAI_API_KEY": "k"}, {"QWEN_DEFAULT_AUTH_TYPE": "openai"}),
+        ("cline", {"OPENAI_API_KEY": "k"}, {"CLINE_API_KEY": "k", "CLINE_PROVIDER": "openai-native"}),
+        ("cline", {"OPENAI_API_KEY": "k", "CLINE_API_KEY": "c"}, {"CLINE_API_KEY": "c"}),
+    ],
+)
+def test_what_a_credential_adds(key, secrets, added):
+    env = compose(key, secrets=secrets)
+    assert {name: env.get(name) for name in added} == added
+
+
+@pytest.mark.parametrize(
+    ("key", "secrets"),
+    [("kimi-code", {}), ("kimi-code", {"KIMI_CODE_CONFIG_TOML": "a = 1", "KIMI_API_KEY": "k"})],
+)
+def test_a_credential_that_is_not_used_adds_nothing(key, secrets):
+    assert "KIMI_MODEL_NAME" not in compose(key, secrets=secrets)

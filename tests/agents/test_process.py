@@ -16,6 +16,7 @@ from supervisor.agents.containment import open_containment
 from supervisor.agents.levels import Level
 from supervisor.agents.pipes import TAIL_LINES, AgentPipe
 from supervisor.agents.process import SpawnError, StopPolicy, StopStep, spawn
+from supervisor.fairness import Share
 from tests.support.processes import alive
 
 QUICK = StopPolicy(stdin_grace=0.3, term_grace=0.3, kill=2.0)
@@ -54,6 +55,26 @@ async def read_line(stream):
 
 async def read_all(stream):
     return b"".join([data async for data in stream])
+
+
+async def test_what_was_said_first_is_told_however_long_its_turn_takes(tmp_path, monkeypatch):
+    """Others may have their turn between the reading of a line and its being taken apart."""
+
+    async def busy(_):
+        waiting.set()
+        await over.wait()
+
+    waiting, over = trio.Event(), trio.Event()
+    monkeypatch.setattr(Share, "turn", busy)
+    code = (
+        "import sys; print('first', file=sys.stderr, flush=True); print('then', flush=True); sys.stdin.read()"
+    )
+    async with run(code, tmp_path) as process:
+        with trio.fail_after(30):
+            assert await read_line(process.stdout) == b"then\n"
+            await waiting.wait()
+        assert process.stderr_tail() == ["first"]
+        over.set()
 
 
 async def test_exit_code_and_output(tmp_path):

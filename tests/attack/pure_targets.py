@@ -19,8 +19,9 @@ from supervisor.acp.errors import RpcError, UnsupportedProtocolVersion
 from supervisor.acp.framing import HEAD_BYTES, FrameSplitter, Oversize
 from supervisor.acp.weight import MAX_DEPTH, MAX_NODES, is_large, too_heavy
 from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
+from supervisor.conversations.recording.outs import Close
 from supervisor.conversations.recording.tool_call_events import Recorded
-from supervisor.conversations.recording.translate import Close, Translator
+from supervisor.conversations.recording.translate import Translator
 from supervisor.events import Vocabulary, decode_event, decode_message, dump_event, with_nulls
 from supervisor.mcp import MCPServerError, server_errors
 from supervisor.mcp import file as mcp

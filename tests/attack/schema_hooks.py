@@ -53,6 +53,8 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
             found["command"] = "true"
         if isinstance(found.get("acp_server"), str) and found["acp_server"] in INSTALLED:
             found["acp_server"] = "demo"
+        if found.get("acp_command") == [] and found.get("acp_server") is None:
+            found["acp_server"] = "demo"  # whoever stands in the settings otherwise
 
 
 @schemathesis.hook

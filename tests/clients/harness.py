@@ -10,6 +10,7 @@ from tests.clients.browser import find_chromium
 from tests.clients.canvas_package import CanvasPackage
 from tests.interop.harness import CACHE
 from tests.interop.npm import Packages, install
+from tests.support.once import one_at_a_time
 
 HERE = Path(__file__).resolve().parent
 
@@ -17,13 +18,15 @@ HERE = Path(__file__).resolve().parent
 @pytest.fixture(scope="session")
 def typescript_packages() -> Packages:
     """The TypeScript client."""
-    return install(HERE / "typescript", CACHE / "typescript-client")
+    with one_at_a_time(CACHE / "typescript-client"):
+        return install(HERE / "typescript", CACHE / "typescript-client")
 
 
 @pytest.fixture(scope="session")
 def canvas() -> CanvasPackage:
     """The web UI, its server, and what drives a browser."""
-    return CanvasPackage.prepare(CACHE / "canvas")
+    with one_at_a_time(CACHE / "canvas"):
+        return CanvasPackage.prepare(CACHE / "canvas")
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Records what the peer's server gives to the TypeScript client and the web UI.
 
-    .cache/test/bin/python -m tests.clients.record [typescript] [canvas] [--peer PYTHON]
+    .cache/test/bin/python -m tests.clients.record [typescript] [canvas] [--peer PYTHON] [--part NAME]
 
 Starts the peer's server with an empty home for each of the two, and writes `typescript/peer.json` and
 `canvas/peer.json`. PYTHON is one that has the peer's server; without it an environment is made from
@@ -26,7 +26,7 @@ from tests.clients.canvas_package import HERE as CANVAS
 from tests.clients.canvas_package import CanvasPackage
 from tests.clients.comparison import RECORDING
 from tests.clients.typescript_script import run_script
-from tests.clients.walk import free_port, run_walk
+from tests.clients.walk import PARTS, free_port, run_walk
 from tests.interop.npm import install
 from tests.interop.peer_environment import QUIET, PeerEnvironment, find_python
 
@@ -114,13 +114,16 @@ def main() -> None:
         for what in recorded:
             place = Path(name, what)
             place.mkdir()
-            RECORDED[what](environment, place)
+            RECORDED[what](environment, place, arguments.part)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.clients.record")
     parser.add_argument("what", nargs="*", choices=[[], *RECORDED], help="all of them, unless named")
     parser.add_argument("--peer", type=Path, metavar="PYTHON", help="an interpreter with the peer's server")
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, help="of the walk; the others stay as they are recorded"
+    )
     return parser.parse_args()
 
 
@@ -130,18 +133,24 @@ def prepared() -> PeerEnvironment:
     return PeerEnvironment.prepare(python, CACHE / "peer-server", HERE / "peer_server" / "requirements.txt")
 
 
-def record_typescript(environment: PeerEnvironment, place: Path) -> None:
+def record_typescript(environment: PeerEnvironment, place: Path, _: list[str] | None) -> None:
     packages = install(HERE / "typescript", CACHE / "typescript-client")
     with peer_server(environment, place / "server") as server:
         write(RECORDING, run_script(packages, server.url, place))
 
 
-def record_canvas(environment: PeerEnvironment, place: Path) -> None:
+def record_canvas(environment: PeerEnvironment, place: Path, parts: list[str] | None) -> None:
     canvas = CanvasPackage.prepare(CACHE / "canvas")
     with peer_server(environment, place / "server") as server:
         asks = {"kill": server.kill, "start": server.start}
-        steps = run_walk(canvas, find_chromium(), server.url, place, asks, seconds=WALK_SECONDS)
-    write(CANVAS / "peer.json", {"steps": steps})
+        steps = run_walk(canvas, find_chromium(), server.url, place, asks, parts or PARTS, WALK_SECONDS)
+    recording = CANVAS / "peer.json"
+    if parts:
+        anew = {step["name"]: step for step in steps}
+        before = json.loads(recording.read_text())["steps"]
+        assert anew.keys() <= {step["name"] for step in before}, "there are new steps: record the whole walk"
+        steps = [anew.get(step["name"], step) for step in before]
+    write(recording, {"steps": steps})
 
 
 RECORDED = {"typescript": record_typescript, "canvas": record_canvas}

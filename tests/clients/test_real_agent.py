@@ -1,43 +1,124 @@
-"""The Python SDK talks with a real agent, whose model is a script on loopback."""
+"""The three clients talk with a real agent, whose model is a script on loopback.
+
+Where the agent is not installed they are skipped; in CI it is installed.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import trio
 
+from supervisor.agents import load_catalog
+from supervisor.agents.install import DONE_FILE
+from tests.clients.canvas_package import CanvasPackage
+from tests.clients.typescript_script import PACKAGE
+from tests.clients.walk import run_walk
 from tests.interop.model_api.server import ModelApi
+from tests.interop.npm import Packages
 from tests.interop.peer_environment import PeerEnvironment
 from tests.interop.real_agents import CODEX, install
-from tests.support.server import running_server
+from tests.support.server import ServerProcess, running_server
 
 pytestmark = pytest.mark.clients
 
-SCRIPT = Path(__file__).resolve().parent / "python" / "real.py"
+HERE = Path(__file__).resolve().parent
+PROMPTS = ("say one please", "say two please")
+TYPESCRIPT_SECONDS = 300  # it takes some seconds
 
 
-async def test_the_sdk_with_codex(
-    peer: PeerEnvironment, agents_prefix: Path, model_api: ModelApi, tmp_path: Path
-) -> None:
+@pytest.fixture
+async def server(agents_prefix: Path, model_api: ModelApi, tmp_path: Path) -> AsyncIterator[ServerProcess]:
+    """A server that has Codex, and its key."""
+    there = any(agents_prefix.glob(f"{CODEX.key}/*/{DONE_FILE}"))
+    if not there and os.environ.get("CI") != "true":
+        pytest.skip(f"{CODEX.key} is not installed: see OSTLER_TEST_AGENTS in tests/interop/README.md")
     await install(CODEX, agents_prefix)
     state = tmp_path / "state"
     state.mkdir()
     (state / "agents").symlink_to(agents_prefix)
-    workspace = tmp_path / "workspace"
-    workspace.mkdir()
-    async with running_server(tmp_path) as server:
-        await server.rest.put_secrets(CODEX.secrets(model_api.url))
-        info = await server.rest.create(workspace, CODEX.agent_settings())
+    async with running_server(tmp_path) as running:
+        await running.rest.put_secrets(CODEX.secrets(model_api.url))
+        yield running
 
-        def run() -> list[dict[str, object]]:
-            arguments = (server.url, str(workspace), info["id"], "say one please", "say two please")
-            return peer.run(SCRIPT, *arguments, home=tmp_path / "client-home")
 
-        (result,) = await trio.to_thread.run_sync(run)
-    answers = result["answers"]
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    directory = tmp_path / "workspace"
+    directory.mkdir()
+    return directory
+
+
+def said(answers: object) -> list[str]:
+    """What the model's script makes of each prompt, as far as the answers have it."""
     assert isinstance(answers, list)
-    assert ["ECHO: say one please" in answers[0], "ECHO: say two please" in answers[1]] == [True, True], (
-        answers
-    )
+    assert len(answers) == len(PROMPTS)
+    return [
+        f"ECHO: {prompt}"
+        for prompt, answer in zip(PROMPTS, answers, strict=True)
+        if f"ECHO: {prompt}" in answer
+    ]
+
+
+EXPECTED = [f"ECHO: {prompt}" for prompt in PROMPTS]
+
+
+async def test_the_sdk_with_codex(
+    peer: PeerEnvironment, server: ServerProcess, workspace: Path, tmp_path: Path
+) -> None:
+    info = await server.rest.create(workspace, CODEX.agent_settings())
+
+    def run() -> list[dict[str, object]]:
+        arguments = (server.url, str(workspace), info["id"], *PROMPTS)
+        return peer.run(HERE / "python" / "real.py", *arguments, home=tmp_path / "client-home")
+
+    (result,) = await trio.to_thread.run_sync(run)
+    assert said(result["answers"]) == EXPECTED
     assert result["status"] == "finished"
+
+
+async def test_the_typescript_client_with_codex(
+    typescript_packages: Packages, server: ServerProcess, workspace: Path, tmp_path: Path
+) -> None:
+    package = typescript_packages.directory / PACKAGE
+    script = str(HERE / "typescript" / "real.mjs")
+    # This client has to name a command, as it had with the peer: the one by which people start the agent.
+    settings = {**CODEX.agent_settings(), "acp_command": load_catalog()[CODEX.key].command}
+    arguments = [str(package), server.url, str(workspace), json.dumps(settings), *PROMPTS]
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [typescript_packages.node, script, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=TYPESCRIPT_SECONDS,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+            check=False,
+        )
+
+    done = await trio.to_thread.run_sync(run)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    result = json.loads(done.stdout)
+    assert said(result["answers"]) == EXPECTED
+    assert result["statuses"] == ["finished", "finished"]
+    assert {"ActionEvent", "MessageEvent", "ObservationEvent", "StreamingDeltaEvent"} <= set(result["kinds"])
+
+
+async def test_the_web_ui_with_codex(
+    canvas: CanvasPackage, chromium: str, server: ServerProcess, tmp_path: Path
+) -> None:
+    profile = {"agent_kind": "acp", **CODEX.agent_settings()}
+    await server.rest.call("POST", f"/api/agent-profiles/{CODEX.key}", profile)
+    listed = await server.rest.call("GET", "/api/agent-profiles")
+    (identity,) = [one["id"] for one in listed["profiles"] if one["name"] == CODEX.key]
+    await server.rest.call("POST", f"/api/agent-profiles/{identity}/activate", {})
+    steps = await trio.to_thread.run_sync(
+        lambda: run_walk(canvas, chromium, server.url, tmp_path, {}, ["real agent"])
+    )
+    assert [step["error"] for step in steps] == [None, None, None], steps
+    assert [step["value"] for step in steps] == ["finished", "finished", len(PROMPTS)]

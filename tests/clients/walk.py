@@ -19,6 +19,7 @@ PARTS = (
     "first visit",
     "scripted profile",
     "conversation",
+    "model chip",
     "workspace",
     "settings",
     "mcp",

@@ -96,7 +96,8 @@ def test_install_tells_in_a_pipe(place, npm):
     done = place.run("agents", "install", "gemini-cli", **npm())
     assert done.returncode == 0, done.stderr
     assert "Installing Gemini CLI" in done.stderr
-    assert re.search(r"2\.9M of about \d+M", done.stderr)
+    # How much of it is told in a pipe, which has no bar, depends on when it is looked at.
+    assert re.search(r"^  [\d.]+[KM] of about 95M$", done.stderr, re.MULTILINE)
     assert "\x1b" not in done.stderr
     assert "is installed in" in done.stdout
     agents = {each["agent"]: each for each in place.json("agents", "list")["agents"]}
@@ -150,8 +151,10 @@ def test_probe_of_an_agent_that_keeps_to_it(place):
     title, header, *rows = done.stdout.splitlines()
     assert title.startswith("ostler-demo ")
     assert header.split() == ["CHECK", "RESULT", "TIME", "WHAT"]
-    assert len(rows) == 12
-    assert all(" PASS " in row for row in rows)
+    assert len(rows) == 15
+    # It has no shell.
+    assert [row.split()[0] for row in rows if " PASS " not in row] == ["shell", "permission"]
+    assert sum(" SKIPPED " in row for row in rows) == 2
     assert mentioning(place.directory) == []
     assert list(place.work.iterdir()) == []
 
@@ -214,6 +217,68 @@ def test_probe_of_what_is_no_agent(place):
     done = place.run("agents", "probe", "--", "/no/such/program", "x")
     assert done.returncode == 1
     assert re.search(r"^start +FAIL", done.stdout, re.M)
+
+
+SHELL = """
+import json, re, subprocess, sys
+mode = sys.argv[1]
+def send(**m): print(json.dumps({"jsonrpc": "2.0", **m}), flush=True)
+def call(method, **params):
+    send(id="c", method=method, params={"sessionId": "s", **params})
+    while (m := json.loads(sys.stdin.readline())).get("id") != "c" or "method" in m: pass
+    return m
+def update(**u): send(method="session/update", params={"sessionId": "s", "update": u})
+for line in sys.stdin:
+    m = json.loads(line)
+    if m.get("method") == "initialize": send(id=m["id"], result={"protocolVersion": 1})
+    elif m.get("method") == "session/new": send(id=m["id"], result={"sessionId": "s"})
+    elif m.get("method") == "session/prompt":
+        found = re.search("printed: (.*)", m["params"]["prompt"][0]["text"])
+        if found:
+            command, said = found[1], "nothing"
+            tool = {"toolCallId": "t", "title": command, "kind": "execute"}
+            update(sessionUpdate="tool_call", status="pending", **tool)
+            if mode == "asks":
+                options = [{"optionId": "always", "name": "a", "kind": "allow_always"},
+                           {"optionId": "once", "name": "o", "kind": "allow_once"}]
+                answer = call("session/request_permission", toolCall=tool, options=options)
+                assert answer["result"]["outcome"]["optionId"] == "once"
+            if mode == "misses":
+                call("terminal/start", command=command)
+            elif mode == "terminal":
+                made = call("terminal/create", command="sh", args=["-c", command])["result"]["terminalId"]
+                call("terminal/wait_for_exit", terminalId=made)
+                said = call("terminal/output", terminalId=made)["result"]["output"]
+            else:
+                said = subprocess.run(command, shell=True, capture_output=True, text=True).stdout
+            update(sessionUpdate="tool_call_update", toolCallId="t", status="completed", rawOutput=said)
+        update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": "ready"})
+        send(id=m["id"], result={"stopReason": "end_turn"})
+    elif "id" in m and "method" in m: send(id=m["id"], error={"code": -32601, "message": "no"})
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "shell", "permission", "methods"),
+    [
+        ("asks", "PASS", "PASS", "PASS"),
+        ("terminal", "PASS", "NOT OFFERED", "PASS"),
+        ("misses", "FAIL", "SKIPPED", "FAIL"),
+    ],
+)
+def test_a_probe_tries_a_shell(place, mode, shell, permission, methods):
+    program = place.directory / "shell.py"
+    program.write_text(SHELL)
+    done = place.run("agents", "probe", "--json", "--", sys.executable, str(program), mode)
+    found = results(done)
+    assert found["shell"]["result"] == shell, done.stdout
+    assert found["permission"]["result"] == permission
+    assert found["client methods"]["result"] == methods
+    if mode == "asks":
+        assert found["permission"]["detail"] == "asked; always: allow_always, once: allow_once"
+    if mode == "misses":
+        assert "it asked for terminal/start" in found["shell"]["detail"]
+        assert found["client methods"]["detail"] == "called without being offered: terminal/start"
 
 
 def test_a_probe_allows_nothing(place):

@@ -64,7 +64,7 @@ def offered(*words):
         (["conversations", ""], ["list", "show", "export", "delete"]),
         (["conversations", "export", "f", "--fo"], ["--format"]),
         (["conversations", "export", "f", "--format", ""], ["jsonl", "md"]),
-        (["run", "--agent", "c"], ["claude-code", "codex", "custom"]),
+        (["run", "--agent", "cl"], ["claude-code", "cline"]),
         (["run", "--cont"], ["--continue"]),
         (["agents", "install", "g"], ["gemini-cli"]),
         (["agents", "probe", "--no-prompt", "d"], ["demo"]),
@@ -133,7 +133,7 @@ def test_bash(place):
     assert bash(place, "conv") == ["conversations"]
     assert bash(place, "run", "--ag") == ["--agent"]
     assert bash(place, "conversations", "") == ["list", "show", "export", "delete"]
-    assert bash(place, "agents", "install", "co") == ["codex"]
+    assert bash(place, "agents", "install", "cod") == ["codex"]
 
 
 def test_bash_completes_ids_of_the_server(served):

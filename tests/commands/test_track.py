@@ -107,6 +107,26 @@ def ask(frames, call_id="c"):
     )
 
 
+def test_what_is_said_of_a_call_beside_its_input_is_kept_apart(frames):
+    content = [{"type": "diff", "path": "/w/a", "old_text": None, "new_text": "x"}]
+    data = {"path": "a", "permission": {"title": "Write a", "content": content}}
+    frames.event(
+        "ActionEvent", action={"kind": "MCPToolAction", "data": data}, tool_call_id="c", tool_name="edit"
+    )
+    (call,) = frames.track.asking
+    assert (call.raw_input, call.content) == ({"path": "a"}, content)
+
+
+def test_each_call_is_asked_about_for_itself(frames):
+    for call_id in ("c", "d"):
+        ask(frames, call_id)
+        frames.state("permission_request", {"tool_call_id": call_id, "status": "waiting"})
+    frames.state("permission_request", {"tool_call_id": "c", "status": "allowed"})
+    assert [call.id for call in frames.track.asking] == ["d"]
+    frames.state("permission_request", {"tool_call_id": "c", "status": "waiting"})
+    assert [call.id for call in frames.track.asking] == ["c", "d"]
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "status"),
     [

@@ -157,6 +157,13 @@ INITIALIZE: dict[str, Any] = {
     "authMethods": [
         {"id": "key", "name": "Key", "description": "d", "type": "agent", "_meta": {"type": "terminal"}},
         {"id": "login", "name": "Login", "description": "d", "_meta": {"type": "terminal"}},
+        {
+            "id": "env",
+            "name": "Env",
+            "type": "env_var",
+            "vars": [{"name": "A"}, {"name": "B", "optional": True}],
+        },
+        {"id": "old", "name": "Old", "type": "env_var", "varName": "A"},
     ],
     "_meta": {"steering": {"supported": True}},
 }

@@ -26,6 +26,7 @@ from supervisor.credentials import FoundSecret
 from supervisor.events import Message, TextContent, Vocabulary
 from supervisor.hooks import HookSource
 from supervisor.settings import AgentSettings
+from supervisor.settings.exposure import ENCRYPTED_START
 from tests.support.scripted import ScriptedLog, scripted_command
 
 PATIENCE_SECONDS = 20.0
@@ -37,14 +38,18 @@ AT_ONCE = RestartPolicy(first_pause=0.0)
 QUICK = Deadlines(interrupt_answer=0.5, cancel_grace=0.5, initialize=5, new_session=5, load_session=5)
 
 
+SEALED = f"{ENCRYPTED_START}-sealed:"
+
+
 class NoCipher:
-    """Sealing is tested elsewhere."""
+    """Encryption is tested elsewhere: its tokens show what they hold."""
 
     def encrypt(self, data: bytes) -> str:
-        return "sealed:" + data.decode()
+        return SEALED + data.decode()
 
     def decrypt(self, token: str) -> bytes:
-        return token.removeprefix("sealed:").encode()
+        assert token.startswith(SEALED)
+        return token.removeprefix(SEALED).encode()
 
 
 def say(text: str) -> Message:
@@ -116,13 +121,17 @@ async def open_harness(
     path: str = "/usr/bin:/bin",
     allowance: Allowance | None = None,
     hooks: HookSource = HookSource.REQUEST,
+    home: Path | None = None,
 ) -> AsyncIterator[Harness]:
-    """A supervisor for the block. A clock that the test moves by hand runs by itself at the end, so that an
-    agent that keeps still can be waited for and ended."""
+    """A supervisor for the block; `home` is that of whoever runs it (`root`).
+
+    A clock that the test moves by hand runs by itself at the end, so that an agent that keeps still can be
+    waited for and ended.
+    """
     given = GivenSecrets(secrets if secrets is not None else {})
     async with front_door(
         root,
-        environ={"PATH": path, "HOME": str(root), "SECRET_OF_THE_SERVER": "x"},
+        environ={"PATH": path, "HOME": str(home or root), "SECRET_OF_THE_SERVER": "x"},
         supervision=Supervision(
             deadlines=deadlines,
             restart=restart,

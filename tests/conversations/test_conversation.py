@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.errors import AlreadyRunning, UnknownConversation
@@ -121,7 +122,7 @@ async def test_run_while_running_is_refused(tmp_path: Path) -> None:
         ("max_tokens", "finished", None),
         ("refusal", "error", "UsagePolicyRefusal"),
         ("max_turn_requests", "error", "MaxIterationsReached"),
-        ("cancelled", "idle", None),
+        ("cancelled", "finished", None),
     ],
 )
 async def test_stop_reasons_are_told_apart(
@@ -156,14 +157,22 @@ async def test_updates_after_the_end_of_a_turn_are_kept(tmp_path: Path) -> None:
         assert len(await late()) == 1
 
 
-async def test_silence_ends_a_turn_and_waiting_for_a_person_does_not(tmp_path: Path) -> None:
-    async with open_harness(tmp_path) as harness:
-        conversation = await harness.start(settings={"acp_prompt_timeout": 0.4}, confirmation_policy=ALWAYS)
-        error = one(await turn(conversation, "!text a\n!hang"), "ConversationErrorEvent")
-        assert "silent for 0.4 s" in error["detail"]
+async def test_silence_ends_a_turn_and_waiting_for_a_person_does_not(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with open_harness(tmp_path, clock=mock_clock) as harness:
+        conversation = await harness.start(settings={"acp_prompt_timeout": 40.0}, confirmation_policy=ALWAYS)
+        await conversation.send(say("!text a\n!hang"), run=True)
+        await speaking(conversation)
+        mock_clock.jump(40)
+        assert await settled(conversation) == "error"
+        error = one(await events(conversation), "ConversationErrorEvent")
+        assert "silent for 40.0 s" in error["detail"]
         await conversation.send(say("!write a.txt b"), run=True)
         await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
-        await trio.sleep(0.6)
+        for _ in range(10):
+            mock_clock.jump(40)
+            await trio.testing.wait_all_tasks_blocked()
         assert conversation.record.execution_status == "waiting_for_confirmation"
         await conversation.respond(True, "")
         assert await settled(conversation) == "finished"

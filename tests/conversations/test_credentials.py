@@ -370,7 +370,8 @@ async def test_files_that_the_settings_ask_for(tmp_path: Path, points_to: str) -
         file = place if points_to == "file" else place / "cert.pem"
         assert (file.name, file.read_text()) == ("cert.pem", "-----BEGIN")
         assert stat.S_IMODE(os.lstat(file).st_mode) == 0o600
-        assert ("CERT" in env, env["OTHER"], env["HOME"]) == (False, "o", str(tmp_path))
+        assert ("CERT" in env, env["OTHER"]) == (False, "o")
+        assert Path(env["HOME"]).resolve() == tmp_path / "data" / conversation.id / "custom"
 
 
 async def test_tokens_inside_a_login_do_not_show(tmp_path: Path) -> None:
@@ -382,3 +383,73 @@ async def test_tokens_inside_a_login_do_not_show(tmp_path: Path) -> None:
         found = await turn(conversation, "!text it is sk-ant-oat01-secret or sk-ant-ort01-secret")
         said = [event for event in found if event["source"] != "user"]
         assert "it is <secret-hidden> or <secret-hidden>" in json.dumps(said)
+
+
+async def test_a_method_whose_variables_are_given_is_authenticated_with_and_asked_again(
+    tmp_path: Path,
+) -> None:
+    modes = ("key=NEVER_SET", "env-auth=first:NO_SUCH_KEY,second:MY_KEY+MY_REGION")
+    async with open_harness(tmp_path, secrets={"MY_KEY": "k" * 20, "MY_REGION": "north"}) as harness:
+        conversation = await harness.start(*modes)
+        await turn(conversation, "hello")
+        assert conversation.record.execution_status == "finished"
+        assert [call["params"] for call in harness.log.received("authenticate")] == [{"methodId": "second"}]
+        assert len(harness.log.received("session/new")) == 2
+        assert "needs_credentials" not in conversation.info()["agent_state"]
+
+
+async def test_a_method_that_is_refused_makes_way_for_the_next(tmp_path: Path) -> None:
+    modes = ("key=NEVER_SET", "env-auth=first:MY_KEY,second:MY_OTHER_KEY", "error=auth:-32602:not this one")
+    secrets = {"MY_KEY": "k" * 20, "MY_OTHER_KEY": "o" * 20}
+    async with open_harness(tmp_path, secrets=secrets) as harness:
+        conversation = await harness.start(*modes)
+        error = one(await turn(conversation, "hello"), "ConversationErrorEvent")
+        asked = [call["params"]["methodId"] for call in harness.log.received("authenticate")]
+        assert (error["code"], asked) == ("ACPAuthRequired", ["first", "second"])
+        needed = conversation.info()["agent_state"]["needs_credentials"]
+        # What was given is not what is missing.
+        assert (needed["secrets"], needed["given"]) == ([], ["MY_KEY", "MY_OTHER_KEY"])
+        assert "it was given, and does not accept: MY_KEY, MY_OTHER_KEY" in error["detail"]
+
+
+async def test_what_is_missing_is_named_and_what_was_given_is_not(tmp_path: Path) -> None:
+    modes = ("key=NEVER_SET", "env-auth=one:MY_KEY+MY_REGION,two:THEIR_KEY")
+    async with open_harness(tmp_path, secrets={"MY_KEY": "k" * 20}) as harness:
+        conversation = await harness.start(*modes)
+        error = one(await turn(conversation, "hello"), "ConversationErrorEvent")
+        needed = conversation.info()["agent_state"]["needs_credentials"]
+        assert (needed["secrets"], needed["given"]) == (["MY_REGION", "THEIR_KEY"], ["MY_KEY"])
+        assert [each["missing"] for each in needed["methods"]] == [["MY_REGION"], ["THEIR_KEY"]]
+        assert "secrets that would help: MY_REGION, THEIR_KEY" in error["detail"]
+        assert not harness.log.received("authenticate")
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [
+        ("error=init:-32000:Authentication required",),
+        ("error=new:-32000:Authentication required", "auth=login"),
+        ("error=new:-32603:Authentication required", "auth=login"),
+        ("error=prompt:-32000:Authentication required", "auth=login"),
+        ("error=prompt:-32000:Authentication required", "env-auth=way:OPENAI_API_KEY"),
+        ("error=prompt:-31002:Authentication required", "auth=login"),
+    ],
+)
+async def test_authentication_required_is_followed_by_what_would_help(
+    tmp_path: Path, modes: tuple[str, ...]
+) -> None:
+    async with open_harness(tmp_path, secrets={"OPENAI_API_KEY": "o" * 20}) as harness:
+        conversation = await start(harness, "codex", *modes)
+        error = one(await turn(conversation, "hello"), "ConversationErrorEvent")
+        assert error["code"] == "ACPAuthRequired"
+        assert "Authentication required" in error["detail"]
+        assert "store its key as a secret" in error["detail"]
+        assert (
+            "secrets that would help: CODEX_AUTH_JSON, CODEX_ACCESS_TOKEN, CODEX_API_KEY" in error["detail"]
+        )
+        assert "does not accept: OPENAI_API_KEY" in error["detail"]
+        if "auth=login" in modes:
+            assert "the agent offers: login" in error["detail"]
+        needed = conversation.info()["agent_state"]["needs_credentials"]
+        assert "OPENAI_API_KEY" not in needed["secrets"]
+        assert needed["given"] == ["OPENAI_API_KEY"]

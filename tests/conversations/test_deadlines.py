@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from supervisor.agents import load_catalog
+from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.debouncer import Debouncer
@@ -28,6 +29,7 @@ from tests.conversations.harness import (
     turn,
     until,
 )
+from tests.support.processes import alive
 
 DEADLINES = Deadlines()
 
@@ -178,6 +180,97 @@ async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace
         assert [e["llm_message"]["content"][0]["text"] for e in found if e["kind"] == "MessageEvent"][
             -1
         ] == "a"
+
+
+async def interrupted(conversation: Conversation, clock: MockClock) -> None:
+    """Interrupt a turn that does not end; control is back, and the agent counts as deaf."""
+    await conversation.send(say("!text a\n!hang"), run=True)
+    await speaking(conversation)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(conversation.interrupt)
+        await trio.testing.wait_all_tasks_blocked()
+        clock.jump(max(DEADLINES.interrupt_answer, DEADLINES.cancel_grace))
+
+
+async def test_a_deaf_agent_is_replaced_as_soon_as_the_next_message_waits(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
+        conversation = await harness.start("cancel=ignore", "without=close")
+        await turn(conversation, "the word is tulip")
+        pid = ready_pid(conversation)
+        await interrupted(conversation, mock_clock)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert ready_pid(conversation) == pid
+        began = trio.current_time()
+        found = await turn(conversation, "!remember")
+        assert "tulip" in answer(found)
+        assert ready_pid(conversation) != pid
+        assert trio.current_time() == began  # nobody waited for a deadline
+
+
+async def test_a_message_that_waited_before_the_interrupt_does_not_hasten_it(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
+        conversation = await harness.start("cancel=ignore", "without=close")
+        await conversation.send(say("!text a\n!hang"), run=True)
+        await conversation.send(say("later"), run=True)
+        await speaking(conversation)
+        pid = ready_pid(conversation)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(conversation.interrupt)
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(DEADLINES.cancel_grace)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert ready_pid(conversation) == pid
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert ready_pid(conversation) != pid
+        assert harness.log.prompts()[1:] == ["later"]
+
+
+async def test_an_agent_that_is_deaf_to_everything_is_gone_within_five_seconds(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
+        conversation = await harness.start("cancel=ignore", "hang=close", "ignore-eof", "ignore-term")
+        began = trio.current_time()
+        await interrupted(conversation, mock_clock)
+        pid = ready_pid(conversation)
+        assert pid is not None
+        await until(lambda: harness.log.received("session/close"))
+        mock_clock.jump(DEADLINES.cancel_close)
+        await until(lambda: harness.log.records("eof"))
+        mock_clock.jump(DEADLINES.stop_stdin)
+        await until(lambda: harness.log.records("sigterm"))
+        mock_clock.jump(DEADLINES.stop_term)
+        assert trio.current_time() - began < 5
+        mock_clock.rate = 1.0  # it is killed, and looked for, in real time
+        await until(lambda: not alive(pid), "the end of the process")
+        await settled(conversation)
+        assert conversation.record.execution_status == "paused"
+
+
+async def test_a_turn_that_ends_at_the_last_moment_keeps_its_process(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=DEADLINES) as harness:
+        conversation = await harness.start("cancel=ignore")
+        await conversation.send(say("!text a\n!hang"), run=True)
+        await speaking(conversation)
+        run, current = conversation.agent.ready, conversation._queue.turn
+        assert run is not None
+        assert current is not None
+
+        async def ends(seconds: float) -> bool:
+            raise AssertionError("nobody waits for a turn that has ended")
+
+        conversation._queue.turn = None
+        await conversation.agent.free_session(run, current, ends)
+        assert harness.log.received("session/close") == []
+        assert run.usable
+        conversation._queue.turn = current
 
 
 async def test_what_is_held_back_comes_a_little_after_the_last_word(autojump_clock: MockClock) -> None:

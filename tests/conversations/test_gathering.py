@@ -19,8 +19,8 @@ from supervisor.agents.pipes import LineTail
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.attachments import BLOB_BYTES, Originals
 from supervisor.conversations.recording.gather import Gathered
+from supervisor.conversations.recording.outs import Usage
 from supervisor.conversations.recording.prompt import transcript
-from supervisor.conversations.recording.translate import Usage
 from supervisor.credentials.masking import Masker
 from supervisor.journal.rows import Frame
 from tests.conversations.world import Sink, World

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import signal
 import sys
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import orjson
 import pytest
 import trio
 
+from supervisor.conversations import supervisor as supervisor_module
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.hooks import hooks as hooks_module
@@ -176,6 +179,9 @@ async def test_a_hook_blocks_a_call_before_the_policy_and_the_person(
         assert rejection["rejection_source"] == "hook"
         assert rejection["rejection_reason"] == "not here"
         assert rejection["action_id"] == action["id"]
+        (request,) = states(found, "permission_request")
+        assert (request["status"], request["by"], request["reason"]) == ("rejected", "hook", "not here")
+        assert request["action_id"] == action["id"]
         assert not (tmp_path / "workspace" / "made.txt").exists()
         assert "waiting_for_confirmation" not in states(found, "execution_status")
         if vocabulary is Vocabulary.EXTENDED:
@@ -658,10 +664,10 @@ async def test_a_hook_that_was_about_to_begin_does_not_begin_after_all(tmp_path:
 
 async def test_async_hooks_of_the_end_have_its_time(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
-    slow = hook(f"sleep 0.5; echo slow >> {seen}", **{"async": True})
+    slow = hook(f"sleep 0.3; echo slow >> {seen}", **{"async": True})
     quick = hook(f"echo quick >> {seen}")
     hangs = hook(f"sleep 600 # {tmp_path}", **{"async": True})
-    async with open_harness(tmp_path, deadlines=attrs.evolve(QUICK, session_end=3.0)) as harness:
+    async with open_harness(tmp_path, deadlines=attrs.evolve(QUICK, session_end=1.5)) as harness:
         conversation = await start(harness, config(HookEvent.SESSION_END, slow, hangs, quick))
         await turn(conversation, "hello")
         begin = time.monotonic()
@@ -694,3 +700,24 @@ async def test_hooks_that_are_switched_off_later_are_not_shown_as_if_they_ran(tm
         assert not any(b"exit 2" in each for each in published)
     async with open_harness(tmp_path) as harness:
         assert (await harness.supervisor.get(conversation.id)).info()["hook_config"] == shown
+
+
+async def test_a_session_starts_once_however_often_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "RECENT_MAX", 1)
+    seen = tmp_path / "seen"
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, config(HookEvent.SESSION_START, hook(f"echo x >> {seen}")))
+        name, loaded = conversation.id, weakref.ref(conversation)
+        await turn(conversation, "one")
+        await conversation.stop_agent()
+        runner = conversation._runner
+        del conversation
+        await until(lambda: runner._done is None, "the end of its task")
+        await harness.start()
+        await harness.start()
+        await until(lambda: gc.collect() >= 0 and loaded() is None, "the conversation is let go")
+        again = await harness.supervisor.get(name)
+        await turn(again, "two")
+        assert seen.read_text() == "x\n"

@@ -9,6 +9,9 @@ import pytest
 import trio
 
 from supervisor.conversations.agent import model_discovery
+from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.state.errors import AtCapacity
+from supervisor.events import Message, TextContent
 from supervisor.settings import AgentSettings
 from tests.conversations.harness import Harness, open_harness, turn, until
 from tests.support.processes import alive
@@ -113,3 +116,36 @@ async def test_who_goes_away_ends_the_agent(tmp_path: Path) -> None:
         assert not alive(pid)
         assert list((tmp_path / "data").iterdir()) == []
         await turn(await harness.start(), "hello")
+
+
+@pytest.mark.parametrize("full", ["queue", "refuse"])
+async def test_a_full_server_says_so_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    monkeypatch.setattr(model_discovery, "WAIT_SECONDS", 0.1)
+    async with open_harness(tmp_path, limits=Limits(agents=1, full=full)) as harness:
+        busy = await harness.start()
+        await busy.send(Message(role="user", content=(TextContent(text="!hang"),)), run=True)
+        await until(lambda: harness.log.received("session/prompt"))
+        with trio.fail_after(20), pytest.raises(AtCapacity) as caught:
+            await ask(harness)
+        assert caught.value.retry_after > 0
+        assert len(harness.log.pids()) == 1
+        assert list((tmp_path / "data").iterdir()) == [tmp_path / "data" / busy.id]
+        await busy.interrupt()
+        # Where there is room, or who is idle makes room, it is asked.
+        assert (await ask(harness))["error"] is None
+
+
+async def test_nobody_waits_for_others_that_ask_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_discovery, "WAIT_SECONDS", 0.2)
+    async with open_harness(tmp_path) as harness, trio.open_nursery() as nursery:
+        for number in range(model_discovery.AT_ONCE):
+            nursery.start_soon(ask, harness, "hang=new", f"models={number + 1}")
+        await until(lambda: len(harness.log.received("session/new")) == model_discovery.AT_ONCE)
+        for modes in (("normal",), ("hang=new", "models=1")):  # another, and the same
+            with trio.fail_after(20), pytest.raises(AtCapacity):
+                await ask(harness, *modes)
+        nursery.cancel_scope.cancel()

@@ -15,10 +15,10 @@ from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.conversations.agent.opening import wait_to_restore
 from supervisor.conversations.recording import prompt, usage
 from supervisor.conversations.recording.history import REPEATED_BYTES, OpenCalls, speech
+from supervisor.conversations.recording.outs import Usage
 from supervisor.conversations.recording.recorder import later
 from supervisor.conversations.recording.tool_call_blocks import text_block
 from supervisor.conversations.recording.tool_calls import INTERRUPTED
-from supervisor.conversations.recording.translate import Usage
 from supervisor.conversations.recording.truncation import (
     PAYLOAD_BYTES,
     STRING_BYTES,
@@ -27,6 +27,7 @@ from supervisor.conversations.recording.truncation import (
     clip_payload,
     clip_text,
 )
+from supervisor.conversations.state.confirmation import asks_a_person
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.turn import Turn, outcome_of
@@ -42,7 +43,7 @@ from supervisor.settings import AgentSettings
         ("max_tokens", False, "finished", True, None),
         ("max_turn_requests", False, "error", False, "MaxIterationsReached"),
         ("refusal", False, "error", False, "UsagePolicyRefusal"),
-        ("cancelled", False, "idle", False, None),
+        ("cancelled", False, "finished", True, None),
         ("cancelled", True, "paused", False, None),
         ("end_turn", True, "paused", True, None),
         ("some_new_reason", False, "finished", True, None),
@@ -85,19 +86,15 @@ ALWAYS_FIRST = [option("allow_always"), option("allow_once"), option("reject_alw
 
 
 def test_permissions_go_by_kind_and_never_by_place() -> None:
-    assert permissions.allow(ALWAYS_FIRST) == {
-        "outcome": {"outcome": "selected", "optionId": "id-allow_once"}
-    }
-    assert permissions.reject(ALWAYS_FIRST) == {
-        "outcome": {"outcome": "selected", "optionId": "id-reject_once"}
-    }
+    assert permissions.once(ALWAYS_FIRST) == option("allow_once")
+    assert permissions.matching(ALWAYS_FIRST, True) == option("allow_once")
+    assert permissions.matching(ALWAYS_FIRST, False) == option("reject_once")
 
 
 def test_a_standing_permission_is_never_given_without_a_person() -> None:
-    assert permissions.allow([option("allow_always")]) is None
-    assert permissions.reject([option("allow_always")]) == permissions.CANCELLED
-    standing = permissions.allow_standing([option("allow_always")])
-    assert standing == {"outcome": {"outcome": "selected", "optionId": "id-allow_always"}}
+    assert permissions.once([option("allow_always")]) is None
+    assert permissions.matching([option("allow_always")], False) is None
+    assert permissions.matching([option("allow_always")], True) == option("allow_always")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +111,7 @@ def test_a_standing_permission_is_never_given_without_a_person() -> None:
     ],
 )
 def test_who_is_asked(policy: dict[str, Any], risk: str, asks: bool) -> None:
-    assert permissions.asks_a_person(policy, SecurityRisk(risk)) is asks
+    assert asks_a_person(policy, SecurityRisk(risk)) is asks
 
 
 def test_cost_is_cumulative_and_a_decrease_is_a_new_count() -> None:

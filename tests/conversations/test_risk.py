@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from supervisor.conversations.recording.risk import PLACES_MAX, RISKS, leads_out, risk_of
-from supervisor.conversations.turns.permissions import asks_a_person, may_ask
+from supervisor.conversations.state.confirmation import asks_a_person, may_ask
 from supervisor.events import SecurityRisk
 from tests.conversations.harness import answer, events, open_harness, say, settled, turn, until
 from tests.conversations.world import World

@@ -6,10 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.agents import load_catalog
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.settings import AgentSettings
-from tests.conversations.harness import answer, events, one, open_harness, ready_pid, settled, turn
+from tests.conversations.harness import (
+    SEALED,
+    answer,
+    events,
+    one,
+    open_harness,
+    ready_pid,
+    say,
+    settled,
+    states,
+    turn,
+    until,
+)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +103,7 @@ async def test_missing_credentials_are_named_and_the_message_goes_on_once_they_a
 async def test_an_agent_sees_nothing_of_the_server(tmp_path: Path) -> None:
     async with open_harness(tmp_path, secrets={"DEMO_TOKEN": "t0ken"}) as harness:
         conversation = await harness.start(secrets={"OWN_TOKEN": "0wn"})
-        assert "0wn" not in repr(conversation.record.secrets.get("OWN_TOKEN", "")).replace("sealed:", "")[:0]
+        assert conversation.record.secrets == {"OWN_TOKEN": f"{SEALED}0wn"}
         await turn(conversation, "hello")
         pid = ready_pid(conversation)
         environ = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
@@ -106,7 +119,7 @@ async def test_credentials_of_mcp_servers_are_sealed_and_forwarded(tmp_path: Pat
     async with open_harness(tmp_path) as harness:
         server = {"command": "/bin/cat", "args": ["-"], "env": {"TOKEN": "s3cret"}}
         conversation = await harness.start(settings={"mcp_config": {"files": server}})
-        assert "s3cret" not in conversation.record.dump().decode().replace("sealed:s3cret", "")
+        assert "s3cret" not in conversation.record.dump().decode().replace(f"{SEALED}s3cret", "")
         assert "s3cret" not in str(conversation.info())
         assert b"s3cret" not in conversation.full_state()
         await turn(conversation, "hello")
@@ -144,3 +157,56 @@ async def test_what_an_agent_keeps_goes_with_its_conversation(tmp_path: Path) ->
         assert not (tmp_path / ".ostler-demo").exists()
         await harness.supervisor.delete(conversation.id)
         assert not kept.exists()
+
+
+async def test_a_start_that_installs_nothing_is_no_installation(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        found = await turn(conversation, "hello")
+        assert states(found, "agent_phase") == ["starting", "ready"]
+
+
+async def test_who_waits_for_an_installation_says_so(tmp_path: Path) -> None:
+    for name, text in (("npm", "sleep 60"), ("node", "echo v24.0.0")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    async with open_harness(tmp_path, path=f"{tmp_path}:/usr/bin:/bin") as harness:
+        agent = AgentSettings(acp_server="gemini-cli", acp_command=load_catalog()["gemini-cli"].command)
+        first, second = [
+            (await harness.supervisor.create(StartRequest(working_dir=str(tmp_path / name), agent=agent)))[0]
+            for name in "ab"
+        ]
+        for conversation in (first, second):
+            await conversation.send(say("hello"), run=True)
+            await until(lambda each=conversation: each.agent.phase == "installing")
+        assert states(await events(second), "agent_phase") == ["starting", "installing"]
+        await first.interrupt()
+        await second.interrupt()
+
+
+@pytest.mark.parametrize(("chosen", "current"), [(None, "default"), ("plan", "plan"), ("none", "default")])
+async def test_the_older_modes_of_an_agent_are_shown(
+    tmp_path: Path, chosen: str | None, current: str
+) -> None:
+    """As Auggie has them, and no config options."""
+    async with open_harness(tmp_path) as harness:
+        settings = {"acp_session_mode": chosen} if chosen else {}
+        conversation = await harness.start("without=config", settings=settings)
+        found = await turn(conversation, "hello")
+        (modes,) = states(found, "modes")
+        assert modes["currentModeId"] == current
+        assert [(mode["id"], mode["name"]) for mode in modes["availableModes"]] == [
+            ("default", "Default"),
+            ("yolo", "Yolo"),
+            ("plan", "Plan"),
+        ]
+        assert states(found, "current_mode") == [current]
+        assert states(await turn(conversation, "!mode yolo"), "current_mode") == ["yolo"]
+
+
+async def test_modes_beside_config_options_are_not(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        found = await turn(conversation, "hello")
+        assert states(found, "modes") == []
+        assert len(states(found, "config_options")) == 1

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from supervisor.conversations.recording import tool_call_blocks, tool_calls, translate
+from supervisor.conversations.recording.edits import change
+from supervisor.conversations.recording.outs import Close
 from supervisor.conversations.recording.tool_calls import ToolCallState
-from supervisor.conversations.recording.translate import Close
 from supervisor.events import (
     ACPToolCallEvent,
     ActionEvent,
@@ -97,11 +98,13 @@ def test_names_within_a_block_are_those_of_the_wire() -> None:
     assert second["resource"] == {"uri": "file:///a", "mime_type": "text/plain", "text": "x"}
 
 
+NEW = {"type": "diff", "path": "/w/a", "newText": "x"}
+
+
 @pytest.mark.parametrize(
     ("block", "text"),
     [
-        ({"type": "diff", "path": "/w/a", "newText": "x"}, "/w/a (new file)"),
-        ({"type": "diff", "path": "/w/a", "oldText": "y", "newText": "x"}, "/w/a (changed)"),
+        (NEW, change(NEW)),
         ({"type": "content", "content": {"type": "text", "text": "said"}}, "said"),
         ({"type": "text", "text": "bare"}, "bare"),
         ({"type": "content", "content": {"type": "image"}}, ""),

@@ -9,9 +9,10 @@ import orjson
 import pytest
 
 from supervisor.acp import parse_update
+from supervisor.conversations.recording.outs import Close, Delta, Opened, Title, Usage
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import BLOCKS_MAX, INTERRUPTED
-from supervisor.conversations.recording.translate import Close, Delta, Opened, Title, Translator, Usage
+from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.recording.truncation import THOUGHT_BYTES
 from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.events import (
@@ -381,16 +382,107 @@ def test_a_rejected_call_is_closed_at_once_and_only_once() -> None:
 
 
 def test_a_call_shown_before_it_asked_gets_both_its_answers() -> None:
-    t = translator(confirming=True)
-    feed(t, "tool_call", toolCallId="c", title="x", status="in_progress")
-    (shown,) = events(t.release())
+    t = translator()
+    (shown,) = events(feed(t, "tool_call", toolCallId="c", title="x", status="in_progress"))
     assert isinstance(shown, ACPToolCallEvent)
+    t.confirming = True  # the policy is another one now
     _, outs = ask(t, {"toolCallId": "c"})
     (action,) = events(outs)
     closing = events(feed(t, "tool_call_update", toolCallId="c", status="completed"))
     assert [event.kind for event in closing] == ["ObservationEvent", "ACPToolCallEvent"]
     assert isinstance(action, ActionEvent)
     assert action.tool_call_id == shown.tool_call_id
+
+
+@pytest.mark.parametrize("core", [True, False])
+def test_a_call_that_was_held_back_no_longer_and_then_asks_is_one(core: bool) -> None:
+    t = translator(confirming=True, core=core)
+    feed(t, "tool_call", toolCallId="c", title="x", status="in_progress")
+    (shown,) = events(t.release())
+    assert isinstance(shown, ActionEvent)
+    _, outs = ask(t, {"toolCallId": "c"})
+    assert events(outs) == []
+    _, outs = ask(t, {"toolCallId": "c", "content": [{"type": "diff", "path": "/a", "newText": "b"}]})
+    (message,) = events(outs)
+    assert isinstance(message, MessageEvent)
+    assert message.source == "agent"
+    assert "```diff\n@@ -0,0 +1 @@\n+b\n```" in text_of(message)
+    closing = events(feed(t, "tool_call_update", toolCallId="c", status="completed"))
+    assert [event.kind for event in closing] == ["ObservationEvent"]
+
+
+def test_a_call_that_was_taken_for_over_too_early_is_shown_with_its_result() -> None:
+    t = translator(core=True)
+    key, _, outs = t.requested({"toolCallId": "c", "title": "make", "kind": "execute"})
+    outs += t.allowed(key)
+    t.answered(key)
+    (action,) = events(outs)
+    (closing,) = events(say(t, "It takes its time."))
+    assert isinstance(closing, ObservationEvent)
+    outs = feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput="made")
+    message, again, result = events(outs)
+    assert text_of(message) == "It takes its time."
+    assert isinstance(action, ActionEvent)
+    assert isinstance(again, ActionEvent)
+    assert (again.summary, again.tool_call_id) == ("make", "c~2")
+    assert isinstance(result, ObservationEvent)
+    assert [part.text for part in result.observation.content] == ["made"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("core", [True, False])
+def test_a_call_waits_for_its_question_while_another_is_asked_about(core: bool) -> None:
+    t = translator(core=core, confirming=True)
+    described = [{"type": "content", "content": {"type": "text", "text": "Lists the files"}}]
+    for name in ("a", "b", "c"):
+        feed(t, "tool_call", toolCallId=name, title=name, status="pending", content=described)
+    ask(t, {"toolCallId": "a"})
+    assert events(t.release(everything=False)) == []
+    feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output_delta": {"data": "it runs"}})
+    (running,) = events(t.release(everything=False))  # nobody asked for it
+    assert running.tool_call_id == "c"  # type: ignore[union-attr]
+    _, outs = ask(t, {"toolCallId": "b"})
+    (action,) = events(outs)
+    assert isinstance(action, ActionEvent)
+    assert action.tool_call_id == "b"
+
+
+@pytest.mark.parametrize("core", [True, False])
+def test_a_call_with_the_id_of_a_rejected_one_and_another_input_is_a_new_one(core: bool) -> None:
+    t = translator(core=core, confirming=True)
+    feed(t, "tool_call", toolCallId="c", title="Bash", status="pending", rawInput={"command": "rm"})
+    key, _ = ask(t, {"toolCallId": "c", "title": "Run rm"})
+    t.reject(key, "no")
+    again = {"toolCallId": "c", "title": "Bash", "status": "in_progress"}
+    assert events(feed(t, "tool_call", rawInput={"command": "rm"}, **again)) == []
+    assert not t.calling
+    feed(t, "tool_call", rawInput={"command": "ls"}, **again)
+    assert t.calling
+    t.end_turn(Close.MESSAGE)
+    # What was carried out all the same is shown, whatever was answered.
+    done = events(feed(t, "tool_call", **{**again, "status": "completed", "rawOutput": "gone"}))
+    assert len(done) == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "glued"),
+    [
+        ("I look.", "Done.", False),
+        ("I look", "Done", False),
+        ("before", "after", False),
+        ("I look\n", "at it", False),
+        ("I look", " at it", True),
+        ("I look ", "at it", True),
+        ("I look", ", then", True),
+        ("I look. ", "Done.", False),
+    ],
+)
+def test_text_goes_on_after_a_call_only_where_its_sentence_does(before: str, after: str, glued: bool) -> None:
+    t = translator()
+    call_of(t)
+    say(t, before)
+    feed(t, "tool_call_update", toolCallId="c", status="completed")
+    outs = say(t, after)
+    assert [text_of(event) for event in events(outs)] == ([] if glued else [before])
 
 
 def test_shell_output_in_meta_is_output_for_core_clients() -> None:

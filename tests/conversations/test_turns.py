@@ -1,4 +1,4 @@
-"""Turns can be told apart: states say when each begins and ends, about which message, why, and what it used."""
+"""Turns can be told apart: when each begins and ends, about which message, why, and what it used."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import attrs
 import orjson
 
 from supervisor.acp import Connection, RpcError, parse_prompt_result, parse_update
+from supervisor.agents import CUSTOM, choose_credential, load_catalog
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch import Login
 from supervisor.conversations.agent.opening import Started, note_session
@@ -147,21 +148,26 @@ class World:
     async def start(self, answers: Mapping[str, Any], prior: str | None) -> None:
         """A start with these answers: handshake, session, model, mode."""
         connection = cast(Connection, Answering(answers))
-        login = cast(Login, _Login())
+        custom = load_catalog()[CUSTOM]  # it has no credentials at all
+        login = Login(descriptor=custom, choice=choose_credential(custom, {}, ()), environment={})
         try:
             initialized = await handshake(connection, "1", Deadlines(), fs=True, terminal=True)
             wanted = SessionRequest(cwd="/w", mcp_servers=(), prior_id=prior, login=login)
             session = await open_session(connection, initialized, wanted, Deadlines(), lambda _: None)
-            models = models_of(session.result)
-            current = await choose_model(connection, session, "large", Deadlines())
-            await choose_mode(connection, session, "plan", Deadlines())
+            refused = (
+                await choose_model(connection, session, "large", Deadlines()),
+                await choose_mode(connection, session, "plan", Deadlines()),
+            )
         except AgentFailure as failure:
             self.reports.run_failed(failure)
             return
-        started = Started(session, attrs.evolve(models, current=current or models.current), Mounted())
+        models = models_of(session.result)
+        refusals = tuple(each for each in refused if each is not None)
+        started = Started(session, models, Mounted(), refused=refusals)
         run = cast(Incarnation, SimpleNamespace(initialized=initialized))
         note_session(self.record, run, started)
         self.reports.session(session.memory, session.reason)
+        self.reports.refused(started.refused)
         for key, value in started.states():
             self.recorder.emit(self.translator.state(key, value))
         self.kept += [initialized, session, started]
@@ -193,16 +199,6 @@ class World:
         return deep_size(
             [self.record, self.translator, self.permissions._pending, self.kept, self.turn], known
         )
-
-
-class _Login:
-    """Has no credentials at all."""
-
-    def params(self, methods: Sequence[Mapping[str, Any]]) -> None:
-        return None
-
-    def needed(self, methods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {"agent": "custom", "methods": list(methods), "secrets": [], "used": None}
 
 
 _LEAVES = (str, bytes, bytearray, int, float, bool, type(None))

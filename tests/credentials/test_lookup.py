@@ -25,6 +25,34 @@ async def test_the_value_is_the_body_and_the_headers_are_sent() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "body", "value"),
+    [
+        ("utf-8", "schlüssel".encode(), "schlüssel"),
+        ("UTF8", "schlüssel".encode(), "schlüssel"),
+        ("us-ascii", b"key", "key"),
+        ("ISO-8859-1", "schlüssel".encode("latin-1"), "schlüssel"),
+        (None, "schlüssel".encode(), "schlüssel"),
+        ("us-ascii", "schlüssel".encode(), None),
+        ("utf-8", "schlüssel".encode("latin-1"), None),
+        ("utf-7", b"key", None),
+        ("utf-16", "key".encode("utf-16"), None),
+        ("idna", b"key", None),
+        ("rot13", b"key", None),
+        ("base64", b"a2V5", None),
+    ],
+)
+async def test_what_an_answer_may_be_written_in(name: str | None, body: bytes, value: str | None) -> None:
+    """Only what decodes in linear time, and into the text that was meant."""
+    headers = "" if name is None else f"Content-Type: text/plain; charset={name}\r\n"
+    async with elsewhere(reply(body, headers=headers)) as server:
+        if value is not None:
+            assert await Lookups().fetch({"TOKEN": server.source()}) == {"TOKEN": value}
+            return
+        with pytest.raises(LookupFailed, match="is not text"):
+            await Lookups().fetch({"TOKEN": server.source()})
+
+
+@pytest.mark.parametrize(
     ("answer", "says"),
     [
         (reply(b"no", "403 Forbidden"), "status 403"),

@@ -32,6 +32,7 @@ REGISTRATION = "supervisor/mcp/registration.py"
 RENEWAL = "supervisor/mcp/renewal.py"
 COMPLETION = "gateway/cli/completion.py"
 SUGGEST = "gateway/cli/suggest.py"
+ROUTING = "gateway/routing.py"
 
 
 @attrs.frozen
@@ -52,6 +53,9 @@ STREAM_PARTS = ("app", "config", "context", "task_group")
 PROTOCOL = (*STREAM_PARTS, "state", "ssl", "client", "server", "send")
 
 INTERNALS = (
+    # Werkzeug: what a rule would build URLs with.
+    Internal("werkzeug.routing.rules:Rule", ROUTING, has=("compile", "_compile_builder")),
+    Internal("werkzeug.routing.rules:Rule._compile_builder", ROUTING, takes=("append_unknown",)),
     # Hypercorn: a connection of ours under its protocols.
     Internal(
         "hypercorn.trio.tcp_server:TCPServer",

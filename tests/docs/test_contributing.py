@@ -38,10 +38,10 @@ def section(title: str) -> str:
     return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def block(title: str, language: str) -> str:
+def block(title: str, language: str, number: int = 0, of: int = 1) -> str:
     found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", section(title), re.MULTILINE | re.DOTALL)
-    assert len(found) == 1
-    return textwrap.dedent(found[0][1])
+    assert len(found) == of
+    return textwrap.dedent(found[number][1])
 
 
 def test_every_file_that_a_step_names_is_there() -> None:
@@ -53,7 +53,7 @@ def test_every_file_that_a_step_names_is_there() -> None:
 def test_a_descriptor_that_is_added_is_in_the_catalogue(tmp_path: Path, monkeypatch: Any) -> None:
     directory = tmp_path / "catalog"
     shutil.copytree(catalog.CATALOG_DIR, directory, ignore=shutil.ignore_patterns("locks"))
-    (directory / "my-agent.toml").write_text(block("Add an agent", "toml"))
+    (directory / "my-agent.toml").write_text(block("Add an agent", "toml", of=2))
     monkeypatch.setattr(catalog, "CATALOG_DIR", directory)
     try:
         catalog.load_catalog.cache_clear()
@@ -67,7 +67,7 @@ def test_a_descriptor_that_is_added_is_in_the_catalogue(tmp_path: Path, monkeypa
     (credential,) = found.credentials
     assert credential.env == "MY_AGENT_API_KEY"
     # What a descriptor does not know is refused.
-    (directory / "my-agent.toml").write_text('colour = "red"\n' + block("Add an agent", "toml"))
+    (directory / "my-agent.toml").write_text('colour = "red"\n' + block("Add an agent", "toml", of=2))
     with pytest.raises(catalog.CatalogError, match="colour: Extra inputs are not permitted"):
         catalog.decode_descriptor((directory / "my-agent.toml").read_text(), "my-agent.toml")
 
@@ -98,6 +98,13 @@ def test_every_kind_of_event_is_exported() -> None:
     kinds = re.findall(r"^class (\w+)\(Event\):", source, re.MULTILINE)
     assert len(kinds) > 10
     assert set(kinds) - set(events.__all__) == set()
+
+
+def test_a_descriptor_of_pypi_is_one() -> None:
+    text = block("Add an agent", "toml", of=2).split("[npm]")[0] + block("Add an agent", "toml", 1, of=2)
+    found = catalog.decode_descriptor(text, "my-agent.toml")
+    assert found.pip is not None
+    assert found.pip.entry == "bin/my-agent"
 
 
 async def test_a_route_that_is_added_answers_and_is_described() -> None:

@@ -25,7 +25,14 @@ import json
 import os
 import sys
 
-from scripted_agent import asking, endings, flooding, leaking, pouring  # noqa: F401 - they add their directives
+from scripted_agent import (  # noqa: F401 - they add their directives
+    asking,
+    endings,
+    flooding,
+    leaking,
+    pouring,
+    questions,
+)
 from scripted_agent.agent import Agent
 from scripted_agent.directives import DIRECTIVES
 from scripted_agent.modes import KNOWN, Modes
@@ -55,6 +62,8 @@ def main() -> None:
     modes = Modes([*script.get("modes", []), *(value for name, value in given if name == "--mode")])
     log = Log(options.get("--log") or os.environ.get("SCRIPTED_LOG"))
     home = options.get("--home") or os.environ.get("SCRIPTED_HOME")
+    if "keep" in modes:
+        home = os.path.join(os.environ[modes.text("keep")], ".scripted", "sessions")
     store = Store(home, numbered="numbered" in modes)
     Agent(modes, Wire(log, modes), store, log, turns=script.get("turns", [])).run()
 

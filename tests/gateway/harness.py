@@ -144,8 +144,13 @@ class FakeConversation:
     async def interrupt(self) -> None:
         self.calls.append("interrupt")
 
-    async def respond(self, accept: bool, reason: str) -> None:
-        self.calls.append(("respond", accept, reason))
+    async def respond(
+        self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
+    ) -> None:
+        chosen = tuple(each for each in (request_id, option_id) if each is not None)
+        self.calls.append(("respond", accept, reason, *chosen))
+        if self.failure is not None:
+            raise self.failure
 
     async def final_response(self) -> str:
         return await final_response(self.log)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
+import threading
 import time
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 import h2.config
 import h2.connection
@@ -13,6 +15,7 @@ import h2.events
 import h2.settings
 import pytest
 import trio
+import trio.testing
 
 from gateway.http2 import Http2
 from supervisor.events import Message, MessageEvent, TextContent
@@ -156,12 +159,39 @@ class Client:
                 await self.flush()
 
 
-async def test_a_stream_that_is_not_read_takes_no_memory_and_is_reset_alone(server_with):
-    """A socket over HTTP/2 whose window stays shut, beside one that is read."""
-    async with server_with(stall_seconds=1.5) as server:
+@asynccontextmanager
+async def real_seconds(seconds):
+    """A bound in real time, for a test whose clock stands still."""
+    with trio.CancelScope() as scope:
+        token = trio.lowlevel.current_trio_token()
+        timer = threading.Timer(seconds, token.run_sync_soon, (scope.cancel,))
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+    assert not scope.cancelled_caught, f"it took more than {seconds} s"
+
+
+async def test_a_stream_that_is_not_read_takes_no_memory_and_is_reset_alone(server_with, mock_clock):
+    """A socket over HTTP/2 whose window stays shut, beside one that is read.
+
+    The clock crawls until the test makes it jump: however slowly the reader gets on, it is not taken for one
+    that does not read.
+    """
+    mock_clock.rate = 0.02
+    async with server_with(stall_seconds=1.5) as server, real_seconds(50):
         conversation = await server.conversation()
         socket_path = f"/sockets/events/{conversation.id}"
         connect = {":method": "CONNECT", ":protocol": "websocket", "sec-websocket-version": "13"}
+        text = "x" * 20_000
+
+        def message():
+            return MessageEvent(
+                source="user", llm_message=Message(role="user", content=(TextContent(text=text),))
+            )
+
         async with await trio.open_tcp_stream(*address(server)) as stream:
             client = Client(stream, window=0)
             await client.flush()
@@ -172,34 +202,38 @@ async def test_a_stream_that_is_not_read_takes_no_memory_and_is_reset_alone(serv
             client.h2.increment_flow_control_window(2**28)
             await client.flush()
             (connection,) = server.services.connection_limits._open
-            with trio.fail_after(5):
-                while len(getattr(connection.protocol.protocol, "streams", ())) < 2:
-                    await trio.sleep(0.01)
+            while len(getattr(connection.protocol.protocol, "streams", ())) < 2:
+                await trio.lowlevel.checkpoint()
             protocol = connection.protocol.protocol
             assert isinstance(protocol, Http2)
             most = 0
-            text = "x" * 20_000
 
             async def write():
                 nonlocal most
                 for _ in range(200):
-                    message = Message(role="user", content=(TextContent(text=text),))
-                    await conversation.record(MessageEvent(source="user", llm_message=message))
+                    await conversation.record(message())
                     for buffer in protocol.stream_buffers.values():
                         most = max(most, len(buffer.buffer))
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(write)
                 await client.read(lambda: client.received.get(3, 0) > 200 * len(text), acknowledge=(3,))
+            await client.read(lambda: not protocol.stream_buffers[3].buffer, acknowledge=(3,))
             assert most < 4 * len(text)
-            await client.read(lambda: 1 in client.reset)
+            assert client.reset == set()
+
+            async def let_time_pass():
+                while True:
+                    mock_clock.jump(0.5)
+                    await trio.testing.wait_all_tasks_blocked()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(let_time_pass)
+                await client.read(lambda: 1 in client.reset, seconds=math.inf)
+                nursery.cancel_scope.cancel()
             assert 3 not in client.reset | client.ended
             before = client.received[3]
-            await conversation.record(
-                MessageEvent(
-                    source="user", llm_message=Message(role="user", content=(TextContent(text=text),))
-                )
-            )
+            await conversation.record(message())
             await client.read(lambda: client.received[3] > before + len(text), acknowledge=(3,))
 
 

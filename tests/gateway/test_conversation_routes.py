@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from supervisor.conversations.state.errors import NotAccepted, NotPossible
 from supervisor.events import (
     ActionEvent,
     FinishAction,
@@ -173,6 +174,22 @@ async def test_respond_to_confirmation(gateway):
     assert conversation.calls == [("respond", True, "User rejected the action."), ("respond", False, "no")]
     for bad in ({}, {"accept": "yes"}, {"accept": True, "reason": 1}):
         assert (await gateway.call("POST", path, bad))[0] == 422
+
+
+async def test_one_request_is_answered_by_its_id(gateway):
+    conversation = await gateway.conversation()
+    path = f"{BASE}/{conversation.id}/events/respond_to_confirmation"
+    named = {"accept": False, "reason": "no", "request_id": "r", "option_id": "o"}
+    assert await gateway.call("POST", path, named) == (200, {"success": True})
+    assert conversation.calls == [("respond", False, "no", "r", "o")]
+    nulls = {"accept": True, "request_id": None, "option_id": None}
+    assert await gateway.call("POST", path, nulls) == (200, {"success": True})
+    for bad in ({"request_id": 1}, {"option_id": []}, {"request_id": "x" * 10_001}):
+        status, body = await gateway.call("POST", path, {"accept": True, **bad})
+        assert (status, body["detail"][0]["loc"]) == (422, ["body", *bad])
+    for failure, expected in ((NotPossible("No such request waits: r"), 409), (NotAccepted("Unknown"), 400)):
+        conversation.failure = failure
+        assert await gateway.call("POST", path, named) == (expected, {"detail": str(failure)})
 
 
 async def test_confirmation_policy(gateway):

@@ -48,7 +48,7 @@ def pid_of(server):
 def test_all_shares_together_fit(limit, connections):
     found = shares(limit, connections)
     assert found.total <= limit
-    assert min(found.agents, found.terminals, found.connections) >= 1
+    assert min(found.agents, found.terminals, found.downloads, found.connections) >= 1
     if connections == 10 and limit >= 200:
         assert found.connections == 10
         assert found.agents >= shares(limit).agents
@@ -56,7 +56,7 @@ def test_all_shares_together_fit(limit, connections):
 
 def test_more_descriptors_are_no_smaller_shares():
     found = [shares(limit) for limit in range(64, 20_000, 7)]
-    for kind in ("agents", "terminals", "connections"):
+    for kind in ("agents", "terminals", "downloads", "connections"):
         counts = [getattr(each, kind) for each in found]
         assert counts == sorted(counts)
 

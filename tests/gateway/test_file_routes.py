@@ -6,12 +6,14 @@ import errno
 import io
 import os
 import resource
+import shutil
 import stat
 import subprocess
 import tarfile
 import threading
 import zipfile
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +24,10 @@ import pytest
 import trio
 from werkzeug.datastructures import FileStorage
 
+from gateway.connection import current
+from gateway.downloads import Downloads
+from gateway.errors import ApiError
+from gateway.routes import files
 from gateway.uploads import BUFFER_BYTES, PIECE_BYTES
 from supervisor.events import Message, MessageEvent, TextContent
 from supervisor.workspace import directories, writing
@@ -72,6 +78,21 @@ async def test_home_is_told_whatever_is_permitted(gateway_with: Any, access: Acc
         status, found = await gateway.call("GET", "/api/file/home")
     shown = [{"label": "w", "path": "/w"}] if access is Access.WORKSPACES else []
     assert (status, found) == (200, {"home": str(tmp_path), "favorites": [], "locations": shown})
+
+
+async def test_a_damaged_list_of_workspaces_keeps_nobody_from_beginning(
+    gateway_with: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "workspaces.json").write_text("{")
+    for access in Access:
+        async with gateway_with(workspace_access=access) as gateway:
+            conversation = await gateway.conversation()
+            conversation.request = conversation.request.__class__(working_dir=str(tmp_path))
+            status, found = await gateway.call("GET", "/api/file/home")
+            assert status == 200
+            if access is Access.WORKSPACES:
+                assert [each["path"] for each in found["locations"]] == [str(tmp_path)]
+            assert (await gateway.call("GET", "/api/workspaces"))[0] == 409
 
 
 async def test_directories_page_by_page(gateway: Gateway, tmp_path: Path) -> None:
@@ -420,6 +441,82 @@ async def test_a_file_that_shrinks_while_it_is_sent_ends_the_connection(
         await read()
 
 
+@pytest.mark.parametrize("size", [1, 1000, 200_000])
+async def test_a_small_file_that_shrinks_is_answered_as_it_is(
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    target = tmp_path / "f"
+    target.write_bytes(b"x" * size)
+    opened = files.open_file
+
+    def shrinking(place: Any) -> Any:
+        found = opened(place)
+        os.truncate(target, size // 2)
+        return found
+
+    monkeypatch.setattr(files, "open_file", shrinking)
+    response = await fetch(gateway, f"/api/file/download?path={target}")
+    data = await response.get_data(as_text=False)
+    assert (response.status_code, data) == (200, b"x" * (size // 2))
+    assert response.headers["Content-Length"] == str(size // 2)
+
+
+async def test_downloads_have_their_places(server: Gateway, tmp_path: Path) -> None:
+    """Each holds files open: also those whose clients do not read, over however many connections."""
+    downloads = server.services.downloads
+    downloads.limit = 4
+    target = tmp_path / "f"
+    with target.open("wb") as file:
+        file.truncate(64 * 1024 * 1024)
+    root = tmp_path / "d"
+    root.mkdir()
+    (root / "noise").write_bytes(os.urandom(8_000_000))
+    paths = {"/api/file/download": {"path": str(target)}}
+    paths["/api/file/archive"] = {"path": str(root), "format": "tar.gz"}
+    async with AsyncExitStack() as stack:
+        for url, query in [*paths.items()] * 2:
+            one = await stack.enter_async_context(httpx2.AsyncClient(timeout=30, base_url=server.url))
+            answer = await stack.enter_async_context(one.stream("GET", url, params=query))
+            assert answer.status_code == 200
+        assert downloads.taken == 4
+        async with httpx2.AsyncClient(timeout=30, base_url=server.url) as another:
+            for url, query in paths.items():
+                refused = await another.get(url, params=query)
+                assert (refused.status_code, "downloads" in refused.json()["detail"]) == (429, True)
+            assert (
+                await another.head("/api/file/archive", params=paths["/api/file/archive"])
+            ).status_code != 500
+            small = tmp_path / "small"
+            small.write_text("s")
+            assert (await another.get("/api/file/download", params={"path": str(small)})).text == "s"
+    with trio.fail_after(20):
+        while downloads.taken:
+            await trio.sleep(0.01)
+    async with httpx2.AsyncClient(timeout=30, base_url=server.url) as another:
+        found = await another.get("/api/file/archive", params=paths["/api/file/archive"])
+        assert found.status_code == 200
+    assert downloads.taken == 0
+
+
+def test_one_connection_does_not_take_all_places() -> None:
+    downloads = Downloads(8)
+    one, other = object(), object()
+    token = current.set(one)  # type: ignore[arg-type]
+    try:
+        held = [downloads.begin(), downloads.begin()]
+        with pytest.raises(ApiError):
+            downloads.begin()
+        current.set(other)  # type: ignore[arg-type]
+        held.append(downloads.begin())
+        held[0].give()
+        held[0].give()
+        assert downloads.taken == 2
+        del held
+        assert downloads.taken == 0
+    finally:
+        current.reset(token)
+
+
 async def test_a_file_that_grows_is_sent_as_it_was(client: httpx2.AsyncClient, tmp_path: Path) -> None:
     target = tmp_path / "f"
     target.write_bytes(bytes(2_000_000))
@@ -596,6 +693,47 @@ async def test_an_archive_has_no_credentials_of_git(gateway: Gateway, tmp_path: 
     assert response.headers["X-Archive-Head-Commit"] == git(root, "rev-parse", "HEAD")
 
 
+@pytest.mark.parametrize(
+    "place", [".git", ".git/modules", "bare", "bare/..", "elsewhere/meta", "bare/worktrees/w"]
+)
+async def test_a_git_directory_of_any_name_shows_no_credentials(
+    gateway: Gateway, tmp_path: Path, place: str
+) -> None:
+    root = repository(tmp_path / "r", a="1")
+    git(root, "remote", "add", "origin", "https://user:TOKEN@example.org/r.git")
+    shutil.copytree(root / ".git", root / ".git/modules/m")
+    shutil.copytree(root / ".git", root / "bare")
+    (root / "bare/worktrees/w").mkdir(parents=True)
+    (root / "bare/worktrees/w/config.worktree").write_text("TOKEN")
+    shutil.copytree(root / ".git", root / "elsewhere/meta")
+    found = await archived(gateway, (root / place).resolve(), "&use_default_excludes=0")
+    assert len(found) > 1
+    assert not any(b"TOKEN" in (content or b"") for content in found.values())
+    assert not [name for name in found if name.endswith(("/config", "/logs/HEAD"))]
+    # What looks like one and is none keeps its files.
+    (root / "app/objects").mkdir(parents=True)
+    (root / "app/config").write_text("mine")
+    assert (await archived(gateway, root / "app"))["app/config"] == b"mine"
+
+
+async def test_a_part_of_git_that_is_all_credentials_is_not_archived(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    root = repository(tmp_path / "r", a="1")
+    path = f"/api/file/archive?path={root}/.git/logs&format=tar.gz"
+    assert (await gateway.call("GET", path))[0] == 400
+
+
+@pytest.mark.parametrize("place", ["/proc", "/proc/self", "/proc/self/task"])
+@pytest.mark.parametrize("kind", ["tar.gz", "git-delta"])
+async def test_what_the_kernel_tells_of_processes_is_not_archived(
+    gateway: Gateway, place: str, kind: str
+) -> None:
+    status, answer = await gateway.call("GET", f"/api/file/archive?path={place}&format={kind}")
+    assert (status, "/proc" in answer["detail"]) == (403, True)
+    assert (await gateway.call("GET", f"/api/file/search_subdirs?path={place}"))[0] == 403
+
+
 async def test_an_archive_is_whole_whatever_happens_meanwhile(
     client: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
@@ -661,10 +799,8 @@ def test_patterns(path: str, patterns: list[str], directory: bool, excluded: boo
 
 
 def test_what_of_git_may_hold_credentials() -> None:
-    for path in (".git/config", "a/.git/modules/x/config", ".git/logs", ".git/FETCH_HEAD"):
-        assert may_hold_credentials(path.split("/"))
-    for path in (".git", "config", "logs/x", ".git/HEAD"):
-        assert not may_hold_credentials(path.split("/"))
+    assert all(map(may_hold_credentials, ("config", "config.worktree", "logs", "FETCH_HEAD", "credentials")))
+    assert not any(map(may_hold_credentials, (".git", "HEAD", "objects", "configs")))
 
 
 # -- a conversation as an archive

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+
+from supervisor.workspace.access import Access
 
 HOOKS = {"PreToolUse": [{"matcher": "execute", "hooks": [{"command": "check"}]}]}
 
@@ -33,3 +36,29 @@ async def test_a_project_without(gateway: Any, place: str | None) -> None:
 
 async def test_what_is_no_directory_is_refused(gateway: Any) -> None:
     assert (await gateway.call("POST", "/api/hooks", {"project_dir": 5}))[0] == 422
+
+
+async def test_a_link_to_elsewhere_is_no_file_of_the_project(gateway_with: Any, tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (outside / "hooks.json").write_bytes(orjson.dumps({"hooks": HOOKS}))
+    (inside / ".openhands").symlink_to(outside)
+    for access, there in ((Access.ALL, True), (Access.WORKSPACES, False)):
+        async with gateway_with(workspace_access=access) as gateway:
+            conversation = await gateway.conversation()
+            conversation.request = conversation.request.__class__(working_dir=str(inside))
+            _, answer = await gateway.call("POST", "/api/hooks", {"project_dir": str(inside)})
+            assert (answer["hook_config"] is not None) is there
+
+
+async def test_a_file_that_is_too_large_or_none_has_no_hooks(gateway: Any, tmp_path: Path) -> None:
+    file = tmp_path / ".openhands" / "hooks.json"
+    file.parent.mkdir()
+    for content in (orjson.dumps({"hooks": HOOKS, "x": "x" * 300_000}), b"{", b"[]", b"\xff"):
+        file.write_bytes(content)
+        answer = await gateway.call("POST", "/api/hooks", {"project_dir": str(tmp_path)})
+        assert answer == (200, {"hook_config": None})
+    file.unlink()
+    os.mkfifo(file)
+    assert (await gateway.call("POST", "/api/hooks", {"project_dir": str(tmp_path)}))[0] == 200

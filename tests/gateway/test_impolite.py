@@ -160,12 +160,12 @@ async def test_nothing_is_kept_of_clients_that_stay(server, reads):
 
     async def stay(sent):
         stream = await connect()
+        held.append(stream)
         with suppress(trio.BrokenResourceError):
             with trio.move_on_after(1):
                 await stream.send_all(SENT[sent])
             while reads and await stream.receive_some():
                 pass
-        held.append(stream)
 
     held = []
     async with trio.open_nursery() as nursery:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gateway.routes.placeholders import TABLE
-from gateway.routing import PATH_PARAMETER
+from gateway.routing import PATH_PARAMETER, UUID_PARAMETERS
+
+NOBODY = "00000000-0000-4000-8000-000000000000"
 
 BODIES = {"InstallRequest": {"source": "x"}, "EnabledRequest": {"enabled": True}}
 
@@ -14,8 +16,6 @@ EMPTY = [
     ("GET", "/api/llm/models", None, {"models": []}),
     ("GET", "/api/llm/models?provider=openai", None, {"models": []}),
     ("GET", "/api/llm/providers", None, {"providers": []}),
-    ("POST", "/api/skills", {}, {"skills": [], "sources": {}}),
-    ("POST", "/api/skills", {"project_dir": "/p", "load_public": False}, {"skills": [], "sources": {}}),
     ("GET", "/api/skills/catalog", None, {"skills": []}),
     ("GET", "/api/skills/installed", None, {"skills": []}),
     ("GET", "/api/skills/marketplace", None, {"skills": []}),
@@ -81,10 +81,15 @@ async def test_a_subscription_is_not_connected_and_skills_cannot_be_fetched(gate
     assert (status, answer["running"], answer["enabled"]) == (200, False, False)
 
 
+async def test_an_id_that_is_none_is_refused(gateway):
+    status, answer = await gateway.call("GET", "/api/conversations/x/vscode/status")
+    assert (status, answer["detail"][0]["loc"]) == (422, ["path", "conversation_id"])
+
+
 async def test_every_route_of_the_table_answers_as_it_is_described(gateway):
     _, document = await gateway.call("GET", "/openapi.json")
     for each in TABLE:
-        path = PATH_PARAMETER.sub("x", each.path)
+        path = PATH_PARAMETER.sub(lambda name: NOBODY if name[1] in UUID_PARAMETERS else "x", each.path)
         body = None if each.body is None else BODIES.get(each.body.NAME, {"device_code": "x"})
         status, _ = await gateway.call(each.method, path, body)
         assert status == each.status, each

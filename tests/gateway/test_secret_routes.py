@@ -125,3 +125,15 @@ def test_the_keyring_can_be_turned_off():
     assert not load_config({"OSTLER_KEYRING": "no"}).keyring
     with pytest.raises(ConfigError, match="OSTLER_KEYRING"):
         load_config({"OSTLER_KEYRING": "perhaps"})
+
+
+async def test_who_sets_what_is_too_common_to_be_hidden_is_told(gateway):
+    common = {"name": "DEPLOY_TO", "value": "production"}
+    client = gateway.app.test_client()
+    answer = await client.put(SECRETS, json=common)
+    assert answer.headers["Ostler-Warning"] == ("not hidden in what agents say: DEPLOY_TO is a common word")
+    assert await answer.get_json() == {"name": "DEPLOY_TO", "description": None}
+    answer = await client.put(SECRETS, json={"name": "KEY", "value": "sk-8J2mQx71LpVw"})
+    assert "Ostler-Warning" not in answer.headers
+    _, body = await gateway.call("GET", SOURCES)
+    assert body["not_hidden"] == {"DEPLOY_TO": "a common word"}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+import orjson
 import pytest
 from jsonschema import Draft202012Validator
 
 from supervisor.version import __version__
+from tests.support.requirements import ROOT
 
 
 @pytest.mark.parametrize("path", ["/alive", "/health"])
@@ -31,9 +33,32 @@ async def test_server_info(gateway, path):
     major, minor, patch = map(int, info["version"].split("."))
     assert (major, minor, patch) >= (1, 28, 0)
     assert info["sdk_version"] == info["tools_version"] == info["version"]
-    assert info["capabilities"] == ["idempotent_conversation_create_v1", "profile_secret_scope_v1"]
+    assert info["capabilities"] == [
+        "conversation_runtime_routes_v1",
+        "idempotent_conversation_create_v1",
+        "profile_secret_scope_v1",
+    ]
     assert info["usable_tools"] == []
     assert 0 <= info["idle_time"] <= info["uptime"]
+
+
+async def test_what_is_announced_below_conversations_is_there(gateway):
+    """Clients that read the capability ask for these below the conversation alone."""
+    peer = orjson.loads((ROOT / "docs/compatibility/peer.json").read_bytes())["operations"]
+    _, document = await gateway.call("GET", "/openapi.json")
+    one = re.compile(r"\{\w*conversation_id\}")
+    ours = {
+        (method.upper(), one.sub("{}", path)) for path, found in document["paths"].items() for method in found
+    }
+    prefix = "/api/conversations/{runtime_conversation_id}/"
+    announced = [each for each in peer if prefix in each]
+    assert len(announced) > 15
+    missing = [each for each in announced if (each.split()[0], one.sub("{}", each.split()[1])) not in ours]
+    assert missing == []
+    conversation = await gateway.conversation()
+    for name, status in (("status", 200), ("url", 503)):
+        path = f"/api/conversations/{conversation.id}/vscode/{name}"
+        assert (await gateway.call("GET", path))[0] == status
 
 
 async def test_openapi_describes_every_route(gateway):

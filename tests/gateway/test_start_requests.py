@@ -127,6 +127,30 @@ async def test_everything_of_a_start_request_arrives(gateway):
     assert request.secrets == {"PLAIN": "a", "STATIC": "b", "FOO": "stored", "SEEN": "stored"}
 
 
+@pytest.mark.parametrize(
+    ("url", "own"),
+    [
+        ("https://ostler.example/api/settings/secrets/FOO", True),
+        ("http://ostler.example/api/settings/secrets/FOO", True),
+        ("https://ostler.example:8443/api/settings/secrets/FOO", False),
+        ("https://other.example/api/settings/secrets/FOO", False),
+        ("https://ostler.example.evil.example/api/settings/secrets/FOO", False),
+    ],
+)
+async def test_behind_tls_our_own_secrets_are_our_own(gateway_with, url, own):
+    """A client that speaks TLS to a proxy gives addresses with https, of which this server sees nothing."""
+    async with gateway_with(session_api_keys=("k",)) as gateway:
+        headers = {"Host": "ostler.example", "X-Session-API-Key": "k"}
+        await gateway.call(
+            "PUT", "/api/settings/secrets", {"name": "FOO", "value": "stored"}, headers=headers
+        )
+        body = {"workspace": WORKSPACE, "secrets": {"A": {"kind": "LookupSecret", "url": url}}}
+        status, info = await gateway.call("POST", BASE, body, headers=headers)
+        assert status == 201, info
+        found = gateway.supervisor.conversations[info["id"]].request.secrets["A"]
+        assert found == "stored" if own else found.url == url
+
+
 async def test_encrypted_secrets_come_back_in_clear(gateway):
     token = gateway.services.secrets.cipher.encrypt(b"s3cr3t")
     servers = {"x": {"command": "x", "env": {"KEY": token, "PLAIN": "p"}}}

@@ -17,6 +17,7 @@ from tests.interop.peer_environment import PeerEnvironment, find_python
 from tests.interop.real_agents import RealAgent, install
 from tests.interop.recording import Recording
 from tests.interop.talk import Open, Talk
+from tests.support.once import one_at_a_time
 from tests.support.server import ServerProcess, running_server
 from tests.support.sockets import collect
 
@@ -48,8 +49,10 @@ def agents_prefix() -> Path:
 
 @pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """Everything the scenarios of this session journalled and sent."""
-    return Recording(tmp_path_factory.mktemp("recording") / "events.jsonl")
+    """Everything the scenarios of this session journalled and sent; of several sessions and processes, where
+    they are given the same OSTLER_TEST_RECORDING."""
+    given = os.environ.get("OSTLER_TEST_RECORDING")
+    return Recording(Path(given) if given else tmp_path_factory.mktemp("recording"))
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +61,8 @@ def peer() -> PeerEnvironment:
     python = find_python()
     if python is None:
         pytest.skip("the peer's SDK needs Python 3.12 or 3.13: none on PATH, none below ~/.pyenv/versions")
-    return PeerEnvironment.prepare(python, CACHE / "peer")
+    with one_at_a_time(CACHE / "peer"):
+        return PeerEnvironment.prepare(python, CACHE / "peer")
 
 
 @pytest.fixture
@@ -109,4 +113,5 @@ def talk(
 @pytest.fixture(scope="session")
 def authorization_packages() -> Packages:
     """npm's oidc-provider."""
-    return install_authorization_server(CACHE / "authorization-server")
+    with one_at_a_time(CACHE / "authorization-server"):
+        return install_authorization_server(CACHE / "authorization-server")

@@ -26,9 +26,19 @@ class RealAgent:
     # Its session files are named by the minute in which they were opened: a session/load in the minute of the
     # session/new opens the same file anew, and the memory is gone before it is read.
     forgets_within_the_minute: bool = False
+    interrupted: str = "paused"  # the state after an interrupt, as it ends the cancelled turn
+    asks: bool = True  # whether it asks before it runs a command
+    # Too large for a test run to install it: tested where it is installed already.
+    large: bool = False
+    deviates: frozenset[str] = frozenset()  # checks of `ostler agents probe` that it was seen to fail
 
     def agent_settings(self) -> dict[str, Any]:
         return {"acp_server": self.key, **self.settings}
+
+
+def is_installed(agent: RealAgent, prefix: Path) -> bool:
+    """Whether some version of it is there."""
+    return any((prefix / agent.key).glob("*/.ostler-installed.json"))
 
 
 async def install(agent: RealAgent, prefix: Path) -> None:
@@ -86,6 +96,7 @@ CLAUDE_CODE = RealAgent(
     lambda url: {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": url},
     settings={"acp_session_mode": "default"},
     keyless=lambda url: {"ANTHROPIC_BASE_URL": url},
+    deviates=frozenset({"exit"}),  # a helper outlives it
 )
 CODEX = RealAgent(
     "codex",
@@ -99,6 +110,7 @@ GEMINI_CLI = RealAgent(
     settings={"acp_session_mode": "default", "acp_isolate_data_dir": True},
     keyless=lambda url: {"GEMINI_BASE_URL": url},
     forgets_within_the_minute=True,
+    deviates=frozenset({"session/load"}),
 )
 OPENCODE = RealAgent(
     "opencode",
@@ -108,3 +120,88 @@ OPENCODE = RealAgent(
 )
 
 REAL_AGENTS = {agent.key: agent for agent in (CLAUDE_CODE, CODEX, GEMINI_CLI, OPENCODE)}
+
+
+def _vibe(url: str) -> dict[str, str]:
+    provider = {
+        "name": "local",
+        "api_base": f"{url}/v1",
+        "api_key_env_var": "MISTRAL_API_KEY",
+        "backend": "generic",
+    }
+    return {
+        "MISTRAL_API_KEY": KEY,
+        "VIBE_PROVIDERS": json.dumps([provider]),
+        "VIBE_MODELS": json.dumps([{"name": "test-model", "provider": "local", "alias": "test-model"}]),
+        "VIBE_ACTIVE_MODEL": "test-model",
+    }
+
+
+def _cline(url: str) -> dict[str, str]:
+    settings = {"provider": "openai-compatible", "model": "test-model", "baseUrl": f"{url}/v1", "apiKey": KEY}
+    entry = {"settings": settings, "updatedAt": "2026-01-01T00:00:00.000Z", "tokenSource": "manual"}
+    providers = {"version": 1, "modes": {}, "providers": {"openai-compatible": entry}}
+    return {
+        "CLINE_API_KEY": KEY,
+        "CLINE_PROVIDER": "openai-compatible",
+        "CLINE_MODEL": "test-model",
+        "CLINE_PROVIDERS_JSON": json.dumps(providers),
+    }
+
+
+def _openhands(url: str) -> dict[str, str]:
+    llm = {"model": "openai/test-model", "api_key": KEY, "base_url": f"{url}/v1", "usage_id": "agent"}
+    settings = {"kind": "Agent", "llm": {**llm, "num_retries": 1}, "tools": [{"name": "terminal"}]}
+    return {"OPENHANDS_AGENT_SETTINGS_JSON": json.dumps(settings)}
+
+
+def _copilot(url: str) -> dict[str, str]:
+    return {
+        "COPILOT_PROVIDER_BASE_URL": f"{url}/v1",
+        "COPILOT_PROVIDER_API_KEY": KEY,
+        "COPILOT_PROVIDER_TYPE": "openai",
+        "COPILOT_MODEL": "test-model",
+        "COPILOT_OFFLINE": "true",
+    }
+
+
+QWEN_CODE = RealAgent(
+    "qwen-code",
+    lambda url: {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_MODEL": "test-model"},
+)
+KIMI_CODE = RealAgent("kimi-code", lambda url: {"KIMI_API_KEY": KEY, "KIMI_BASE_URL": f"{url}/v1"})
+MISTRAL_VIBE = RealAgent(
+    "mistral-vibe",
+    _vibe,
+    # At times it goes on streaming for seconds after a cancel, and stays busy.
+    deviates=frozenset({"session/cancel", "after a cancel", "exit"}),
+)
+FAST_AGENT = RealAgent(
+    "fast-agent",
+    lambda url: {
+        "GENERIC_API_KEY": KEY,
+        "GENERIC_BASE_URL": f"{url}/v1",
+        "FAST_AGENT_MODEL": "generic.test-model",
+    },
+    asks=False,
+)
+# Its hub stays; on a busy machine it does not find a session of a moment ago.
+CLINE = RealAgent("cline", _cline, deviates=frozenset({"exit", "session/load"}))
+COPILOT = RealAgent("copilot", _copilot)
+OPENHANDS = RealAgent(
+    "openhands",
+    _openhands,
+    large=True,
+    interrupted="finished",  # it answers a cancelled prompt with end_turn
+    # Its question does not name the command, so that a probe rejects it.
+    deviates=frozenset({"shell", "unknown method", "exit"}),
+)
+
+MORE_AGENTS = {
+    agent.key: agent for agent in (QWEN_CODE, KIMI_CODE, MISTRAL_VIBE, FAST_AGENT, CLINE, COPILOT, OPENHANDS)
+}
+
+AUGGIE = RealAgent("auggie", lambda url: {}, deviates=frozenset({"session/new"}))
+
+WITHOUT_A_MODEL = {AUGGIE.key: AUGGIE}
+"""Those that speak to their maker's service alone: they can be started, and no more."""

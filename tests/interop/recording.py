@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from tests.support.sockets import Collector
 
 
 class Recording:
-    """A file of JSON lines `{"form": "ws" | "rest", "where": ..., "event": ...}`."""
+    """Files of JSON lines `{"form": "ws" | "rest", "where": ..., "event": ...}`: one of each process."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / f"{os.getpid()}.jsonl"
 
     def add(self, form: str, where: str, events: list[dict[str, Any]]) -> None:
         with self.path.open("a") as file:
@@ -32,4 +34,8 @@ class Recording:
             self.add("ws", where, socket.frames)
 
     def __len__(self) -> int:
-        return len(self.path.read_text().splitlines()) if self.path.exists() else 0
+        return sum(len(path.read_text().splitlines()) for path in self.paths())
+
+    def paths(self) -> list[Path]:
+        """The files of all processes."""
+        return sorted(self.directory.glob("*.jsonl"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from tests.interop.model_api.server import ModelApi
@@ -10,6 +11,27 @@ from tests.interop.talk import Open, Talk
 from tests.support.client import answer_text
 
 pytestmark = pytest.mark.interop
+
+
+@attrs.frozen
+class Does:
+    """What an agent does, with the versions of the catalogue.
+
+    `forks`: a fork's agent gets its session. `asks`: how a side session begins.
+    """
+
+    forks: bool
+    asks: str
+    switches: bool
+
+
+DOES = {
+    "claude-code": Does(forks=True, asks="session/fork", switches=True),
+    # It forks its session, but keeps it where another conversation's agent does not look.
+    "codex": Does(forks=False, asks="session/fork", switches=True),
+    "gemini-cli": Does(forks=False, asks="session/new", switches=True),
+    "opencode": Does(forks=True, asks="session/fork", switches=True),
+}
 
 each_agent = pytest.mark.parametrize("agent", REAL_AGENTS.values(), ids=REAL_AGENTS)
 
@@ -21,14 +43,22 @@ async def post(one: Talk, name: str, body: object, *, of: str | None = None) -> 
     return found
 
 
+def untitled(events: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Without the title, which an agent may find long after the turn."""
+    return [event for event in events if event.get("key") != "title"]
+
+
 @each_agent
 async def test_a_side_question_leaves_no_trace(talk: Open, agent: RealAgent, model_api: ModelApi) -> None:
     async with talk(agent) as one:
         await one.turn("say hello please")
-        before = await one.rest.events(one.id)
+        before = untitled(await one.rest.events(one.id))
         answer = await post(one, "ask_agent", {"question": "what is a tulip"})
         assert "what is a tulip" in str(answer["response"])
-        assert await one.rest.events(one.id) == before
+        assert untitled(await one.rest.events(one.id)) == before
+        frames = (await one.rest.call("GET", f"/api/agents/{one.id}/trace"))["frames"]
+        sent = [m for m in ("session/fork", "session/new") if any(m in str(frame) for frame in frames)]
+        assert sent[0] == DOES[agent.key].asks, sent
         events = await one.turn("and now this")
         assert "and now this" in answer_text(events)
 
@@ -40,6 +70,7 @@ async def test_a_fork_goes_on_with_what_was_said(talk: Open, agent: RealAgent, m
         made = await post(one, "fork", {})
         state = made["agent_state"]
         assert isinstance(state, dict)
+        assert (state["memory"] == "forked") == DOES[agent.key].forks, state["memory"]
         assert state["memory"] in {"forked", "lost"}
         model_api.calls.clear()
         events = await one.rest.turn(str(made["id"]), "what was it", timeout=60)
@@ -51,11 +82,44 @@ async def test_a_fork_goes_on_with_what_was_said(talk: Open, agent: RealAgent, m
 
 
 @each_agent
+async def test_a_fork_from_an_earlier_event_knows_nothing_of_what_came_later(
+    talk: Open, agent: RealAgent, model_api: ModelApi
+) -> None:
+    async with talk(agent) as one:
+        first = await one.turn("the word is tulip")
+        await one.turn("the word is walrus")
+        last = [event["id"] for event in first if event["kind"] != "ConversationStateUpdateEvent"][-1]
+        made = await post(one, "fork", {"from_event_id": last})
+        state = made["agent_state"]
+        assert isinstance(state, dict)
+        # No agent forks its session at an earlier point.
+        assert (state["memory"], made["forked_from_event_id"]) == ("lost", last)
+        copied = str(await one.rest.events(str(made["id"])))
+        assert "tulip" in copied
+        assert "walrus" not in copied
+        model_api.calls.clear()
+        events = await one.rest.turn(str(made["id"]), "what was it", timeout=60)
+        assert "what was it" in answer_text(events)
+        assert "the word is tulip" in str(model_api.calls)
+        # The source's agent may still be looking for a title.
+        assert "walrus" not in str([call for call in model_api.calls if not call.answer.aside])
+        # The source goes on with all of it.
+        model_api.calls.clear()
+        await one.turn("and now this")
+        assert "walrus" in str(model_api.calls)
+
+
+@each_agent
 async def test_models_are_found_and_switched(talk: Open, agent: RealAgent) -> None:
     async with talk(agent) as one:
         await one.turn("say hello please")
         info = await one.rest.info(one.id)
-        if not info["supports_runtime_model_switch"]:
+        assert info["supports_runtime_model_switch"] == DOES[agent.key].switches
+        if not DOES[agent.key].switches:
+            refused = await one.rest.call(
+                "POST", f"/api/conversations/{one.id}/switch_acp_model", {"model": "x"}, expect=(400,)
+            )
+            assert "does not let its model be chosen" in refused["detail"]
             return
         models = [each["model_id"] for each in info["available_models"]]
         wanted = next((each for each in models if each != info["current_model_id"]), info["current_model_id"])

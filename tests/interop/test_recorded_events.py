@@ -1,6 +1,6 @@
 """Every event that the other tests of this session journalled or sent is read by the peer's own SDK.
 
-Its name sorts it behind them.
+Its name sorts it behind them; `scripts/test --all` runs it when they have ended (OSTLER_TEST_RECORDING).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHOWN = 10  # complaints in a failure message
 def test_the_peer_reads_every_event(peer: PeerEnvironment, recording: Recording, tmp_path: Path) -> None:
     if not len(recording):
         pytest.skip("no scenario ran before this test")
-    *complaints, counts = peer.run("validate.py", str(recording.path), home=tmp_path)
+    *complaints, counts = peer.run("validate.py", *map(str, recording.paths()), home=tmp_path)
     shown = "\n".join(json.dumps(complaint)[:2000] for complaint in complaints[:SHOWN])
     assert not complaints, f"{len(complaints)} of {len(recording)} events:\n{shown}"
     assert counts["read"]
@@ -29,9 +29,9 @@ def test_the_peer_reads_every_event(peer: PeerEnvironment, recording: Recording,
 
 def test_the_check_itself_complains(peer: PeerEnvironment, tmp_path: Path) -> None:
     good = {"kind": "PauseEvent", "id": "1", "timestamp": "2026-01-02T03:04:05.000006Z", "source": "user"}
-    faulty = Recording(tmp_path / "faulty.jsonl")
+    faulty = Recording(tmp_path)
     faulty.add("ws", "here", [good, {**good, "extra": 1}, {**good, "kind": "NoSuchEvent"}])
-    *complaints, counts = peer.run("validate.py", str(faulty.path), home=tmp_path)
+    *complaints, counts = peer.run("validate.py", *map(str, faulty.paths()), home=tmp_path)
     assert [complaint["event"] for complaint in complaints] == [
         {**good, "extra": 1},
         {**good, "kind": "NoSuchEvent"},

@@ -82,7 +82,7 @@ MARK = "hunter2"
 TEXTS = st.sampled_from(
     [
         "a", "b1", "A_1", "user", "/w", "20.1", "x=y z", " title ", "default",
-        "2026-01-01T00:00:00", "c0ffee00-c0ff-4eee-8c0f-c0ffee00c0ff", MARK,
+        "2026-01-01T00:00:00", ">=3.12,<3.15", "c0ffee00-c0ff-4eee-8c0f-c0ffee00c0ff", MARK,
     ]
 ) | st.text(max_size=6)  # fmt: skip
 ADDRESSES = st.sampled_from(["http://h", "https://h:1/p"])

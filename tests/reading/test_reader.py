@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 import tracemalloc
 from collections.abc import Iterable, Mapping
@@ -42,6 +43,7 @@ from supervisor.reading import (
     from_json,
     wire_name,
 )
+from supervisor.reading.errors import NAME_CHARACTERS
 
 
 def _even(text: str) -> str:
@@ -351,3 +353,80 @@ def test_a_description_that_nobody_can_read_is_a_mistake_of_ours() -> None:
 
     with pytest.raises(TypeError, match="no shape"):
         decode(Wrong, {})
+
+
+class Colour(enum.StrEnum):
+    """A choice with a name."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+@attrs.frozen(kw_only=True)
+class Exact(Model):
+    """What the other descriptions leave out."""
+
+    NAME: ClassVar[str] = "ExactlyThis"
+
+    pair: tuple[int, str] | None = None
+    colour: Colour = Colour.RED
+    at: Annotated[str, Limit(date_time=True)] | None = None
+    few: Annotated[str, Limit(min_length=2, max_length=3)] | None = None
+    items: Annotated[tuple[int, ...], Items(min_length=2)] | None = None
+    code: Annotated[str, Limit(pattern=re.compile("[a-z]+"))] | None = None
+
+
+def test_descriptions_are_read_to_the_letter() -> None:
+    given = {"pair": [1, "a"], "colour": "blue", "at": "2026-11-22T10:00:00Z", "few": "abc", "items": [1, 2]}
+    assert decode(Exact, {**given, "code": "az"}) == Exact(
+        pair=(1, "a"), colour=Colour.BLUE, at="2026-11-22T10:00:00Z", few="abc", items=(1, 2), code="az"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"pair": {}}, (("pair",), "Input should be a valid tuple", "tuple_type")),
+        ({"pair": [1]}, (("pair",), "Input should have 2 items", "too_short")),
+        ({"pair": [1, "a", 2]}, (("pair",), "Input should have 2 items", "too_long")),
+        ({"colour": "green"}, (("colour",), "Input should be 'red' or 'blue'", "enum")),
+        (
+            {"at": "noon"},
+            (("at",), "Input should be an ISO 8601 date and time", "datetime_parsing"),
+        ),
+        ({"few": "a"}, (("few",), "String should have at least 2 characters", "string_too_short")),
+        (
+            {"few": "abcd"},
+            (("few",), "String should have at most 3 characters", "string_too_long"),
+        ),
+        ({"items": [1]}, (("items",), "List should have at least 2 items", "too_short")),
+        ({"code": "A"}, (("code",), "String should match pattern '^[a-z]+$'", "string_pattern_mismatch")),
+    ],
+)
+def test_each_error_has_its_place_its_words_and_its_type(given: Any, told: Any) -> None:
+    with pytest.raises(Invalid) as caught:
+        decode(Exact, given)
+    assert caught.value.errors == (ErrorDetail(*told),)
+
+
+def test_each_item_of_a_tuple_has_a_place() -> None:
+    with pytest.raises(Invalid) as caught:
+        decode(Exact, {"pair": ["a", 1]})
+    assert [(each.loc, each.type) for each in caught.value.errors] == [
+        (("pair", 0), "int_type"),
+        (("pair", 1), "string_type"),
+    ]
+
+
+def test_the_text_of_an_error_cuts_names_that_are_too_long() -> None:
+    exact, longer = "n" * NAME_CHARACTERS, "m" * (NAME_CHARACTERS + 1)
+    told = str(Invalid([ErrorDetail((exact, 3, longer), "no", "x"), ErrorDetail(("a",), "nor this", "x")]))
+    assert told == f"{exact}.3.{'m' * NAME_CHARACTERS}...: no; a: nor this"
+
+
+def test_the_schema_names_what_has_a_name() -> None:
+    found = Components({}).add(Exact)
+    assert found["Colour"] == {"type": "string", "enum": ["red", "blue"]}
+    properties = found["ExactlyThis"]["properties"]
+    assert {"type": "string", "format": "date-time"} in properties["at"]["anyOf"]
+    assert {"type": "string", "minLength": 2, "maxLength": 3} in properties["few"]["anyOf"]

@@ -14,7 +14,16 @@ import pytest
 import trio
 
 from tests.support.client import rest_client
-from tests.support.processes import alive, command_line, environment, everyone, info, kill
+from tests.support.processes import (
+    alive,
+    command_line,
+    environment,
+    everyone,
+    info,
+    kill,
+    thread_states,
+    waited_seconds,
+)
 from tests.support.scripted import ScriptedLog, scripted_command
 from tests.support.server import running_server
 from tests.support.thorough import everyday
@@ -77,6 +86,25 @@ async def until(condition, seconds=WAIT_S):
             await trio.sleep(0.01)
 
 
+@asynccontextmanager
+async def gone_in_time(pid):
+    """The block takes no longer than promised, without what the process that ends the others waits for a
+    processor: on a busy machine that is not its fault."""
+    begun, before, waited = time.monotonic(), waited_seconds(pid), 0.0
+
+    async def look():
+        nonlocal waited
+        while True:
+            waited = max(waited, waited_seconds(pid) - before)
+            await trio.sleep(0.005)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        yield
+        nursery.cancel_scope.cancel()
+    assert time.monotonic() - begun - waited < GONE_S
+
+
 def zombies(parents):
     return [process for process in everyone() if process.state == "Z" and process.ppid in parents]
 
@@ -89,11 +117,10 @@ async def test_a_killed_server_leaves_nothing_and_is_back(tmp_path):
         kill([before])
         # A client that comes now waits for the next server; it is not refused.
         async with rest_client(url) as rest, trio.open_nursery() as nursery:
-            killed = time.monotonic()
 
             async def watch():
-                await until(lambda: one.living() == [])
-                assert time.monotonic() - killed < GONE_S
+                async with gone_in_time(one.warden):
+                    await until(lambda: one.living() == [])
 
             nursery.start_soon(watch)
             found = await rest.call("GET", "/api/conversations/search")
@@ -137,10 +164,9 @@ async def test_a_killed_warden_takes_all_along_at_once(tmp_path, draining):
             await until(lambda: "signal=SIGTERM" in one.server.output.read_text())
         else:
             await trio.sleep(0.1)
-        kill([one.warden])
-        killed = time.monotonic()
-        await until(lambda: one.living() == [])
-        assert time.monotonic() - killed < GONE_S
+        async with gone_in_time(server):
+            kill([one.warden])
+            await until(lambda: one.living() == [])
         await until(lambda: not alive(server))
         assert one.server.left() == []
         assert not (one.server.state / "server.pid").exists()  # it was not cut off
@@ -163,11 +189,11 @@ async def test_a_stopped_server_whose_warden_is_killed_ends_too(tmp_path):
         await one.populate(3)
         server = one.pid
         kill([server], signal.SIGSTOP)
-        await until(lambda: info(server).state == "T")
-        kill([one.warden])
-        killed = time.monotonic()
-        await until(lambda: one.living() == [])
-        assert time.monotonic() - killed < GONE_S
+        # All of its threads: only then does the kernel wake it when its warden ends.
+        await until(lambda: thread_states(server) == {"T"})
+        async with gone_in_time(server):
+            kill([one.warden])
+            await until(lambda: one.living() == [])
         await until(lambda: not alive(server))
 
 

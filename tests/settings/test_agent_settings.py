@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.agents import environment
 from supervisor.mcp import server_errors
 from supervisor.reading import MAX_ERRORS, TOO_MANY
 from supervisor.settings import (
@@ -15,6 +16,7 @@ from supervisor.settings import (
     agent_settings_to_dict,
     decode_acp_agent,
     decode_agent_settings,
+    variables,
 )
 
 PRESETS = {
@@ -122,7 +124,7 @@ def test_provider_and_command_agree(given: dict[str, Any], server: str, command:
 
 
 def test_what_is_ignored_or_normalised() -> None:
-    settings = decode({"acp_command": OWN, "acp_env": {"A": "b"}, "whatever": 1, "acp_model": ""})
+    settings = decode({"acp_command": OWN, "whatever": 1, "acp_model": "", "acp_env": {}})
     assert settings == decode({"acp_command": OWN})
 
 
@@ -269,3 +271,84 @@ def test_no_credential_shows() -> None:
     with pytest.raises(SettingsError) as caught:
         decode({**given, "acp_model": ["sk-4"], "mcp_config": {"s": {"command": "c", "env": "sk-5"}}})
     assert "sk-" not in str(caught.value) + repr(caught.value.errors)
+
+
+def test_plain_variables_are_kept_as_they_are() -> None:
+    given = {"acp_command": OWN, "acp_env": {"REGION": "eu", "MAX_TOKENS": "5"}, "acp_home": "shared"}
+    settings = decode(given)
+    assert (settings.acp_env, settings.acp_home) == ({"REGION": "eu", "MAX_TOKENS": "5"}, "shared")
+    told = agent_settings_to_dict(settings)
+    assert (told["acp_env"], told["acp_home"]) == (given["acp_env"], "shared")
+    assert agent_settings_from_dict(told) == settings
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "API_KEY", "OPENAI_API_KEY", "GITHUB_TOKEN", "DB_PASSWORD", "MY_SECRET", "AWS_SECRET_ACCESS_KEY",
+        "AWS_ACCESS_KEY_ID", "NPM_AUTH", "authToken", "apiKey", "SECRETKEY", "GOOGLE_APPLICATION_CREDENTIALS",
+        "SESSION_COOKIE", "GH_PAT", "ID_JWT", "SSH_PASSPHRASE", "token", "DBPASSWORD", "MYAPIKEY",
+    ],
+)  # fmt: skip
+def test_names_that_look_like_credentials_are_refused_unless_they_are_meant(name: str) -> None:
+    (error,) = refused({"acp_command": OWN, "acp_env": {name: "x"}})
+    assert error.loc[-2:] == ("acp_env", name)
+    assert "looks like a credential" in error.msg
+    assert "acp_env_plain" in error.msg
+    meant = decode({"acp_command": OWN, "acp_env": {name: "x"}, "acp_env_plain": [name]})
+    assert meant.acp_env == {name: "x"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "REGION", "MAX_TOKENS", "TOKENIZERS_PARALLELISM", "KEYBOARD", "PWD", "MONKEY", "AUTHOR", "PATH", "_",
+        "NODE_OPTIONS", "SECRET_NAME", "KEY_FILE", "TOKEN_LIMIT", "AUTH_TYPE", "http_proxy", "COMPASS",
+    ],
+)  # fmt: skip
+def test_names_that_do_not_are_taken(name: str) -> None:
+    assert decode({"acp_command": OWN, "acp_env": {name: "x"}}).acp_env == {name: "x"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"1A": "x"}, "starts with a letter"),
+        ({"A-B": "x"}, "starts with a letter"),
+        ({"": "x"}, "starts with a letter"),
+        ({"A=B": "x"}, "starts with a letter"),
+        ({"A" * 129: "x"}, "at most 128"),
+        ({"A": "x\0y"}, "NUL"),
+        ({"A": 5}, "string"),
+        ({"OSTLER_X": "x"}, "the server's own"),
+        ({"SESSION_API_KEY": "x"}, "the server's own"),
+        ({"CLAUDECODE": "1"}, "the server's own"),
+        ({"HOME": "/x"}, "acp_home"),
+        ({"DB": "postgres://user:pass@host/db"}, "holds a password"),
+        ({f"A{number}": "x" for number in range(101)}, "at most 100"),
+        ({"A": "x" * 70_000}, "bytes"),
+    ],
+)
+def test_what_is_no_variable_is_refused(variables: dict[str, Any], says: str) -> None:
+    errors = refused({"acp_command": OWN, "acp_env": variables})
+    assert any(says in error.msg for error in errors), errors
+    assert all("acp_env" in error.loc for error in errors)
+
+
+def test_the_server_s_own_names_are_those_that_no_agent_gets() -> None:
+    assert (variables.RESERVED, variables.RESERVED_PREFIXES) == (
+        environment.RESERVED,
+        environment.RESERVED_PREFIXES,
+    )
+
+
+@pytest.mark.parametrize("field", ["acp_home_links", "acp_home_copies"])
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../b", "", "."])
+def test_homes_are_furnished_from_the_home_alone(field: str, path: str) -> None:
+    assert refused({"acp_command": OWN, field: [path]})
+
+
+def refused(given: dict[str, Any]) -> list[Any]:
+    with pytest.raises(SettingsError) as raised:
+        decode(given)
+    return list(raised.value.errors)

@@ -401,7 +401,13 @@ async def test_a_meta_profile_has_to_route(tmp_path: Path, body: Any) -> None:
     await stores.metas.save("x", {"classifier_model": "m", "prompt_template": "Take {{instance_text}}"})
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"version":2,"items":{}}', '{"version":1,"items":{"a":1}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{", "[]", '{"version":2,"items":{}}', '{"version":1}', '{"version":1,"items":[]}'),
+        *(f'{{"version":1,"items":{{"a":{item}}}}}' for item in ("1", "null", '"x"', "[]", "[{}]")),
+    ],
+)
 @pytest.mark.parametrize("name", ["llm-profiles.json", "provider-connections.json", "meta-profiles.json"])
 async def test_a_corrupt_file_is_told_and_left_alone(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)

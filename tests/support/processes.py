@@ -63,6 +63,21 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def waited_seconds(pid: int) -> float:
+    """How long its threads that are there have waited for a processor so far."""
+    waited = 0
+    for task in (PROC / str(pid) / "task").glob("*"):
+        fields = _read(pid, f"task/{task.name}/schedstat").split()
+        waited += int(fields[1]) if len(fields) > 1 else 0
+    return waited / 1e9
+
+
+def thread_states(pid: int) -> set[str]:
+    """The states that its threads are in."""
+    stats = (_read(pid, f"task/{task.name}/stat") for task in (PROC / str(pid) / "task").glob("*"))
+    return {stat.rpartition(b")")[2].split()[0].decode() for stat in stats if stat}
+
+
 def everyone() -> list[ProcessInfo]:
     found = (info(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdigit())
     return [process for process in found if process]

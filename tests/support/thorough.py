@@ -1,4 +1,4 @@
-"""How much is tried by tests that make their inputs up: in `scripts/test`, and in `scripts/test --all`."""
+"""How much tests try that make their inputs up: in `scripts/test`, and in `scripts/test --thorough`."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ THOROUGH: Final = os.environ.get("OSTLER_TEST_THOROUGH") == "1"
 
 
 def everyday(few: T, all_: T) -> T:
-    """`few` in `scripts/test`, `all_` with `--all`. Both have to fail on what the test is about."""
+    """`few` in `scripts/test`, `all_` with `--thorough`. Both have to fail on what the test is about."""
     return all_ if THOROUGH else few

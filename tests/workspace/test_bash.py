@@ -249,9 +249,10 @@ async def test_time_runs_out(bash, seconds):
         assert found["stdout"] == "begun\nbye\n"
 
 
-async def test_a_stop_ends_the_command_alone_and_may_be_repeated(bash):
+async def test_a_stop_ends_the_command_alone_and_may_be_repeated(bash, tmp_path):
     other = bash.start("sleep 300", cwd=None, seconds=300)
-    command = bash.start("sleep 300", cwd=None, seconds=300)
+    command = bash.start(f"touch {tmp_path}/begun; exec sleep 300", cwd=None, seconds=300)
+    await until((tmp_path / "begun").exists)
     with trio.fail_after(WAIT_S):
         assert await bash.stop(command.id)
         assert outputs(bash, command)[-1]["exit_code"] == -15

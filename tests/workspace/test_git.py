@@ -444,6 +444,46 @@ async def test_a_repository_may_not_lead_out_of_the_walls(tmp_path: Path) -> Non
     assert await changes(walled, place(below, below)) == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("packed-refs", "refs", "refs/heads", "refs/heads/stolen", "objects", "objects/pack", "objects/ab"),
+        *("objects/info", "objects/pack/pack-1.pack", "shallow", "HEAD", "index", "config", "info/exclude"),
+        *("info", "sharedindex.1", "reftable"),
+    ],
+)
+async def test_links_in_a_repository_lead_not_out_of_the_walls(tmp_path: Path, name: str) -> None:
+    outside = repository(tmp_path / "outside", key="token\n")
+    git(outside, "gc")
+    inside = repository(tmp_path / "w", a="1\n")
+    walled = reader(Access.WORKSPACES)
+    (inside / "shared").mkdir()
+    target = inside / ".git" / name
+    if target.is_dir():
+        shutil.rmtree(target)
+    target.unlink(missing_ok=True)
+    there = outside / ".git" / name
+    target.symlink_to(there if there.exists() else outside / ".git" / "packed-refs")
+    with pytest.raises(Denied):
+        await changes(walled, place(inside, inside))
+    # A link to another link is no way around.
+    if target.is_symlink() and name in ("packed-refs", "objects/pack"):
+        target.unlink()
+        (inside / "shared" / "x").symlink_to(there)
+        target.symlink_to(inside / "shared" / "x")
+        with pytest.raises(Denied):
+            await changes(walled, place(inside, inside))
+
+
+async def test_links_within_the_walls_are_followed(tmp_path: Path) -> None:
+    inside = repository(tmp_path / "w", a="1\n")
+    (inside / ".git" / "objects").rename(inside / "kept")
+    (inside / ".git" / "objects").symlink_to(inside / "kept")
+    (inside / "a").write_text("2\n")
+    found = await changes(reader(Access.WORKSPACES), place(inside, inside))
+    assert "a" in [each.path for each in found]
+
+
 @pytest.mark.parametrize("name", ["HEAD", "config", "packed-refs", "index", "objects/info/alternates"])
 async def test_a_pipe_in_the_repository_hangs_nothing(tmp_path: Path, name: str) -> None:
     root = repository(tmp_path / "r", a="1\n")

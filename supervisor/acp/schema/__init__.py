@@ -6,7 +6,7 @@ as absent, unknown words stay words, and every type keeps the object it was read
 
 from __future__ import annotations
 
-from supervisor.acp.schema.bounds import EXACT_CHARS, NAME_CHARS, WORDS_CHARS, cut, short_id
+from supervisor.acp.schema.bounds import EXACT_CHARS, NAME_CHARS, WORDS_CHARS, bounded, cut, short_id
 from supervisor.acp.schema.handshake import (
     PROTOCOL_VERSION,
     AgentCapabilities,
@@ -116,6 +116,7 @@ __all__ = [
     "UsageUpdate",
     "UserMessageChunk",
     "allowed",
+    "bounded",
     "cut",
     "find_option",
     "image_block",

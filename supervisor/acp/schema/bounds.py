@@ -58,6 +58,11 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} characters cut]"
 
 
+def bounded(value: Any, limit: int) -> Any:
+    """About the first `limit` bytes of a JSON value, each string within its bounds."""
+    return Kept(limit)._value(value, _DEPTH)
+
+
 @attrs.define
 class Kept:
     """What is kept of an answer. `lost_items` and `lost_chars` count what is not."""

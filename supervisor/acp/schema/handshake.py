@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import attrs
@@ -15,6 +16,9 @@ KNOWN_MEMBERS: Final = ("protocolVersion", "agentCapabilities", "authMethods", "
 
 METHODS_MAX: Final = 50
 """The most login methods that are read. Agents offer one to five."""
+
+VARIABLES_MAX: Final = 20
+"""The most variables of a login method that are read. Agents name one or two."""
 
 PROTOCOL_VERSION: Final = 1
 """The only stable version. An agent asked for 2 may answer with an unfinished draft of it."""
@@ -31,12 +35,15 @@ class Implementation:
 
 @attrs.frozen
 class AuthMethod:
-    """A way to log in. `type` is `agent` (call `authenticate`), `terminal` (run a program), or unknown."""
+    """A way to log in. `type` is `agent` (call `authenticate`), `env_var` (start the agent with `variables`,
+    then call it), `terminal` (run a program), or unknown."""
 
     id: str
     name: str
     description: str | None
     type: str
+    variables: tuple[str, ...]
+    """Those that have to be set."""
     raw: Json = attrs.field(repr=False)
 
 
@@ -104,10 +111,22 @@ def parse_auth_methods(raw: Json) -> tuple[AuthMethod, ...]:
                     type=line(method, "type", NAME_CHARS)
                     or line(member(method, "_meta"), "type", NAME_CHARS)
                     or "agent",
+                    variables=tuple(_variables(method)),
                     raw=method,
                 )
             )
     return tuple(methods)
+
+
+def _variables(method: Json) -> Iterator[str]:
+    """The names of the variables that a method needs; an earlier draft had one, as `varName`."""
+    for each in (objects(method, "vars") or ())[:VARIABLES_MAX]:
+        name = exact_id(each, "name")
+        if name is not None and each.get("optional") is not True:
+            yield name
+    single = exact_id(method, "varName")
+    if single is not None:
+        yield single
 
 
 def _capabilities(raw: Json) -> AgentCapabilities:
@@ -138,6 +157,8 @@ def initialize_params(version: str, *, fs: bool, terminal: bool) -> dict[str, An
             "terminal": terminal,
             "session": {"configOptions": {"boolean": {}}, "notices": {}, "compaction": {}},
             # A convention of two agents: the output of their own shells, in tool call updates.
-            "_meta": {"terminal_output": True},
+            # With the second word they send it in pieces; without it one sends it whole at the end, and one
+            # sends pieces that cannot be told from the whole.
+            "_meta": {"terminal_output": True, "terminal_output_delta": True},
         },
     }

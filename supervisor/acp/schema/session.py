@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -13,6 +14,10 @@ from supervisor.acp.schema.read import Json, as_object, exact_id, line, member, 
 
 KNOWN_MEMBERS: Final = ("sessionId", "configOptions", "modes", "models")
 """The members of the answer that are interpreted: nothing else in it can crowd them out."""
+
+
+BESIDE: Final = frozenset({"effort", "level", "provider", "providers", "reasoning", "thinking", "vendor"})
+"""Words for what is chosen beside a model."""
 
 
 @attrs.frozen
@@ -37,6 +42,11 @@ class ConfigOption:
     current: str | bool | None
     choices: tuple[Choice, ...]
     raw: Json = attrs.field(repr=False)
+
+    @property
+    def chosen(self) -> str | None:
+        """The choice that it has now; None for a switch."""
+        return self.current if isinstance(self.current, str) else None
 
 
 @attrs.frozen
@@ -188,12 +198,33 @@ def _too_long(value: str | bool) -> bool:
 
 
 def find_option(options: Iterable[ConfigOption], name: str) -> ConfigOption | None:
-    """The first option whose category is `name`; else the one whose id is."""
+    """The option of the category `name`; else the one of that id.
+
+    Of several options of the category it is the one that says so best: some agents put what belongs to a
+    model (its provider, its effort) into the same category, and before it.
+    """
     options = tuple(options)
-    for option in options:
-        if option.category == name:
-            return option
-    return next((option for option in options if option.id == name), None)
+    found = [option for option in options if option.category == name]
+    if not found:
+        return next((option for option in options if option.id == name), None)
+    return max(found, key=lambda option: _says(option, name))  # the first of equals
+
+
+def _says(option: ConfigOption, name: str) -> tuple[bool, ...]:
+    """How clearly an option says that it chooses a `name`: by its id, and its name."""
+    words = _words(option.id), _words(option.name)
+    return (
+        option.id.lower() == name,
+        BESIDE.isdisjoint((*words[0], *words[1])),
+        any(each and each[-1] in (name, f"{name}s") for each in words),
+        any(f"{name}id" in "".join(each) for each in words),
+        any(name in each for each in words),
+    )
+
+
+def _words(text: str) -> list[str]:
+    """The words of a name, however they are joined: `modelId`, `model_id`, `Model ID`."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", text)]
 
 
 def model_option(options: Iterable[ConfigOption]) -> ConfigOption | None:

@@ -32,5 +32,7 @@ class Context:
     """The limit of attachments for each conversation."""
     hooks: bool = True
     """Whether hooks run."""
+    begun: set[str] = attrs.field(factory=set)
+    """Ids of the conversations whose SessionStart hooks have run: once, however often they are loaded."""
     sessions: set[object] = attrs.field(factory=set)
     """Conversations that stay loaded, since hooks are to run at their end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from supervisor.acp import (
     Connection,
     Handler,
     InitializeResult,
+    OutputWatch,
     Services,
     TerminalPlaces,
     method_offered,
@@ -130,11 +131,17 @@ async def _told_of_the_end(plan: Plan) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def run_agent(
-    plan: Plan, handler: Handler, stop: StopPolicy, spawn_seconds: float, places: TerminalPlaces | None = None
+    plan: Plan,
+    handler: Handler,
+    stop: StopPolicy,
+    spawn_seconds: float,
+    places: TerminalPlaces | None = None,
+    watch: Callable[[str], OutputWatch] | None = None,
 ) -> AsyncIterator[Incarnation]:
     """Start the agent's process within a deadline, and connect to it.
 
-    `stop` bounds the steps of ending it; `places` is the limit on terminals that all agents share.
+    `stop` bounds the steps of ending it; `places` is the limit on terminals that all agents share;
+    `watch` gives who is told of the output of each.
 
     When the process exits by itself, pending requests fail with its last words, and the block continues.
 
@@ -167,6 +174,7 @@ async def run_agent(
                 start=process.start,
                 places=places,
                 jail=plan.jail,
+                watch=watch,
             )
             try:
                 yield Incarnation(plan, process, connection, services, nursery, words)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +12,7 @@ import structlog
 import trio
 
 from supervisor.acp import MAX_FRAME_BYTES, Jail
+from supervisor.acp.schema.handshake import AuthMethod
 from supervisor.agents import (
     Choice,
     Descriptor,
@@ -26,7 +26,6 @@ from supervisor.agents import (
     choose_credential,
     compose_environment,
     concerning,
-    detect,
     find_logins,
     helpful_names,
     in_file_secrets,
@@ -34,15 +33,17 @@ from supervisor.agents import (
     prepare_data_dir,
     resolve_launch,
 )
+from supervisor.conversations.agent.homes import OWN_PATHS, Homes, OwnHome
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.mounting import Mounting, gather
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials import REDACTED, CredentialsFailure, LookupFailed, Lookups
+from supervisor.credentials.common import PLAIN_NAMES
 from supervisor.credentials.masking import Masker
 from supervisor.mcp.file import McpFile
-from supervisor.patience import KeyedLimiters, PathTimeout, in_time
+from supervisor.patience import PathTimeout, in_time
 from supervisor.settings import AgentSettings, FileSecret, agent_settings_to_dict, secrets_of
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS
 
@@ -51,19 +52,16 @@ log = structlog.get_logger(__name__)
 CUSTOM: Final = "custom"
 """The key of an agent that is known only by its command."""
 
+ENV_VAR: Final = "env_var"
+TERMINAL: Final = "terminal"
+"""Types of methods to log in (AuthMethod)."""
+
 CONVERSATION: Final = "conversation"
 STORE: Final = "store"
 """The source of a secret: the conversation, or all conversations. `Launcher.origins` may be more precise."""
 
 LOGINS_DIR: Final = "logins"
 """In the directory of data: what is shared by conversations, whose directories have their ids as names."""
-
-OWN_PATHS: Final = KeyedLimiters(2)
-"""Threads at a time for the paths of one conversation, since its agent can make them hang."""
-
-REMOVE_SECONDS: Final = 30.0
-"""Seconds for removing an agent's data: some ten thousand files. After that the removal continues by
-itself."""
 
 FILES_DIR: Final = "files"
 """Directory of the files that a conversation's settings ask for."""
@@ -77,33 +75,55 @@ class Login:
     choice: Choice
     environment: Mapping[str, str] = attrs.field(repr=False)
 
-    def params(self, methods: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-        """The parameters of `authenticate`, or None if no credential fits.
+    def params(self, methods: Iterable[AuthMethod]) -> Iterator[dict[str, Any]]:
+        """The parameters of each `authenticate` that may work unattended, the best first.
 
-        A method that requires a terminal never fits.
+        That is the method of a credential that the agent has, then those of type `env_var` whose variables it
+        was started with. A method that requires a terminal never fits.
         """
-        offered = [str(method.get("id")) for method in methods if method.get("type") != "terminal"]
-        return auth_params(self.descriptor, self.choice, offered, self.environment)
+        methods = [method for method in methods if method.type != TERMINAL]
+        chosen = auth_params(
+            self.descriptor, self.choice, [method.id for method in methods], self.environment
+        )
+        if chosen is not None:
+            yield chosen
+        for method in methods:
+            known = chosen is not None and chosen["methodId"] == method.id
+            if method.type == ENV_VAR and method.variables and not known and not self._missing(method):
+                yield {"methodId": method.id}
 
-    def needed(self, methods: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    def needed(self, methods: Iterable[AuthMethod]) -> dict[str, Any]:
         """What a person can do about missing credentials, as JSON.
 
-        These are the methods that the agent offers, and the names of secrets that would help. For an agent
-        known only by its command there are no such names.
+        These are the methods that the agent offers, and the names of secrets that would help. `given` are
+        those that it has already, and that do not help therefore. Of an agent known only by its command
+        nobody knows more than its methods say (`missing`: their variables that are not set).
         """
+        methods = list(methods)
+        asked = [name for method in methods if method.type == ENV_VAR for name in method.variables]
+        names = dict.fromkeys([*helpful_names(self.descriptor), *asked])
+        given = [name for name in names if self._given(name)]
         return {
             "agent": self.descriptor.key,
             "methods": [
                 {
-                    "id": str(method.get("id")),
-                    "name": str(method.get("name") or method.get("id")),
-                    "type": str(method.get("type") or "agent"),
+                    "id": method.id,
+                    "name": method.name,
+                    "type": method.type,
+                    **({"missing": self._missing(method)} if method.variables else {}),
                 }
                 for method in methods
             ],
-            "secrets": list(helpful_names(self.descriptor)),
+            "secrets": [name for name in names if not self._given(name)],
+            **({"given": given} if given else {}),
             "used": self.choice.credential.name or self.choice.credential.file,
         }
+
+    def _given(self, name: str) -> bool:
+        return name in self.choice.names or bool(self.environment.get(name))
+
+    def _missing(self, method: AuthMethod) -> list[str]:
+        return [name for name in method.variables if not self._given(name)]
 
 
 async def _nothing() -> None:
@@ -140,9 +160,6 @@ class Plan:
     Raises nothing. Cancellation waits for writes in progress, and may leave the rest to the next start.
     """
 
-
-PLAIN_NAMES: Final = ("_BASE_URL", "_MODE", "_MODEL", "MODEL_PROVIDER")
-"""Suffixes of names of agents' settings that are not secrets."""
 
 KeepSecret = Callable[[str, str, Callable[[str], bool]], Awaitable[bool]]
 """Called with a name, its new value, and a test whether a value may be replaced. Returns whether it was
@@ -185,12 +202,17 @@ class Launcher:
     )
 
     def descriptor(self, record: ConversationRecord) -> Descriptor:
-        """The descriptor of a conversation's agent: by its key, else by its command, else `custom`."""
-        settings = record.agent
-        key = settings.acp_server
-        if key == CUSTOM or key not in self.catalog:
-            key = detect(settings.acp_command, self.catalog) or CUSTOM
-        return self.catalog[key]
+        """The descriptor of a conversation's agent: by its key, else `custom`.
+
+        A command makes no agent of the catalogue: whoever calls a program `codex-acp` gets none of Codex'
+        secrets into it. That a command equals a preset's is seen when settings are read.
+        """
+        return self.catalog.get(record.agent.acp_server) or self.catalog[CUSTOM]
+
+    @property
+    def _homes(self) -> Homes:
+        real = self.server_environment.get("HOME")
+        return Homes(self.data, Path(real) if real else None)
 
     async def confidential(self) -> tuple[str, ...]:
         """The values that no output may show: the global secrets, as far as they are readable, and the
@@ -207,10 +229,8 @@ class Launcher:
             await self._logins.forget(conversation_id)
         except OSError as error:
             log.warning("cannot remove a login", conversation_id=conversation_id, error=str(error))
-        remove = partial(shutil.rmtree, self.data / conversation_id, ignore_errors=True)
         try:
-            limiter = OWN_PATHS.of(conversation_id)
-            await in_time(remove, "to remove the data", limiter=limiter, seconds=REMOVE_SECONDS)
+            await self._homes.remove(conversation_id)
         except PathTimeout as error:
             log.warning("agent's data is not removed yet", conversation_id=conversation_id, error=str(error))
 
@@ -268,7 +288,8 @@ class Launcher:
         # With the MCP servers as the agent gets them: secrets are in their place.
         shown = {**agent_settings_to_dict(opened), "mcp_config": {**opened.mcp_config, **mounting.entries}}
         paths = [path for path, _ in mounting.proxied.values()]
-        mask = await trio.to_thread.run_sync(_masker, every, [*prepared.tokens, *self.hidden, *paths], shown)
+        own_values = [*self.hidden, *paths]
+        mask = await trio.to_thread.run_sync(_masker, every, prepared.tokens, shown, own_values)
         return Plan(
             descriptor=descriptor,
             argv=launch.argv,
@@ -284,7 +305,7 @@ class Launcher:
             max_frame=self.max_frame,
             private=prepared.private,
             lent=frozenset(lease.name for lease in prepared.leases),
-            ended=partial(self._give_back, prepared.leases),
+            ended=partial(self._give_back, prepared.leases, prepared.home),
         )
 
     async def mounting(self, record: ConversationRecord) -> Mounting:
@@ -355,6 +376,8 @@ class Launcher:
         secrets: Mapping[str, str],
         origins: Mapping[str, str],
         data_dir: Path | None,
+        plain: Mapping[str, str] | None = None,
+        home: Mapping[str, str] | None = None,
     ) -> tuple[Choice, Logins]:
         places = compose_environment(
             server_env=self.server_environment,
@@ -362,6 +385,8 @@ class Launcher:
             secrets=secrets,
             data_dir=data_dir,
             extra={},
+            plain=plain,
+            home=home,
             catalog=self.catalog,
         )
         logins = await find_logins(descriptor, places)
@@ -388,11 +413,15 @@ class Launcher:
             if not given.get(spec.name):
                 # Before it could be taken for a login that the agent made by itself.
                 await self._checkout(record.id, spec.name, None, private / spec.path)
-        choice, logins = await self._choose(descriptor, given, origins, private if isolated else None)
+        own = await self._homes.open(record, descriptor)
+        plain, moved = settings.acp_env, None if own is None else own.environment
+        choice, logins = await self._choose(
+            descriptor, given, origins, private if isolated else None, plain, moved
+        )
         data_dir = private if isolated or needs_data_dir(descriptor, choice) else None
-        if data_dir is not None:
+        if data_dir is not None or own is not None:
             handed = {name: value for name, value in given.items() if name not in choice.withheld_names}
-            await prepare_data_dir(descriptor, data_dir, secrets=handed, home=Path(home) if home else None)
+            await prepare_data_dir(descriptor, private, secrets=handed, home=Path(home) if home else None)
         declared = declared_files(settings)
         files = self.data / record.id / FILES_DIR
         extra: dict[str, str] = {}
@@ -407,12 +436,16 @@ class Launcher:
             leases += await self._checkout(record.id, name, value, target)
             if value:
                 extra[wanted.env_var] = str(target if wanted.env_points_to == "file" else target.parent)
+        if data_dir is not None and moved is not None:
+            data_dir = Path(moved["HOME"])  # the same directory, by a name that sockets take
         environment = compose_environment(
             server_env=self.server_environment,
             descriptor=descriptor,
             secrets=given,
             data_dir=data_dir,
             extra=extra,
+            plain=plain,
+            home=moved,
             path=path,
             catalog=self.catalog,
             choice=choice,
@@ -422,7 +455,7 @@ class Launcher:
             await _remove_kept_key(descriptor, choice, environment)
         _warn(settings, [lease.name for lease in leases], environment)
         tokens = logins.tokens.union(*(lease.tokens for lease in leases))
-        return _Prepared(environment, choice, tuple(leases), tokens, data_dir is not None)
+        return _Prepared(environment, choice, tuple(leases), tokens, data_dir is not None, own)
 
     async def _checkout(self, user: str, name: str, value: str | None, target: Path) -> list[Lease]:
         if value:
@@ -430,15 +463,23 @@ class Launcher:
         await self._logins.revoke(name, user=user, target=target)
         return []
 
-    async def _give_back(self, leases: Sequence[Lease]) -> None:
+    async def _give_back(self, leases: Sequence[Lease], home: OwnHome | None) -> None:
         async def one(lease: Lease) -> None:
             try:
                 await self._logins.give_back(lease)
             except OSError as error:
                 log.warning("cannot read a login", secret=lease.name, error=str(error))
 
+        async def take_over(home: OwnHome) -> None:
+            try:
+                await home.settle()
+            except OSError as error:
+                log.warning("cannot look for renewed logins", error=str(error))
+
         # At once: where directories do not answer, their deadlines are not to add up.
         async with trio.open_nursery() as nursery:
+            if home is not None:
+                nursery.start_soon(take_over, home)
             for lease in leases:
                 nursery.start_soon(one, lease)
 
@@ -463,6 +504,7 @@ class _Prepared:
     leases: tuple[Lease, ...]
     tokens: frozenset[str] = attrs.field(repr=False)
     private: bool
+    home: OwnHome | None
 
 
 def declared_files(settings: AgentSettings) -> dict[str, FileSecret]:
@@ -500,10 +542,12 @@ def _make_workspace(path: Path, own: Path) -> Jail:
     return Jail(path)
 
 
-def _masker(secrets: Mapping[str, str], tokens: Iterable[str], settings: Mapping[str, Any]) -> Masker:
+def _masker(
+    secrets: Mapping[str, str], tokens: Iterable[str], settings: Mapping[str, Any], own: Iterable[str]
+) -> Masker:
     """A masker of all secrets, given to the agent or not: a process of the same user may find the others,
-    too."""
-    return Masker([*_hidden(secrets), *tokens, *secrets_of(settings)])
+    too. `own` are the server's."""
+    return Masker([*_hidden(secrets), *tokens, *secrets_of(settings)], always=own)
 
 
 def _hidden(secrets: Mapping[str, str]) -> list[str]:

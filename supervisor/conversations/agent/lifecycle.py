@@ -18,13 +18,27 @@ import structlog
 import trio
 from structlog.contextvars import bind_contextvars
 
-from supervisor.acp import AcpError, ConnectionLost, Handler, TraceLine, method_offered, shorten_session_id
+from supervisor.acp import (
+    AcpError,
+    ConnectionLost,
+    Handler,
+    OutputWatch,
+    TraceLine,
+    method_offered,
+    shorten_session_id,
+)
 from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
 from supervisor.agents.mark import Snapshot
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch import Plan
-from supervisor.conversations.agent.opening import Started, note_session, open_agent, wait_to_restore
+from supervisor.conversations.agent.opening import (
+    Started,
+    load_agent,
+    note_session,
+    open_agent,
+    wait_to_restore,
+)
 from supervisor.conversations.agent.session import (
     STARTUP_TIMEOUT,
     check_model,
@@ -80,6 +94,8 @@ class AgentLifecycle:
         """The incarnation that has a process, ready or not."""
         self.phase = AgentPhase.NONE
         self.restarts = 0
+        self.watch_terminal: Callable[[str], OutputWatch] | None = None
+        """Gives who is told of the output of a terminal that the agent starts."""
         self._borrowed = 0
         self._came_back = trio.Event()
         self._coming_back = trio.CancelScope()
@@ -289,6 +305,7 @@ class AgentLifecycle:
         note_session(self._record, run, started)
         self._translator.new_session(self._record.sessions - 1)
         self._reports.session(started.session.memory, started.session.reason)
+        self._reports.refused(started.refused)
         for key, value in started.states():
             self._recorder.emit(self._translator.state(key, value))
 
@@ -311,7 +328,9 @@ class AgentLifecycle:
         try:
             async with (
                 self._context.admission.tenancy(self, lambda: self.set_phase(AgentPhase.QUEUED)),
-                run_agent(plan, handler, stop, waits.spawn, self._context.admission.terminals) as run,
+                run_agent(
+                    plan, handler, stop, waits.spawn, self._context.admission.terminals, self.watch_terminal
+                ) as run,
             ):
                 self.current = self._last = run
                 task_status.started(run)
@@ -482,6 +501,28 @@ class AgentLifecycle:
             if not (closed and await turn_ends(end - trio.current_time()) and await self.reopen(run)):
                 self._logger.warning("cannot close the agent's session; ending its process", pid=run.pid)
                 self.drop(run)
+
+    async def load_again(self, run: Incarnation) -> None:
+        """Load the session that the agent no longer finds (its helper ended, say). Raises AgentFailure,
+        ConnectionLost.
+
+        Cancellation leaves the agent without its session; the canceller stops it.
+        """
+        async with self._lock:
+            self._logger.info("agent does not find its session; loading it again")
+            started = await load_agent(run, self._record, self._context.deadlines)
+            self._recorder.emit(self._translator.release())
+            self._reports.refused(started.refused)
+
+    def forgotten(self, run: Incarnation) -> None:
+        """End an incarnation that does not find its session, although it was loaded again.
+
+        The next one gets a new session, and a transcript.
+        """
+        if self._record.session_used and self._record.memory_lost is None:
+            self._record.memory_lost, self._record.loss_told = "the agent does not find its session", False
+            self._recorder.save()
+        self.drop(run)
 
     async def reopen(self, run: Incarnation) -> bool:
         """Open the closed session again in the same process. Returns whether that worked."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +22,13 @@ import trio
 from supervisor.acp import ConnectionLost, Oversize, Repeats, RpcError
 from supervisor.agents import StopPolicy
 from supervisor.agents.mark import Snapshot
+from supervisor.conversations.agent.admission import RETRY_AFTER_SECONDS
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.opening import Started, open_agent
 from supervisor.conversations.agent.session import lost, startup_timeout
 from supervisor.conversations.agent.side_session import end_session, refuse
-from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.errors import AgentFailure, AtCapacity
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
@@ -36,6 +38,14 @@ log = structlog.get_logger(__name__)
 
 AT_ONCE: Final = 2
 """Agents that are started for this at a time; further requests wait for them."""
+
+WAIT_SECONDS: Final = 20.0
+"""Seconds that a request waits for its place: among these, among all agents, and behind one that asks the
+same. A client shows a list meanwhile, and gives up after half a minute."""
+
+BUSY: Final = (
+    "The server has no room for an agent that could be asked. Try again later, or end a conversation."
+)
 
 KEPT_SECONDS: Final = 600.0
 """Seconds for which an answer is kept: lists of models change by the week, and a client asks at every
@@ -117,17 +127,21 @@ class ModelDiscovery:
 
         `secrets`: besides the global ones. `refresh`: an answer that is kept does not count.
 
+        Raises AtCapacity where there is no room for the agent within `WAIT_SECONDS`, or at once if the
+        operator chose that.
+
         Cancellation ends the agent.
         """
         key = _key(settings, secrets)
         lock = self._asking.setdefault(key, trio.Lock())
         try:
-            async with lock:  # who asks the same meanwhile gets the same answer
+            async with _soon(lock):  # who asks the same meanwhile gets the same answer
                 kept = self._kept.get(key)
                 now = trio.current_time()
                 if kept is not None and now < kept[0] and not refresh:
                     return kept[1]
-                async with self._places:
+                self._context.admission.check()
+                async with _soon(self._places):
                     answer = await self._ask(settings, secrets)
                 if answer["error"] is None:
                     self._kept[key] = (trio.current_time() + KEPT_SECONDS, answer)
@@ -175,7 +189,7 @@ class ModelDiscovery:
         started: Started | None = None
         failure: AgentFailure | None = None
         async with (
-            context.admission.tenancy(guest, lambda: None),
+            _soon(context.admission.tenancy(guest, lambda: None)),
             run_agent(plan, Mute(), stop, waits.spawn, context.admission.terminals) as run,
         ):
             guest.run = run
@@ -201,6 +215,17 @@ class ModelDiscovery:
             available_models=started.models.available or [],
             supports_runtime_model_switch=started.models.switchable,
         )
+
+
+@asynccontextmanager
+async def _soon(place: AbstractAsyncContextManager[object]) -> AsyncIterator[None]:
+    """Hold the place while the block runs. Raises AtCapacity where it takes longer than `WAIT_SECONDS`."""
+    async with AsyncExitStack() as held:
+        with trio.move_on_after(WAIT_SECONDS) as waiting:
+            await held.enter_async_context(place)
+        if waiting.cancelled_caught:
+            raise AtCapacity(BUSY, RETRY_AFTER_SECONDS)
+        yield
 
 
 def failed(code: str, detail: str) -> dict[str, Any]:

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import attrs
 
 from supervisor.acp import SHOWN_CHARS, InitializeResult, mode_option
+from supervisor.conversations.agent.asking_mode import ask_first, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.session import (
     MODELS_BYTES,
     ModelChoice,
+    Refusal,
     Session,
     SessionRequest,
+    add_choices,
     choose_mode,
     choose_model,
     handshake,
+    load_again,
     models_of,
     open_session,
 )
 from supervisor.conversations.mcp.mounting import Mounted, served
-from supervisor.conversations.recording import usage
+from supervisor.conversations.recording import permission_log, usage
+from supervisor.conversations.state.confirmation import CONFIRMATION, asks_a_person, may_ask
 from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import AgentPhase, Memory
-from supervisor.mcp import forward_servers
+from supervisor.events import SecurityRisk
+from supervisor.mcp import Forwarded, forward_servers
 from supervisor.version import __version__
 
 RESTORES_TRIED: Final = 2
@@ -45,12 +52,18 @@ class Started:
     models: ModelChoice
     mounted: Mounted
     cut: tuple[str, ...] = ()
+    confirmation: Mapping[str, Any] | None = None
+    """What is known of whether the agent asks (see `asking_mode`)."""
     mode: str | None = None
+    refused: tuple[Refusal, ...] = ()
+    """The settings that the agent did not take."""
 
     def states(self) -> Iterator[tuple[str, Any]]:
         """The states that clients get besides `agent_state`, by key."""
         if self.mounted:
             yield "mcp_servers", self.mounted.dump()
+        if self.confirmation is not None:
+            yield CONFIRMATION, dict(self.confirmation)
         if self.session.result.config_options:
             yield "config_options", [option.raw for option in self.session.result.config_options]
         modes = self.session.result.modes
@@ -76,18 +89,14 @@ async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: De
     """
     descriptor = run.plan.descriptor
     if run.initialized is None:
-        run.initialized = await handshake(
-            run.connection, __version__, deadlines, fs=descriptor.fs, terminal=descriptor.terminal
-        )
-    capabilities = run.initialized.capabilities
-    if run.servers is None:
-        run.servers = await served(run.plan.mounting, run.nursery)
-    forwarded = await forward_servers(
-        run.servers,
-        {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
-        workspace=run.plan.cwd,
-        search_path=run.plan.environment.get("PATH"),
-    )
+        try:
+            run.initialized = await handshake(
+                run.connection, __version__, deadlines, fs=descriptor.fs, terminal=descriptor.terminal
+            )
+        except AgentFailure as failure:
+            add_choices(failure, run.plan.login, None)
+            raise
+    forwarded = await _forwarded(run)
     lost_already = _given_up(record)
     known = record.session_used and lost_already is None
     request = SessionRequest(
@@ -98,15 +107,85 @@ async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: De
         lost_already=lost_already,
     )
     run.session = await open_session(run.connection, run.initialized, request, deadlines, run.note_replay)
-    models = models_of(run.session.result)
-    if record.agent.acp_model:
-        current = await choose_model(run.connection, run.session, record.agent.acp_model, deadlines)
-        models = attrs.evolve(models, current=current)
-    mode = record.agent.acp_session_mode
-    if mode and not await choose_mode(run.connection, run.session, mode, deadlines):
-        mode = None
-    run.mounted = Mounted.of(run.plan.mounting, forwarded)
-    return Started(run.session, models, run.mounted, tuple(_cut(run.initialized, run.session, models)), mode)
+    return await _settled(run, record, deadlines, Mounted.of(run.plan.mounting, forwarded))
+
+
+async def load_agent(run: Incarnation, record: ConversationRecord, deadlines: Deadlines) -> Started:
+    """Load the open session again, and set model and mode: the agent says that it does not find it.
+
+    Raises AgentFailure, ConnectionLost. Cancellation leaves the incarnation to its owner.
+    """
+    assert run.initialized is not None
+    assert run.session is not None
+    forwarded = await _forwarded(run)
+    request = SessionRequest(
+        cwd=record.working_dir,
+        mcp_servers=forwarded.servers,
+        prior_id=run.session.session_id,
+        login=run.plan.login,
+    )
+    run.session = await load_again(run.connection, run.initialized, request, deadlines, run.note_replay)
+    return await _settled(run, record, deadlines, Mounted.of(run.plan.mounting, forwarded))
+
+
+async def _forwarded(run: Incarnation) -> Forwarded:
+    """The MCP servers in the form that this agent takes."""
+    assert run.initialized is not None
+    if run.servers is None:
+        run.servers = await served(run.plan.mounting, run.nursery)
+    capabilities = run.initialized.capabilities
+    return await forward_servers(
+        run.servers,
+        {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
+        workspace=run.plan.cwd,
+        search_path=run.plan.environment.get("PATH"),
+    )
+
+
+async def _settled(
+    run: Incarnation, record: ConversationRecord, deadlines: Deadlines, mounted: Mounted
+) -> Started:
+    """Set model and mode of the open session."""
+    assert run.initialized is not None
+    assert run.session is not None
+    session, agent = run.session, record.agent
+    refused = []
+    models = models_of(session.result)
+    if agent.acp_model:
+        refusal = await choose_model(run.connection, session, agent.acp_model, deadlines)
+        if refusal is None:
+            models = attrs.evolve(models, current=agent.acp_model)
+        else:
+            refused.append(refusal)
+    mode = agent.acp_session_mode
+    if mode:
+        refusal = await choose_mode(run.connection, session, mode, deadlines)
+        if refusal is not None:
+            refused.append(refusal)
+            mode = None
+    confirmation = await confirm(run, record, deadlines)
+    if confirmation is not None and confirmation["set"]:
+        mode = confirmation["mode"]
+    run.mounted = mounted
+    cut = tuple(_cut(run.initialized, session, models))
+    return Started(session, models, mounted, cut, confirmation, mode, tuple(refused))
+
+
+async def confirm(
+    run: Incarnation, record: ConversationRecord, deadlines: Deadlines
+) -> dict[str, Any] | None:
+    """Put the agent into a mode that asks, where the conversation's policy wants anything confirmed and its
+    settings name no mode. Returns what clients are told of it; None where nothing is to be confirmed.
+
+    Raises ConnectionLost.
+    """
+    assert run.session is not None
+    if not may_ask(record.confirmation_policy):
+        return None
+    if record.agent.acp_session_mode:
+        return left_alone(run.session, record.agent.acp_session_mode)
+    everything = asks_a_person(record.confirmation_policy, SecurityRisk.LOW)
+    return await ask_first(run.connection, run.session, deadlines, everything=everything)
 
 
 def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -> Iterator[str]:
@@ -176,6 +255,11 @@ def note_session(record: ConversationRecord, run: Incarnation, started: Started)
     }
     if started.dropped:
         state["mcp_notes"] = list(started.dropped)
+    for kept in (CONFIRMATION, permission_log.STATE):
+        if kept in record.agent_state:
+            state[kept] = record.agent_state[kept]
+    if started.confirmation is not None:
+        state[CONFIRMATION] = {**state.get(CONFIRMATION, {}), **started.confirmation}
     if started.cut:
         state["acp_notes"] = list(started.cut)
     record.agent_state = state

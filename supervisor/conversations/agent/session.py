@@ -13,6 +13,7 @@ import orjson
 import structlog
 
 from supervisor.acp import (
+    ConfigOption,
     Connection,
     ConnectionLost,
     InitializeResult,
@@ -31,11 +32,14 @@ from supervisor.acp import (
     set_option_params,
     shorten_session_id,
 )
+from supervisor.acp.errors import AUTH_REQUIRED
 from supervisor.acp.schema import EXACT_CHARS, WORDS_CHARS, cut
+from supervisor.acp.schema.handshake import AuthMethod, parse_auth_methods
+from supervisor.acp.schema.read import as_object
 from supervisor.conversations.agent.launch import Login
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AgentTimeout, NotAccepted
-from supervisor.conversations.state.failures import auth_required, from_rpc
+from supervisor.conversations.state.failures import auth_required, from_rpc, what_would_help
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import Memory
 
@@ -43,9 +47,6 @@ log = structlog.get_logger(__name__)
 
 STARTUP_TIMEOUT: Final = "ACPStartupTimeout"
 """The error code of a start that took too long."""
-
-AUTH_REQUIRED: Final = -32000
-"""ACP's error code for "authentication required"."""
 
 
 MODELS_BYTES: Final = 64 * 1024
@@ -173,6 +174,37 @@ async def open_session(
     return Session(session_id, memory, parse_session(answer), reason)
 
 
+async def load_again(
+    connection: Connection,
+    initialized: InitializeResult,
+    request: SessionRequest,
+    deadlines: Deadlines,
+    replaying: Callable[[bool], None],
+) -> Session:
+    """Load the session `prior_id` once more in an agent that no longer finds it: `session/load`, or
+    `session/resume` where that is all it offers.
+
+    Raises AgentFailure, ConnectionLost.
+    """
+    assert request.prior_id is not None
+    ways = (("session/load", Memory.LOADED), ("session/resume", Memory.RESUMED))
+    offered = [way for way in ways if method_offered(initialized, way[0])]
+    if not offered:
+        raise AgentFailure("ACPInitError", "the agent offers neither session/load nor session/resume")
+    method, memory = offered[0]
+    params = {"sessionId": request.prior_id, "cwd": request.cwd, "mcpServers": list(request.mcp_servers)}
+    replaying(True)
+    try:
+        answer = await connection.request(method, params, timeout=deadlines.load_session)
+    except RpcError as error:
+        raise from_rpc(error, "ACPInitError") from error
+    except RequestTimeout as error:
+        raise startup_timeout(f"answer {method}", deadlines.load_session) from error
+    finally:
+        replaying(False)
+    return Session(request.prior_id, memory, parse_session(answer or {}))
+
+
 async def _with_login(
     connection: Connection,
     initialized: InitializeResult,
@@ -187,57 +219,59 @@ async def _with_login(
     except RpcError as error:
         if error.code != AUTH_REQUIRED:
             if classify_error(error) == "auth":
-                raise auth_required(error_text(error), request.login.needed(_methods(initialized))) from error
+                raise _refused(error, request.login, initialized) from error
             raise
-        await authenticate(connection, initialized, request.login, deadlines, error_text(error))
+        methods = methods_of(initialized, error)
+        await authenticate(connection, methods, request.login, deadlines, error_text(error))
     try:
         return await connection.request(method, params, timeout=timeout)
     except RpcError as error:
         if error.code == AUTH_REQUIRED:
-            raise auth_required(error_text(error), request.login.needed(_methods(initialized))) from error
+            raise _refused(error, request.login, initialized) from error
         raise
 
 
 async def authenticate(
     connection: Connection,
-    initialized: InitializeResult,
+    methods: Sequence[AuthMethod],
     login: Login,
     deadlines: Deadlines,
     complaint: str,
 ) -> None:
-    """Send `authenticate` with the method that fits the available credentials.
+    """Send `authenticate` with the methods that fit the credentials of the agent, until one is accepted.
 
     `complaint`: what the agent said when it asked for a login.
 
-    Raises AgentFailure (ACPAuthRequired) if none fits or the agent refuses it.
+    Raises AgentFailure (ACPAuthRequired) if none fits, or the agent refuses all of them.
     """
-    methods = _methods(initialized)
-    params = login.params(methods)
-    if params is None:
-        raise auth_required(complaint, login.needed(methods))
-    try:
-        await connection.request("authenticate", params, timeout=deadlines.authenticate)
-    except RpcError as error:
-        raise auth_required(
-            f"{complaint}; authenticate fails with {error_text(error)}", login.needed(methods)
-        ) from error
-    except RequestTimeout as error:
-        raise auth_required(
-            f"{complaint}; no answer to authenticate within {deadlines.authenticate:g} s",
-            login.needed(methods),
-        ) from error
+    refused = []
+    for params in login.params(methods):
+        try:
+            await connection.request("authenticate", params, timeout=deadlines.authenticate)
+        except RpcError as error:
+            refused.append(f"authenticate fails with {error_text(error)}")
+        except RequestTimeout:
+            refused.append(f"no answer to authenticate within {deadlines.authenticate:g} s")
+            break
+        else:
+            return
+    raise auth_required("; ".join([complaint, *refused]), login.needed(methods))
 
 
-def add_choices(failure: AgentFailure, login: Login, initialized: InitializeResult) -> None:
+def add_choices(failure: AgentFailure, login: Login, initialized: InitializeResult | None) -> None:
     """Add to a failure for lack of credentials what a person can do about it, unless it says so already."""
     if failure.code == "ACPAuthRequired" and failure.choices is None:
-        failure.choices = login.needed(_methods(initialized))
+        failure.choices = login.needed(() if initialized is None else initialized.auth_methods)
+        failure.detail += what_would_help(failure.choices)
 
 
-def _methods(initialized: InitializeResult) -> list[Mapping[str, Any]]:
-    return [
-        {"id": method.id, "name": method.name, "type": method.type} for method in initialized.auth_methods
-    ]
+def methods_of(initialized: InitializeResult, error: RpcError) -> Sequence[AuthMethod]:
+    """The methods to log in that the agent offers; some agents tell them only with the error."""
+    return initialized.auth_methods or parse_auth_methods(as_object(error.data))
+
+
+def _refused(error: RpcError, login: Login, initialized: InitializeResult) -> AgentFailure:
+    return auth_required(error_text(error), login.needed(methods_of(initialized, error)))
 
 
 @attrs.frozen
@@ -263,7 +297,7 @@ def models_of(result: SessionResult) -> ModelChoice:
             {"model_id": choice.value, "name": choice.name, "description": choice.description}
             for choice in option.choices
         ]
-        current = option.current if isinstance(option.current, str) else None
+        current = option.chosen
         shown = _first_of(choices)
         return ModelChoice(current, shown, True, True, len(choices) - len(shown))
     if result.models is not None:
@@ -286,24 +320,40 @@ def _first_of(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return models
 
 
+@attrs.frozen
+class Refusal:
+    """A setting that the agent did not take: `option` is `model` or `mode`, `current` what it has instead, as
+    far as it says."""
+
+    option: str
+    value: str
+    reason: str
+    current: str | None
+
+    def tell(self) -> str:
+        """One or two sentences for a person."""
+        kept = "" if self.current is None else f" It continues with {self.current!r}."
+        value = cut(self.value, WORDS_CHARS)
+        return f"The agent does not take the {self.option} {value!r}: {self.reason}.{kept}"
+
+
 async def choose_model(
     connection: Connection, session: Session, model: str, deadlines: Deadlines
-) -> str | None:
+) -> Refusal | None:
     """Choose a model, by the config option of that category or the older method.
 
-    Best effort: an agent that refuses keeps its model. Returns the model that is then current, as far as the
-    agent says.
+    An agent that refuses keeps its model; the refusal is returned. Raises ConnectionLost.
     """
+    current = models_of(session.result).current
     option = model_option(session.result.config_options or ())
     if option is not None:
-        method, params = "session/set_config_option", set_option_params(session.session_id, option.id, model)
+        refused = await _set_option(connection, session, option, model, deadlines)
     elif session.result.models is not None:
-        method, params = "session/set_model", {"sessionId": session.session_id, "modelId": model}
+        params = {"sessionId": session.session_id, "modelId": model}
+        refused, _ = await _set(connection, "session/set_model", params, deadlines)
     else:
-        return None
-    if await _set(connection, method, params, deadlines):
-        return model
-    return models_of(session.result).current
+        refused = "it does not let its model be chosen"
+    return None if refused is None else Refusal("model", model, refused, current)
 
 
 async def set_model(connection: Connection, session: Session, model: str, deadlines: Deadlines) -> Session:
@@ -358,25 +408,47 @@ def _require(model: str, known: Sequence[str]) -> None:
         raise NotAccepted(f"Unknown model {cut(model, WORDS_CHARS)!r}. The agent offers: {offered}{more}.")
 
 
-async def choose_mode(connection: Connection, session: Session, mode: str, deadlines: Deadlines) -> bool:
-    """Choose a mode. Best effort, never fatal. Returns whether the agent accepted it."""
+async def choose_mode(
+    connection: Connection, session: Session, mode: str, deadlines: Deadlines
+) -> Refusal | None:
+    """Choose a mode. Never fatal; the refusal is returned. Raises ConnectionLost."""
     option = mode_option(session.result.config_options or ())
+    modes = session.result.modes
     if option is not None:
-        params = set_option_params(session.session_id, option.id, mode)
-        return await _set(connection, "session/set_config_option", params, deadlines)
-    if session.result.modes is None:
-        return False
-    params = {"sessionId": session.session_id, "modeId": mode}
-    return await _set(connection, "session/set_mode", params, deadlines)
+        current = option.chosen
+        refused = await _set_option(connection, session, option, mode, deadlines)
+    elif modes is not None:
+        current = modes.current
+        params = {"sessionId": session.session_id, "modeId": mode}
+        refused, _ = await _set(connection, "session/set_mode", params, deadlines)
+    else:
+        current, refused = None, "it has no modes"
+    return None if refused is None else Refusal("mode", mode, refused, current)
 
 
-async def _set(connection: Connection, method: str, params: Mapping[str, Any], deadlines: Deadlines) -> bool:
+async def _set_option(
+    connection: Connection, session: Session, option: ConfigOption, value: str, deadlines: Deadlines
+) -> str | None:
+    """Set a config option; the reason if the agent does not take the value, or says that it has another."""
+    params = set_option_params(session.session_id, option.id, value)
+    refused, answer = await _set(connection, "session/set_config_option", params, deadlines)
+    if refused is None:
+        for each in parse_session(answer or {}).config_options or ():
+            if each.id == option.id and isinstance(each.current, str) and each.current != value:
+                return "it answers that it has another one"
+    return refused
+
+
+async def _set(
+    connection: Connection, method: str, params: Mapping[str, Any], deadlines: Deadlines
+) -> tuple[str | None, Any]:
+    """Why the agent refused, or None and its answer."""
     try:
-        await connection.request(method, params, timeout=deadlines.option)
-    except (RpcError, RequestTimeout) as error:
-        log.warning("agent refused a setting", method=method, error=str(error))
-        return False
-    return True
+        return None, await connection.request(method, params, timeout=deadlines.option)
+    except RpcError as error:
+        return error_text(error).removesuffix("."), None
+    except RequestTimeout:
+        return f"no answer to {method} within {deadlines.option:g} s", None
 
 
 def startup_timeout(what: str, seconds: float) -> AgentFailure:

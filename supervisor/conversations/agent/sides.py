@@ -8,7 +8,8 @@ from typing import Any, Final
 import attrs
 import trio
 
-from supervisor.acp import AgentMessageChunk, parse_update
+from supervisor.acp import AgentMessageChunk, ToolCall, ToolCallUpdate, parse_update
+from supervisor.conversations.recording.sentences import continues
 
 ANSWER_BYTES: Final = 256 * 1024
 """The most bytes of an answer; the rest is cut off, and its turn cancelled. A person reads a hundredth of
@@ -29,16 +30,23 @@ class SideSession:
     forked: bool
     _pieces: list[str] = attrs.field(factory=list)
     _size: int = 0
+    _parted: bool = False
+    """Whether a tool call came after the last piece."""
     full: trio.Event = attrs.field(factory=trio.Event)
     """Set when the answer is as long as an answer may be."""
 
     def take(self, params: Any) -> None:
         """Collect what an update says. The first bytes count."""
         update = parse_update(params)[1]
+        if isinstance(update, ToolCall | ToolCallUpdate):
+            self._parted = bool(self._pieces)
         if not isinstance(update, AgentMessageChunk) or self.full.is_set():
             return
         text = update.content.get("text")
         if isinstance(text, str):
+            if self._parted and text:
+                self._parted = False
+                text = text if continues(self._pieces[-1], text) else f"\n\n{text}"
             raw = text.encode("utf-8", "replace")[: ANSWER_BYTES - self._size]
             self._size += len(raw)
             self._pieces.append(raw.decode("utf-8", "ignore"))

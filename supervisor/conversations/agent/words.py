@@ -25,14 +25,15 @@ class Words:
         self._mask = mask
 
     def lines(self, since: float = -math.inf) -> list[str]:
-        """The last lines, oldest first, of those that came at `since` (Trio's clock) or later."""
+        """The last lines, of those that came at `since` (Trio's clock) or later: those on standard error
+        first, since nobody knows the order between the two."""
         return [line for _, line in self.timed(since)]
 
     def timed(self, since: float = -math.inf) -> list[tuple[float, str]]:
         """The same, each with when it came."""
         errors = self._kept(self._process.stderr_timed(), TAIL_LINE_BYTES, since)
         noise = [(at, line.decode("utf-8", "replace")) for at, line in self._connection.noise_lines]
-        return sorted([*errors, *self._kept(noise, NOISE_BYTES, since)], key=lambda word: word[0])
+        return [*errors, *self._kept(noise, NOISE_BYTES, since)]
 
     def _kept(self, lines: list[tuple[float, str]], most: int, since: float) -> list[tuple[float, str]]:
         last = [(at, line) for at, line in lines if at >= since and line.strip()][-WORDS_LINES:]

@@ -166,11 +166,13 @@ class Hooks:
         """Run the hooks before a message is handed to the agent: SessionStart once, UserPromptSubmit for a
         person's message."""
         if not self.session_open:
-            started = await self.ask(Occasion(event=HookEvent.SESSION_START), until_blocked=False)
-            if started.cancelled:
-                return started
+            if self._record.id not in self._context.begun:
+                started = await self.ask(Occasion(event=HookEvent.SESSION_START), until_blocked=False)
+                if started.cancelled:
+                    return started
+                self._context_due = started.context
+            self._context.begun.add(self._record.id)
             self.session_open = True
-            self._context_due = started.context
         if not item.by_user or not self.has(HookEvent.USER_PROMPT_SUBMIT):
             return Answer(context=self._context_due)
         text = "".join(part.text for part in item.message.content if isinstance(part, TextContent))
@@ -279,6 +281,7 @@ class Hooks:
     async def end_session(self) -> None:
         """End all hooks, and run those of SessionEnd within `Deadlines.session_end`, async ones too."""
         self.cancel()
+        self._context.begun.discard(self._record.id)
         if not self.session_open:
             return
         self.session_open = False

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from supervisor.conversations.recording.answers import BY_OSTLER, NO_ANSWER
 from supervisor.conversations.recording.prompt import MCP_COMMAND
 from supervisor.conversations.recording.tool_call_events import interrupted_acp, interrupted_action
-from supervisor.conversations.recording.translate import BY_OSTLER, NO_ANSWER
 from supervisor.events import Event, new_event_id
 
 REPEATED_BYTES: Final = 16 * 1024

@@ -91,6 +91,11 @@ class AgentDump(Model):
     acp_startup_timeout: float
     acp_isolate_data_dir: bool
     acp_file_secrets: tuple[Json, ...]
+    acp_home: Literal["own", "shared"] | None = None
+    acp_home_links: tuple[str, ...] = ()
+    acp_home_copies: tuple[str, ...] = ()
+    acp_env: Mapping[str, str] = attrs.field(factory=dict)
+    acp_env_plain: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

@@ -18,14 +18,20 @@ from supervisor.acp import shorten_session_id
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.attachments import Attachment
 from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
+from supervisor.conversations.recording.live_output import LiveOutput
+from supervisor.conversations.recording.outs import Delta, Opened, Out, Title, Usage
 from supervisor.conversations.recording.tool_call_events import Recorded
-from supervisor.conversations.recording.translate import Delta, Opened, Out, Title, Usage
+from supervisor.conversations.recording.tool_calls import ToolOutput
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (
+    ACPToolCallEvent,
+    AgentErrorEvent,
     ConversationStateUpdateEvent,
     Event,
+    ObservationEvent,
     StreamingDeltaEvent,
+    UserRejectObservation,
     Vocabulary,
     dump_event,
     dump_stamped,
@@ -38,6 +44,10 @@ log = structlog.get_logger(__name__)
 
 TITLE_CHARS: Final = 200
 """Longest title taken from an agent: as long as one that a person may set."""
+
+ENDS: Final = (ObservationEvent, AgentErrorEvent, UserRejectObservation, ACPToolCallEvent)
+"""Events after which what a call's shell wrote is known. The first one of an ACP call is told before any of
+it."""
 
 _TICK: Final = datetime.timedelta(microseconds=1)
 
@@ -64,6 +74,8 @@ class Recorder:
     """Whether the record has usage figures that are not written yet."""
     mask: Masker = NOTHING
     """Keeps the agent's secrets out of every event but what a person says."""
+    live: LiveOutput | None = None
+    """Shows what tools write while they run."""
     _open_item: str | None = None
     """The id of what is being streamed, until its event is written."""
 
@@ -168,6 +180,8 @@ class Recorder:
         for out in outs:
             if isinstance(out, Recorded):
                 recorded.append(out)
+                if self.live is not None and isinstance(out.event, ENDS):
+                    self.live.ended(out.event.tool_call_id)
                 continue
             if isinstance(out, Attachment):
                 self.log.append((), None, (self._blob(out),))
@@ -177,6 +191,9 @@ class Recorder:
                 recorded = []
             if isinstance(out, Delta | Opened):
                 self.stream(out)
+            elif isinstance(out, ToolOutput):
+                if self.live is not None:
+                    self.live.take(out)
             elif isinstance(out, Usage):
                 self.record.usage = usage.with_report(self.record.usage, out)
                 self.unsaved = True

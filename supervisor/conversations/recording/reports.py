@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 import trio
@@ -34,6 +34,29 @@ log = structlog.get_logger(__name__)
 
 SYSTEM_PROMPT: Final = "The external agent manages its own system prompt, model and tools."
 """The text in place of a system prompt, which the built-in agent of other servers has."""
+
+
+class Refused(Protocol):
+    """A setting that the agent did not take (`agent.session.Refusal`)."""
+
+    @property
+    def option(self) -> str:
+        """`model` or `mode`."""
+
+    @property
+    def value(self) -> str:
+        """What was asked for."""
+
+    @property
+    def reason(self) -> str:
+        """In the agent's words."""
+
+    @property
+    def current(self) -> str | None:
+        """What it has instead."""
+
+    def tell(self) -> str:
+        """For a person."""
 
 
 class Reports:
@@ -177,6 +200,27 @@ class Reports:
             )
             message = Message(role="assistant", content=(TextContent(text=text),))
             self._recorder.write([MessageEvent(id=new_event_id(), source="environment", llm_message=message)])
+
+    def refused(self, refusals: Sequence[Refused]) -> None:
+        """Record the settings that the agent did not take, each once as long as it stays like that."""
+        record = self._record
+        known, record.options_refused = record.options_refused, {each.option: each.value for each in refusals}
+        for each in refusals:
+            if known.get(each.option) == each.value:
+                continue
+            value = {
+                "option": each.option,
+                "value": each.value,
+                "reason": each.reason,
+                "current": each.current,
+            }
+            message = Message(role="assistant", content=(TextContent(text=each.tell()),))
+            self._recorder.write(
+                [
+                    self._recorder.state("agent_option_refused", value),
+                    MessageEvent(id=new_event_id(), source="environment", llm_message=message),
+                ]
+            )
 
     def exited(self, status: ExitStatus, words: list[str], turn: Turn | None) -> None:
         """Record that the agent's process exited by itself; `words` are its last ones, masked, and `turn` is

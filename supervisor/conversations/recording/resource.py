@@ -66,11 +66,15 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None, ho
             }
         },
         "tags": record.tags,
-        "agent_state": record.agent_state
-        if record.turn is None
-        else {**record.agent_state, TURN: record.turn},
+        "agent_state": _agent_state(record),
         "hook_config": record.extra.get("hook_config") if hooks else None,
     }
+
+
+def _agent_state(record: ConversationRecord) -> dict[str, Any]:
+    """What is known of the agent. Its name is the catalogue's, also where clients know it as a custom one."""
+    state = {**record.agent_state, "acp_server": record.agent.acp_server}
+    return state if record.turn is None else {**state, TURN: record.turn}
 
 
 def conversation_info(record: ConversationRecord, data: Path, *, hooks: bool = True) -> dict[str, Any]:

@@ -5,19 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from supervisor.acp.schema import WORDS_CHARS, cut
+from supervisor.conversations.recording.edits import change
+
 
 def text_of(block: Any) -> str:
     """The text of a block, as an agent sent it; empty if it has none."""
     if not isinstance(block, Mapping):
         return ""
     if block.get("type") == "diff":
-        old = block.get("oldText")
-        what = "new file" if old is None else "changed"
-        return f"{block.get('path', '')} ({what})"
+        return change(block)
     inner = block.get("content") if block.get("type") == "content" else block
     if isinstance(inner, Mapping) and isinstance(inner.get("text"), str):
         return str(inner["text"])
     return ""
+
+
+def diffs_of(blocks: Any) -> list[Any]:
+    """The diffs among blocks."""
+    if not isinstance(blocks, list):
+        return []
+    return [block for block in blocks if isinstance(block, Mapping) and block.get("type") == "diff"]
+
+
+def terminals_of(blocks: Any) -> list[str]:
+    """The ids of the terminals that blocks name."""
+    if not isinstance(blocks, list):
+        return []
+    return [
+        block["terminalId"]
+        for block in blocks
+        if isinstance(block, Mapping)
+        and block.get("type") == "terminal"
+        and isinstance(block.get("terminalId"), str)
+    ]
 
 
 def has_text(blocks: list[Any] | None) -> bool:
@@ -75,3 +96,22 @@ def _snake_content(inner: Any) -> Any:
     if isinstance(out.get("resource"), Mapping):
         out["resource"] = {_SNAKE.get(str(key), str(key)): value for key, value in out["resource"].items()}
     return out
+
+
+def describe(content: Mapping[str, Any]) -> str:
+    """A content block other than text, in words: links as links, the rest named."""
+    kind = content.get("type")
+    if kind == "resource_link":
+        return f"[{_words(content.get('name') or content.get('uri'))}]({_words(content.get('uri'))})"
+    if kind == "resource" and isinstance(content.get("resource"), Mapping):
+        inner = content["resource"]
+        words = inner.get("text")
+        return words if isinstance(words, str) else f"[resource {_words(inner.get('uri'))}]"
+    if kind in ("image", "audio"):
+        return f"[{kind} {_words(content.get('mimeType', ''))}]"
+    return ""
+
+
+def _words(value: Any) -> str:
+    """A name or an address as it is shown within a text."""
+    return cut(value, WORDS_CHARS) if isinstance(value, str) else str(value) if isinstance(value, int) else ""

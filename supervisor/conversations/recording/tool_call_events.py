@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
+from supervisor.conversations.recording.asked import PERMISSION, SUMMARY_CHARS, Asked
 from supervisor.conversations.recording.attachments import JSON, Attachment, Original
-from supervisor.conversations.recording.tool_call_blocks import has_text, snake_blocks, text_block, text_of
+from supervisor.conversations.recording.tool_call_blocks import (
+    diffs_of,
+    has_text,
+    snake_blocks,
+    text_block,
+    text_of,
+)
 from supervisor.conversations.recording.tool_calls import (
     INTERRUPTED,
     Ending,
@@ -29,11 +36,16 @@ from supervisor.events import (
     Event,
     MCPToolAction,
     MCPToolObservation,
+    Message,
+    MessageEvent,
     MessageToolCall,
     ObservationEvent,
     TextContent,
     UserRejectObservation,
 )
+
+UNCLAIMED: Final = "Allowed. The agent told nothing more of it."
+"""What is said at the end of a call that was only asked about."""
 
 
 @attrs.frozen
@@ -67,9 +79,19 @@ def start_event(call: ToolCallState, form: Form, event_id: str, response_id: str
     return action_event(call, event_id, response_id)
 
 
-def action_event(call: ToolCallState, event_id: str, response_id: str) -> Recorded:
-    """A call as an ActionEvent: the first event in core, and whenever a person is asked about it."""
+def action_event(
+    call: ToolCallState, event_id: str, response_id: str, question: Asked | None = None
+) -> Recorded:
+    """A call as an ActionEvent: the first event in core, and whenever a person is asked about it.
+
+    `question`: what that person gets to see of it besides its input.
+    """
     given = clip_payload(call.arguments(), f"{event_id}-input", PAYLOAD_BYTES, call.originals)
+    data, attachments, words = given.value, given.attachments, ""
+    if question is not None and question.content:
+        told = question.data(f"{event_id}-asked", call.originals)
+        data = {**data, (f"_{PERMISSION}" if PERMISSION in data else PERMISSION): told.value}
+        attachments, words = (*attachments, *told.attachments), question.words()
     if call.form is None:
         call.form = Form.ACTION
         call.started_id = event_id
@@ -78,8 +100,8 @@ def action_event(call: ToolCallState, event_id: str, response_id: str) -> Record
     return Recorded(
         ActionEvent(
             id=event_id,
-            thought=(),
-            action=MCPToolAction(data=given.value),
+            thought=(TextContent(text=words),) if words else (),
+            action=MCPToolAction(data=data),
             tool_name=call.tool_name,
             tool_call_id=call.call_id,
             tool_call=MessageToolCall(
@@ -90,9 +112,23 @@ def action_event(call: ToolCallState, event_id: str, response_id: str) -> Record
             ),
             llm_response_id=response_id,
             security_risk=call.risk,
-            summary=call.title[:200] or None,
+            summary=call.title[:SUMMARY_CHARS] or None,
         ),
-        given.attachments,
+        attachments,
+    )
+
+
+def question_event(event_id: str, response_id: str, question: Asked) -> Recorded:
+    """What a person is asked about a call whose event is written already: a message of the agent's."""
+    words = f"May I? {question.title}".rstrip()
+    text = f"{words}\n\n{question.words()}".rstrip()
+    return Recorded(
+        MessageEvent(
+            id=event_id,
+            source="agent",
+            llm_message=Message(role="assistant", content=(TextContent(text=text),)),
+            llm_response_id=response_id,
+        )
     )
 
 
@@ -173,7 +209,7 @@ def interrupted_acp(
 
 
 def _acp_payloads(
-    call: ToolCallState, event_id: str, output: Clipped
+    call: ToolCallState, event_id: str, output: Clipped, *, done: bool = False
 ) -> tuple[Any, Any, Any, tuple[Attachment, ...]]:
     """Input, output and content of an ACP call that is over, and what was cut out of them. `output` is its
     shell's, which is content where the agent gave no other text."""
@@ -181,9 +217,9 @@ def _acp_payloads(
     raw = clip_payload(call.raw_output, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
     more: list[str] = []
     attachments: tuple[Attachment, ...] = ()
-    if output.value and not has_text(call.blocks()[0]):
+    if output.value and _output_is_missing(call, output.value):
         more, attachments = [output.value], output.attachments
-    content = _content(call, more, event_id)
+    content = _content(call, more, event_id, done=done)
     attachments = (*given.attachments, *raw.attachments, *attachments, *content.attachments)
     return given.value, raw.value, content.value, attachments
 
@@ -191,9 +227,12 @@ def _acp_payloads(
 def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clipped) -> Recorded:
     if ending is Ending.REJECTED:
         output = Clipped("")
-    raw_input, raw_output, content, attachments = _acp_payloads(call, event_id, output)
+    done = ending is Ending.COMPLETED
+    raw_input, raw_output, content, attachments = _acp_payloads(call, event_id, output, done=done)
     if ending is Ending.REJECTED:
         content = (*(content or ()), text_block(_rejection(call)))
+    elif done and call.unclaimed:
+        content = (*(content or ()), text_block(UNCLAIMED))
     failed = ending is not Ending.COMPLETED
     return Recorded(
         ACPToolCallEvent(
@@ -211,9 +250,18 @@ def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clip
     )
 
 
-def _content(call: ToolCallState, more: list[str], event_id: str) -> Clipped:
+def _output_is_missing(call: ToolCallState, output: str) -> bool:
+    """Whether the output of a call's shell is to be told beside its content."""
+    blocks = call.blocks()[0]
+    if not call.terminals:
+        return not has_text(blocks)
+    # It names the terminal in place of the output; not every agent means that by it.
+    return not any(output.strip() in text_of(block) for block in blocks or ())
+
+
+def _content(call: ToolCallState, more: list[str], event_id: str, *, done: bool = False) -> Clipped:
     """A call's content as clients read it, with texts after it that are within their bounds already."""
-    given, left_out = call.blocks()
+    given, left_out = call.blocks(done=done)
     clipped = clip_payload(snake_blocks(given), f"{event_id}-content", PAYLOAD_BYTES, call.originals)
     blocks, attachments = clipped.value, clipped.attachments
     if isinstance(blocks, Mapping):  # its shape was lost
@@ -241,8 +289,9 @@ def _end_of_action(
                 rejection_source=call.rejected_by,
             )
         )
-    text = _given_back(call, event_id, output)
-    if ending is Ending.COMPLETED:
+    done = ending is Ending.COMPLETED
+    text = _given_back(call, event_id, output, done=done)
+    if done:
         return Recorded(
             ObservationEvent(
                 id=event_id,
@@ -271,16 +320,25 @@ def _rejection(call: ToolCallState) -> str:
     return call.rejection or "User rejected the action"
 
 
-def _given_back(call: ToolCallState, event_id: str, output: Clipped) -> Clipped:
-    """What a call gave back, as text within its bounds: its text contents, else its shell's `output`, else
-    its raw output."""
-    blocks, left_out = call.blocks()
+def _given_back(call: ToolCallState, event_id: str, output: Clipped, *, done: bool = False) -> Clipped:
+    """What a call gave back, as text within its bounds: its text contents and the output of a terminal that
+    it names, else its shell's `output`, else its raw output."""
+    blocks, left_out = call.blocks(done=done)
+    if call.unclaimed and done:
+        blocks, left_out = [text_block(UNCLAIMED), *diffs_of(blocks)], 0
     texts = [text for block in blocks or [] if (text := text_of(block))]
+    attachments: tuple[Attachment, ...] = ()
     if texts:
-        said: Any = "\n".join([*texts, f"[{left_out} blocks cut]"] if left_out else texts)
+        if left_out:
+            texts.append(f"[{left_out} blocks cut]")
+        if call.terminals and output.value and _output_is_missing(call, output.value):
+            texts.append(output.value)
+            attachments = output.attachments
+        said: Any = "\n".join(texts)
     elif output.value:
         return output
     else:
         said = unpacked(call.raw_output)
     text = said if isinstance(said, str) else "" if said is None else dump(said).decode()
-    return clip_payload(text, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
+    cut = clip_payload(text, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
+    return Clipped(cut.value, (*attachments, *cut.attachments))

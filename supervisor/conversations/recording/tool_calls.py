@@ -19,9 +19,11 @@ from typing import Any, Final
 import attrs
 
 from supervisor.acp.schema import NAME_CHARS, cut
+from supervisor.conversations.recording.asked import Asked, places_of
 from supervisor.conversations.recording.attachments import Attachment, Originals
 from supervisor.conversations.recording.gather import Gathered
 from supervisor.conversations.recording.risk import leads_out, risk_of
+from supervisor.conversations.recording.tool_call_blocks import diffs_of, terminals_of
 from supervisor.conversations.recording.truncation import (
     PAYLOAD_BYTES,
     Clipped,
@@ -51,6 +53,9 @@ INTERRUPTED: Final = "Interrupted: this tool call did not end. What it has done 
 """What is said of a call that nobody closed: neither the agent before its turn ended, nor anybody before the
 server died. The end of the turn has the reason."""
 
+TERMINALS_MAX: Final = 16
+"""The most terminals of a call whose output becomes its own. Agents name one."""
+
 FOLDED_BYTES: Final = 2 * 1024
 """Bytes kept in memory of each payload of a call that has to make room.
 
@@ -78,6 +83,14 @@ PAYLOADS: Final = (("rawInput", "raw_input"), ("rawOutput", "raw_output"), ("con
 """The members of an update that may be large, and the attribute of the call for each."""
 
 
+@attrs.frozen
+class ToolOutput:
+    """A piece of what a call's shell writes, without secrets. Streamed; the call's last event has all."""
+
+    tool_call_id: str
+    text: str
+
+
 @attrs.define(eq=False)
 class ToolCallState:
     """One tool call: the latest of every field that its updates carried.
@@ -101,6 +114,7 @@ class ToolCallState:
     workspace: str = "/"
     outside: bool = False
     title: str = ""
+    first_title: str = ""
     name: str | None = None
     kind: str | None = None
     status: str | None = None
@@ -116,6 +130,27 @@ class ToolCallState:
     rejection: str | None = None
     rejected_by: RejectionSource = "user"
     closed: bool = False
+    announced: bool = False
+    """Whether the agent told of it otherwise than by asking."""
+    asked: bool = False
+    """Whether the agent asked for it."""
+    allowed: bool = False
+    """Whether that was answered, and by yes."""
+    covered: bool = False
+    """Whether a request that no call of its own follows was allowed while it was open: one agent asks so for
+    all calls of an answer."""
+    passed: bool = False
+    """Whether another call began since."""
+    questions: int = 0
+    """How often a person or a hook was asked about it."""
+    places: list[Mapping[str, Any]] = attrs.field(factory=list)
+    more: Mapping[str, Any] = attrs.field(factory=dict)
+    """What else its request had."""
+    diffs: Any = None
+    """Diffs that the agent's later content lacks: what was asked for stays in the result."""
+    terminals: list[str] = attrs.field(factory=list)
+    """Those of Ostler's terminals that it names."""
+    _has_diffs: bool = False
     _stream: StreamMask | None = None
     _sizes: dict[str, int] = attrs.field(factory=dict)
     _unmeasured: set[str] = attrs.field(factory=set)
@@ -129,7 +164,7 @@ class ToolCallState:
             self._uid = self.mint()
         return self._uid
 
-    def merge(self, update: Mapping[str, Any], *, asking: bool = False) -> list[Attachment]:
+    def merge(self, update: Mapping[str, Any], *, asking: bool = False) -> list[Attachment | ToolOutput]:
         """Merge a `tool_call` or `tool_call_update`; null and absent members mean unchanged.
 
         The status of a permission request (`asking`) does not count. Returns the attachments to write now.
@@ -137,20 +172,39 @@ class ToolCallState:
         title = update.get("title")
         if isinstance(title, str) and title:
             self.title = title[:TITLE_CHARS]
+            self.first_title = self.first_title or self.title
         for field in ("name", "kind", "status"):
             value = update.get(field)
             if isinstance(value, str) and value and not (asking and field == "status"):
                 setattr(self, field, cut(value, NAME_CHARS))
         self.outside = self.outside or leads_out(update, self.workspace)
+        self.asked, self.announced = self.asked or asking, self.announced or not asking
+        places = places_of(update)
+        self.places = self.places if places is None else places
         for key, field in PAYLOADS:
             value = update.get(key)
             if value is not None and (field != "content" or isinstance(value, list)):
+                if field == "content":
+                    self._keep_diffs(value)
                 self._put(field, value)
         return self._take_terminal_output(update.get("_meta"))
 
-    def _take_terminal_output(self, meta: Any) -> list[Attachment]:
+    def _keep_diffs(self, content: list[Any]) -> None:
+        """Keep the diffs that new content lacks. Content replaces the one before as a whole."""
+        had = self._has_diffs
+        self._has_diffs = bool(shown := diffs_of(content))
+        self.terminals += [each for each in terminals_of(content) if each not in self.terminals]
+        del self.terminals[TERMINALS_MAX:]
+        if not had and self.diffs is None:
+            return
+        again = {str(block.get("path")) for block in shown}
+        before = [*(unpacked(self.diffs) or ()), *(diffs_of(unpacked(self.content)) if had else ())]
+        kept = [block for block in before if str(block.get("path")) not in again]
+        self._put("diffs", kept[:BLOCKS_MAX] or None)
+
+    def _take_terminal_output(self, meta: Any) -> list[Attachment | ToolOutput]:
         # Two agents stream the output of their shell this way to clients that advertise it.
-        attachments: list[Attachment] = []
+        attachments: list[Attachment | ToolOutput] = []
         if not isinstance(meta, Mapping):
             return attachments
         for key in ("terminal_output", "terminal_output_delta"):
@@ -161,11 +215,12 @@ class ToolCallState:
                 self.output = self._stream = None
                 self._put("shown", part["data"])
             else:
-                attachments += self._append(part["data"])
+                attachments += self.append(part["data"])
         return attachments
 
-    def _append(self, data: str) -> list[Attachment]:
-        attachments: list[Attachment] = []
+    def append(self, data: str) -> list[Attachment | ToolOutput]:
+        """More output of its shell."""
+        attachments: list[Attachment | ToolOutput] = []
         if self.output is None or self._stream is None:
             self._folds += 1
             self.output = Gathered(f"{self.uid}-output-{self._folds}", OUTPUT_BYTES, self.originals)
@@ -174,7 +229,11 @@ class ToolCallState:
             self._put("shown", None)
             if isinstance(before, str):
                 attachments += self.output.add(self._stream.feed(before))
-        return attachments + self.output.add(self._stream.feed(data))
+        text = self._stream.feed(data)
+        attachments += self.output.add(text)
+        if text:
+            attachments.append(ToolOutput(self.call_id, text))
+        return attachments
 
     def close_output(self) -> Clipped:
         """The shell's output, whole or cut, at the end."""
@@ -222,16 +281,22 @@ class ToolCallState:
                 blob_id = f"{self.uid}-{field}-{self._folds}"
                 folded = clip_payload(getattr(self, field), blob_id, FOLDED_BYTES, self.originals)
                 value = folded.value
-                if field == "content" and not isinstance(value, list):
+                if field == "diffs" and not isinstance(value, list):
+                    value = None
+                elif field == "content" and not isinstance(value, list):
                     value = [{"type": "content", "content": {"type": "text", "text": value["truncated"]}}]
                 setattr(self, field, value)
                 self._sizes[field] = FOLDED_BYTES
                 attachments += folded.attachments
         return attachments
 
-    def blocks(self) -> tuple[list[Any] | None, int]:
-        """Its content, as many blocks as an event has, and how many more there are."""
+    def blocks(self, *, done: bool = False) -> tuple[list[Any] | None, int]:
+        """Its content, as many blocks as an event has, and how many more there are. `done`: with the diffs
+        that it was begun with, since that is what it did."""
         content = unpacked(self.content)
+        diffs = unpacked(self.diffs) if done else None
+        if diffs:
+            content = [*diffs, *(content or ())]
         if not isinstance(content, list):
             return None, 0
         return content[:BLOCKS_MAX], max(0, len(content) - BLOCKS_MAX)
@@ -257,6 +322,16 @@ class ToolCallState:
         if isinstance(given, Mapping):
             return dict(given)
         return {} if given is None else {"input": given}
+
+    def question(self) -> Asked:
+        """All that the agent has said of it, for whoever is asked about it."""
+        blocks, left_out = self.blocks()
+        return Asked(self.title, self.kind, blocks or [], left_out, self.places, self.more)
+
+    @property
+    def unclaimed(self) -> bool:
+        """Whether it was allowed, and the agent has told nothing of it since."""
+        return self.allowed and not self.announced
 
     @property
     def has_output(self) -> bool:

@@ -14,25 +14,40 @@ that by a timer (`holding`, `release`).
 
 from __future__ import annotations
 
-import enum
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import attrs
 import orjson
 
 from supervisor.acp import schema
-from supervisor.acp.schema import WORDS_CHARS, cut, short_id
-from supervisor.conversations.recording.attachments import Attachment, Originals
+from supervisor.acp.schema import short_id
+from supervisor.conversations.recording.answers import (
+    BY_OSTLER,
+    NO_ANSWER,
+    finish_of,
+    message_of,
+    thoughts_alone,
+)
+from supervisor.conversations.recording.attachments import Originals
 from supervisor.conversations.recording.gather import Gathered
+from supervisor.conversations.recording.outs import Close, Delta, Kind, Opened, Out, Terminals, Title, Usage
+from supervisor.conversations.recording.sentences import continues
+from supervisor.conversations.recording.stopped import Stopped, remember
+from supervisor.conversations.recording.tool_call_blocks import describe
 from supervisor.conversations.recording.tool_call_events import (
     Recorded,
     action_event,
     end_events,
+    question_event,
     start_event,
 )
-from supervisor.conversations.recording.tool_calls import Ending, Form, ToolCallState
+from supervisor.conversations.recording.tool_calls import (
+    Ending,
+    Form,
+    ToolCallState,
+)
 from supervisor.conversations.recording.truncation import (
     PAYLOAD_BYTES,
     TEXT_BYTES,
@@ -44,17 +59,8 @@ from supervisor.credentials.masking import NOTHING, Masker, StreamMask
 from supervisor.events import (
     ActionEvent,
     ConversationStateUpdateEvent,
-    FinishAction,
-    FinishObservation,
-    Message,
-    MessageEvent,
-    MessageToolCall,
-    ObservationEvent,
     RejectionSource,
     SecurityRisk,
-    TextContent,
-    ThinkAction,
-    ThinkObservation,
     new_event_id,
 )
 
@@ -86,71 +92,12 @@ What exceeds it is dropped and counted, and reported at the end of the turn.
 DELTA_CHARS: Final = 64 * 1024
 """Longest piece of a segment in one frame, so that any client accepts it."""
 
-ARGUMENT_BYTES: Final = 256 * 1024
-"""The most bytes of an answer that its finish event repeats as arguments of a tool call.
-
-They are JSON within JSON, and few clients read them.
-"""
-
-
-ONLY_THOUGHTS: Final = "The agent thought, and said nothing then."
-"""What stands beside thoughts that no other event could hold."""
 
 THOUGHTS_APART: Final = "\n\n"
 """Between thoughts that a tool call came between."""
 
-BY_OSTLER: Final = "Answered by Ostler"
-"""The summary of such an answer."""
-
-NO_ANSWER: Final = "No answer"
-"""The summary of a finish event that says that the agent gave none."""
-
-
-Kind = Literal["text", "reasoning"]
-
-
-@attrs.frozen
-class Delta:
-    """A piece of a segment, streamed and not journalled."""
-
-    item_id: str
-    kind: Kind
-    content: str
-    order: int
-
-
-@attrs.frozen
-class Opened:
-    """A segment began: `item_id` is the id of the durable event that it will be."""
-
-    item_id: str
-
-
-@attrs.frozen
-class Usage:
-    """The usage that the agent reports: context filled and its size, and the session's cost so far."""
-
-    used: int | None
-    size: int | None
-    cost: float | None
-
-
-@attrs.frozen
-class Title:
-    """The agent's title for the session."""
-
-    text: str
-
-
-Out = Recorded | Attachment | Delta | Opened | Usage | Title
-"""The result of an update. An `Attachment` is a piece of an original whose event is still to come."""
-
-
-class Close(enum.Enum):
-    """What happens to the last segment at the end of a turn."""
-
-    FINISH = "finish"
-    MESSAGE = "message"
+LAST_CHARS: Final = 16
+"""Characters of a piece of text that are looked at to see whether the next one goes on with it."""
 
 
 @attrs.define
@@ -162,6 +109,10 @@ class _Segment:
     deltas: int = 0
     broken: bool = False
     """A tool call came after the last thought."""
+    parted: bool = False
+    """A tool call went on or ended after the last text."""
+    last: str = ""
+    """The last piece of text."""
 
 
 @attrs.define
@@ -192,10 +143,19 @@ class Translator:
     originals: Originals = attrs.field(factory=Originals)
     workspace: str = "/"
     on_end: Callable[[ToolCallState, Ending], None] | None = None
+    after_end: Callable[[ToolCallState, Ending], Sequence[Recorded]] | None = None
+    """Gives more events after those of a call that ended."""
+    terminals: Terminals | None = None
+    _by_terminal: dict[str, ToolCallState] = attrs.field(factory=dict)
+    """The open calls that name terminals, by these."""
     _segment: _Segment | None = None
     _calls: dict[str, ToolCallState] = attrs.field(factory=dict)
+    _asked: dict[str, ToolCallState] = attrs.field(factory=dict)
+    """The open calls that were asked for."""
     _held: list[ToolCallState] = attrs.field(factory=list)
     _used: dict[int, int] = attrs.field(factory=dict)
+    _stopped: dict[int, Stopped] = attrs.field(factory=dict)
+    _presumed: dict[int, Stopped] = attrs.field(factory=dict)
     _response_id: str | None = None
     _states: dict[str, bytes] = attrs.field(factory=dict)
     gathered: int = 0
@@ -230,6 +190,8 @@ class Translator:
         """Begin session `number` (from 0): the agent may reuse its call ids."""
         self.session = number
         self._used.clear()
+        self._stopped.clear()
+        self._presumed.clear()
 
     # -- updates -----------------------------------------------------------------------------------
 
@@ -271,24 +233,38 @@ class Translator:
 
     def _chunk(self, text: str | None, content: Mapping[str, Any], message_id: str | None) -> None:
         if text is None:
-            text = _describe(content)
+            text = describe(content)
         if not text:
             return
+        self._end_unclaimed()
         self.spoke = self.spoke or not text.isspace()
         self._release()
         segment = self._segment
         if segment is not None and message_id and segment.message_id not in (None, message_id):
             self._close_segment()
             segment = None
+        if segment is not None and segment.parted:
+            segment.parted = False
+            if not message_id and not continues(segment.last, text):
+                self._close_segment()
+                segment = None
         if segment is None:
             segment = self._open_segment()
         if message_id:
             segment.message_id = message_id
+        segment.last = text[-LAST_CHARS:]
         self._say(segment, "text", segment.masks["text"].feed(text))
+
+    def part(self) -> None:
+        """Note that the agent did something beside what it says: what it says next is not glued to what it
+        said before."""
+        if self._segment is not None and self._segment.last:
+            self._segment.parted = True
 
     def _thought(self, text: str | None) -> None:
         if not text:
             return
+        self._end_unclaimed()
         self._release()
         segment = self._segment
         if segment is None:
@@ -357,56 +333,10 @@ class Translator:
             return
         self._segment = None
         text, thoughts = self._all_said(segment)
-        if not text.value:
-            self._outs.extend(self._thought_only(segment.item_id, thoughts))
-            return
-        self._outs.append(
-            Recorded(
-                MessageEvent(
-                    id=segment.item_id,
-                    source="agent",
-                    llm_message=Message(
-                        role="assistant",
-                        content=(TextContent(text=text.value),) if text.value else (),
-                        reasoning_content=thoughts.value or None,
-                    ),
-                    llm_response_id=self._response(),
-                ),
-                (*text.attachments, *thoughts.attachments),
-            )
-        )
-
-    def _thought_only(self, item_id: str, thoughts: Clipped) -> list[Recorded]:
-        """Thoughts that nothing followed. Clients show a message without a text as a blank."""
-        call_id, response_id = self.mint(), self._response()
-        action = ThinkAction(thought=ONLY_THOUGHTS)
-        arguments = orjson.dumps({"thought": action.thought}).decode()
-        return [
-            Recorded(
-                ActionEvent(
-                    id=item_id,
-                    thought=(),
-                    reasoning_content=thoughts.value or None,
-                    action=action,
-                    tool_name="think",
-                    tool_call_id=call_id,
-                    tool_call=MessageToolCall(
-                        id=call_id, name="think", arguments=arguments, origin="completion"
-                    ),
-                    llm_response_id=response_id,
-                ),
-                thoughts.attachments,
-            ),
-            Recorded(
-                ObservationEvent(
-                    id=self.mint(),
-                    tool_name="think",
-                    tool_call_id=call_id,
-                    action_id=item_id,
-                    observation=ThinkObservation(content=(TextContent(text=ONLY_THOUGHTS),)),
-                )
-            ),
-        ]
+        if text.value:
+            self._outs.append(message_of(segment.item_id, text, thoughts, self._response))
+        else:
+            self._outs.extend(thoughts_alone(segment.item_id, thoughts, self._response, self.mint))
 
     def _all_said(self, segment: _Segment) -> tuple[Clipped, Clipped]:
         """The segment's text and thoughts, with what was still held back."""
@@ -419,16 +349,46 @@ class Translator:
     def _tool_call(self, raw: Mapping[str, Any], *, new: bool) -> None:
         agent_id = _call_id(raw)
         call = None if agent_id is None else self._calls.get(agent_id)
-        if call is None and not new and _number(agent_id) in self._used and not _opens_again(raw):
+        if call is None and self._is_over(agent_id, raw, new=new):
+            if raw.get("status") is not None:
+                self.part()
             return  # a late word about a call whose end is recorded
         if call is None:
             self._break_segment()
+            self._pass_by()
             call = self._open_call(agent_id)
+        elif raw.get("status") not in (None, call.status):
+            self.part()
         self._merge(call, raw)
         if call.ended:
             self._end(call, Ending.COMPLETED if call.status == "completed" else Ending.FAILED)
         elif call.started_id is None and self._settled(call):
             self._start(call)
+
+    def _is_over(self, agent_id: str | None, raw: Mapping[str, Any], *, new: bool) -> bool:
+        """Whether an update is about a call that is over, and so begins no new one."""
+        number = _number(agent_id)
+        if number in self._presumed:
+            return False
+        stopped = self._stopped.get(number)
+        if stopped is not None and stopped.again(raw):
+            return True
+        return not new and number in self._used and not _opens_again(raw)
+
+    def _pass_by(self) -> None:
+        """Another call begins."""
+        for call in self._asked.values():
+            call.passed = call.passed or call.unclaimed
+
+    def _end_unclaimed(self, *, passed: bool = False) -> None:
+        """End the calls that the agent asked for and was allowed, and told nothing of since: it has gone on.
+
+        `passed`: only those after which another call began.
+        """
+        for call in list(self._asked.values()) if self._asked else ():
+            if call.unclaimed and (call.passed or not passed):
+                remember(self._presumed, _number(call.agent_call_id), call)
+                self._end(call, Ending.COMPLETED)
 
     def _open_call(self, agent_id: str | None) -> ToolCallState:
         if len(self._calls) >= OPEN_CALLS_MAX:
@@ -440,6 +400,8 @@ class Translator:
         self._used[number] = uses
         if len(self._used) > USED_IDS_MAX:
             del self._used[next(iter(self._used))]
+        self._stopped.pop(number, None)
+        before = self._presumed.pop(number, None)
         suffix = f".{self.session}" if self.session else ""
         if uses > 1:
             suffix += f"~{uses}"
@@ -451,6 +413,10 @@ class Translator:
             originals=self.originals,
             workspace=self.workspace,
         )
+        if before is not None:  # it was only asked about, and taken for over too early
+            call.title, call.kind, call.name = before.title, before.kind, before.name
+            call.asked = True
+        call.covered = any(each.unclaimed for each in self._asked.values())
         self._calls[agent_id] = call
         self._held.append(call)
         return call
@@ -466,6 +432,27 @@ class Translator:
         self._latest = call
         before = call.weight
         self._outs.extend(call.merge(raw, asking=asking))
+        self._name_terminals(call)
+        self._weigh(call, before)
+
+    def _name_terminals(self, call: ToolCallState) -> None:
+        for terminal_id in call.terminals:
+            if self.terminals is not None and terminal_id not in self._by_terminal:
+                output = self.terminals.named(terminal_id)
+                if output is not None:
+                    self._by_terminal[terminal_id] = call
+                    self._outs.extend(call.append(output))
+
+    def terminal_output(self, terminal_id: str, text: str) -> list[Out]:
+        """More output of a terminal that a call names; of any other, nothing comes of it."""
+        call = self._by_terminal.get(terminal_id)
+        if call is not None and text:
+            before = call.weight
+            self._outs.extend(call.append(text))
+            self._weigh(call, before)
+        return self._drain()
+
+    def _weigh(self, call: ToolCallState, before: int) -> None:
         self._weight += call.weight - before
         self.gathered += max(0, call.weight - before)
         if self._weight > OPEN_CALLS_BYTES:
@@ -495,20 +482,33 @@ class Translator:
     @property
     def holding(self) -> bool:
         """Whether a call's first event is held back; the caller bounds that with `release`."""
-        return bool(self._held)
+        return bool(self._held) or any(call.passed for call in self._asked.values())
 
-    def release(self) -> list[Out]:
-        """Write the first events that are held back: the timer ran out."""
-        self._release()
+    def release(self, *, everything: bool = True) -> list[Out]:
+        """Write the first events that are held back.
+
+        Unless `everything`, when a timer ran out: while a call that was asked for is open, those of the calls
+        that do not run yet, as far as their agent says, are held back longer: it will ask for them in their
+        turn.
+        """
+        self._end_unclaimed(passed=True)
+        if self.confirming and self._asked and not everything:
+            # Content may be what it is to do, a diff say; what a shell wrote is what it did.
+            for call in [call for call in self._held if call.output or call.shown]:
+                self._start(call)
+        else:
+            self._release()
         return self._drain()
 
     def _release(self) -> None:
         while self._held:
-            self._start(self._held[0])
+            self._start(self._held[0], unsure=True)
 
-    def _start(self, call: ToolCallState) -> None:
+    def _start(self, call: ToolCallState, *, unsure: bool = False) -> None:
+        """Write the first event of a call. `unsure`: it may still be asked about, which only an ActionEvent
+        allows; one call must not be two."""
         self._held.remove(call)
-        if self.core:
+        if self.core or (unsure and self.confirming and not call.asked):
             self._outs.append(
                 self._with_thoughts(lambda each: start_event(call, Form.ACTION, each, self._response()))
             )
@@ -518,24 +518,37 @@ class Translator:
     def _end(self, call: ToolCallState, ending: Ending) -> None:
         if call.started_id is None:
             self._start(call)
+        for terminal_id in call.terminals:
+            if self.terminals is not None and self._by_terminal.get(terminal_id) is call:
+                del self._by_terminal[terminal_id]
+                rest = self.terminals.ended(terminal_id)
+                if rest:
+                    self._outs.extend(call.append(rest))
         del self._calls[call.agent_call_id]
+        self._asked.pop(call.agent_call_id, None)
         self._weight -= call.weight
         if self._latest is call:
             self._latest = None
         if call.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
+        if ending in (Ending.REJECTED, Ending.INTERRUPTED):
+            remember(self._stopped, _number(call.agent_call_id), call)
         if self.on_end is not None:
             self.on_end(call, ending)
         self._outs.extend(end_events(call, ending, iter(self.mint, None)))
+        if self.after_end is not None:
+            self._outs.extend(self.after_end(call, ending))
         if not self._calls:
             self._response_id = None  # what follows comes from the model's next response
 
     # -- permissions --------------------------------------------------------------------------------
 
-    def requested(self, tool_call: Mapping[str, Any]) -> tuple[str, SecurityRisk, list[Out]]:
-        """A permission is asked for: what the request says of its call is kept. Returns the key by which
-        `ask`, `allowed` and `reject` find the call, and the risk to judge it by."""
-        call = self._note_request(tool_call)
+    def requested(
+        self, tool_call: Mapping[str, Any], more: Mapping[str, Any] | None = None
+    ) -> tuple[str, SecurityRisk, list[Out]]:
+        """A permission is asked for: what the request says of its call is kept, and what `more` it has.
+        Returns the key by which `ask`, `allowed` and `reject` find the call, and the risk to judge it by."""
+        call = self._note_request(tool_call, more or {})
         if self.confirming and call.action_id is not None and call.told_risk is not call.risk:
             # Its event is written, and it is described otherwise now: what it is judged by is told apart.
             self._state("action_risk", {"action_id": call.action_id, "security_risk": call.risk}, always=True)
@@ -547,29 +560,67 @@ class Translator:
         return self._calls.get(key)
 
     def ask(self, key: str) -> list[Out]:
-        """A call waits for a person, or for a hook: it is an ActionEvent now, with its risk."""
+        """A call waits for a person, or for a hook: it is an ActionEvent now, with its risk and all that the
+        agent says of it.
+
+        Where its ActionEvent is written already, a message of the agent's asks: an event cannot be amended,
+        and clients show their buttons at the newest event of the agent's, once for each.
+        """
         call = self._calls[key]
-        if call in self._held:
-            self._held.remove(call)
+        self._release_before(call)
+        question = call.question()
         if call.action_id is None:
-            self._outs.append(self._with_thoughts(lambda each: action_event(call, each, self._response())))
+            self._outs.append(
+                self._with_thoughts(lambda each: action_event(call, each, self._response(), question))
+            )
+        elif call.questions or question.content:
+            self._break_segment()
+            self._outs.append(question_event(self.mint(), self._response(), question))
+        call.questions += 1
         return self._drain()
 
     def allowed(self, key: str) -> list[Out]:
         """A call was allowed without a person."""
         call = self._calls[key]
-        if call in self._held:
+        held = call in self._held
+        self._release_before(call)
+        if held:
+            self._held.append(call)
             self._start(call)
         return self._drain()
 
-    def _note_request(self, tool_call: Mapping[str, Any]) -> ToolCallState:
+    def answered(self, key: str) -> None:
+        """A request was answered by yes."""
+        call = self._calls.get(key)
+        if call is not None:
+            call.allowed = True
+            for each in self._calls.values() if call.unclaimed else ():
+                each.covered = True
+
+    def _release_before(self, call: ToolCallState) -> None:
+        """A call is written now, whether it asks or not. Those that were announced before it come first, if
+        their agent says that they run."""
+        if call in self._held:
+            before = self._held[: self._held.index(call)]
+            self._held.remove(call)
+            for each in before:
+                if each.status == "in_progress":
+                    self._start(each, unsure=True)
+
+    def _note_request(self, tool_call: Mapping[str, Any], more: Mapping[str, Any]) -> ToolCallState:
         agent_id = _call_id(tool_call)
         call = None if agent_id is None else self._calls.get(agent_id)
         if call is None:
             self._break_segment()
+            self._pass_by()
             call = self._open_call(agent_id)
+        else:
+            self.part()
         # The request describes the call better than the updates so far, but the call is not over yet.
         self._merge(call, tool_call, asking=True)
+        call.allowed = call.passed = False
+        call.more = more
+        self._asked[call.agent_call_id] = call
         return call
 
     def reject(self, key: str, reason: str, by: RejectionSource = "user") -> list[Out]:
@@ -599,6 +650,8 @@ class Translator:
         return self._drain()
 
     def _end_turn(self, close: Close, note: str | None, unsaid: str | None) -> None:
+        if close is Close.FINISH:
+            self._end_unclaimed()
         self._release()
         self._told = 0
         if self._untold:
@@ -619,39 +672,7 @@ class Translator:
         text, thoughts = self._all_said(segment)
         if unsaid is not None:
             text, note = Clipped(unsaid), NO_ANSWER
-        call_id = self.mint()
-        self._outs.append(
-            Recorded(
-                ActionEvent(
-                    id=segment.item_id,
-                    thought=(),
-                    reasoning_content=thoughts.value or None,
-                    action=FinishAction(message=text.value),
-                    tool_name="finish",
-                    tool_call_id=call_id,
-                    tool_call=MessageToolCall(
-                        id=call_id,
-                        name="finish",
-                        arguments=_finish_arguments(text.value),
-                        origin="completion",
-                    ),
-                    llm_response_id=self._response(),
-                    summary=note,
-                ),
-                (*text.attachments, *thoughts.attachments),
-            )
-        )
-        self._outs.append(
-            Recorded(
-                ObservationEvent(
-                    id=self.mint(),
-                    tool_name="finish",
-                    tool_call_id=call_id,
-                    action_id=segment.item_id,
-                    observation=FinishObservation(content=(TextContent(text=text.value),)),
-                )
-            )
-        )
+        self._outs.extend(finish_of(segment.item_id, text, thoughts, self._response, self.mint, note))
 
     def answer(self, text: str) -> list[Out]:
         """An answer by Ostler itself, in the form of an agent's."""
@@ -706,34 +727,6 @@ def _number(agent_id: str | None) -> int:
     return hash(agent_id)  # of 64 bits, and with a key of this process that no agent knows
 
 
-def _finish_arguments(message: str) -> str:
-    """What a finish event carries as the arguments of its tool call."""
-    raw = message.encode("utf-8", "surrogatepass")
-    if len(raw) > ARGUMENT_BYTES:
-        shown = raw[:ARGUMENT_BYTES].decode("utf-8", "ignore")
-        message = f"{shown}\n[... the rest is in the message of this event ...]"
-    return orjson.dumps({"message": message}).decode()
-
-
 def _opens_again(raw: Mapping[str, Any]) -> bool:
     """Whether an update for a closed call starts a new one under the same id: it says that the call runs."""
     return raw.get("status") in ("pending", "in_progress") and raw.get("title") is not None
-
-
-def _describe(content: Mapping[str, Any]) -> str:
-    """A content block other than text, in words: links as links, the rest named."""
-    kind = content.get("type")
-    if kind == "resource_link":
-        return f"[{_words(content.get('name') or content.get('uri'))}]({_words(content.get('uri'))})"
-    if kind == "resource" and isinstance(content.get("resource"), Mapping):
-        inner = content["resource"]
-        words = inner.get("text")
-        return words if isinstance(words, str) else f"[resource {_words(inner.get('uri'))}]"
-    if kind in ("image", "audio"):
-        return f"[{kind} {_words(content.get('mimeType', ''))}]"
-    return ""
-
-
-def _words(value: Any) -> str:
-    """A name or an address as it is shown within a text."""
-    return cut(value, WORDS_CHARS) if isinstance(value, str) else str(value) if isinstance(value, int) else ""

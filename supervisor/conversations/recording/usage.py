@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from supervisor.acp.schema import Usage as TokenUsage
-from supervisor.conversations.recording.translate import Usage
+from supervisor.conversations.recording.outs import Usage
 
 USAGE_ID: Final = "acp-managed"
 """The one usage id of an external agent: its models are its own business."""

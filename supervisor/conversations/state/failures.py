@@ -50,14 +50,22 @@ def auth_required(detail: str, choices: Mapping[str, Any]) -> AgentFailure:
     `detail` is the agent's own text. `choices` (see `Login.needed`) are the methods that it offers; the
     failure names them too, and says what to do.
     """
-    ways = ", ".join(method["name"] for method in choices["methods"][:WAYS_TOLD])
-    told = [f"the agent offers: {ways}"] if ways else []
-    if choices["secrets"]:
-        told.append(f"secrets that would help: {', '.join(choices['secrets'])}")
-    text = f"{detail}{WHAT_TO_DO}" + (f" ({'; '.join(told)})" if told else "")
+    text = f"{detail}{WHAT_TO_DO}{what_would_help(choices)}"
     return AgentFailure(
         "ACPAuthRequired", text, kind="auth", retryable=False, user_action="settings", choices=choices
     )
+
+
+def what_would_help(choices: Mapping[str, Any]) -> str:
+    """What an agent offers to log in, which secrets would help, and which do not since it has them: the end
+    of a text, or nothing. `choices`: see `Login.needed`."""
+    ways = ", ".join(method["name"] for method in choices["methods"][:WAYS_TOLD])
+    told = [f"the agent offers: {ways}"] if ways else []
+    if choices["secrets"]:
+        told.append(f"secrets that would help: {', '.join(choices['secrets'][:WAYS_TOLD])}")
+    if choices.get("given"):
+        told.append(f"it was given, and does not accept: {', '.join(choices['given'][:WAYS_TOLD])}")
+    return f" ({'; '.join(told)})" if told else ""
 
 
 def error_event(failure: AgentFailure) -> ConversationErrorEvent:

@@ -54,7 +54,8 @@ class ConversationRecord:
     transcript until it has done anything with it. `loss_told`: clients have been told that.
 
     `moves`: see `state.branch`. `forked_from_...`: what it is a copy of. `goal`: see `turns.goal`.
-    `models_cut`: `models` are not all that the agent offers.
+    `models_cut`: `models` are not all that the agent offers. `options_refused`: by name (model, mode) the
+    values that it did not take, and that clients were told of.
     """
 
     id: str
@@ -107,6 +108,7 @@ class ConversationRecord:
     forked_from_event_id: str | None = None
     goal: dict[str, Any] | None = None
     models_cut: bool = False
+    options_refused: dict[str, str] = attrs.field(factory=dict)
 
     @property
     def allowed_secrets(self) -> frozenset[str] | None:

@@ -53,7 +53,7 @@ _BY_STOP_REASON: Final[dict[str, Outcome]] = {
         finish=False,
         error=("UsagePolicyRefusal", "The agent's model refused to continue this turn."),
     ),
-    "cancelled": Outcome(ExecutionStatus.IDLE, finish=False),
+    "cancelled": Outcome(ExecutionStatus.FINISHED, finish=True, note="Cancelled by the agent"),
 }
 
 
@@ -62,11 +62,14 @@ def outcome_of(stop_reason: str, *, cancel_requested: bool) -> Outcome:
 
     An unknown stop reason ends the turn like `end_turn`, with its name as the note. An answer that comes
     while a cancel is pending is accepted as it is: the agent may have finished already. `cancelled` without a
-    cancel from Ostler (agents say so after a rejected permission) leaves the conversation idle.
+    cancel from Ostler (agents say so after a rejected permission) ends the turn like `end_turn`: nothing more
+    comes of it, and clients wait for a run to be finished.
     """
     known = _BY_STOP_REASON.get(stop_reason)
     if known is None:
         known = Outcome(ExecutionStatus.FINISHED, finish=True, note=f"Stop reason: {stop_reason[:80]}")
+    if cancel_requested and stop_reason == "cancelled":
+        return Outcome(ExecutionStatus.PAUSED, finish=False)
     if cancel_requested:
         return attrs.evolve(known, status=ExecutionStatus.PAUSED)
     return known

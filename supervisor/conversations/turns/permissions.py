@@ -15,15 +15,26 @@ import attrs
 import trio
 
 from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_permission
+from supervisor.acp.schema import NAME_CHARS, cut, short_id
 from supervisor.conversations.hooks.hooks import Hooks
+from supervisor.conversations.recording.asked import more_of
+from supervisor.conversations.recording.permission_log import (
+    By,
+    PermissionEntry,
+    PermissionLog,
+    shown_options,
+)
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.tool_calls import ToolCallState
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.state.confirmation import asks_a_person, may_ask
+from supervisor.conversations.state.errors import NotAccepted, NotPossible
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.state.turn import Turn
-from supervisor.events import SecurityRisk
+from supervisor.conversations.turns.unasked import Unasked
+from supervisor.events import SecurityRisk, new_event_id
 from supervisor.hooks import HookEvent
 
 TOO_MANY: Final = -32603
@@ -35,30 +46,10 @@ WAITING_MAX: Final = 100
 CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
 """The answer without a decision (ACP's word)."""
 
-_ALLOW: Final = ("allow_once",)
+WITHDRAWN: Final = "The agent took its request back, or is gone."
+
+_ACCEPT: Final = ("allow_once", "allow_always")
 _REJECT: Final = ("reject_once", "reject_always")
-
-
-def asks_a_person(policy: Mapping[str, Any], risk: SecurityRisk) -> bool:
-    """Whether `policy` (an object with `kind`, as clients send it) requires a person's confirmation of a call
-    of that risk (see `recording/risk.py`).
-
-    `ConfirmRisky` asks from its `threshold` on (HIGH where it names none), and about an UNKNOWN risk unless
-    its `confirm_unknown` is false.
-    """
-    kind = policy.get("kind")
-    if kind == "AlwaysConfirm":
-        return True
-    if kind == "ConfirmRisky":
-        if risk is SecurityRisk.UNKNOWN:
-            return bool(policy.get("confirm_unknown", True))
-        return risk >= SecurityRisk(policy.get("threshold") or SecurityRisk.HIGH)
-    return False
-
-
-def may_ask(policy: Mapping[str, Any]) -> bool:
-    """Whether there is any call that `policy` wants a person to confirm."""
-    return any(asks_a_person(policy, risk) for risk in SecurityRisk)
 
 
 def _selected(option: PermissionOption) -> dict[str, Any]:
@@ -73,30 +64,37 @@ def _first(options: Sequence[PermissionOption], kinds: Sequence[str]) -> Permiss
     return None
 
 
+def once(options: Sequence[PermissionOption]) -> PermissionOption | None:
+    """The option that allows this one call: the only one that is chosen without a person."""
+    return _first(options, ("allow_once",))
+
+
+def matching(options: Sequence[PermissionOption], accept: bool) -> PermissionOption | None:
+    """The option that a person's yes or no chooses, where they name none: the smallest that there is."""
+    return _first(options, _ACCEPT) if accept else _first(options, _REJECT)
+
+
 def allow(options: Sequence[PermissionOption]) -> dict[str, Any] | None:
     """The answer that allows this one call; None if the agent offers no such option."""
-    option = _first(options, _ALLOW)
-    return None if option is None else _selected(option)
-
-
-def allow_standing(options: Sequence[PermissionOption]) -> dict[str, Any] | None:
-    """The answer that allows the call permanently. Only for a person who accepted and had no smaller
-    option."""
-    option = _first(options, ("allow_always",))
+    option = once(options)
     return None if option is None else _selected(option)
 
 
 def reject(options: Sequence[PermissionOption]) -> dict[str, Any]:
     """The answer that rejects: the agent's rejecting option, else `cancelled`."""
-    option = _first(options, _REJECT)
+    return _answer(matching(options, accept=False))
+
+
+def _answer(option: PermissionOption | None) -> dict[str, Any]:
     return CANCELLED if option is None else _selected(option)
 
 
 @attrs.define(eq=False)
 class Pending:
-    """One request. `key` names its tool call; `answer` is None until it is decided."""
+    """One request that waits. `key` names its tool call; `answer` is None until it is decided."""
 
     key: str
+    entry: PermissionEntry
     options: Sequence[PermissionOption]
     decided: trio.Event = attrs.field(factory=trio.Event)
     answer: Mapping[str, Any] | None = None
@@ -107,13 +105,20 @@ class Pending:
             self.answer = answer
             self.decided.set()
 
+    def option(self, shown_id: str) -> PermissionOption | None:
+        """The option that clients see under this id."""
+        for shown, option in zip(self.entry.options, self.options, strict=True):
+            if shown["id"] == shown_id:
+                return option
+        return None
+
 
 class Permissions:
     """The permission requests of one conversation.
 
     A request is handled in its place among the updates: its tool call is an event, and the state is
-    published, before anything that comes after it. A person's answer holds for all requests that are open at
-    that moment. PreToolUse hooks are asked first; one that blocks decides, whatever the policy is.
+    published, before anything that comes after it. A person answers one request by its id, or all that are
+    open at that moment. PreToolUse hooks are asked first; one that blocks decides, whatever the policy is.
     """
 
     def __init__(
@@ -129,11 +134,14 @@ class Permissions:
         self._hooked = 0
         self._recorder = recorder
         self._record = recorder.record
+        self._log = PermissionLog(recorder)
         self._translator = translator
         self._reports = reports
         self._queue = queue
         self._clock = clock
         self._pending: list[Pending] = []
+        self.unasked = Unasked(recorder)
+        translator.after_end = self.unasked.call_ended
         self.touched = -math.inf
         """When a person was asked, or the last open request was answered, on Trio's clock."""
 
@@ -158,9 +166,24 @@ class Permissions:
         """
         request = parse_permission(params)
         turn = self._queue.turn
+        # What an agent asks for is not masked at the door, and a diff of it could not be masked afterwards.
+        asked, more = self._recorder.mask.value(
+            [request.tool_call.raw, more_of(request.raw, request.tool_call.raw)]
+        )
         if turn is None or turn.cancelling:
+            entry = PermissionEntry(
+                new_event_id(),
+                short_id(str(asked.get("toolCallId"))),
+                None,
+                cut(str(asked.get("title") or ""), NAME_CHARS),
+                request.tool_call.kind,
+                SecurityRisk.UNKNOWN,
+                shown_options(request.options, self._recorder),
+            )
+            self._settle(entry, None, "cancel")
+            self._log.answered_at_once(entry)
             return _at_once(CANCELLED)
-        key, risk, outs = self._translator.requested(request.tool_call.raw)
+        key, risk, outs = self._translator.requested(asked, more)
         self._recorder.emit(outs)
         call = self._translator.call(key)
         hooks = self._hooks
@@ -183,11 +206,14 @@ class Permissions:
             self._hooked -= 1
             self.touched = self._clock()
         if said.cancelled or self._over(turn) or self._translator.call(key) is not call:
-            return CANCELLED
+            return self._answer_at_once(self._entry(request, call), None, "cancel")
         if said.blocked:
+            answer = self._answer_at_once(
+                self._entry(request, call), matching(request.options, False), "hook", said.reason
+            )
             self._recorder.emit(self._translator.reject(key, said.reason, "hook"))
-            return reject(request.options)
-        return await self._by_policy(request, key, call.risk)
+            return answer
+        return await self._by_policy(request, key, call.risk, told=True)
 
     def _over(self, turn: Turn) -> bool:
         return self._queue.turn is not turn or turn.cancelling
@@ -198,23 +224,68 @@ class Permissions:
                 TOO_MANY, f"{WAITING_MAX} permission requests are waiting already; wait for an answer"
             )
 
+    def _entry(self, request: PermissionRequest, call: ToolCallState) -> PermissionEntry:
+        return PermissionEntry(
+            new_event_id(),
+            call.call_id,
+            call.action_id,
+            cut(call.title, NAME_CHARS),
+            call.kind,
+            call.risk,
+            shown_options(request.options, self._recorder),
+        )
+
+    def _answer_at_once(
+        self, entry: PermissionEntry, option: PermissionOption | None, by: By, reason: str | None = None
+    ) -> Mapping[str, Any]:
+        answer = _answer(option)
+        self._settle(entry, option, by, reason)
+        self._log.answered_at_once(entry)
+        return answer
+
+    def _settle(
+        self,
+        entry: PermissionEntry,
+        option: PermissionOption | None,
+        by: By,
+        reason: str | None = None,
+        *,
+        accept: bool = False,
+    ) -> None:
+        """Note in the entry what was answered, by whom."""
+        entry.by, entry.reason = by, reason
+        if option is None:
+            entry.status = "rejected" if by in ("hook", "person") and not accept else "cancelled"
+            return
+        accepted = option.kind in _ACCEPT or (accept and option.kind not in _REJECT)
+        entry.status = "allowed" if accepted else "rejected"
+        (entry.option_id,) = self._recorder.mask.value([option.option_id])
+
     def _by_policy(
-        self, request: PermissionRequest, key: str, risk: SecurityRisk
+        self, request: PermissionRequest, key: str, risk: SecurityRisk, *, told: bool = False
     ) -> Awaitable[Mapping[str, Any]]:
+        call = self._translator.call(key)
+        assert call is not None
         if not asks_a_person(self._record.confirmation_policy, risk):
-            allowed = allow(request.options)
+            allowed = once(request.options)
             if allowed is not None:
                 self._recorder.emit(self._translator.allowed(key))
-                return _at_once(allowed)
-            self._recorder.emit(self._translator.ask(key))
+                answer = self._answer_at_once(self._entry(request, call), allowed, "policy")
+                self._translator.answered(key)
+                return _at_once(answer)
+            self._recorder.emit(() if told else self._translator.ask(key))
             reason = "The agent offered no way to allow this call once."
+            answer = self._answer_at_once(
+                self._entry(request, call), matching(request.options, False), "policy", reason
+            )
             self._recorder.emit(self._translator.reject(key, reason))
-            return _at_once(reject(request.options))
+            return _at_once(answer)
         self._check_room()
-        outs = self._translator.ask(key)
-        pending = Pending(key, request.options)
-        self._pending.append(pending)
+        outs = () if told else self._translator.ask(key)
         self._recorder.emit(outs)
+        pending = Pending(key, self._entry(request, call), request.options)
+        self._pending.append(pending)
+        self._log.waits(pending.entry)
         self._reports.waiting()
         self.touched = self._clock()
         return self._decision(pending)
@@ -228,40 +299,61 @@ class Permissions:
             await pending.decided.wait()
         finally:
             self._pending.remove(pending)
+            if pending.answer is None:
+                self._settle(pending.entry, None, "cancel", WITHDRAWN)
+                self._log.given_up(pending.entry)
             self._waited()
         return pending.answer or CANCELLED
 
     def _waited(self) -> None:
-        if self._pending:
+        if self._open():
             return
         self.touched = self._clock()
         waiting = self._record.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
         if waiting and self._queue.turn is not None:
             self._reports.status(ExecutionStatus.RUNNING)
 
-    def decide(self, accept: bool, reason: str) -> bool:
-        """Answer all waiting requests: allow each call once (permanently if the agent offers nothing less),
-        or reject it.
+    def decide(
+        self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
+    ) -> bool:
+        """Answer the request of this id, or all that wait: allow the call once (permanently if the agent
+        offers nothing less), or reject it; or choose the option that is named.
 
-        Returns False if none waits. Raises JournalError.
+        Returns False if none waits. Raises NotPossible if no request of this id waits, NotAccepted if it has
+        no such option, JournalError.
         """
-        if not self._pending:
+        waiting = self._open()
+        if request_id is not None:
+            waiting = [pending for pending in waiting if pending.entry.id == request_id]
+            if not waiting:
+                raise NotPossible(f"No such request waits: {cut(request_id, NAME_CHARS)}")
+        if not waiting:
             return False
-        for pending in self._open():
-            if accept:
-                pending.decide(allow(pending.options) or allow_standing(pending.options) or CANCELLED)
-            else:
-                pending.decide(reject(pending.options))
+        chosen = [(pending, _chosen(pending, accept, option_id)) for pending in waiting]
+        for pending, option in chosen:
+            self._settle(pending.entry, option, "person", None if accept else reason, accept=accept)
+            if option is not None and option.kind == "allow_always":
+                self.unasked.standing = True
+        self._log.answered([pending.entry for pending, _ in chosen])
+        for pending, option in chosen:
+            pending.decide(_answer(option))
+            if pending.entry.status == "allowed":
+                self._translator.answered(pending.key)
+            elif not accept:
                 self._recorder.emit(self._translator.reject(pending.key, reason))
-        self._reports.status(ExecutionStatus.RUNNING)
+        if not self._open():
+            self._reports.status(ExecutionStatus.RUNNING)
         return True
 
     def cancel(self) -> None:
         """Answer all requests with `cancelled`: the turn has ended, or is being cancelled."""
-        for pending in self._open():
+        waiting = self._open()
+        for pending in waiting:
             pending.decide(CANCELLED)
+            self._settle(pending.entry, None, "cancel")
         if self._hooks is not None:
             self._hooks.cancel(HookEvent.PRE_TOOL_USE)
+        self._log.answered([pending.entry for pending in waiting])
 
     def _open(self) -> list[Pending]:
         return [pending for pending in self._pending if pending.answer is None]
@@ -270,7 +362,23 @@ class Permissions:
         """Apply the changed policy of the record from the next request on."""
         hooked = self._hooks is not None and self._hooks.has(HookEvent.PRE_TOOL_USE)
         self._translator.confirming = hooked or may_ask(self._record.confirmation_policy)
+        self.unasked.forget()
 
 
-async def _at_once(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+def _chosen(pending: Pending, accept: bool, option_id: str | None) -> PermissionOption | None:
+    """The option for a person's answer. Raises NotAccepted."""
+    if option_id is None:
+        return matching(pending.options, accept)
+    option = pending.option(option_id)
+    if option is None:
+        offered = ", ".join(each["id"] for each in pending.entry.options)
+        raise NotAccepted(f"Unknown option {cut(option_id, NAME_CHARS)!r}. The request offers: {offered}.")
+    if option.kind in (_REJECT if accept else _ACCEPT):
+        raise NotAccepted(
+            f"The option {option_id!r} is of kind {option.kind}; accept is {str(accept).lower()}."
+        )
+    return option
+
+
+async def _at_once(answer: Any) -> Any:
     return answer

@@ -12,9 +12,10 @@ import attrs
 import trio
 
 from supervisor.acp import ConnectionLost, Result, RpcError, classify_error, error_text, parse_prompt_result
+from supervisor.acp.errors import AUTH_REQUIRED
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
-from supervisor.conversations.agent.session import AUTH_REQUIRED, authenticate, lost
+from supervisor.conversations.agent.session import authenticate, lost, methods_of
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
@@ -26,22 +27,26 @@ from supervisor.conversations.turns.turns import Turns
 
 
 class Again(enum.Enum):
-    """Why a prompt without effect is sent again: the agent required a login first, or the failure is
-    transient."""
+    """Why a prompt without effect is sent again: the agent required a login first, or did not find its
+    session, or the failure is transient."""
 
     AFTER_LOGIN = "login"
+    AFTER_LOAD = "load"
     AFTER_PAUSE = "pause"
 
 
 @attrs.define
 class _Attempt:
     """One attempt to send a prompt: how it may handle a refusal, and whether the prompt is sent `again`.
-    `complaint` is what the agent said when it asked for a login."""
+    `refusal` is the agent's answer then. `forgotten`: the turn failed, since the agent does not find its
+    session."""
 
     may_log_in: bool
+    may_load: bool
     may_pause: bool
     again: Again | None = None
-    complaint: str = ""
+    refusal: RpcError | None = None
+    forgotten: bool = False
 
 
 class Prompting:
@@ -79,16 +84,22 @@ class Prompting:
             return
         params = {"sessionId": agent.session.session_id, "prompt": content}
         pauses = list(self._deadlines.retry)
-        logged_in = False
+        logged_in = loaded = False
         while True:
-            attempt = _Attempt(may_log_in=not logged_in, may_pause=bool(pauses))
+            attempt = _Attempt(may_log_in=not logged_in, may_load=not loaded, may_pause=bool(pauses))
             silent = await self._ask(agent, turn, params, attempt)
             if silent is not None and self._queue.turn is turn:
                 self._turns.fail(turn, _too_silent(silent))
                 self._lifecycle.drop(agent)
             if attempt.again is Again.AFTER_LOGIN:
                 logged_in = True
-                if not await self._log_in(agent, turn, attempt.complaint):
+                assert attempt.refusal is not None
+                if not await self._log_in(agent, turn, attempt.refusal):
+                    return
+            elif attempt.again is Again.AFTER_LOAD:
+                loaded = True
+                assert attempt.refusal is not None
+                if not await self._load(agent, turn, attempt.refusal):
                     return
             elif attempt.again is Again.AFTER_PAUSE:
                 with trio.move_on_after(pauses.pop(0)):
@@ -97,6 +108,8 @@ class Prompting:
                     self._turns.finish(turn, "cancelled")
                     return
             else:
+                if attempt.forgotten:
+                    self._lifecycle.forgotten(agent)
                 return
 
     async def _ask(
@@ -139,24 +152,50 @@ class Prompting:
         elif turn.cancelling:
             self._turns.finish(turn, "cancelled")
         elif error.code == AUTH_REQUIRED and not turn.updates and attempt.may_log_in:
-            attempt.again = Again.AFTER_LOGIN
-            attempt.complaint = error_text(error)
+            attempt.again, attempt.refusal = Again.AFTER_LOGIN, error
+        elif classify_error(error) == "not_found" and not turn.updates:
+            if attempt.may_load:
+                attempt.again, attempt.refusal = Again.AFTER_LOAD, error
+            else:
+                attempt.forgotten = True
+                self._turns.fail(turn, from_rpc(error, "ACPPromptError"))
         elif classify_error(error) == "transient" and not turn.updates and attempt.may_pause:
             self._recorder.write([self._recorder.state("agent_retry", error_text(error))])
             attempt.again = Again.AFTER_PAUSE
         else:
             self._turns.fail(turn, from_rpc(error, "ACPPromptError"))
 
-    async def _log_in(self, agent: Incarnation, turn: Turn, complaint: str) -> bool:
+    async def _load(self, agent: Incarnation, turn: Turn, refusal: RpcError) -> bool:
+        """Load the session that the agent does not find, once. Returns False if that ended the turn."""
+        failure = from_rpc(refusal, "ACPPromptError")
+        self._recorder.write([self._recorder.state("agent_retry", error_text(refusal))])
+        try:
+            await self._lifecycle.load_again(agent)
+        except AgentFailure as error:
+            failure.detail = f"{failure.detail} Loading the session fails, too: {error}"
+            if turn.cancelling:
+                self._turns.finish(turn, "cancelled")
+            else:
+                self._turns.fail(turn, failure)
+            self._lifecycle.forgotten(agent)
+            return False
+        except ConnectionLost as error:
+            self._agent_gone(agent, turn, error)
+            return False
+        if turn.cancelling:
+            self._turns.finish(turn, "cancelled")
+        return not turn.cancelling
+
+    async def _log_in(self, agent: Incarnation, turn: Turn, refusal: RpcError) -> bool:
         """Send `authenticate`. Returns False if that ended the turn."""
         assert agent.initialized is not None
         try:
             await authenticate(
                 agent.connection,
-                agent.initialized,
+                methods_of(agent.initialized, refusal),
                 agent.plan.login,
                 self._deadlines,
-                complaint,
+                error_text(refusal),
             )
         except AgentFailure as failure:
             self._turns.fail(turn, failure)

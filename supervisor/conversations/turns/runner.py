@@ -10,41 +10,47 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import structlog
 import trio
 from structlog.contextvars import bound_contextvars
 
+from supervisor.acp import AcpError
 from supervisor.acp.schema import text_block
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.opening import confirm
 from supervisor.conversations.agent.side_session import ask, can_hand_over, forked_session
 from supervisor.conversations.hooks.hooks import FEEDBACK, NOTHING, STOPS_MAX, Hooks
 from supervisor.conversations.mcp import mounting
 from supervisor.conversations.recording import prompt
 from supervisor.conversations.recording.attachments import Allowance, Originals
+from supervisor.conversations.recording.live_output import LiveOutput
 from supervisor.conversations.recording.prompt import is_command
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.transcript import transcript
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.branch import active
+from supervisor.conversations.state.confirmation import CONFIRMATION, may_ask
 from supervisor.conversations.state.errors import AgentFailure, TooManyQuestions
 from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
 from supervisor.conversations.turns.cancelling import CancelLadder
 from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.conversations.turns.incoming import Incoming
-from supervisor.conversations.turns.permissions import Permissions, may_ask
+from supervisor.conversations.turns.permissions import Permissions
 from supervisor.conversations.turns.prompting import Prompting
 from supervisor.conversations.turns.silence import SilenceWatch
+from supervisor.conversations.turns.terminal_outputs import TerminalOutputs
 from supervisor.conversations.turns.turns import Turns
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import Message, MessageEvent, TextContent, new_event_id
 from supervisor.hooks import HookEvent
+from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -88,6 +94,8 @@ class Runner:
         self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue)
         self._permissions = permissions = Permissions(recorder, translator, reports, queue, hooks=hooks)
         self._turns = turns = Turns(context, queue, agent, recorder, translator, reports, permissions, hooks)
+        TerminalOutputs(recorder, translator, agent)
+        recorder.live = LiveOutput(recorder.log, record, context.nursery)
         silence = SilenceWatch(deadlines, agent, recorder, translator, permissions)
         self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence)
         self._ladder = CancelLadder(deadlines, queue, agent, permissions, record.id)
@@ -158,10 +166,25 @@ class Runner:
     def policy_changed(self) -> None:
         """Apply the changed confirmation policy from the next request on."""
         self._permissions.policy_changed()
+        if self._nursery is not None and may_ask(self._record.confirmation_policy):
+            self._nursery.start_soon(self._confirm)
 
-    def decide(self, accept: bool, reason: str) -> bool:
-        """Answer all requests that wait for a person. Returns False if none waits."""
-        return self._permissions.decide(accept, reason)
+    async def _confirm(self) -> None:
+        """Put a living agent into a mode that asks. Best effort: one that is at its end starts anew."""
+        run = self.agent.ready
+        if run is None or run.session is None or not run.usable:
+            return
+        with suppress(AcpError, JournalError):
+            told = await confirm(run, self._record, self._deadlines)
+            if told is not None and self.agent.ready is run:
+                self._record.agent_state[CONFIRMATION] = told
+                self._recorder.write([self._recorder.state(CONFIRMATION, told)])
+
+    def decide(
+        self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
+    ) -> bool:
+        """Answer a request that waits for a person, or all of them. See `Permissions.decide`."""
+        return self._permissions.decide(accept, reason, request_id, option_id)
 
     async def interrupt(self) -> None:
         """Cancel the current turn. Returns when it has ended, at the latest after `interrupt_answer`.

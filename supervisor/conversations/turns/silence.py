@@ -67,8 +67,8 @@ class Silence:
                 return trio.current_time() - begin
 
     async def _tell_until(self, end: float, begin: float, due: float, allowed: float) -> float:
-        """Wait until `end`, or a sign of life, and tell of the silence meanwhile: when it has lasted `due` seconds,
-        and so on. Returns when to tell of it next."""
+        """Wait until `end`, or a sign of life, and tell of the silence meanwhile: when it has lasted `due`
+        seconds, and so on. Returns when to tell of it next."""
         while begin + due < end:
             if not await self._quiet_until(begin + due, begin):
                 return due
@@ -94,8 +94,8 @@ class Silence:
             spent, since, end = now, end, min(end + allowed, cap)
 
     async def _quiet_until(self, end: float, begin: float) -> bool:
-        """Wait until `end`. False, soon after, if there was a sign of life: before the silence that begins with it
-        is to be told."""
+        """Wait until `end`. False if there was a sign of life: soon after it, before the silence that begins
+        with it is to be told."""
         while self.touched() == begin:
             now = trio.current_time()
             if now >= end:
@@ -156,8 +156,8 @@ class SilenceWatch:
         return self._lifecycle.cpu_seconds
 
     def _tell(self, turn: Turn, silent: float, left: float, last_word: bool) -> None:
-        last = self._lifecycle.words()[-1:]
-        at, line = last[0] if last else (None, None)
+        words = self._lifecycle.words()
+        at, line = max(words, key=lambda word: word[0]) if words else (None, None)
         value: dict[str, Any] = {
             "silent_seconds": round(silent, 1),
             "ends_in_seconds": round(left, 1),

@@ -16,10 +16,11 @@ from supervisor.conversations.agent.session import add_choices
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import turn_states, usage
 from supervisor.conversations.recording.memory import FLOOD_BYTES, give_back
+from supervisor.conversations.recording.outs import Close, Out
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.tool_call_events import Recorded
-from supervisor.conversations.recording.translate import Close, Out, Translator
+from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.counters import FAILED
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import Queued, TurnQueue
@@ -94,7 +95,7 @@ class Turns:
 
     def release(self) -> None:
         """Write the events that were held back. Between turns, open text becomes a message as well."""
-        self._recorder.emit(self._translator.release())
+        self._recorder.emit(self._translator.release(everything=self._queue.turn is None))
         if self._queue.turn is None:
             self._recorder.emit(self._translator.close_text())
 
@@ -107,6 +108,8 @@ class Turns:
         """
         if self._queue.turn is not turn:
             return
+        if self._queue.interrupted:
+            turn.cancel()  # it may have had no session to cancel yet
         outcome = turn.settle(stop_reason)
         record = self._record
         if tokens is not None:

@@ -26,6 +26,7 @@ from supervisor.workspace.git.repository import (
     is_directory,
     make_stand_in,
     remove_stand_in,
+    require_within,
 )
 from supervisor.workspace.problems import WorkspaceProblem
 
@@ -143,6 +144,8 @@ class Git:
             if not is_directory(place.path):
                 raise NotARepository
             repository = find(place.path, permitted)
+            if wall is not None:
+                require_within(repository, permitted)
             try:
                 return repository, make_stand_in(repository)
             except OSError as error:

@@ -124,7 +124,7 @@ async def delta(
 
 async def _to_disk(session: Session, arguments: tuple[str, ...]) -> OpenFile:
     descriptor = await visit(_unnamed, "to make a file", os.close)
-    file = OpenFile(descriptor, 0, 0.0)
+    file = OpenFile(descriptor, 0)
     try:
         async with session.running(*arguments) as process:
             while piece := await process.stdout.receive_some():

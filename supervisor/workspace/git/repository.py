@@ -37,6 +37,11 @@ MAX_CONFIG_BYTES: Final = 1024 * 1024
 MAX_ALTERNATES: Final = 16
 """Object directories that a repository borrows from, in all."""
 
+MAX_LOOKED_AT: Final = 200_000
+"""Entries of a `.git` that are looked at for links, where clients are confined. Some hundred milliseconds."""
+
+OUTSIDE: Final = "The repository keeps its data outside of the workspaces"
+
 KEPT: Final[Mapping[str, re.Pattern[str]]] = {
     "core.filemode": re.compile("true|false"),
     "core.ignorecase": re.compile("true|false"),
@@ -107,10 +112,44 @@ def find(path: Path, permitted: Permitted) -> Repository:
     objects = tuple(_object_directories(common))
     for place in (directory, common, *objects, common / "refs", directory / "index"):
         if not permitted(Path(os.path.realpath(place))):
-            raise Denied("The repository keeps its data outside of the workspaces")
+            raise Denied(OUTSIDE)
     settings = _configuration(common / "config")
     kept = {name: settings[name] for name, form in KEPT.items() if form.fullmatch(settings.get(name, ""))}
     return Repository(root, directory, common, objects, kept, settings.get("remote.origin.url"))
+
+
+def require_within(repository: Repository, permitted: Permitted) -> None:
+    """Look at all that git will read of a repository. Raises Denied for links that lead to where the client
+    may not read, and for one with more than MAX_LOOKED_AT entries.
+
+    Whoever puts a link there afterwards is faster than this look.
+    """
+    common, directory = repository.common, repository.directory
+    waiting = [
+        *(common / name for name in LINKED),
+        *(common / "config", common / "info" / "exclude", directory / "HEAD", directory / "index"),
+        *directory.glob("sharedindex.*"),
+        *repository.objects,
+    ]
+    seen: set[Path] = set()
+    looked_at = 0
+    while waiting:
+        place = Path(os.path.realpath(waiting.pop()))
+        if not permitted(place):
+            raise Denied(OUTSIDE)
+        if place in seen or not is_directory(place):
+            continue
+        seen.add(place)
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    looked_at += 1
+                    if looked_at > MAX_LOOKED_AT:
+                        raise Denied("The repository has too many files to be looked at")
+                    if entry.is_symlink() or entry.is_dir(follow_symlinks=False):
+                        waiting.append(place / entry.name)
+        except OSError:
+            continue  # git cannot read it either
 
 
 def is_directory(path: Path) -> bool:

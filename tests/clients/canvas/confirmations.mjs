@@ -1,7 +1,7 @@
 // Confirmation mode, from its switch in the settings to both of its buttons. With it the
 // UI has a person asked about what is risky, as a command is.
 
-export async function confirmations({ stage, step, api, start, send, conversation, settled }) {
+export async function confirmations({ stage, step, api, start, send, conversation, settled, answer }) {
   const answered = async (button) => {
     const status = await settled(['waiting_for_confirmation', 'finished', 'error']);
     const asked = status === 'waiting_for_confirmation';
@@ -10,9 +10,9 @@ export async function confirmations({ stage, step, api, start, send, conversatio
     if (asked) await stage.id(`action-${button}-button`).waitFor({ state: 'hidden' });
     const told = await api(`/api/conversations/${conversation()}/events/search?limit=100&sort_order=TIMESTAMP_DESC`);
     const rejections = told.items.filter((one) => one.kind === 'UserRejectObservation').length;
-    const answers = stage.page.getByTestId('agent-message').getByText(/^(allowed|rejected)$/);
-    await answers.last().waitFor();
-    return { asked, after, rejections, said: await answers.last().innerText() };
+    const last = answer(/allowed|rejected/).last();
+    await last.waitFor();
+    return { asked, after, rejections, said: /allowed|rejected/.exec(await last.innerText())[0] };
   };
 
   await step('confirmation mode on', async () => {

@@ -1,12 +1,17 @@
 // The first visit: what a new person is asked.
 
+// The question for a server. Where one answers, the UI goes on by itself, perhaps while the button is being clicked.
+async function pastBackend(stage) {
+  const agents = stage.id('onboarding-agent-option-codex');
+  await agents.or(stage.id('onboarding-backend-next')).first().waitFor();
+  if (!await agents.count()) await stage.id('onboarding-backend-next').click({ timeout: 3000 }).catch(() => {});
+  await agents.waitFor();
+}
+
 export async function firstVisit({ stage, step, api }) {
   await step('onboarding: backend', async () => {
     await stage.go('/');
-    // With a server that answers, the UI goes on by itself.
-    await stage.id('onboarding-agent-option-codex').or(stage.id('onboarding-backend-next')).first().waitFor();
-    if (await stage.id('onboarding-backend-next').count()) await stage.click('onboarding-backend-next');
-    await stage.id('onboarding-agent-option-codex').waitFor();
+    await pastBackend(stage);
   });
   await step('the profile that is there', async () => {
     const { profiles } = await api('/api/agent-profiles');
@@ -33,24 +38,16 @@ export async function firstVisit({ stage, step, api }) {
 }
 
 // The UI starts conversations by the active profile: one of the scripted agent.
-export async function scriptedProfile({ stage, step, api, command }) {
+export async function scriptedProfile({ stage, step, useAgent }) {
   await stage.go('/');
-  await step('a profile of the scripted agent', async () => {
-    const profile = { agent_kind: 'acp', acp_server: 'custom', acp_command: command[0], acp_args: command.slice(1) };
-    await api('/api/agent-profiles/walk', { method: 'POST', body: JSON.stringify(profile) });
-    const { profiles } = await api('/api/agent-profiles');
-    const { id } = profiles.find((one) => one.name === 'walk');
-    return Object.keys(await api(`/api/agent-profiles/${id}/activate`, { method: 'POST', body: '{}' })).sort();
-  });
+  await step('a profile of the scripted agent', () => useAgent('walk', 'custom'));
 }
 
 // The agent that is chosen already when a person comes: the peer's own.
 export async function builtInAgent({ stage, step, api, write }) {
   await step('onboarding: OpenHands', async () => {
     await stage.go('/');
-    await stage.id('onboarding-agent-option-openhands').or(stage.id('onboarding-backend-next')).first().waitFor();
-    if (await stage.id('onboarding-backend-next').count()) await stage.click('onboarding-backend-next');
-    await stage.id('onboarding-agent-option-openhands').waitFor();
+    await pastBackend(stage);
     await stage.click('onboarding-agent-next');
     await stage.id('onboarding-llm-settings').waitFor();
     await stage.page.waitForTimeout(1500);

@@ -1,16 +1,16 @@
 // The server is killed with the page open and started again. The person only waits.
 
-export async function restart({ stage, step, api, ask, start, send, conversation, settled }) {
+export async function restart({ stage, step, api, ask, start, send, conversation, settled, answer }) {
   const told = async () => {
     const page = await api(`/api/conversations/${conversation()}/events/search?limit=100`);
     return page.items.filter((one) => one.kind !== 'ConversationStateUpdateEvent');
   };
-  const shown = (text) => stage.page.getByTestId('chat-interface').getByText(text, { exact: true }).filter({ visible: true }).count();
+  const shown = (text) => (text.startsWith('!') ? stage.page.getByTestId('user-message').filter({ hasText: text, visible: true }) : answer(text)).count();
 
   await step('before the server is killed', async () => {
     await stage.go('/');
     await start('!text one before');
-    await stage.page.getByTestId('agent-message').getByText('one before', { exact: true }).first().waitFor();
+    await answer('one before').first().waitFor();
     return settled();
   });
   await step('the server killed in mid-turn', async () => {
@@ -34,7 +34,7 @@ export async function restart({ stage, step, api, ask, start, send, conversation
   });
   await step('the page goes on', async () => {
     await send('!text two after');
-    await stage.page.getByTestId('agent-message').getByText('two after', { exact: true }).first().waitFor();
+    await answer('two after').first().waitFor();
     return settled();
   });
   await step('nothing is there twice', async () => {
@@ -48,7 +48,7 @@ export async function restart({ stage, step, api, ask, start, send, conversation
     };
     const live = await counts();
     await stage.page.reload();
-    await stage.page.getByTestId('agent-message').getByText('two after', { exact: true }).first().waitFor();
+    await answer('two after').first().waitFor();
     return { twice, users, live, reloaded: await counts() };
   });
 }

@@ -4,7 +4,7 @@ export async function settingsPages({ stage, step, api }) {
   for (const page of ['llm', 'condenser', 'agent-context', 'agents', 'agent', 'app', 'verification', 'secrets']) {
     await step(`settings: ${page}`, async () => {
       await stage.go(`/settings/${page}`);
-      await stage.page.waitForTimeout(2500);
+      await stage.quiet();
       if (await stage.page.getByText('404 Not Found').count()) throw new Error('no such page');
       return (await stage.page.getByTestId('sdk-schema-unavailable').count()) === 0;
     });
@@ -21,7 +21,7 @@ export async function settingsPages({ stage, step, api }) {
   for (const page of ['mcp', 'skills', 'plugins', 'automations']) {
     await step(`page: ${page}`, async () => {
       await stage.go(`/${page}`);
-      await stage.page.waitForTimeout(2500);
+      await stage.quiet();
       if (await stage.page.getByText('404 Not Found').count()) throw new Error('no such page');
     });
   }

@@ -6,13 +6,15 @@ import { join } from 'node:path';
 
 const NEVER_OUT = '--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1';
 const STEP_MS = 20000;
+const QUIET_MS = 700; // without a request
+const LOUD_MS = 6000; // a page that polls or waits is taken as it is then
 
 // Runs in the page: keeps the text of every toast that is ever shown.
 function watchToasts() {
   window.seenToasts = [];
   const look = () => {
     for (const node of document.querySelectorAll('[data-rht-toaster] [role="status"]')) {
-      const text = node.innerText?.trim();
+      const text = node.innerText?.trim().replace(/127\.0\.0\.1:\d+/g, '<address>');
       if (text && node.dataset.seen !== text) {
         node.dataset.seen = text;
         window.seenToasts.push(text);
@@ -52,6 +54,10 @@ export class Stage {
     }, storage);
     this.page = await this.context.newPage();
     if (process.env.TRACE) this.page.on('request', (one) => one.method() !== 'GET' && console.error(one.method(), one.url(), one.postData()?.slice(0, 500)));
+    this.asked = 0; // requests without an answer
+    this.heard = Date.now(); // when the last one began or ended
+    this.page.on('request', () => this.hear(1));
+    for (const end of ['requestfinished', 'requestfailed']) this.page.on(end, () => this.hear(-1));
     this.page.on('response', (response) => {
       if (this.away || response.status() < 400 || !response.url().startsWith(this.url)) return;
       const path = new URL(response.url()).pathname.replace(/[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}/g, '<id>');
@@ -69,6 +75,17 @@ export class Stage {
 
   async go(path) {
     await this.page.goto(this.url + path, { waitUntil: 'domcontentloaded' });
+  }
+
+  hear(more) {
+    this.asked = Math.max(0, this.asked + more);
+    this.heard = Date.now();
+  }
+
+  // The page has got what it asked for, and asks for nothing more.
+  async quiet() {
+    const end = Date.now() + LOUD_MS;
+    while (Date.now() < end && (this.asked > 0 || Date.now() - this.heard < QUIET_MS)) await this.page.waitForTimeout(50);
   }
 
   id(name) {

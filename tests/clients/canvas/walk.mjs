@@ -11,6 +11,7 @@ import { confirmations } from './confirmations.mjs';
 import { conversationPage } from './conversation.mjs';
 import { builtInAgent, firstVisit, scriptedProfile } from './first_visit.mjs';
 import { mcpDialog } from './mcp_dialog.mjs';
+import { modelChip } from './model_chip.mjs';
 import { realAgent } from './real_agent.mjs';
 import { restart } from './restart.mjs';
 import { settingsPages } from './settings.mjs';
@@ -21,6 +22,7 @@ const PARTS = {
   'first visit': firstVisit,
   'scripted profile': scriptedProfile,
   conversation: conversationPage,
+  'model chip': modelChip,
   workspace,
   settings: settingsPages,
   mcp: mcpDialog,

@@ -11,7 +11,7 @@ export class Walker {
     this.directory = directory;
     this.command = command;
     this.step = this.stage.step.bind(this.stage);
-    for (const name of ['api', 'write', 'send', 'conversation', 'settled', 'ask', 'start']) this[name] = this[name].bind(this);
+    for (const name of ['api', 'write', 'send', 'conversation', 'settled', 'ask', 'start', 'useAgent', 'answer']) this[name] = this[name].bind(this);
   }
 
   // A request of the page, past the UI: JSON, or the text of what is none.
@@ -43,6 +43,11 @@ export class Walker {
     await this.stage.page.waitForURL(/conversations\/[0-9a-f-]{36}/);
   }
 
+  // What agents said that has this text; the peer tells an agent more than the person wrote, and the scripted one echoes it.
+  answer(text) {
+    return this.stage.page.getByTestId('agent-message').filter({ hasText: text, visible: true });
+  }
+
   async settled(wanted = SETTLED) {
     for (let tries = 0; tries < 300; tries += 1) {
       const info = await this.api(`/api/conversations/${this.conversation()}`);
@@ -50,6 +55,16 @@ export class Walker {
       await this.stage.page.waitForTimeout(100);
     }
     throw new Error('still running');
+  }
+
+  // From here on conversations are started with the scripted agent, as one of this name.
+  async useAgent(name, server, ...modes) {
+    const [program, ...rest] = this.command;
+    const profile = { agent_kind: 'acp', acp_server: server, acp_command: program, acp_args: [...rest, ...modes.flatMap((one) => ['--mode', one])] };
+    await this.api(`/api/agent-profiles/${name}`, { method: 'POST', body: JSON.stringify(profile) });
+    const { profiles } = await this.api('/api/agent-profiles');
+    const { id } = profiles.find((one) => one.name === name);
+    return Object.keys(await this.api(`/api/agent-profiles/${id}/activate`, { method: 'POST', body: '{}' })).sort();
   }
 
   // Something that only who runs the walk can do (`walk.py`): a line there, a line back.

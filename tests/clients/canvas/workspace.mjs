@@ -17,7 +17,7 @@ function makeRepository(directory) {
   writeFileSync(join(directory, 'third.txt'), 'new\n');
 }
 
-export async function workspace({ stage, step, api, start, conversation, settled }) {
+export async function workspace({ stage, step, api, start, conversation, settled, answer }) {
   const rows = (name) => stage.page.getByTestId(name).filter({ visible: true });
 
   await stage.go('/');
@@ -39,7 +39,7 @@ export async function workspace({ stage, step, api, start, conversation, settled
     await stage.click('workspace-launch-button');
     await stage.page.getByTestId('open-workspace-dialog-body').waitFor({ state: 'hidden' });
     await start('!cwd');
-    await stage.page.getByTestId('agent-message').getByText(/projects\/walked/).first().waitFor();
+    await answer(/projects\/walked/).first().waitFor();
     await settled();
     return (await api(`/api/conversations/${conversation()}`)).workspace.working_dir.endsWith('projects/walked');
   });

@@ -28,6 +28,7 @@ from world import (
     covers,
     durable,
     kinds,
+    message_text,
     not_for_remote,
     refused,
     say,
@@ -285,6 +286,10 @@ def forks(world: World) -> None:
 
 @covers("RemoteConversation.navigate_to", "RemoteState.refresh_from_server")
 def navigation(world: World) -> None:
+    """What comes next descends from where the client went.
+
+    The memory of an agent follows with Ostler; with the peer an agent still knows what was left.
+    """
     conversation = world.conversation()
     say(conversation, "the first thing")
     first = next(event for event in conversation.state.events if type(event).__name__ == "ObservationEvent")
@@ -292,16 +297,52 @@ def navigation(world: World) -> None:
     conversation.navigate_to(first.id)
     info = conversation.state.refresh_from_server()
     assert info["leaf_event_id"] == first.id, info.get("leaf_event_id")
-    # The agent may be told first what was said on this branch, and this one echoes it.
-    assert "echo: the other thing" in say(conversation, "the other thing")
-    third = [event for event in conversation.state.events if type(event).__name__ == "MessageEvent"][-1]
-    parents = {event.id: event.parent_id for event in conversation.state.events}
-    parent = third.parent_id
-    while parent is not None and parent != first.id:
-        parent = parents[parent]
-    assert parent == first.id, "the new message does not descend from where the client went"
+    answer = say(conversation, "the other thing").strip()
+    branch = _branch(conversation)
+    assert first.id in branch
+    said = [message_text(event) for event in branch.values() if type(event).__name__ == "MessageEvent"]
+    after = list(branch).index(first.id) + 1
+    between = {type(event).__name__ for event in list(branch.values())[after:]}
+    if world.ostler:
+        # The agent cannot go back: it gets what was said on this branch, and a person reads that it did.
+        lost, *others = [text for text in said if text.startswith("The agent's memory")]
+        assert not others
+        assert said == ["the first thing", "the other thing", lost]
+        assert answer.split(" echo: ") == [
+            "echo: <<RESUMED CONVERSATION>>",
+            "Your memory of this conversation was lost. This is what was said and done so far:",
+            "User: the first thing",
+            "Assistant:",
+            "the first thing",
+            "<<END OF TRANSCRIPT>>",
+            "The user's next message follows.",
+            "the other thing",
+        ], answer
+        between -= {"ConversationStateUpdateEvent", "SystemPromptEvent"}
+    else:
+        assert said == ["the first thing", "the other thing"]
+        assert answer == "echo: the other thing"
+    assert between == {"MessageEvent", "ActionEvent", "ObservationEvent"}, between
     conversation.navigate_to(None)
+    assert conversation.state.refresh_from_server()["leaf_event_id"] is None
+    assert say(conversation, "from the start").strip() == "echo: from the start"
+    if world.ostler:
+        assert say(conversation, "!remember").strip() == '["from the start"]'
     refused(lambda: conversation.navigate_to(str(uuid.uuid4())), 404)
+
+
+def _branch(conversation: Any) -> dict[str, Any]:
+    """What the newest event follows, by id, oldest first, itself at the end."""
+    events = {event.id: event for event in conversation.state.events}
+    found = []
+    at: str | None = max(
+        (event for event in events.values() if type(event).__name__ == "ObservationEvent"),
+        key=lambda event: event.timestamp,
+    ).id
+    while at is not None:
+        found.append(at)
+        at = events[at].parent_id
+    return {identity: events[identity] for identity in reversed(found)}
 
 
 @covers("RemoteConversation.conversation_stats", "RemoteState.stats")

@@ -2,10 +2,9 @@
 
     run.py URL DIRECTORY NAMES COMMAND...
 
-NAMES are the checks to run, separated by commas, or `all`; COMMAND starts a scripted agent. Prints one JSON line
-per check, `{"check", "seconds", "error"}`, and one with `uncovered`: public methods that no check is about;
-`uncalled`: those that a check names and that did not run; `stale`: those that a check names though the SDK has
-no such method.
+NAMES are the checks to run, separated by commas, or `all`; COMMAND starts a scripted agent. Prints one JSON
+line per check, `{"check", "seconds", "error"}`, and one with `uncovered`: public methods that no check is
+about; `uncalled`: those that did not run; `stale`: those that a check names and the SDK has not.
 """
 
 from __future__ import annotations

@@ -44,6 +44,11 @@ class World:
         self._open: list[Any] = []
         directory.mkdir(parents=True)
 
+    @functools.cached_property
+    def ostler(self) -> bool:
+        """Whether it is an Ostler: the few checks that show where it is better look at this."""
+        return "ostler_version" in httpx.get(f"{self.url}/server_info").raise_for_status().json()
+
     def agent(self, *modes: str) -> ACPAgent:
         more = [argument for mode in modes for argument in ("--mode", mode)]
         return ACPAgent(acp_command=[*self.command, *more], acp_server="custom")
@@ -104,6 +109,10 @@ def status(conversation: Any) -> str:
 
 def kinds(conversation: Any) -> list[str]:
     return [type(event).__name__ for event in list(conversation.state.events)]
+
+
+def message_text(event: Any) -> str:
+    return "".join(part.text for part in event.llm_message.content)
 
 
 def durable(conversation: Any) -> list[str]:

@@ -23,7 +23,7 @@ export class Trace {
       get: (target, key) => {
         const called = () => typeof key === 'string' && this.called.add(`${name}.${key}`);
         const value = Reflect.get(target, key, target);
-        if (typeof value !== 'function') {
+        if (typeof value !== 'function' || key === 'constructor') {
           called();
           return value;
         }

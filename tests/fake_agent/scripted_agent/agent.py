@@ -31,6 +31,7 @@ class Agent:
         self.turns: dict[str, Turn] = {}
         self.prompts = 0
         self.authenticated = False
+        self.hub: Any = None
         self.trouble = True  # crash, hang, slow and error apply to this process
         self._methods: dict[str, Callable[[dict[str, Any]], Any]] = {
             "initialize": self.initialize,
@@ -64,6 +65,11 @@ class Agent:
             signal.signal(signal.SIGTERM, lambda *_: self.log.write("sigterm"))
         for kind in self.modes.listed("grandchild"):
             self.spawn(kind)
+        if "hub" in self.modes:
+            from scripted_agent.hub import Hub  # few agents have one
+
+            self.hub = Hub(self.modes.text("hub"))
+            self.log.write("hub", child=self.hub.pid, path=self.hub.path)
         self.point("start")
         for number in range(int(self.modes.number("banner", 1)) if "banner" in self.modes else 0):
             self.wire.write(b"Welcome to the scripted agent, line %d\n" % (number + 1))
@@ -155,8 +161,11 @@ class Agent:
         return shapes.initialize_result(self.modes)
 
     def authenticate(self, params: dict[str, Any]) -> Any:
-        if params["methodId"] not in self.modes.listed("auth"):
+        variables = shapes.env_methods(self.modes).get(params["methodId"])
+        if variables is None and params["methodId"] not in self.modes.listed("auth"):
             raise RpcError(-32602, f"Unknown auth method {params['methodId']}")
+        if not all(map(os.environ.get, variables or ())):
+            raise RpcError(-32602, f"{params['methodId']} needs {', '.join(variables or ())}")
         self.authenticated = True
         return {}
 
@@ -169,6 +178,8 @@ class Agent:
             raise RpcError(-32000, "Authentication required")
 
     def opened(self, session: Session) -> Any:
+        if self.hub is not None:
+            self.hub.open(session.id)
         return shapes.session_state(session, self.modes)
 
     def new(self, params: dict[str, Any]) -> Any:
@@ -176,6 +187,7 @@ class Agent:
         if not os.path.isabs(params["cwd"]) or not isinstance(params["mcpServers"], list):
             raise RpcError(-32602, "cwd must be absolute, mcpServers a list")
         session = self.store.new(params["cwd"])
+        session.options["mode"] = shapes.mode_ids(self.modes)[0]
         return {"sessionId": session.id, **self.opened(session)}
 
     def stored(self, params: dict[str, Any]) -> Session:
@@ -238,7 +250,8 @@ class Agent:
     def set_mode(self, params: dict[str, Any]) -> Any:
         self.offered("modes")
         session = self.opened_session(params)
-        if params["modeId"] not in shapes.MODE_IDS:
+        self.refuse(params["modeId"])
+        if params["modeId"] not in shapes.mode_ids(self.modes):
             raise RpcError(-32602, f"Unknown mode {params['modeId']}")
         session.options["mode"] = params["modeId"]
         return {}
@@ -247,16 +260,25 @@ class Agent:
         self.offered("config")
         session = self.opened_session(params)
         name, value = params["configId"], params["value"]
-        allowed = {"mode": shapes.MODE_IDS, "model": shapes.MODEL_IDS, "brave": (True, False)}
+        self.refuse(value)
+        if f"~{value}" in self.modes.listed("refuse"):
+            return {"configOptions": shapes.config_options(session, self.modes)}
+        models = (*shapes.MODEL_IDS, *self.modes.listed("named-models"))
+        allowed = {"mode": shapes.mode_ids(self.modes), "model": models, "brave": (True, False)}
         if value not in allowed.get(name, ()):
             raise RpcError(-32602, f"Cannot set {name} to {value!r}")
         session.options[name] = value
         return {"configOptions": shapes.config_options(session, self.modes)}
 
+    def refuse(self, value: Any) -> None:
+        if value in self.modes.listed("refuse"):
+            raise RpcError(-32602, f"{value} is not for you")
+
     def set_model(self, params: dict[str, Any]) -> Any:
         if "legacy-models" not in self.modes:
             raise RpcError(-32601, "Method not found")
         session = self.opened_session(params)
+        self.refuse(params["modelId"])
         if params["modelId"] not in shapes.MODEL_IDS:
             raise RpcError(-32602, f"Unknown model {params['modelId']}")
         session.options["model"] = params["modelId"]
@@ -272,6 +294,8 @@ class Agent:
     def prompt(self, params: dict[str, Any]) -> Any:
         self.need_key("prompt-key")
         session = self.opened_session(params)
+        if self.hub is not None:
+            self.hub.need(session.id)
         if session.id in self.turns:
             raise RpcError(-32600, "A turn is running in this session")
         if "single" in self.modes and self.turns:

@@ -54,6 +54,7 @@ KNOWN = {
     "late-replay": "session/load answers first and replays afterwards",
     "cancel": "HOW what session/cancel does: obey (default), ignore, late:SECONDS, error, end_turn, crash",
     "same-ids": "every tool call of every turn has the id call_1 (else they count up per session)",
+    "mode-names": "ID[,ID...] the session modes; a new session is in the first (default,yolo,plan)",
     "options": "KIND[,KIND...] kinds of the permission options, in order",
     "bad-types": "wrong JSON types in every optional field of answers",
     "chatty": "commands, usage and title updates right after session/new, outside any turn",
@@ -61,6 +62,13 @@ KNOWN = {
     "usage": "every turn reports usage: a usage_update and the answer's usage",
     "capability": "JSON merged into agentCapabilities",
     "models": "N more models to choose from",
+    "hub": "VARIABLE needs a helper that all agents share which have the same directory in this variable "
+    "(HOME): the first one starts it, in a session of its own; it forgets sessions when it ends",
+    "env-auth": "ID:NAME[+NAME...][,...] authMethods of type env_var, and the variables that they require",
+    "keep": "VARIABLE sessions are kept below the directory in this variable, not in --home",
+    "refuse": "WORD[,WORD...] refuse models and modes of these names; ~WORD: accept it and keep the old one",
+    "options-before": "JSON list of config options that come before the others",
+    "named-models": "NAME[,NAME...] more models of these names",
     "numbered": "session ids are the smallest free numbers, as of agents that count",
     "described": "BYTES of agentInfo.name, agentInfo.title and agentInfo.version",
 }

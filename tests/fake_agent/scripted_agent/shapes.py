@@ -10,6 +10,12 @@ from scripted_agent.sessions import Session
 
 MODE_IDS = ("default", "yolo", "plan")
 MODEL_IDS = ("small", "large")
+
+
+def mode_ids(modes: Modes) -> list[str]:
+    return modes.listed("mode-names", ",".join(MODE_IDS))
+
+
 OPTION_KINDS = "allow_always,allow_once,reject_once,reject_always"
 
 
@@ -51,23 +57,42 @@ def initialize_result(modes: Modes) -> dict[str, Any]:
         "protocolVersion": version,
         "agentInfo": info,
         "agentCapabilities": capabilities,
-        "authMethods": [{"id": name, "name": name, "description": None} for name in modes.listed("auth")],
+        "authMethods": [
+            *({"id": name, "name": name, "description": None} for name in modes.listed("auth")),
+            *(
+                {
+                    "type": "env_var",
+                    "id": name,
+                    "name": f"Use {' and '.join(names)}",
+                    "vars": [{"name": each} for each in names],
+                }
+                for name, names in env_methods(modes).items()
+            ),
+        ],
     }
+
+
+def env_methods(modes: Modes) -> dict[str, list[str]]:
+    """The variables of each method of type env_var."""
+    pairs = (each.partition(":") for each in modes.listed("env-auth"))
+    return {name: variables.split("+") for name, _, variables in pairs}
 
 
 def config_options(session: Session, modes: Modes) -> list[dict[str, Any]]:
     names = [*MODEL_IDS, *(f"more-{number}" for number in range(int(modes.number("models"))))]
+    names += modes.listed("named-models")
     models: list[dict[str, Any]] = [{"value": name, "name": name.title()} for name in names]
     if "grouped-models" in modes:
         models = [{"group": m["value"], "name": f"{m['name']} ones", "options": [m]} for m in models]
     return [
+        *json.loads(modes.text("options-before", "[]")),
         {
             "id": "mode",
             "name": "Mode",
             "category": "mode",
             "type": "select",
             "currentValue": session.options["mode"],
-            "options": [{"value": name, "name": name.title()} for name in MODE_IDS],
+            "options": [{"value": name, "name": name.title()} for name in mode_ids(modes)],
         },
         {
             "id": "model",
@@ -88,7 +113,7 @@ def session_state(session: Session, modes: Modes) -> dict[str, Any]:
     missing = modes.listed("without")
     state: dict[str, Any] = {}
     if "modes" not in missing:
-        available = [{"id": name, "name": name.title(), "description": None} for name in MODE_IDS]
+        available = [{"id": name, "name": name.title(), "description": None} for name in mode_ids(modes)]
         state["modes"] = {"currentModeId": session.options["mode"], "availableModes": available}
     if "legacy-models" in modes:
         models = [{"modelId": name, "name": name.title()} for name in MODEL_IDS]

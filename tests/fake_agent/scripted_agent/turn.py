@@ -102,6 +102,8 @@ class Turn:
         self.agent.update(self.session.id, update)
 
     def say(self, text: str, message_id: str | None = None) -> None:
+        if self.agent.hub is not None:
+            self.agent.hub.need(self.session.id)
         self.said += text
         self.update(shapes.chunk("agent_message_chunk", text, message_id))
         self._chunks += 1

@@ -15,6 +15,8 @@
     THINK N                 N reasoning deltas, then a text
     HANG                    headers, then nothing until the client goes away
     ERROR STATUS            that HTTP status, every time
+    Count slowly from 1 to N..., Run this shell command...: COMMAND
+                            SLOW and TOOL as `ostler agents probe` says them
     REFUSE, MAXTOK          stop for a refusal, for the limit of output tokens
     anything else           a text "ECHO: ..." with the end of the message
 
@@ -37,10 +39,11 @@ RESULT_SHOWN = 200  # characters of a tool result that are repeated
 ECHO_SHOWN = 80  # characters of the user's message that are repeated
 
 _COMMAND = re.compile(
-    r"\W*(?:(?P<tool>TOOL|ASK|WRITE|MCP):\s*(?P<argument>.+)"
+    r"\W*(?:(?P<tool>TOOL|ASK|WRITE|MCP|Run this shell command[^:]*):\s*(?P<argument>.+)"
     r"|(?P<many>TOOLS|LOOP)\s+(?P<count>\d+):\s*(?P<command>.+)"
     r"|TELL\s+(?P<size>\d+)\s+(?P<path>\S+):\s*(?P<told>.+)"
     r"|(?P<number>SLOW|STREAM|THINK|ERROR)\s+(?P<n>\d+)(?:\s+(?P<ms>\d+))?"
+    r"|Count slowly from 1 to (?P<slowly>\d+).*"
     r"|(?P<word>HANG|REFUSE|MAXTOK))\s*"
 )
 
@@ -85,6 +88,8 @@ def decide(request: ModelRequest) -> Answer:
         return _calls(request, match["many"], int(match["count"]), match["command"])
     if match["number"]:
         return _counted(match["number"], int(match["n"]), int(match["ms"] or 100))
+    if match["slowly"]:
+        return _counted("SLOW", int(match["slowly"]), 100)
     if match["word"] == "HANG":
         return Answer(hang=True)
     return Answer(text=("cut ", "short"), stop="refusal" if match["word"] == "REFUSE" else "tokens")

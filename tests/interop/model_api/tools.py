@@ -8,9 +8,20 @@ from typing import Any
 
 from tests.interop.model_api.request import Tool
 
-SHELL = ("bash", "shell", "run_shell_command", "exec_command", "shell_command", "local_shell")
+SHELL = (
+    "bash",
+    "shell",
+    "run_shell_command",
+    "exec_command",
+    "shell_command",
+    "local_shell",
+    "execute",
+    "execute_command",
+    "run_commands",
+    "terminal",
+)
 WRITE = ("write", "write_file", "create_file", "apply_patch")
-COMMAND_KEYS = ("command", "cmd", "script", "input")
+COMMAND_KEYS = ("command", "cmd", "script", "input", "commands")
 PATH_KEYS = ("file_path", "filePath", "path", "absolute_path")
 TEXT_KEYS = ("content", "contents", "file_text")
 
@@ -54,7 +65,8 @@ def shell_arguments(tool: Tool, command: str, *, escalate: bool) -> Any:
     properties = tool.properties
     key = next((key for key in COMMAND_KEYS if key in properties), "command")
     as_list = str(properties.get(key, {}).get("type")).lower() == "array"
-    arguments: dict[str, Any] = {key: ["bash", "-lc", command] if as_list else command}
+    words = [command] if key == "commands" else ["bash", "-lc", command]
+    arguments: dict[str, Any] = {key: words if as_list else command}
     if escalate and "sandbox_permissions" in properties:
         arguments |= {"sandbox_permissions": "require_escalated", "justification": "the test asks for it"}
     elif escalate and "with_escalated_permissions" in properties:

@@ -1,8 +1,8 @@
 """Run by the peer's Python: parses recorded events with the peer's own SDK.
 
-    validate.py FILE
+    validate.py FILE...
 
-FILE holds JSON lines `{"form", "where", "event"}`. For every event that the SDK cannot read, or reads and
+Files hold JSON lines `{"form", "where", "event"}`. For every event that the SDK cannot read, or reads and
 writes back as something else, one JSON line is printed; a last line tells how many were read.
 """
 
@@ -44,7 +44,8 @@ def complaint(record: dict[str, Any]) -> str | None:
 
 def main() -> None:
     counts: Counter[str] = Counter()
-    for line in Path(sys.argv[1]).read_text().splitlines():
+    lines = (line for path in sys.argv[1:] for line in Path(path).read_text().splitlines())
+    for line in lines:
         record = json.loads(line)
         counts[record["event"]["kind"]] += 1
         why = complaint(record)

@@ -1,0 +1,91 @@
+"""Short names for directories in which agents make Unix sockets: those take names of 107 bytes at most."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+ROOM: Final = 48
+"""Bytes that are left for what an agent puts behind its directory (`/.cline/data/hub/hub.sock`)."""
+
+LONGEST: Final = 107 - ROOM
+"""Of a directory that needs no short name. 107 is what `sockaddr_un` takes without its NUL."""
+
+DIGITS: Final = 12
+"""Hexadecimal digits of a digest in a name."""
+
+PLACE_DIGITS: Final = 8
+
+PLACE: Final = "ostler-"
+"""Beginning of the directory of links, in the directory of temporary files."""
+
+log = structlog.get_logger(__name__)
+
+
+def short_path(directory: Path) -> Path:
+    """`directory`, or a link to it with a short name where its own is too long. The name stays the same.
+
+    The links of one place are in a private directory of their own; `remove_short_path` removes one. Where
+    that directory cannot be made, or is somebody else's, the name stays long. Blocks; raises nothing.
+    """
+    if _is_short(directory):
+        return directory
+    link = _link(directory)
+    try:
+        link.parent.mkdir(mode=0o700, exist_ok=True)
+        if _is_private(link.parent):
+            if not link.is_symlink() or link.readlink() != directory:
+                link.unlink(missing_ok=True)
+                link.symlink_to(directory)
+            return link
+        log.warning("no short name for a directory: its place is not private", place=str(link.parent))
+    except OSError as error:
+        log.warning("no short name for a directory", directory=str(directory), error=str(error))
+    return directory
+
+
+def short_place(directory: Path) -> Path:
+    """`directory`, or another one with a short name where its own is too long: some programs (tmux) follow
+    links before they make their socket. Neither is made here. Blocks; raises nothing."""
+    if _is_short(directory):
+        return directory
+    place = _link(directory)
+    with suppress(OSError):
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        if _is_private(place.parent) and not place.is_symlink():
+            return place
+    return directory
+
+
+def _is_short(directory: Path) -> bool:
+    return len(os.fsencode(directory)) <= LONGEST
+
+
+def remove_short_path(directory: Path) -> None:
+    """Remove the short name, and the directory of such names with the last of them. Blocks."""
+    link = _link(directory)
+    with suppress(OSError):
+        if link.is_symlink() and link.readlink() == directory:
+            link.unlink()
+            link.parent.rmdir()
+
+
+def _is_private(place: Path) -> bool:
+    status = place.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+
+
+def _link(directory: Path) -> Path:
+    place = Path(tempfile.gettempdir()) / f"{PLACE}{os.getuid()}-{_digest(directory.parent)[:PLACE_DIGITS]}"
+    return place / _digest(directory)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:DIGITS]

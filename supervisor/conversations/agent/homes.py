@@ -1,0 +1,137 @@
+"""Which home the agent of a conversation has: the user's, or one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from supervisor.agents import Descriptor
+from supervisor.agents.catalog import OWN
+from supervisor.agents.datadir import HOME_LINKS, make_directory
+from supervisor.agents.home import Furnishing, Home, furnish_home, remove_tree, settle_home
+from supervisor.agents.short_path import remove_short_path, short_path, short_place
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.patience import KeyedLimiters, in_time
+from supervisor.settings import AgentSettings
+
+TEMPORARY: Final = "tmp"
+"""In the conversation's directory: the agent's temporary files, which go with its process."""
+
+REMOVE_SECONDS: Final = 30.0
+"""Seconds for removing an agent's data: some ten thousand files. After that the removal continues by
+itself."""
+
+OWN_PATHS: Final = KeyedLimiters(2)
+"""Threads at a time for the paths of one conversation, since its agent can make them hang."""
+
+
+@attrs.frozen
+class OwnHome:
+    """A home of its own that is ready, and the variables that lead there."""
+
+    home: Home
+    environment: Mapping[str, str]
+
+    async def settle(self) -> None:
+        """After the agent's end: remove its temporary files, and take over the logins that it replaced.
+
+        Raises OSError.
+        """
+        directory = self.home.path.parent
+        leave = partial(_leave, directory)
+        limiter = OWN_PATHS.of(directory.name)
+        await in_time(leave, "to remove temporary files", limiter=limiter, seconds=REMOVE_SECONDS)
+        await settle_home(self.home)
+
+
+@attrs.frozen
+class Homes:
+    """The homes of one server's conversations, below `data`: they stay until their conversation is deleted.
+
+    `real` is the home of whoever runs the server. Owns nothing but files.
+    """
+
+    data: Path
+    real: Path | None
+
+    async def open(self, record: ConversationRecord, descriptor: Descriptor) -> OwnHome | None:
+        """The agent's own home, made or furnished anew; None for an agent that uses the user's.
+
+        Raises OSError. Cancellation waits for the writing to end.
+        """
+        spec = furnishing(record.agent, descriptor)
+        if spec is None:
+            return None
+        directory = self.data / record.id
+        source = record.forked_from_conversation_id
+        home = await furnish_home(
+            directory / descriptor.key,
+            self.real,
+            spec,
+            avoid=self.data.parent,
+            like=None if source is None else self.data / source / descriptor.key,
+        )
+        ready = partial(_make_temporary, directory)
+        limiter = OWN_PATHS.of(record.id)
+        short, emptied = await in_time(ready, "to empty the directory of temporary files", limiter=limiter)
+        temporary = str(emptied)
+        variables = {"HOME": str(short / descriptor.key), "TMPDIR": temporary, "TMUX_TMPDIR": temporary}
+        return OwnHome(home, variables)
+
+    async def remove(self, conversation_id: str) -> None:
+        """Remove what a conversation's agent has. In a thread, which is abandoned if it hangs.
+
+        Raises PathTimeout.
+        """
+        remove = partial(_remove, self.data / conversation_id)
+        limiter = OWN_PATHS.of(conversation_id)
+        await in_time(remove, "to remove the data", limiter=limiter, seconds=REMOVE_SECONDS)
+
+
+def furnishing(settings: AgentSettings, descriptor: Descriptor) -> Furnishing | None:
+    """What is in an agent's own home; None where it uses the user's.
+
+    The settings go before the descriptor. An isolated agent has nothing in it but who the commits are by,
+    and what the settings name.
+    """
+    isolated = settings.acp_isolate_data_dir
+    kind = settings.acp_home or descriptor.home_kind
+    if isolated and not descriptor.data_dir_env:
+        kind = OWN  # nothing but HOME leads to its data
+    if kind != OWN or descriptor.module is not None:
+        return None
+    links, copies = settings.acp_home_links, settings.acp_home_copies
+    if isolated:
+        return Furnishing(links=(*HOME_LINKS, *links), copies=copies, bare=True)
+    told = descriptor.home
+    if told is None:
+        return Furnishing(links=links, copies=copies)
+    return Furnishing(private=told.private, links=(*told.links, *links), copies=(*told.copies, *copies))
+
+
+def _make_temporary(directory: Path) -> tuple[Path, Path]:
+    """A name for the conversation's directory that sockets take, and an empty directory of such a name."""
+    temporary = short_place(directory / TEMPORARY)
+    remove_tree(temporary)
+    make_directory(temporary)
+    return short_path(directory), temporary
+
+
+def _remove(directory: Path) -> None:
+    _leave(directory)
+    remove_tree(directory)
+
+
+def _leave(directory: Path) -> None:
+    """Remove what is outside of the conversation's directory, or of no use without an agent."""
+    temporary = short_place(directory / TEMPORARY)
+    remove_tree(temporary)
+    with suppress(OSError):
+        if temporary.parent != directory:
+            temporary.parent.rmdir()
+    remove_short_path(directory)

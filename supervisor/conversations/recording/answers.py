@@ -1,0 +1,135 @@
+"""The events of what an agent says: messages, thoughts, the answer at the end of a turn. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import orjson
+
+from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.truncation import Clipped
+from supervisor.events import (
+    ActionEvent,
+    FinishAction,
+    FinishObservation,
+    Message,
+    MessageEvent,
+    MessageToolCall,
+    ObservationEvent,
+    TextContent,
+    ThinkAction,
+    ThinkObservation,
+)
+
+ARGUMENT_BYTES: Final = 256 * 1024
+"""The most bytes of an answer that its finish event repeats as arguments of a tool call.
+
+They are JSON within JSON, and few clients read them.
+"""
+
+ONLY_THOUGHTS: Final = "The agent thought, and said nothing then."
+"""What stands beside thoughts that no other event could hold."""
+
+BY_OSTLER: Final = "Answered by Ostler"
+"""The summary of such an answer."""
+
+NO_ANSWER: Final = "No answer"
+"""The summary of a finish event that says that the agent gave none."""
+
+Mint = Callable[[], str]
+"""Gives a new id."""
+
+
+def message_of(item_id: str, text: Clipped, thoughts: Clipped, response: Mint) -> Recorded:
+    """A message, with the thoughts that led to it. `response` gives the id of the model's response."""
+    return Recorded(
+        MessageEvent(
+            id=item_id,
+            source="agent",
+            llm_message=Message(
+                role="assistant",
+                content=(TextContent(text=text.value),),
+                reasoning_content=thoughts.value or None,
+            ),
+            llm_response_id=response(),
+        ),
+        (*text.attachments, *thoughts.attachments),
+    )
+
+
+def thoughts_alone(item_id: str, thoughts: Clipped, response: Mint, mint: Mint) -> list[Recorded]:
+    """Thoughts that nothing followed. Clients show a message without a text as a blank."""
+    call_id, response_id = mint(), response()
+    action = ThinkAction(thought=ONLY_THOUGHTS)
+    arguments = orjson.dumps({"thought": action.thought}).decode()
+    return [
+        Recorded(
+            ActionEvent(
+                id=item_id,
+                thought=(),
+                reasoning_content=thoughts.value or None,
+                action=action,
+                tool_name="think",
+                tool_call_id=call_id,
+                tool_call=MessageToolCall(id=call_id, name="think", arguments=arguments, origin="completion"),
+                llm_response_id=response_id,
+            ),
+            thoughts.attachments,
+        ),
+        Recorded(
+            ObservationEvent(
+                id=mint(),
+                tool_name="think",
+                tool_call_id=call_id,
+                action_id=item_id,
+                observation=ThinkObservation(content=(TextContent(text=ONLY_THOUGHTS),)),
+            )
+        ),
+    ]
+
+
+def finish_of(
+    item_id: str, text: Clipped, thoughts: Clipped, response: Mint, mint: Mint, note: str | None
+) -> list[Recorded]:
+    """The answer that ends a turn. `note`: its summary, where there is one."""
+    call_id = mint()
+    return [
+        Recorded(
+            ActionEvent(
+                id=item_id,
+                thought=(),
+                reasoning_content=thoughts.value or None,
+                action=FinishAction(message=text.value),
+                tool_name="finish",
+                tool_call_id=call_id,
+                tool_call=MessageToolCall(
+                    id=call_id,
+                    name="finish",
+                    arguments=_finish_arguments(text.value),
+                    origin="completion",
+                ),
+                llm_response_id=response(),
+                summary=note,
+            ),
+            (*text.attachments, *thoughts.attachments),
+        ),
+        Recorded(
+            ObservationEvent(
+                id=mint(),
+                tool_name="finish",
+                tool_call_id=call_id,
+                action_id=item_id,
+                observation=FinishObservation(content=(TextContent(text=text.value),)),
+            )
+        ),
+    ]
+
+
+def _finish_arguments(message: str) -> str:
+    """What a finish event carries as the arguments of its tool call."""
+    raw = message.encode("utf-8", "surrogatepass")
+    if len(raw) > ARGUMENT_BYTES:
+        shown = raw[:ARGUMENT_BYTES].decode("utf-8", "ignore")
+        message = f"{shown}\n[... the rest is in the message of this event ...]"
+    return orjson.dumps({"message": message}).decode()

@@ -1,0 +1,140 @@
+"""Permission requests in the journal and in the state of a conversation: what was asked, and who answered
+what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Literal
+
+import attrs
+
+from supervisor.acp.schema import PermissionOption
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.truncation import dump
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.events import ConversationStateUpdateEvent, SecurityRisk, new_event_id
+from supervisor.journal import JournalError
+
+KEY: Final = "permission_request"
+"""The key of the state events: one when a request waits, one when it is answered."""
+
+STATE: Final = "permissions"
+"""The member of `agent_state` that has the requests that wait, and the last ones that were answered."""
+
+ANSWERED_MAX: Final = 10
+"""Answered requests in the state; the journal has all."""
+
+STATE_BYTES: Final = 64 * 1024
+"""Bytes of JSON that the requests may take in the state, which is sent as a whole after each run. Beyond it
+the options of the newest ones are left out there; the journal has them."""
+
+By = Literal["policy", "person", "hook", "cancel"]
+"""Who answered. `cancel`: the turn ended or was cancelled, or the agent took its request back."""
+
+
+@attrs.define(eq=False)
+class PermissionEntry:
+    """One request as clients see it, masked. `options` are those of the agent, in its order."""
+
+    id: str
+    tool_call_id: str
+    action_id: str | None
+    title: str
+    kind: str | None
+    risk: SecurityRisk
+    options: Sequence[Mapping[str, str]]
+    status: Literal["waiting", "allowed", "rejected", "cancelled"] = "waiting"
+    by: By | None = None
+    option_id: str | None = None
+    reason: str | None = None
+
+    def value(self) -> dict[str, Any]:
+        """The entry as JSON."""
+        return {
+            "id": self.id,
+            "tool_call_id": self.tool_call_id,
+            "action_id": self.action_id,
+            "title": self.title,
+            "tool_kind": self.kind,
+            "security_risk": self.risk,
+            "options": list(self.options),
+            "status": self.status,
+            "by": self.by,
+            "option_id": self.option_id,
+            "reason": self.reason,
+        }
+
+
+def shown_options(options: Iterable[PermissionOption], recorder: Recorder) -> list[dict[str, str]]:
+    """The options of a request, masked."""
+    shown: list[dict[str, str]] = recorder.mask.value(
+        [{"id": option.option_id, "name": option.name, "kind": option.kind} for option in options]
+    )
+    return shown
+
+
+class PermissionLog:
+    """Writes what becomes of the requests of one conversation. Methods raise JournalError."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._record = recorder.record
+
+    def waits(self, entry: PermissionEntry) -> None:
+        """A request waits for a person: durable with its state, so that it survives a reload."""
+        self._put([entry])
+        self._recorder.write([self._event(entry)])
+
+    def answered(self, entries: Sequence[PermissionEntry]) -> None:
+        """Requests that waited are answered."""
+        if entries:
+            self._put(entries)
+            self._recorder.write([self._event(entry) for entry in entries])
+
+    def answered_at_once(self, entry: PermissionEntry) -> None:
+        """A request is answered that did not wait. The record follows with the next change of it."""
+        self._put([entry])
+        self._recorder.relay([self._event(entry)])
+        self._recorder.unsaved = True
+
+    def given_up(self, entry: PermissionEntry) -> None:
+        """As `answered`, where the journal may be gone: raises nothing of it."""
+        with suppress(JournalError):
+            self.answered([entry])
+
+    def _event(self, entry: PermissionEntry) -> ConversationStateUpdateEvent:
+        return self._recorder.state(KEY, entry.value())
+
+    def _put(self, entries: Sequence[PermissionEntry]) -> None:
+        changed = {entry.id: entry.value() for entry in entries}
+        before = [changed.pop(each["id"], each) for each in self._record.agent_state.get(STATE, ())]
+        self._record.agent_state[STATE] = _within_bounds([*before, *changed.values()])
+
+
+def _within_bounds(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    answered = [each for each in entries if each["status"] != "waiting"]
+    left_out = {each["id"] for each in answered[:-ANSWERED_MAX]}
+    kept: list[Mapping[str, Any]] = []
+    left = STATE_BYTES
+    for each in entries:
+        if each["id"] in left_out:
+            continue
+        left -= len(dump(each))
+        kept.append(each if left >= 0 else {**each, "options": [], "options_cut": len(each["options"])})
+    return kept
+
+
+def cut_off(record: ConversationRecord) -> list[ConversationStateUpdateEvent]:
+    """Note in the record that nobody waits any more for what waited when an earlier server died. Returns the
+    events that tell it."""
+    events = []
+    entries = []
+    for each in record.agent_state.get(STATE, ()):
+        if each["status"] == "waiting":
+            each = {**each, "status": "cancelled", "by": "cancel", "reason": "The server stopped."}
+            events.append(ConversationStateUpdateEvent(id=new_event_id(), key=KEY, value=each))
+        entries.append(each)
+    if events:
+        record.agent_state[STATE] = _within_bounds(entries)
+    return events

@@ -1,0 +1,73 @@
+"""Where each workspace was when it was first seen: kept over restarts, so that no restart moves the walls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+import trio
+
+from supervisor.settings import SettingsError
+from supervisor.settings.files import JsonFile
+
+log = structlog.get_logger(__name__)
+
+FILE: Final = "workspace-walls.json"
+
+VERSION: Final = 1
+
+
+class Pins:
+    """By workspace, as it was named, the directory that it was. In memory alone without a state directory.
+
+    `open` raises SettingsCorrupt for a file that is not ours: what the walls were is not known then.
+    """
+
+    def __init__(self, state: Path | None = None) -> None:
+        self._file = None if state is None else JsonFile(state / FILE)
+        self._opened = self._file is None
+        self._lock = trio.Lock()
+        self._kept: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    async def open(self) -> None:
+        """Read what an earlier server has kept; nothing the second time."""
+        async with self._lock:
+            if self._file is not None and not self._opened:
+                self._kept = {**(await self._file.load(_parse) or {}), **self._kept}
+                self._opened = True
+
+    def snapshot(self) -> Mapping[str, str]:
+        """All of them as they are now."""
+        return dict(self._kept)
+
+    async def keep(self, found: Mapping[str, str], gone: Iterable[str]) -> dict[str, str]:
+        """Keep what was found, unless it has been seen before, and forget what is gone.
+
+        Returns what counts for those that were found. It is on the disk then, unless that takes nothing: the
+        walls hold until the restart all the same.
+        """
+        for name in gone:
+            if name not in found:
+                self._kept.pop(name, None)
+        new = {name: self._kept.setdefault(name, target) for name, target in found.items()}
+        if new and self._file is not None:
+            async with self._lock:
+                try:
+                    await self._file.replace({"version": VERSION, "walls": self._kept})
+                except (OSError, SettingsError) as error:
+                    log.warning("walls of workspaces are not kept", reason=str(error))
+        return new
+
+
+def _parse(document: Any) -> dict[str, str]:
+    if document["version"] != VERSION:
+        raise ValueError("it was written by another version of Ostler")
+    walls = document["walls"]
+    if not isinstance(walls, Mapping) or not all(isinstance(each, str) for each in walls.values()):
+        raise TypeError("walls is not an object of texts")
+    return dict(walls)

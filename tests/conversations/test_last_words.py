@@ -1,0 +1,298 @@
+"""What an agent wrote where no messages are expected: when it is the reason of something, and when not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio.testing
+from trio.testing import MockClock
+
+from supervisor.agents import ExitStatus
+from supervisor.conversations.agent.words import WORDS_LINES
+from supervisor.conversations.conversation import Conversation
+from supervisor.events import Vocabulary
+from tests.conversations.harness import (
+    answer,
+    events,
+    one,
+    open_harness,
+    ready_pid,
+    say,
+    settled,
+    speaking,
+    states,
+    turn,
+    until,
+)
+
+UNSAID = "The agent ended its turn without an answer."
+
+
+def finish(found: list[dict[str, Any]]) -> dict[str, Any]:
+    (action,) = [e for e in found if (e.get("action") or {}).get("kind") == "FinishAction"]
+    return action
+
+
+async def exited(conversation: Conversation) -> dict[str, Any]:
+    """How the agent's process ended, which is told a moment after the turn's end."""
+    while not states(await events(conversation), "agent_exit"):
+        await until(lambda: True)
+    return states(await events(conversation), "agent_exit")[-1]
+
+
+# -- why an agent ended
+
+
+async def test_what_an_agent_says_on_stdout_before_it_leaves_is_told(tmp_path: Path) -> None:
+    """As Kimi CLI 1.52 does, with status 0."""
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(
+            "farewell=scripted-cli is no longer maintained. Use scripted-code."
+        )
+        error = one(await turn(conversation, "hello"), "ConversationErrorEvent")
+        assert "exited with code 0" in error["detail"]
+        assert error["detail"].endswith("Use scripted-code.")
+
+
+async def test_both_outputs_are_told_of_an_agent_that_crashes(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("stderr=1")
+        found = await turn(conversation, "!raw on stdout\n!text a\n!crash 3")
+        assert one(found, "ConversationErrorEvent")["detail"].splitlines()[1:] == [
+            "scripted agent: fatal line 1",
+            "on stdout",
+        ]
+        ended = await exited(conversation)
+        assert ended["last_words"] == ["scripted agent: fatal line 1", "on stdout"]
+
+
+async def test_the_last_line_counts_however_many_were_before(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("stderr=0")
+        detail = one(await turn(conversation, "!noise 1000\n!raw why\n!crash 1"), "ConversationErrorEvent")[
+            "detail"
+        ]
+        assert detail.endswith("\nwhy")
+        assert len(detail.splitlines()) == 1 + WORDS_LINES
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "137", "143"])
+async def test_the_words_of_an_agent_that_somebody_else_ended_are_not_the_reason(
+    tmp_path: Path, how: str
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("stderr=0")
+        found = await turn(conversation, f"!complain deprecated option\n!raw a banner\n!text a\n!crash {how}")
+        detail = one(found, "ConversationErrorEvent")["detail"]
+        assert "somebody else ended it" in detail
+        assert "deprecated" not in detail
+        assert "banner" not in detail
+        ended = await exited(conversation)
+        assert (ended["from_outside"], ended["turn_active"]) == (True, True)
+
+
+async def test_the_words_of_an_agent_that_faults_are_its_reason(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("stderr=1")
+        detail = one(await turn(conversation, "!crash SIGABRT"), "ConversationErrorEvent")["detail"]
+        assert "SIGABRT" in detail
+        assert detail.endswith("fatal line 1")
+
+
+async def test_an_idle_agent_that_is_killed_has_no_reason_of_its_own(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "!complain only a warning")
+        pid = ready_pid(conversation)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: conversation.agent.last_exit)
+        assert "warning" not in str(conversation.agent.last_exit)
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "outside"),
+    [
+        (0, None, False),
+        (1, None, False),
+        (127, None, False),
+        (128, None, False),
+        (134, None, False),  # SIGABRT below a shell
+        (137, None, True),
+        (143, None, True),
+        (130, None, True),
+        (None, signal.SIGKILL, True),
+        (None, signal.SIGTERM, True),
+        (None, signal.SIGHUP, True),
+        (None, signal.SIGSEGV, False),
+        (None, signal.SIGABRT, False),
+    ],
+)
+def test_who_ended_it(code: int | None, number: int | None, outside: bool) -> None:
+    assert ExitStatus(code=code, signal=number, uptime=1.0).from_outside is outside
+
+
+# -- an answer without a word
+
+
+@pytest.mark.parametrize("vocabulary", list(Vocabulary))
+@pytest.mark.parametrize("said", ["", "!think hm", "!text \n!text  ", "!tool", "!commands"])
+async def test_an_answer_without_a_word_says_so_with_the_last_words(
+    tmp_path: Path, vocabulary: Vocabulary, said: str
+) -> None:
+    """As Kimi CLI and Pi end a turn whose call of the model failed."""
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(vocabulary=vocabulary)
+        await turn(conversation, "!complain before\n!text hello")
+        found = await turn(
+            conversation, f"{said}\n!complain 401 from the model\n!raw giving up\n!stop end_turn"
+        )
+        assert answer(found).splitlines() == [f"{UNSAID} Its last words:", "401 from the model", "giving up"]
+        observed = [e for e in found if (e.get("observation") or {}).get("kind") == "FinishObservation"]
+        assert observed[0]["observation"]["content"][0]["text"] == answer(found)
+        assert states(found, "turn")[1]["answered"] is False
+        assert conversation.record.execution_status == "finished"
+        assert await conversation.final_response() == answer(found)
+
+
+async def test_words_of_before_are_told_as_that(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        assert (
+            answer(await turn(conversation, "!stop end_turn")) == f"{UNSAID} It wrote nothing else, either."
+        )
+        await turn(conversation, "!complain before\n!text hello")
+        told = answer(await turn(conversation, "!stop end_turn"))
+        assert told.splitlines() == [
+            f"{UNSAID} It wrote nothing else in this turn. Its last words before:",
+            "before",
+        ]
+
+
+async def test_an_answer_that_was_cut_short_before_its_first_word(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        told = answer(await turn(conversation, "!think hm\n!stop max_tokens"))
+        assert told.startswith(f"{UNSAID} Cut short: the model's output token limit was reached.")
+
+
+async def test_words_before_a_tool_call_are_an_answer(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        found = await turn(conversation, "!text Done.\n!tool\n!complain noise\n!stop end_turn")
+        assert answer(found) == ""
+        assert states(found, "turn")[1]["answered"] is True
+
+
+@pytest.mark.parametrize("reason", ["refusal", "max_turn_requests"])
+async def test_what_is_no_answer_needs_no_words(tmp_path: Path, reason: str) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        found = await turn(conversation, f"!stop {reason}")
+        assert UNSAID not in str(found)
+
+
+async def test_the_words_in_an_answer_are_masked_and_bounded(tmp_path: Path) -> None:
+    secret = "s3cret-t0ken-of-the-test"
+    async with open_harness(tmp_path, secrets={"DEMO_TOKEN": secret}) as harness:
+        conversation = await harness.start()
+        # The second line is cut where it has the secret.
+        cut = "x" * (4096 - 8) + secret
+        lines = [f"key {secret}", cut, *(f"line {number} " + "y" * 5000 for number in range(5))]
+        complaints = "\n".join(f"!complain {line}" for line in lines)
+        told = answer(await turn(conversation, f"{complaints}\n!raw out {secret}\n!stop end_turn"))
+        assert "<secret-hidden>" in told
+        assert secret[:8] not in told
+        assert len(told) < 9 * 4200
+        flood = await turn(conversation, "!noise 100\n!stderr 100\n!stop end_turn")
+        assert len(answer(flood).splitlines()) == 1 + 2 * WORDS_LINES
+
+
+async def test_what_ostler_says_for_the_agent_is_not_in_its_transcript(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("without=resume,load")
+        await turn(conversation, "!think hm\n!complain 401\n!stop end_turn")
+        await turn(conversation, "!crash 1")
+        await turn(conversation, "what now")
+        prompt = harness.log.prompts()[-1]
+        assert "!complain 401" in prompt  # what the person said
+        assert UNSAID not in prompt
+
+
+async def test_words_that_come_with_the_answer_are_there(tmp_path: Path) -> None:
+    """The two pipes are read by two tasks: the answer may be handled first."""
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        for number in range(20):
+            told = answer(await turn(conversation, f"!complain line {number}\n!stop end_turn"))
+            assert told.endswith(f"\nline {number}")
+
+
+# -- silence
+
+
+async def test_what_is_known_of_a_silence_is_told_to_programs_and_to_people(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """As of seven agents that retry for ever when the model answers 500."""
+    secret = "s3cret-t0ken-of-the-test"
+    async with open_harness(tmp_path, clock=mock_clock, secrets={"DEMO_TOKEN": secret}) as harness:
+        conversation = await harness.start()
+        line = f"500 from the model with {secret}; trying again"
+        message = await conversation.send(say(f"!text a\n!retry 3600 {line}"), run=True)
+        await speaking(conversation)
+        run = conversation.agent.ready
+        assert run is not None
+        await until(lambda: run.words.lines(), "the complaint")
+
+        async def told(count: int) -> list[Any]:
+            while len(states(await events(conversation), "agent_silent")) < count:
+                await until(lambda: True)
+            return states(await events(conversation), "agent_silent")
+
+        mock_clock.jump(59)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await told(0) == []
+        mock_clock.jump(1)
+        (first,) = await told(1)
+        assert first == {
+            "silent_seconds": 60.0,
+            "ends_in_seconds": 1740.0,
+            "message_id": message,
+            "updates": 1,
+            "last_line": "500 from the model with <secret-hidden>; trying again",
+            "last_line_seconds_ago": 60.0,
+        }
+        mock_clock.jump(60)
+        assert [each["silent_seconds"] for each in await told(2)] == [60.0, 120.0]
+        found = await events(conversation)
+        notes = [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]
+        assert len(notes) == 2
+        text = notes[0]["llm_message"]["content"][0]["text"]
+        assert "said nothing for 60 s, since its last word" in text
+        assert "500 from the model with <secret-hidden>; trying again" in text
+        await conversation.interrupt()
+        await settled(conversation)
+
+
+async def test_an_agent_that_is_silent_at_every_step_fills_no_conversation(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """Programs are told each time; people only when it is longer than what they were told before."""
+    async with open_harness(tmp_path, clock=mock_clock) as harness:
+        conversation = await harness.start()
+        await conversation.send(say("!text a\n!hang"), run=True)
+        await speaking(conversation)
+        for _ in range(5):
+            mock_clock.jump(61)
+            await trio.testing.wait_all_tasks_blocked()
+            conversation._runner._incoming._silence.touch()
+        found = await events(conversation)
+        assert len(states(found, "agent_silent")) == 5
+        assert len([e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]) == 1
+        await conversation.interrupt()
+        await settled(conversation)

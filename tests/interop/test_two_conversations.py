@@ -1,0 +1,47 @@
+"""Two conversations of every agent at once: the end of one does not reach the other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.interop.real_agents import MORE_AGENTS, REAL_AGENTS, RealAgent, is_installed
+from tests.interop.talk import Open, Talk
+from tests.support.client import answer_text, of_kind, summary
+
+pytestmark = pytest.mark.interop
+
+CHUNKS = 150
+EVERY = {**REAL_AGENTS, **MORE_AGENTS}
+
+
+async def delete(one: Talk) -> None:
+    one.deleted = True
+    await one.rest.call("DELETE", f"/api/conversations/{one.id}")
+
+
+async def stop(one: Talk) -> None:
+    await one.rest.call("POST", f"/api/agents/{one.id}/stop")
+
+
+ENDS = {each.__name__: each for each in (delete, stop)}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("agent", EVERY.values(), ids=EVERY)
+async def test_the_end_of_one_does_not_reach_the_turn_of_the_other(
+    talk: Open, agent: RealAgent, end: Callable[[Talk], Awaitable[None]], agents_prefix: Path
+) -> None:
+    if agent.large and not is_installed(agent, agents_prefix):
+        pytest.skip(f"{agent.key} is large: install it into OSTLER_TEST_AGENTS to test it")
+    async with talk(agent) as first, talk(agent) as second:
+        assert "say hello please" in answer_text(await first.turn("say hello please"))
+        before = await second.begin(f"SLOW {CHUNKS} 20")
+        await second.wait_delta("s3")
+        await end(first)
+        events = await second.settle(before, "finished", "error", "paused")
+        assert not of_kind(events, "ConversationErrorEvent"), summary(events)
+        assert f"s{CHUNKS - 1}" in answer_text(events)
+        assert "still here" in answer_text(await second.turn("still here"))
