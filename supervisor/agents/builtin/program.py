@@ -1,16 +1,50 @@
-"""The agent as a program: ACP's methods on the standard streams."""
+"""The agent as a program: ACP's methods on the standard streams, and Ostler's own.
+
+`session/new` and `session/load` carry in `_meta.ostler`:
+
+`persistence_dir`       where the SDK keeps conversations, each in a directory of its own
+`conversation_id`       of a new conversation, a UUID, which is the session's id, too
+`agent`                 the agent as a client of the SDK writes it, with its keys; or
+`agent_settings`        the settings to make one of
+`confirmation_policy`, `security_analyzer`, `hook_config`, `plugins`, `tags`, `max_iterations`, `client_tools`,
+`max_budget_per_run`, `stuck_detection`, `stuck_detection_thresholds`, `user_id`
+                        as a client starts a conversation with them
+`secrets`               names and values, or sources as the SDK writes them
+`profile_store_dir`     where the SDK's tools find profiles of models
+`last_event_id`         (load) the last event that Ostler has of this agent; those after it are told before the
+                        answer. It tells nothing again without it.
+`closed`                (load) results that Ostler has written for actions of the process that died: events, as in
+                        its log. The agent takes them over with their ids. It closes and tells the others.
+
+The MCP servers are ACP's `mcpServers`; those in the agent's document do not count.
+
+`session/prompt` carries `message` (as the SDK writes it; else ACP's blocks count), `message_id` (of the event that
+Ostler has written for it: it is not told) and `sender`. A prompt without both continues where the agent stopped. A
+message whose id is in the log already is not appended again. The answer's `_meta.ostler.status` is the status in which
+the agent stopped: `finished`, `paused`, `stuck`, `error`, `idle` (rejected).
+
+`session/request_permission` has the action's event id in `toolCall._meta.ostler.eventId`; the requests of one
+step come together. One rejected is all rejected, with the `_meta.ostler.reason` of its answer.
+
+`_ostler/ask` (`question`), `_ostler/title` (`max_length`, `llm`), `_ostler/condense`, `_ostler/navigate` (`event_id`),
+`_ostler/load_plugin` (`plugin_ref`), `_ostler/configure` (`confirmation_policy`, `security_analyzer`, `secrets`, `llm`) are
+requests. `session/fork` copies a conversation into the same directory, with `_meta.ostler.conversation_id` and
+`from_event_id`, and does not open it. What it tells: frames.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import threading
 import uuid
+from pathlib import Path
 from typing import Any
 
 PROTOCOL_VERSION = 1
 
-CLOSE_SECONDS = 3.0
+CLOSE_SECONDS = 2.0
 """How long tools may take to end when the client has gone; Ostler ends their processes after this one."""
 
 QUIET = {
@@ -18,7 +52,10 @@ QUIET = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it is downloaded when litellm is imported
     "LITELLM_TELEMETRY": "False",
     "ANONYMIZED_TELEMETRY": "false",
+    "DO_NOT_TRACK": "1",
     "LOG_JSON": "0",
+    "LOG_LEVEL": "WARNING",
+    "LOG_RICH_TRACEBACKS": "0",  # they show the values of variables
 }
 """Variables that keep the libraries from the network, and from the output, while they are imported."""
 
@@ -59,9 +96,17 @@ async def _serve(wire: Any) -> None:
                 "_ostler/title": agent.title,
             },
             {"session/cancel": agent.cancel},
+            _end_soon,
         )
     finally:
         await agent.close_all()
+
+
+def _end_soon() -> None:
+    """The client has gone: this process ends, whatever its loop does."""
+    timer = threading.Timer(2 * CLOSE_SECONDS, os._exit, [0])
+    timer.daemon = True
+    timer.start()
 
 
 class BuiltIn:
@@ -74,7 +119,8 @@ class BuiltIn:
 
     async def initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         """Answer the handshake at once; the SDK is imported meanwhile."""
-        self._ready = asyncio.create_task(asyncio.to_thread(_import_sdk))
+        if self._ready is None:
+            self._ready = asyncio.create_task(asyncio.to_thread(_import_sdk))
         return {
             "protocolVersion": PROTOCOL_VERSION,
             "agentInfo": {"name": "openhands", "title": "OpenHands", "version": _version()},
@@ -91,25 +137,25 @@ class BuiltIn:
     async def new(self, params: dict[str, Any]) -> dict[str, Any]:
         """Start a conversation."""
         given = _given(params)
-        session_id = str(uuid.UUID(given["conversation_id"]) if "conversation_id" in given else uuid.uuid4())
-        await self._open(session_id, params, given)
+        session_id = str(_uuid(given["conversation_id"]) if "conversation_id" in given else uuid.uuid4())
+        await self._open(session_id, params, given, load=False)
         return {"sessionId": session_id}
 
     async def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Take up a conversation from its directory. Nothing is told again: Ostler has it."""
+        """Take up a conversation from its directory."""
         given = _given(params)
-        session_id = str(uuid.UUID(params["sessionId"]))
-        directory = os.path.join(given["persistence_dir"], uuid.UUID(session_id).hex)
-        if not await asyncio.to_thread(os.path.exists, os.path.join(directory, "base_state.json")):
-            raise _refused(-32002, f"Session not found: {session_id}")
-        await self._open(session_id, params, given)
+        session_id = _uuid(params.get("sessionId"))
+        stored = Path(given["persistence_dir"], session_id.hex, "base_state.json")
+        if not await asyncio.to_thread(stored.exists):
+            raise _refused(NOT_FOUND, f"Session not found: {session_id}")
+        await self._open(str(session_id), params, given, load=True)
         return {}
 
     async def fork(self, params: dict[str, Any]) -> dict[str, Any]:
         """Copy a conversation, as far as an event if one is named; the copy is only stored, not opened."""
         session = self._session(params)
-        given = (params.get("_meta") or {}).get("ostler") or {}
-        new_id = uuid.UUID(given["conversation_id"]) if "conversation_id" in given else uuid.uuid4()
+        given = _meta(params)
+        new_id = _uuid(given["conversation_id"]) if "conversation_id" in given else uuid.uuid4()
 
         def copy() -> None:
             made = session.conversation.fork(
@@ -140,7 +186,7 @@ class BuiltIn:
     async def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
         """A turn. Without a message the agent continues where it stopped."""
         session = self._session(params)
-        given = (params.get("_meta") or {}).get("ostler") or {}
+        given = _meta(params)
         return await session.prompt(  # type: ignore[no-any-return]
             given.get("message_id"), given.get("message"), params.get("prompt") or [], given.get("sender")
         )
@@ -153,56 +199,84 @@ class BuiltIn:
 
     async def configure(self, params: dict[str, Any]) -> dict[str, Any]:
         """Policy, analyzer, secrets or model, from now on."""
-        session = self._session(params)
-        await _threaded(session.configure, params)
+        await _threaded(self._session(params).configure, params)
         return {}
 
     async def ask(self, params: dict[str, Any]) -> dict[str, Any]:
         """A question beside the conversation."""
-        session = self._session(params)
-        return {"response": await _threaded(session.conversation.ask_agent, params["question"])}
+        return {"response": await _threaded(self._session(params).ask, _text(params, "question"))}
 
     async def condense(self, params: dict[str, Any]) -> dict[str, Any]:
         """Summarize the history now."""
-        await _threaded(self._session(params).conversation.condense)
+        await _threaded(self._session(params).condense)
         return {}
 
     async def title(self, params: dict[str, Any]) -> dict[str, Any]:
         """A title by the model."""
-        return {"title": await _threaded(self._session(params).conversation.generate_title)}
+        session = self._session(params)
+        return {"title": await _threaded(session.title, params.get("max_length") or 50, params.get("llm"))}
 
     async def navigate(self, params: dict[str, Any]) -> dict[str, Any]:
         """Continue from another event."""
-        await _threaded(self._session(params).conversation.navigate_to, params.get("event_id"))
+        await _threaded(self._session(params).navigate, params.get("event_id"))
         return {}
 
     async def load_plugin(self, params: dict[str, Any]) -> dict[str, Any]:
         """Load a plugin into the conversation."""
-        await _threaded(self._session(params).conversation.load_plugin, params["plugin_ref"])
+        await _threaded(self._session(params).conversation.load_plugin, _text(params, "plugin_ref"))
         return {}
 
-    async def _open(self, session_id: str, params: dict[str, Any], given: dict[str, Any]) -> None:
+    async def _open(self, session_id: str, params: dict[str, Any], given: dict[str, Any], *, load: bool) -> None:
         if self._ready is None:
             raise _refused(-32600, "Not initialized. Send initialize first.")
         await self._ready
+        if session_id in self._sessions:
+            raise _refused(INVALID_PARAMS, f"The session is open already: {session_id}")
         from .session import Session
 
-        self._sessions[session_id] = await asyncio.to_thread(
-            Session, self._wire, session_id, params["cwd"], params.get("mcpServers") or [], given
-        )
+        def build() -> Any:
+            return Session(
+                self._wire, session_id, _text(params, "cwd"), params.get("mcpServers") or [], given, load=load
+            )
+
+        self._sessions[session_id] = await _threaded(build)
 
     def _session(self, params: dict[str, Any]) -> Any:
         session = self._sessions.get(params.get("sessionId", ""))
         if session is None:
-            raise _refused(-32002, f"Session not found: {params.get('sessionId')}")
+            raise _refused(NOT_FOUND, f"Session not found: {params.get('sessionId')}")
         return session
 
 
+INVALID_PARAMS = -32602
+NOT_FOUND = -32002
+
+
 def _given(params: dict[str, Any]) -> dict[str, Any]:
-    given = (params.get("_meta") or {}).get("ostler")
-    if not isinstance(given, dict) or "persistence_dir" not in given:
-        raise _refused(-32602, "This agent runs under Ostler, which sends _meta.ostler with each session.")
+    given = _meta(params)
+    if not isinstance(given.get("persistence_dir"), str):
+        raise _refused(INVALID_PARAMS, "This agent runs under Ostler, which sends _meta.ostler.persistence_dir.")
     return given
+
+
+def _meta(params: dict[str, Any]) -> dict[str, Any]:
+    meta = params.get("_meta")
+    given = meta.get("ostler") if isinstance(meta, dict) else None
+    return given if isinstance(given, dict) else {}
+
+
+def _text(params: dict[str, Any], name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str):
+        raise _refused(INVALID_PARAMS, f"{name} is not a text.")
+    return value
+
+
+def _uuid(given: Any) -> uuid.UUID:
+    try:
+        return uuid.UUID(given)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise _refused(INVALID_PARAMS, f"{given!r:.80} is not a UUID.") from error
 
 
 async def _threaded(function: Any, *arguments: Any) -> Any:
@@ -210,7 +284,7 @@ async def _threaded(function: Any, *arguments: Any) -> Any:
     try:
         return await asyncio.to_thread(function, *arguments)
     except ValueError as error:
-        raise _refused(-32602, str(error)) from error
+        raise _refused(INVALID_PARAMS, str(error)) from error
 
 
 def _refused(code: int, message: str) -> Exception:

@@ -12,9 +12,11 @@ from openhands.sdk.agent import Agent
 from openhands.sdk.hooks import HookConfig
 from openhands.sdk.llm import LLM, ImageContent, Message, TextContent
 from openhands.sdk.plugin import PluginSource
+from openhands.sdk.secret import SecretSource, SecretValue
 from openhands.sdk.security.analyzer import SecurityAnalyzerBase
 from openhands.sdk.security.confirmation_policy import ConfirmationPolicyBase
 from openhands.sdk.settings.model import OpenHandsAgentSettings
+from openhands.sdk.tool.client_tool import ClientToolSpec
 from openhands.sdk.tool.defaults import launch_tool_specs
 
 from .wire import INVALID_PARAMS, RpcError
@@ -85,6 +87,21 @@ def hooks_of(given: Any) -> HookConfig | None:
 def plugins_of(given: Any) -> list[PluginSource] | None:
     """The plugins of the conversation."""
     return None if not given else [_read(PluginSource, "plugins", each) for each in given]
+
+
+def client_tools_of(given: Any) -> list[ClientToolSpec] | None:
+    """Tools that the client runs itself, when it sees their actions."""
+    return None if not given else [_read(ClientToolSpec, "client_tools", each) for each in given]
+
+
+def secrets_of(given: Any) -> dict[str, SecretValue]:
+    """Secrets by name: texts, or sources as the SDK writes them."""
+    if not isinstance(given, Mapping):
+        return {}
+    return {
+        str(name): _read(SecretSource, f"secrets.{name}", each) if isinstance(each, Mapping) else str(each)
+        for name, each in given.items()
+    }
 
 
 def message_of(given: Any, prompt: list[Any]) -> Message:

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from .bounds import line_of
+
 PARSE_ERROR = -32700
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
@@ -34,7 +36,8 @@ class Wire:
     """One client on two file descriptors.
 
     `notify` may be called by any thread: lines keep the order in which they were handed over, and a client that does
-    not read makes the caller wait. Requests are handled on the event loop, each in a task of its own.
+    not read makes the caller wait. Requests are handled on the event loop, each in a task of its own. No line is
+    longer than `bounds.LINE_BYTES`.
     """
 
     def __init__(self, reading: int, writing: int) -> None:
@@ -60,11 +63,16 @@ class Wire:
         finally:
             del self._asked[number]
 
-    async def serve(self, handlers: Mapping[str, Handler], at_once: Mapping[str, Callable[..., None]]) -> None:
+    async def serve(
+        self,
+        handlers: Mapping[str, Handler],
+        at_once: Mapping[str, Callable[..., None]],
+        at_end: Callable[[], None],
+    ) -> None:
         """Handle messages until the input ends.
 
         `at_once`: notifications whose function is called on the reading thread, in the order of the input: a
-        cancel must not wait for a loop that is busy.
+        cancel must not wait for a loop that is busy. `at_end` is called there, too, when the input has ended.
         """
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
@@ -73,6 +81,7 @@ class Wire:
             with contextlib.suppress(OSError), os.fdopen(self._reading, "rb", closefd=False) as lines:
                 for line in lines:
                     self._take(line, loop, handlers, at_once)
+            at_end()
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(ended.set)
 
@@ -95,7 +104,8 @@ class Wire:
             return
         method = message.get("method")
         if isinstance(method, str) and method in at_once:
-            at_once[method](message.get("params") or {})
+            params = message.get("params")
+            at_once[method](params if isinstance(params, dict) else {})
         else:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
                 loop.call_soon_threadsafe(self._dispatch, message, handlers)
@@ -110,7 +120,8 @@ class Wire:
             task.add_done_callback(self._tasks.discard)
 
     def _answered(self, message: dict[str, Any]) -> None:
-        future = self._asked.get(message.get("id"))  # type: ignore[arg-type]
+        number = message.get("id")
+        future = self._asked.get(number) if isinstance(number, int) else None
         if future is None or future.done():
             return
         error = message.get("error")
@@ -124,7 +135,10 @@ class Wire:
         try:
             if handler is None:
                 raise RpcError(METHOD_NOT_FOUND, f"Method not found: {message['method']}")
-            answer["result"] = await handler(message.get("params") or {})
+            params = message.get("params") or {}
+            if not isinstance(params, dict):
+                raise RpcError(INVALID_PARAMS, "The parameters are not an object.")
+            answer["result"] = await handler(params)
         except RpcError as error:
             answer["error"] = {"code": error.code, "message": error.message, "data": error.data}
         except Exception as error:
@@ -133,7 +147,7 @@ class Wire:
         self._send(answer)
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        line = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
+        line = line_of(message)
         with self._lock:
             view = memoryview(line)
             try:
