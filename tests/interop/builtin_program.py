@@ -20,7 +20,7 @@ from typing import Any
 
 from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted, ToldEvent, ToldState, parse_told
 from supervisor.events import decode_event
-from supervisor.events.encode import encode
+from supervisor.events.encode import dump_event
 from tests.interop.model_api.request import Tool
 from tests.interop.model_api.script import Answer
 from tests.interop.model_api.server import ModelApi
@@ -120,6 +120,16 @@ class Program:
             self.process.stdin.close()
         return self.process.wait(HANGS_SECONDS)
 
+    def forget(self) -> None:
+        """Leave nothing of it."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+        _end_terminals(self.home)
+
     def kill(self) -> None:
         """As if it were out of memory."""
         self.process.send_signal(signal.SIGKILL)
@@ -199,12 +209,12 @@ class Session:
         if isinstance(told, ToldEvent):
             self.events.append(dict(told.event))
             try:
-                again = encode(decode_event(told.event))
+                again = json.loads(dump_event(decode_event(told.event)))
             except ValueError as error:
                 self.wrong.append(f"{told.event['kind']}: {error}")
                 return
-            if without_nulls(again) != without_nulls(told.event):
-                self.wrong.append(f"{told.event['kind']} is not the same:\n{told.event}\n{again}")
+            if differences(without_nulls(told.event), without_nulls(again)):
+                self.wrong.append(f"{told.event['kind']}: {differences(told.event, without_nulls(again))}")
         elif isinstance(told, ToldState):
             self.states.append(told)
         else:
@@ -217,7 +227,7 @@ class Session:
 
     def check(self) -> None:
         """Everything that was told could be read, and came once."""
-        assert self.wrong == []
+        assert self.wrong == [], "\n".join(self.wrong)[:5000]
         ids = [event["id"] for event in self.events]
         assert len(ids) == len(set(ids))
 
@@ -280,6 +290,17 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
+def differences(one: Any, other: Any, where: str = "") -> list[str]:
+    """Where two JSON values differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = sorted({*one, *other})
+        return [each for key in keys for each in differences(one.get(key), other.get(key), f"{where}.{key}")]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [each for index, (a, b) in pairs for each in differences(a, b, f"{where}[{index}]")]
+    return [] if one == other else [f"{where}: {one!r:.200} became {other!r:.200}"]
+
+
 def text_of(content: list[dict[str, Any]]) -> str:
     """The text of a message or of an observation."""
     return "".join(part.get("text", "") for part in content)
@@ -327,10 +348,7 @@ def running(python: Path, home: Path, prefix: tuple[str, ...] = (), **more: str)
         program.ask("initialize", protocolVersion=1, clientCapabilities={})
         yield program
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            program.process.kill()
-        program.process.wait()
-        _end_terminals(home)
+        program.forget()
 
 
 def _end_terminals(home: Path) -> None:

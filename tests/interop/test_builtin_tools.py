@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,8 +23,22 @@ from tests.interop.builtin_program import (
 )
 from tests.interop.model_api.server import ModelApi
 from tests.support.mcp_servers import STDIO, real_server
+from tests.support.processes import descendants, kill
 
 pytestmark = pytest.mark.interop
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Iterator[str]:
+    """A web server of one page."""
+    (tmp_path / "page.html").write_text("<title>Here</title><h1>Heading of the page</h1>")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 @pytest.fixture
@@ -179,23 +196,41 @@ def test_calls_that_are_wrong(session: Session, model_api: ModelApi) -> None:
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium")
-def test_a_browser_that_dies(session: Session, model_api: ModelApi) -> None:
-    page = session.workspace / "page.html"
-    page.write_text("<title>Here</title><h1>Heading of the page</h1>")
-    session.open(agent(model_api, "browser_tool_set", "terminal"))
-    names = [tool.get("title") or tool.get("name") for tool in []]
-    model_api.answers.extend(
-        [
-            call("browser_navigate", url=f"file://{page}"),
-            call("browser_get_content"),
-            call("terminal", command="pkill -KILL -P $PPID -f never; echo done"),
-            finish(),
-        ]
-    )
+def test_a_browser_that_dies(session: Session, model_api: ModelApi, pages: str) -> None:
+    session.open(agent(model_api, "browser_tool_set"))
+    visit = call("browser_navigate", url=f"{pages}/page.html")
+    model_api.answers.extend([visit, call("browser_get_content"), says("seen")])
     session.say("browse")
     assert session.kinds[2:6] == [
         *["BrowserNavigateAction", "BrowserObservation", "BrowserGetContentAction", "BrowserObservation"]
     ]
-    assert "Heading of the page" in text_of(session.of("ObservationEvent")[1]["observation"]["content"])
-    tools = [tool["title"] for tool in session.last("SystemPromptEvent")["tools"]]
-    assert "browser_navigate" in tools, names
+    assert "Heading of the page" in text_of(session.observed()["content"])
+    assert "browser_navigate" in {tool["title"] for tool in session.last("SystemPromptEvent")["tools"]}
+
+    browsers = [each.pid for each in descendants(session.program.process.pid) if "chrom" in each.name]
+    assert browsers
+    kill(browsers)
+    model_api.answers.extend([visit, call("browser_get_content"), says("seen again")])
+    assert session.say("again")["_meta"]["ostler"]["status"] == "finished"
+    assert len(session.of("ObservationEvent")) + len(session.of("AgentErrorEvent")) == 4
+
+
+def test_a_task_is_given_to_a_sub_agent(session: Session, model_api: ModelApi) -> None:
+    session.open(agent(model_api, "task_tool_set", "terminal"))
+    order = {"description": "Look", "prompt": "Look around.", "subagent_type": "general-purpose"}
+    model_api.answers.extend([call("task", **order), finish("I looked around."), finish("all done")])
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert session.kinds[2:4] == ["TaskAction", "TaskObservation"]
+    observed = session.of("ObservationEvent")[0]["observation"]
+    assert (observed["subagent"], "I looked around." in text_of(observed["content"])) == ("general-purpose", True)
+
+
+def test_a_long_output_fits_into_a_line(session: Session, model_api: ModelApi) -> None:
+    path = session.workspace / "large.txt"
+    path.write_text("x" * 12_000_000)
+    session.open(agent(model_api, "file_editor"))
+    edit = call("file_editor", command="insert", path=str(path), insert_line=0, new_str="first")
+    model_api.answers.extend([edit, finish()])
+    session.say("edit")
+    assert session.program.longest < 9 * 1024 * 1024
+    assert session.kinds[2] == "FileEditorAction"

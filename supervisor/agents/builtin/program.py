@@ -7,7 +7,8 @@
 `agent`                 the agent as a client of the SDK writes it, with its keys; or
 `agent_settings`        the settings to make one of
 `confirmation_policy`, `security_analyzer`, `hook_config`, `plugins`, `tags`, `max_iterations`, `client_tools`,
-`max_budget_per_run`, `stuck_detection`, `stuck_detection_thresholds`, `user_id`
+`max_budget_per_run`, `stuck_detection`, `stuck_detection_thresholds`, `user_id`, `tool_module_qualnames`,
+`agent_definitions`
                         as a client starts a conversation with them
 `secrets`               names and values, or sources as the SDK writes them
 `profile_store_dir`     where the SDK's tools find profiles of models

@@ -63,6 +63,8 @@ class Session:
         self._skills: dict[str, list[str]] = {}
         self.teller = Teller(wire, session_id)
         self.teller.leave_out(self._known.__contains__)
+        setup.import_more_tools(given.get("tool_module_qualnames"))
+        setup.register_agents(given.get("agent_definitions"))
         agent = setup.agent_of(given, servers)
         agent._parallel_executor = Executor(max_workers=agent.tool_concurrency_limit)
         if load:

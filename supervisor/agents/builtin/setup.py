@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,10 +19,14 @@ from openhands.sdk.secret import SecretSource, SecretValue
 from openhands.sdk.security.analyzer import SecurityAnalyzerBase
 from openhands.sdk.security.confirmation_policy import ConfirmationPolicyBase
 from openhands.sdk.settings.model import OpenHandsAgentSettings
+from openhands.sdk.subagent import AgentDefinition
+from openhands.sdk.subagent.registry import agent_definition_to_factory, register_agent_if_absent
 from openhands.sdk.tool.client_tool import ClientToolSpec
 from openhands.sdk.tool.defaults import launch_tool_specs
 
 from .wire import INVALID_PARAMS, RpcError
+
+log = logging.getLogger(__name__)
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 """Programs that the browser tools can drive."""
@@ -43,25 +50,36 @@ def agent_of(given: Mapping[str, Any], servers: list[Any]) -> Agent:
 def import_tools() -> None:
     """Make the tools known by their names: a conversation may have any of them."""
     # Each enters itself when it is imported.
-    from openhands.tools import (  # noqa: F401
-        delegate,
-        file_editor,
-        gemini,
-        glob,
-        grep,
-        planning_file_editor,
-        task,
-        task_tracker,
-        terminal,
-    )
+    from openhands.tools import gemini, glob, grep, planning_file_editor  # noqa: F401
+    from openhands.tools.preset.default import register_builtins_agents
 
-    if has_browser():
-        from openhands.tools import browser_use  # noqa: F401
+    register_builtins_agents(enable_browser=has_browser())
+
+
+def import_more_tools(modules: Any) -> None:
+    """Import the modules (by the names of their tools) in which a client's tools enter themselves."""
+    for tool, module in (modules or {}).items():
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            # A client names all that it knows; an agent that uses this one is refused for it.
+            log.warning("The module of the tool %s cannot be imported: %s", tool, error)
+
+
+def register_agents(given: Any) -> None:
+    """Make a client's sub-agents known by their names."""
+    for each in given or ():
+        definition = _read(AgentDefinition, "agent_definitions", each)
+        register_agent_if_absent(
+            name=definition.name, factory_func=agent_definition_to_factory(definition), description=definition
+        )
 
 
 def has_browser() -> bool:
     """Whether there is a browser that the browser tools can drive."""
-    return any(shutil.which(name) for name in BROWSERS)
+    return any(shutil.which(name) for name in BROWSERS) or any(
+        (Path.home() / ".cache" / "ms-playwright").glob("chromium*")
+    )
 
 
 def llm_of(given: Any) -> LLM:
