@@ -40,6 +40,7 @@ import contextlib
 import os
 import threading
 import uuid
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def main() -> int:
     os.dup2(2, 1)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    warnings.simplefilter("ignore")  # of what a model costs that is in no list of prices, for each of its answers
     from .wire import Wire
 
     loop = asyncio.new_event_loop()
@@ -295,8 +297,9 @@ def _refused(code: int, message: str) -> Exception:
 
 
 def _import_sdk() -> None:
-    from . import session, setup  # noqa: F401
+    from . import repairs, session, setup  # noqa: F401
 
+    repairs.mend()
     setup.import_tools()
 
 
