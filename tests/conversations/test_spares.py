@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
 from supervisor import composition
 from supervisor.agents import load_catalog
@@ -312,6 +314,41 @@ async def test_an_old_spare_is_replaced(tmp_path: Path, monkeypatch: pytest.Monk
         spare.born -= spares.AGE_SECONDS
         await until(lambda: waiting(harness) and waiting(harness)[0] is not spare, "another spare")
         assert not alive(pid_of(spare))
+
+
+async def test_a_spare_starts_after_a_pause_and_later_with_each_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    monkeypatch.setattr(spares, "PAUSE_SECONDS", 2.0)
+    monkeypatch.setattr(spares, "LOOK_SECONDS", 1000.0)
+
+    async def quiet(started: int) -> None:
+        for _ in range(20):
+            await trio.to_thread.run_sync(time.sleep, 0.005)
+        assert len(harness.log.pids()) == started
+
+    async with opened(tmp_path, clock=mock_clock) as harness:
+        await turn(await begun(harness), "hello")
+        await quiet(1)
+        mock_clock.jump(1.9)
+        await quiet(1)
+        mock_clock.jump(0.2)
+        (spare,) = await spare_of(harness)
+        for pause in (2.0, 4.0, 8.0):
+            started = len(harness.log.pids())
+            os.kill(pid_of(spare), signal.SIGKILL)
+            await until(lambda spare=spare: spare.gone.is_set(), "the loss of the spare")
+            await quiet(started)
+            mock_clock.jump(pause - 0.1)
+            await quiet(started)
+            mock_clock.jump(0.2)
+            (spare,) = await spare_of(harness)
+        # A spare is as old as the clock says.
+        mock_clock.jump(spares.AGE_SECONDS - 8)
+        await quiet(5)
+        assert waiting(harness) == [spare]
+        mock_clock.jump(1000.0)
+        await until(lambda: spare.gone.is_set(), "the end of the old spare")
 
 
 async def test_a_spare_makes_room_and_never_takes_the_last_place(tmp_path: Path) -> None:

@@ -202,6 +202,8 @@ class Spares:
         self._changed.set()
 
     async def _look(self) -> None:
+        if self._closed:
+            return
         now = trio.current_time()
         if self.waiting and await self._short_of_memory():
             self._give_up(self.waiting, "memory is short")
@@ -235,10 +237,10 @@ class Spares:
         return self._admission.over_memory or (left is not None and left < LEFT_BYTES)
 
     async def _has_room(self, kind: _Kind) -> bool:
-        if self._closed or kind.deaths >= DEATHS_MAX or not self._admission.spare_room(kind.expected_bytes):
+        if kind.deaths >= DEATHS_MAX or not self._admission.spare_room(kind.expected_bytes):
             return False
         left = await trio.to_thread.run_sync(memory_left)
-        return not self._closed and (left is None or left >= kind.expected_bytes + LEFT_BYTES)
+        return left is None or left >= kind.expected_bytes + LEFT_BYTES
 
     async def _start(self, kind: _Kind) -> None:
         """The task of one spare, from its plan to the end of its process."""
