@@ -84,10 +84,15 @@ class Recorder:
         """Whether the conversation reads the extended vocabulary."""
         return self.record.vocabulary is Vocabulary.EXTENDED
 
-    def write(self, events: Iterable[Event | Recorded]) -> int:
-        """Append events and the record as it is now, in one transaction. Returns the last sequence number."""
+    def write(self, events: Iterable[Event | Recorded], *, quiet: bool = False) -> int:
+        """Append events and the record as it is now, in one transaction. Returns the last sequence number.
+
+        `quiet` is for what happens to the agent's process alone. The conversation keeps its time of change:
+        an agent that restarts or is stopped in the background makes it no newer than the others.
+        """
         rows, blobs = self._rows(events)
-        self.record.updated_at = self.last_timestamp or timestamp_now()
+        if not quiet:
+            self.record.updated_at = self.last_timestamp or timestamp_now()
         self.unsaved = False
         return self.log.append(rows, self._update(), blobs)
 
@@ -130,9 +135,10 @@ class Recorder:
         """The events as they would be appended, for somebody who stores them otherwise."""
         return [self._row(event) for event in events]
 
-    def save(self) -> None:
-        """Store the record as it is now, without an event."""
-        self.record.updated_at = timestamp_now()
+    def save(self, *, quiet: bool = False) -> None:
+        """Store the record as it is now, without an event; `quiet` as for `write`."""
+        if not quiet:
+            self.record.updated_at = timestamp_now()
         self.unsaved = False
         self.log.update_record(self._update())
 
