@@ -19,7 +19,7 @@ from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.attachments import Attachment
 from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
 from supervisor.conversations.recording.live_output import LiveOutput
-from supervisor.conversations.recording.outs import Delta, Opened, Out, Title, Usage
+from supervisor.conversations.recording.outs import Aborted, Delta, Opened, Out, Title, Usage
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import ToolOutput
 from supervisor.conversations.state.record import ConversationRecord
@@ -172,7 +172,7 @@ class Recorder:
         """Mask an event's secrets; the session's id, a bearer token, is cut short."""
         body = self.mask.document(body)
         session_id = self.record.session_id
-        if session_id is None or session_id.encode() not in body:
+        if session_id is None or session_id == self.record.id or session_id.encode() not in body:
             return body
         return shorten_session_id(body.decode(), session_id).encode()
 
@@ -197,6 +197,8 @@ class Recorder:
                 recorded = []
             if isinstance(out, Delta | Opened):
                 self.stream(out)
+            elif isinstance(out, Aborted):
+                self._abort(out.item_id, out.attempt, out.reason)
             elif isinstance(out, ToolOutput):
                 if self.live is not None:
                     self.live.take(out)
@@ -222,13 +224,15 @@ class Recorder:
             frame = {
                 "type": "item_started",
                 "item_id": item.item_id,
-                "attempt": 0,
+                "attempt": item.attempt,
                 "anchor_seq": self.log.last_seq,
             }
             self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
             return
         text = item.kind == "text"
-        content = shorten_session_id(item.content, self.record.session_id)
+        content = item.content
+        if self.record.session_id != self.record.id:  # which is no secret
+            content = shorten_session_id(content, self.record.session_id)
         delta = StreamingDeltaEvent(
             id=new_event_id(),
             timestamp=timestamp_now(),
@@ -238,7 +242,7 @@ class Recorder:
         frame = {
             "type": "delta",
             "item_id": item.item_id,
-            "attempt": 0,
+            "attempt": item.attempt,
             "order": item.order,
             "kind": item.kind,
             "content": content,
@@ -252,9 +256,13 @@ class Recorder:
         every item becomes an event, however its turn ends.
         """
         if self._open_item is not None:
-            frame = {"type": "item_aborted", "item_id": self._open_item, "attempt": 0, "reason": reason}
+            self._abort(self._open_item, 0, reason)
+
+    def _abort(self, item_id: str, attempt: int, reason: str) -> None:
+        if self._open_item == item_id:
             self._open_item = None
-            self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
+        frame = {"type": "item_aborted", "item_id": item_id, "attempt": attempt, "reason": reason}
+        self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
 
     def publish(self, event: bytes) -> None:
         """Publish an event that is not journalled, such as a snapshot of the state."""
