@@ -18,7 +18,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted, ToldEvent, ToldState, parse_told
+from supervisor.acp.schema.extension import (
+    ItemAborted,
+    ItemDelta,
+    ItemStarted,
+    ToldEvent,
+    ToldState,
+    parse_told,
+)
 from supervisor.events import decode_event
 from supervisor.events.encode import dump_event
 from tests.interop.model_api.request import Tool
@@ -175,7 +182,9 @@ class Session:
         self.wrong: list[str] = []
         program.sessions[self.id] = self
 
-    def open(self, agent: dict[str, Any], *, servers: list[Any] | None = None, load: bool = False, **given: Any) -> Session:
+    def open(
+        self, agent: dict[str, Any], *, servers: list[Any] | None = None, load: bool = False, **given: Any
+    ) -> Session:
         """Start the conversation, or take it up; `given` is what Ostler sends with it."""
         meta = {"persistence_dir": str(self.persistence), "conversation_id": self.id, "agent": agent, **given}
         params = {"cwd": str(self.workspace), "mcpServers": servers or [], "_meta": {"ostler": meta}}
@@ -314,7 +323,9 @@ def call(tool: str, text: str = "", **arguments: Any) -> Answer:
 
 def calls(*made: tuple[str, dict[str, Any]], text: str = "", **fields: Any) -> Answer:
     """Several calls in one answer."""
-    return Answer(text=(text,) if text else (), calls=tuple((Tool(name), args) for name, args in made), **fields)
+    return Answer(
+        text=(text,) if text else (), calls=tuple((Tool(name), args) for name, args in made), **fields
+    )
 
 
 def says(*text: str, **fields: Any) -> Answer:

@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from tests.interop.builtin_program import KEY, Program, Session, agent, call, calls, finish, llm, says, text_of
+from tests.interop.builtin_program import (
+    KEY,
+    Program,
+    Session,
+    agent,
+    call,
+    calls,
+    finish,
+    llm,
+    says,
+    text_of,
+)
 from tests.interop.model_api.server import ModelApi
 
 pytestmark = pytest.mark.interop
@@ -33,7 +44,9 @@ def responses(api: ModelApi, **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_anthropic_thinks(session: Session, model_api: ModelApi, stream: bool) -> None:
     session.open(agent(model_api, "terminal", model=anthropic(model_api, stream=stream)))
-    think = calls(("terminal", {"command": "echo seen"}), thoughts=("I think ", "first."), redacted="ZW5jcnlwdGVk")
+    think = calls(
+        ("terminal", {"command": "echo seen"}), thoughts=("I think ", "first."), redacted="ZW5jcnlwdGVk"
+    )
     model_api.answers.extend([think, says("It was seen.")])
     assert session.say("think")["_meta"]["ostler"]["status"] == "finished"
     blocks = session.of("ActionEvent")[0]["thinking_blocks"]
@@ -88,7 +101,9 @@ def test_completions_are_logged_without_secrets(session: Session, model_api: Mod
 
 
 def test_tokens_have_ids(session: Session, model_api: ModelApi) -> None:
-    model = llm(model_api, model="hosted_vllm/test", stream=False, litellm_extra_body={"return_token_ids": True})
+    model = llm(
+        model_api, model="hosted_vllm/test", stream=False, litellm_extra_body={"return_token_ids": True}
+    )
     session.open(agent(model_api, model=model))
     model_api.answers.append(says("counted", token_ids=(7, 8)))
     session.say("count")

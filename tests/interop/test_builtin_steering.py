@@ -58,7 +58,10 @@ def test_several_actions_are_confirmed_at_once(session: Session, model_api: Mode
     asked = {one["toolCall"]["_meta"]["ostler"]["eventId"]: one["toolCall"] for one in session.asked}
     assert set(asked) == {action["id"] for action in actions}
     assert asked[actions[0]["id"]]["rawInput"]["command"] == "echo one"
-    assert [text_of(event["observation"]["content"])[:3] for event in session.of("ObservationEvent")] == ["one", "two"]
+    assert [text_of(event["observation"]["content"])[:3] for event in session.of("ObservationEvent")] == [
+        "one",
+        "two",
+    ]
 
 
 def test_a_rejection_has_a_reason(session: Session, model_api: ModelApi) -> None:
@@ -91,7 +94,9 @@ def test_a_risk_that_the_model_predicts(session: Session, model_api: ModelApi, r
 def test_a_risk_that_an_analyzer_finds(session: Session, model_api: ModelApi) -> None:
     session.open(agent(model_api, "terminal"))
     policy = {"kind": "ConfirmRisky", "threshold": "HIGH", "confirm_unknown": False}
-    session.ask("_ostler/configure", confirmation_policy=policy, security_analyzer={"kind": "PatternSecurityAnalyzer"})
+    session.ask(
+        "_ostler/configure", confirmation_policy=policy, security_analyzer={"kind": "PatternSecurityAnalyzer"}
+    )
     session.decide = reject("too dangerous")
     model_api.answers.append(call("terminal", command="rm -rf / --no-preserve-root"))
     assert status(session.say("clean up")) == "idle"
@@ -186,7 +191,9 @@ def test_nothing_condenses_without_a_condenser(session: Session, model_api: Mode
 
 def test_the_history_is_condensed_when_it_is_too_long(session: Session, model_api: ModelApi) -> None:
     session.open(agent(model_api, "terminal", condenser=condensing(model_api, max_size=80, keep_first=1)))
-    overflow = Answer(status=400, message="This model's maximum context length is 8192 tokens. context_length_exceeded")
+    overflow = Answer(
+        status=400, message="This model's maximum context length is 8192 tokens. context_length_exceeded"
+    )
     steps = [calls(echo(f"word{number}")) for number in range(3)]
     model_api.answers.extend([*steps, overflow, says("Three words."), says("done")])
     assert status(session.say("echo")) == "finished"
@@ -234,7 +241,10 @@ def test_iterations_and_budget_end(session: Session, model_api: ModelApi, tmp_pa
 
 
 def test_a_critic_asks_for_more(session: Session, model_api: ModelApi) -> None:
-    critic = {"kind": "AgentFinishedCritic", "iterative_refinement": {"success_threshold": 0.5, "max_iterations": 1}}
+    critic = {
+        "kind": "AgentFinishedCritic",
+        "iterative_refinement": {"success_threshold": 0.5, "max_iterations": 1},
+    }
     session.open(agent(model_api, critic=critic))
     model_api.answers.extend([finish("first"), finish("second")])
     assert status(session.say("work")) == "finished"
@@ -250,7 +260,11 @@ def test_skills_and_instructions_of_the_project(session: Session, model_api: Mod
     place = session.workspace / ".agents" / "skills" / "counting"
     place.mkdir(parents=True)
     (place / "SKILL.md").write_text("---\nname: counting\ndescription: How to count\n---\nCount from zero.\n")
-    skill = {"name": "greeting", "content": "Say ahoy.", "trigger": {"type": "keyword", "keywords": ["sailor"]}}
+    skill = {
+        "name": "greeting",
+        "content": "Say ahoy.",
+        "trigger": {"type": "keyword", "keywords": ["sailor"]},
+    }
     context = {"skills": [skill], "load_project_skills": True}
     session.open(agent(model_api, agent_context=context))
     model_api.answers.extend([call("invoke_skill", name="counting"), says("ahoy")])
@@ -280,7 +294,9 @@ def test_it_continues_from_another_event(session: Session, model_api: ModelApi) 
         session.ask("_ostler/navigate", event_id="0198f2a0-0000-7000-8000-00000000dead")
 
 
-def test_a_fork_does_not_run_again_what_had_run(session: Session, model_api: ModelApi, tmp_path: Path) -> None:
+def test_a_fork_does_not_run_again_what_had_run(
+    session: Session, model_api: ModelApi, tmp_path: Path
+) -> None:
     session.open(agent(model_api, "terminal"))
     model_api.answers.extend([call("terminal", command="echo ran >> runs"), says("done")])
     session.say("run")

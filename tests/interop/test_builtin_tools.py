@@ -60,7 +60,7 @@ def test_a_text_is_streamed_and_becomes_the_event_of_its_id(session: Session, mo
     assert told["llm_message"]["reasoning_content"] == "It is early."
     assert told["parent_id"] == "0198f2a0-0000-7000-8000-000000000001"
     assert {item.item_id for item in session.items} == {told["id"]}
-    pieces = {kind: "" for kind in ("text", "reasoning")}
+    pieces = dict.fromkeys(("text", "reasoning"), "")
     for item in session.items[1:]:
         pieces[item.kind] += item.content  # type: ignore[union-attr]
     assert pieces == {"text": "Good morning", "reasoning": "It is early."}
@@ -71,7 +71,9 @@ def test_a_text_is_streamed_and_becomes_the_event_of_its_id(session: Session, mo
 
 def test_a_terminal(session: Session, model_api: ModelApi) -> None:
     session.open(agent(model_api, "terminal"))
-    model_api.answers.extend([call("terminal", "I look.", command="echo wo$((3*7))rd; exit_code() { return 3; }; exit_code")])
+    model_api.answers.extend(
+        [call("terminal", "I look.", command="echo wo$((3*7))rd; exit_code() { return 3; }; exit_code")]
+    )
     model_api.answers.extend([call("terminal", command="seq 100000"), finish("looked")])
     assert session.say("look")["_meta"]["ostler"]["status"] == "finished"
     assert session.kinds == [
@@ -222,7 +224,10 @@ def test_a_task_is_given_to_a_sub_agent(session: Session, model_api: ModelApi) -
     assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
     assert session.kinds[2:4] == ["TaskAction", "TaskObservation"]
     observed = session.of("ObservationEvent")[0]["observation"]
-    assert (observed["subagent"], "I looked around." in text_of(observed["content"])) == ("general-purpose", True)
+    assert (observed["subagent"], "I looked around." in text_of(observed["content"])) == (
+        "general-purpose",
+        True,
+    )
 
 
 def test_a_long_output_fits_into_a_line(session: Session, model_api: ModelApi) -> None:

@@ -1,4 +1,4 @@
-"""Started as `python DIRECTORY` with the Python of the SDK's environment, which does not know this package."""
+"""Started as `python DIRECTORY` by the Python of the SDK's environment, which does not know this package."""
 
 from __future__ import annotations
 

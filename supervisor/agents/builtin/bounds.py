@@ -31,7 +31,8 @@ def line_of(message: Any, size: int = LINE_BYTES) -> bytes:
 
 
 def shortened(value: Any, chars: int) -> Any:
-    """`value` with every string that is longer than `chars` cut in its middle, every list and object at its end.
+    """`value` with every string that is longer than `chars` cut in its middle, every list and object at its
+    end.
 
     Data URLs go as a whole: half an image is none.
     """

@@ -22,7 +22,7 @@ class Conversation(LocalConversation):
     """
 
     def send(self, message: Message, sender: str | None, message_id: str | None) -> None:
-        """Append the user's message. One whose id is in the log already came before: it is the last one now."""
+        """Append the user's message; one whose id is in the log already came before, and is the last now."""
         if message_id is not None and message_id in self._state.events:
             if all(event.id != message_id for event in self._state.active_branch()):
                 self.navigate_to(message_id)
@@ -54,8 +54,8 @@ class Conversation(LocalConversation):
 class Executor(ParallelToolExecutor):
     """Runs the tools of a step; an interrupt does not wait for those that do not stop.
 
-    The SDK's own waits in the event loop for every thread of a batch, and takes threads for single calls from a
-    small pool, which tools that never end would use up.
+    The SDK's own waits in the event loop for every thread of a batch, and takes threads for single calls
+    from a small pool, which tools that never end would use up.
     """
 
     async def aexecute_batch(

@@ -1,13 +1,13 @@
 """What the SDK tells of a conversation, as the notifications that Ostler accepts from its built-in agent.
 
-`_ostler/event`   `event`: an event that belongs in the log, as JSON of its own kind. It is on the disk already.
-                  An event may come again, with its id, after a restart: the first one counts. Some have the source
-                  `user` although no user said them: what the SDK answers to a malformed call or a refusal of
-                  the model, and the next round of an iterative refinement.
-`_ostler/stream`  a piece of an item that will become the event with its id: `item_started`, `delta` (`order` counts
-                  from 0, `kind` is text or reasoning), `item_aborted` (with `reason`). `attempt` counts from 1: a
-                  higher one starts the item anew, with `item_started` and an order from 0, and what came before
-                  is void.
+`_ostler/event`   `event`: an event that belongs in the log, as JSON of its own kind. It is on the disk
+                  already. An event may come again, with its id, after a restart: the first one counts. Some
+                  have the source `user` although no user said them: what the SDK answers to a malformed call
+                  or a refusal of the model, and the next round of an iterative refinement.
+`_ostler/stream`  a piece of an item that will become the event with its id: `item_started`, `delta` (`order`
+                  counts from 0, `kind` is text or reasoning), `item_aborted` (with `reason`). `attempt`
+                  counts from 1: a higher one starts the item anew, with `item_started` and an order from 0,
+                  and what came before is void.
 `_ostler/state`   one property of the conversation's state (`key`, `value`), when it has changed.
 
 Text that is too long for a line is cut in its middle (bounds.py).
@@ -68,7 +68,9 @@ class Teller:
         if isinstance(frame, StreamStarted):
             self._send(STREAM, type="item_started", **place)
         elif isinstance(frame, StreamDelta):
-            self._send(STREAM, type="delta", **place, order=frame.order, kind=frame.kind, content=frame.content)
+            self._send(
+                STREAM, type="delta", **place, order=frame.order, kind=frame.kind, content=frame.content
+            )
         elif isinstance(frame, StreamAborted):
             self._send(STREAM, type="item_aborted", **place, reason=frame.reason)
 

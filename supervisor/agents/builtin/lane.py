@@ -12,8 +12,8 @@ from typing import Any
 class Lane:
     """One conversation's own event loop.
 
-    The SDK blocks its loop: hooks, critics and analyzers run there, and so does a lock that a thread may hold. The
-    loop that speaks with the client must not wait for that.
+    The SDK blocks its loop: hooks, critics and analyzers run there, and so does a lock that a thread may
+    hold. The loop that speaks with the client must not wait for that.
     """
 
     def __init__(self, name: str) -> None:

@@ -6,31 +6,34 @@
 `conversation_id`       of a new conversation, a UUID, which is the session's id, too
 `agent`                 the agent as a client of the SDK writes it, with its keys; or
 `agent_settings`        the settings to make one of
-`confirmation_policy`, `security_analyzer`, `hook_config`, `plugins`, `tags`, `max_iterations`, `client_tools`,
-`max_budget_per_run`, `stuck_detection`, `stuck_detection_thresholds`, `user_id`, `tool_module_qualnames`,
-`agent_definitions`
+`confirmation_policy`, `security_analyzer`, `hook_config`, `plugins`, `tags`, `max_iterations`,
+`max_budget_per_run`, `stuck_detection`, `stuck_detection_thresholds`, `user_id`, `client_tools`,
+`tool_module_qualnames`, `agent_definitions`
                         as a client starts a conversation with them
 `secrets`               names and values, or sources as the SDK writes them
 `profile_store_dir`     where the SDK's tools find profiles of models
-`last_event_id`         (load) the last event that Ostler has of this agent; those after it are told before the
-                        answer. It tells nothing again without it.
-`closed`                (load) results that Ostler has written for actions of the process that died: events, as in
-                        its log. The agent takes them over with their ids. It closes and tells the others.
+`last_event_id`         (load) the last event that Ostler has of this agent; those after it are told before
+                        the answer. It tells nothing again without it.
+`closed`                (load) results that Ostler has written for actions of the process that died: events,
+                        as in its log. The agent takes them over with their ids. It closes and tells the
+                        others.
 
 The MCP servers are ACP's `mcpServers`; those in the agent's document do not count.
 
-`session/prompt` carries `message` (as the SDK writes it; else ACP's blocks count), `message_id` (of the event that
-Ostler has written for it: it is not told) and `sender`. A prompt without both continues where the agent stopped. A
-message whose id is in the log already is not appended again. The answer's `_meta.ostler.status` is the status in which
-the agent stopped: `finished`, `paused`, `stuck`, `error`, `idle` (rejected).
+`session/prompt` carries `message` (as the SDK writes it; else ACP's blocks count), `message_id` (of the
+event that Ostler has written for it: it is not told) and `sender`. A prompt without both continues where the
+agent stopped. A message whose id is in the log already is not appended again. The answer's
+`_meta.ostler.status` is the status in which the agent stopped: `finished`, `paused`, `stuck`, `error`,
+`idle` (rejected).
 
 `session/request_permission` has the action's event id in `toolCall._meta.ostler.eventId`; the requests of one
 step come together. One rejected is all rejected, with the `_meta.ostler.reason` of its answer.
 
-`_ostler/ask` (`question`), `_ostler/title` (`max_length`, `llm`), `_ostler/condense`, `_ostler/navigate` (`event_id`),
-`_ostler/load_plugin` (`plugin_ref`), `_ostler/configure` (`confirmation_policy`, `security_analyzer`, `secrets`, `llm`) are
-requests. `session/fork` copies a conversation into the same directory, with `_meta.ostler.conversation_id` and
-`from_event_id`, and does not open it. What it tells: frames.py.
+Requests: `_ostler/ask` (`question`), `_ostler/title` (`max_length`, `llm`), `_ostler/condense`,
+`_ostler/navigate` (`event_id`), `_ostler/load_plugin` (`plugin_ref`), `_ostler/configure`
+(`confirmation_policy`, `security_analyzer`, `secrets`, `llm`). `session/fork` copies a conversation into the
+same directory, with `_meta.ostler.conversation_id` and `from_event_id`, and does not open it. What is told:
+frames.py. Keys and secrets are left out of every line.
 """
 
 from __future__ import annotations
@@ -61,6 +64,9 @@ QUIET = {
 }
 """Variables that keep the libraries from the network, and from the output, while they are imported."""
 
+NO_HISTORY = {"HISTFILE": ""}
+"""Secrets come to the terminal's shell as commands, which it would write into a file of the user's."""
+
 
 def main() -> int:
     """Serve one client until the input ends."""
@@ -70,7 +76,10 @@ def main() -> int:
     os.dup2(2, 1)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    warnings.simplefilter("ignore")  # of what a model costs that is in no list of prices, for each of its answers
+    os.environ.update(NO_HISTORY)
+    warnings.simplefilter(
+        "ignore"
+    )  # of what a model costs that is in no list of prices, for each of its answers
     from .wire import Wire
 
     loop = asyncio.new_event_loop()
@@ -98,7 +107,7 @@ async def _serve(wire: Any) -> None:
                 "_ostler/navigate": agent.navigate,
                 "_ostler/title": agent.title,
             },
-            {"session/cancel": agent.cancel},
+            {"session/prompt": agent.announce, "session/cancel": agent.cancel},
             _end_soon,
         )
     finally:
@@ -113,7 +122,7 @@ def _end_soon() -> None:
 
 
 class BuiltIn:
-    """The methods of ACP, and Ostler's own. Sessions live as long as the process, or until they are closed."""
+    """The methods of ACP, and Ostler's own. Sessions live until they are closed, or the process ends."""
 
     def __init__(self, wire: Any) -> None:
         self._wire = wire
@@ -194,6 +203,12 @@ class BuiltIn:
             given.get("message_id"), given.get("message"), params.get("prompt") or [], given.get("sender")
         )
 
+    def announce(self, params: dict[str, Any]) -> None:
+        """A prompt has arrived; called on the reading thread, so that a cancel right after it finds it."""
+        session = self._sessions.get(params.get("sessionId", ""))
+        if session is not None:
+            session.announce()
+
     def cancel(self, params: dict[str, Any]) -> None:
         """Interrupt a turn; called on the reading thread."""
         session = self._sessions.get(params.get("sessionId", ""))
@@ -229,7 +244,9 @@ class BuiltIn:
         await _threaded(self._session(params).conversation.load_plugin, _text(params, "plugin_ref"))
         return {}
 
-    async def _open(self, session_id: str, params: dict[str, Any], given: dict[str, Any], *, load: bool) -> None:
+    async def _open(
+        self, session_id: str, params: dict[str, Any], given: dict[str, Any], *, load: bool
+    ) -> None:
         if self._ready is None:
             raise _refused(-32600, "Not initialized. Send initialize first.")
         await self._ready
@@ -258,7 +275,9 @@ NOT_FOUND = -32002
 def _given(params: dict[str, Any]) -> dict[str, Any]:
     given = _meta(params)
     if not isinstance(given.get("persistence_dir"), str):
-        raise _refused(INVALID_PARAMS, "This agent runs under Ostler, which sends _meta.ostler.persistence_dir.")
+        raise _refused(
+            INVALID_PARAMS, "This agent runs under Ostler, which sends _meta.ostler.persistence_dir."
+        )
     return given
 
 

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from openhands.sdk.agent import Agent
 from openhands.sdk.conversation.persistence_const import BASE_STATE
 from openhands.sdk.conversation.state import ConversationExecutionStatus, ConversationState
 from openhands.sdk.event import ActionEvent, AgentErrorEvent, Event, ObservationBaseEvent
 from openhands.sdk.event.error_classification import ErrorClassification, FailureKind
 from openhands.sdk.utils.files import atomic_write_text
+from pydantic import ValidationError
 
 from .conversation import Conversation
 
@@ -31,8 +30,8 @@ UNFINISHED = (ConversationExecutionStatus.RUNNING, ConversationExecutionStatus.W
 def use_agent(directory: Path, agent: Agent) -> None:
     """Write the agent that was sent over the stored one, its keys left out.
 
-    The SDK refuses to take up a conversation whose agent has lost a tool: because the browser is gone, say. The agent
-    that Ostler sends is the right one; a model that calls a tool that is gone is told so.
+    The SDK refuses to take up a conversation whose agent has lost a tool: because the browser is gone, say.
+    The agent that Ostler sends is the right one; a model that calls a tool that is gone is told so.
     """
     stored = directory / BASE_STATE
     state = json.loads(stored.read_text())
@@ -43,7 +42,8 @@ def use_agent(directory: Path, agent: Agent) -> None:
 def settle(conversation: Conversation, closed: Sequence[Mapping[str, Any]], known: set[str]) -> None:
     """Close what a process that died left open: an action whose result nobody will write.
 
-    `closed`: results that Ostler has written meanwhile; they are taken over as they are. Their ids go into `known`.
+    `closed`: results that Ostler has written meanwhile; they are taken over as they are. Their ids go into
+    `known`.
     """
     state = conversation.state
     with state:
@@ -54,6 +54,8 @@ def settle(conversation: Conversation, closed: Sequence[Mapping[str, Any]], know
             if result is not None:
                 known.add(result.id)
             conversation._on_event(result or _killed(action))
+        # The view was made without actions that have no result; the result alone would be in it now.
+        state.rebuild_view()
         if state.execution_status in UNFINISHED:
             state.execution_status = ConversationExecutionStatus.IDLE
 

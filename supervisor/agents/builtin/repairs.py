@@ -24,8 +24,8 @@ def mend() -> None:
 def say_thoughts_once(chunks: Any) -> None:
     """Take the thoughts out of chunks that repeat them.
 
-    litellm 1.105 puts the whole of a thought beside its signature, after its pieces, and then joins all of it: the
-    thought is there twice, and goes back to the provider so, with a signature that is not its own.
+    litellm 1.105 puts the whole of a thought beside its signature, after its pieces, and then joins all of
+    it: the thought is there twice, and goes back to the provider so, with a signature that is not its own.
     """
     said = ""
     for block in (block for chunk in chunks for block in _thoughts(chunk)):

@@ -45,10 +45,17 @@ CANCELLED = {"stopReason": "cancelled", "_meta": {"ostler": {"status": "paused"}
 
 
 class Session:
-    """A conversation that is open in this process. Its methods are called on the loop that serves the client."""
+    """An open conversation. Its methods are called on the loop that serves the client."""
 
     def __init__(
-        self, wire: Wire, session_id: str, cwd: str, servers: list[Any], given: Mapping[str, Any], *, load: bool
+        self,
+        wire: Wire,
+        session_id: str,
+        cwd: str,
+        servers: list[Any],
+        given: Mapping[str, Any],
+        *,
+        load: bool,
     ) -> None:
         """Build the conversation, or take up the one in its directory. Slow; called on a thread.
 
@@ -57,6 +64,7 @@ class Session:
         self._wire = wire
         self.id = session_id
         self._running: tuple[Turn, Future[str]] | None = None
+        self._announced = self._taken = self._cancelled_to = 0
         self._cancelled: asyncio.Event | None = None
         self._serving: asyncio.AbstractEventLoop | None = None
         self._known: set[str] = set()
@@ -66,6 +74,7 @@ class Session:
         setup.import_more_tools(given.get("tool_module_qualnames"))
         setup.register_agents(given.get("agent_definitions"))
         agent = setup.agent_of(given, servers)
+        wire.hide(setup.secrets_in(agent))
         agent._parallel_executor = Executor(max_workers=agent.tool_concurrency_limit)
         if load:
             recovery.use_agent(directory_of(given, session_id), agent)
@@ -102,6 +111,7 @@ class Session:
 
     def configure(self, given: Mapping[str, Any]) -> None:
         """Take over what may change while the conversation is open. Raises RpcError. Called on a thread."""
+        self._wire.hide(setup.secrets_in(setup.secrets_of(given.get("secrets"))))
         if given.get("confirmation_policy") is not None:
             self.conversation.set_confirmation_policy(setup.policy_of(given["confirmation_policy"]))
         if "security_analyzer" in given:
@@ -109,13 +119,17 @@ class Session:
         if given.get("secrets"):
             self.conversation.update_secrets(setup.secrets_of(given["secrets"]))
         if given.get("llm") is not None:
-            self.conversation.switch_llm(setup.llm_of(given["llm"]))
+            llm = setup.llm_of(given["llm"])
+            self._wire.hide(setup.secrets_in(llm))
+            self.conversation.switch_llm(llm)
             self._listen()
 
     async def prompt(
         self, message_id: str | None, message: Any, blocks: list[Any], sender: str | None
     ) -> dict[str, Any]:
-        """Run until the agent stops: the answer to `session/prompt`. Raises RpcError while another prompt runs."""
+        """Run until the agent stops; the answer to `session/prompt`. Raises RpcError while another runs."""
+        self._taken += 1
+        number = self._taken
         await self._free()
         send = None
         if message is not None or blocks:
@@ -132,6 +146,8 @@ class Session:
         turn = Turn(self.conversation, self._ask)
         running = self._lane.submit(turn.run(send))
         self._running = (turn, running)
+        if number <= self._cancelled_to:
+            self.cancel()
         if not await _ended(running, self._cancelled):
             return CANCELLED
         status = running.result()
@@ -139,8 +155,13 @@ class Session:
             return CANCELLED
         return {"stopReason": "end_turn", "_meta": {"ostler": {"status": status}}}
 
+    def announce(self) -> None:
+        """A prompt is on its way to `prompt`, which takes them in this order."""
+        self._announced += 1
+
     def cancel(self) -> None:
         """Interrupt the turn, in the middle of a model's answer or a tool. Called on any thread."""
+        self._cancelled_to = self._announced
         if self._running is None or self._cancelled is None or self._serving is None:
             return
         turn, running = self._running
@@ -196,7 +217,9 @@ class Session:
             raise RpcError(INVALID_PARAMS, BUSY)
         done, _ = await asyncio.wait({asyncio.wrap_future(running)}, timeout=ENDING_SECONDS)
         if not done:
-            raise RpcError(INTERNAL_ERROR, "The cancelled turn has not ended: a hook or a tool does not stop.")
+            raise RpcError(
+                INTERNAL_ERROR, "The cancelled turn has not ended: a hook or a tool does not stop."
+            )
 
     async def _ask(self, action: ActionEvent) -> str | None:
         """Ask the client whether an action may run. Called on the lane, answered on the client's loop."""

@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from openhands.sdk.agent import Agent
 from openhands.sdk.hooks import HookConfig
 from openhands.sdk.llm import LLM, ImageContent, Message, TextContent
 from openhands.sdk.plugin import PluginSource
-from openhands.sdk.secret import SecretSource, SecretValue
+from openhands.sdk.secret import SecretSource, SecretValue, StaticSecret
 from openhands.sdk.security.analyzer import SecurityAnalyzerBase
 from openhands.sdk.security.confirmation_policy import ConfirmationPolicyBase
 from openhands.sdk.settings.model import OpenHandsAgentSettings
@@ -23,6 +21,7 @@ from openhands.sdk.subagent import AgentDefinition
 from openhands.sdk.subagent.registry import agent_definition_to_factory, register_agent_if_absent
 from openhands.sdk.tool.client_tool import ClientToolSpec
 from openhands.sdk.tool.defaults import launch_tool_specs
+from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
 from .wire import INVALID_PARAMS, RpcError
 
@@ -33,7 +32,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 def agent_of(given: Mapping[str, Any], servers: list[Any]) -> Agent:
-    """The agent: `agent` as a client of the SDK writes it, or `agent_settings`, with the session's MCP servers."""
+    """The agent, of `agent` as a client of the SDK writes it or of `agent_settings`, with the MCP servers."""
     browser = has_browser()
     mcp = {server["name"]: _server(server) for server in servers}
     if isinstance(given.get("agent"), Mapping):
@@ -117,9 +116,26 @@ def secrets_of(given: Any) -> dict[str, SecretValue]:
     if not isinstance(given, Mapping):
         return {}
     return {
-        str(name): _read(SecretSource, f"secrets.{name}", each) if isinstance(each, Mapping) else str(each)
+        str(name): _read(SecretSource, f"secrets.{name}", each)
+        if isinstance(each, Mapping)
+        else StaticSecret(value=SecretStr(str(each)))
         for name, each in given.items()
     }
+
+
+def secrets_in(value: Any) -> set[str]:
+    """The secrets in the SDK's objects, and the texts of a mapping of secrets by their names."""
+    if isinstance(value, SecretStr):
+        return {value.get_secret_value()}
+    if isinstance(value, StaticSecret):
+        return {value.get_value() or ""}
+    if isinstance(value, BaseModel):
+        return secrets_in([getattr(value, name, None) for name in type(value).model_fields])
+    if isinstance(value, Mapping):
+        return secrets_in(list(value.values()))
+    if isinstance(value, list | tuple):
+        return set().union(*map(secrets_in, value))
+    return set()
 
 
 def message_of(given: Any, prompt: list[Any]) -> Message:
@@ -158,3 +174,10 @@ def _read(model: Any, name: str, given: Any) -> Any:
     except ValidationError as error:
         where = [".".join(map(str, (name, *flaw["loc"]))) + ": " + flaw["msg"] for flaw in error.errors()]
         raise RpcError(INVALID_PARAMS, "; ".join(where[:5])) from None
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:  # validators stumble over what they do not expect
+        raise RpcError(INVALID_PARAMS, f"{name}: {error}") from error

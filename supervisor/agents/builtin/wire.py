@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from .bounds import line_of
@@ -18,6 +18,9 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 AUTH_REQUIRED = -32000
+
+HIDDEN_CHARS = 6
+"""A shorter secret is too common a text to be hidden."""
 
 Handler = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -35,9 +38,9 @@ class RpcError(Exception):
 class Wire:
     """One client on two file descriptors.
 
-    `notify` may be called by any thread: lines keep the order in which they were handed over, and a client that does
-    not read makes the caller wait. Requests are handled on the event loop, each in a task of its own. No line is
-    longer than `bounds.LINE_BYTES`.
+    `notify` may be called by any thread: lines keep the order in which they were handed over, and a client
+    that does not read makes the caller wait. Requests are handled on the event loop, each in a task of its
+    own. No line is longer than `bounds.LINE_BYTES`.
     """
 
     def __init__(self, reading: int, writing: int) -> None:
@@ -47,6 +50,14 @@ class Wire:
         self._ids = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._hidden: frozenset[bytes] = frozenset()
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Leave these out of every line from now on, wherever they stand as a whole."""
+        inside = (
+            json.dumps(secret, ensure_ascii=False)[1:-1] for secret in secrets if len(secret) >= HIDDEN_CHARS
+        )
+        self._hidden |= {each.encode(errors="replace") for each in inside}
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification. A client that is gone is not told."""
@@ -71,8 +82,9 @@ class Wire:
     ) -> None:
         """Handle messages until the input ends.
 
-        `at_once`: notifications whose function is called on the reading thread, in the order of the input: a
-        cancel must not wait for a loop that is busy. `at_end` is called there, too, when the input has ended.
+        `at_once`: functions that are called on the reading thread, in the order of the input, before the
+        handler of a request: a cancel must not wait for a loop that is busy. `at_end` is called there, too,
+        when the input has ended.
         """
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
@@ -106,9 +118,10 @@ class Wire:
         if isinstance(method, str) and method in at_once:
             params = message.get("params")
             at_once[method](params if isinstance(params, dict) else {})
-        else:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-                loop.call_soon_threadsafe(self._dispatch, message, handlers)
+            if "id" not in message:
+                return
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            loop.call_soon_threadsafe(self._dispatch, message, handlers)
 
     def _dispatch(self, message: dict[str, Any], handlers: Mapping[str, Handler]) -> None:
         method = message.get("method")
@@ -132,22 +145,20 @@ class Wire:
 
     async def _handle(self, message: dict[str, Any], handler: Handler | None) -> None:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+        params = message.get("params") or {}
         try:
-            if handler is None:
-                raise RpcError(METHOD_NOT_FOUND, f"Method not found: {message['method']}")
-            params = message.get("params") or {}
-            if not isinstance(params, dict):
-                raise RpcError(INVALID_PARAMS, "The parameters are not an object.")
-            answer["result"] = await handler(params)
+            answer["result"] = await _checked(message["method"], handler, params)(params)
         except RpcError as error:
             answer["error"] = {"code": error.code, "message": error.message, "data": error.data}
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, the client is told
             text = f"{type(error).__name__}: {error}"
             answer["error"] = {"code": INTERNAL_ERROR, "message": text, "data": {"details": text}}
         self._send(answer)
 
     def _send(self, message: Mapping[str, Any]) -> None:
         line = line_of(message)
+        for secret in self._hidden:
+            line = line.replace(secret, b"<secret-hidden>")
         with self._lock:
             view = memoryview(line)
             try:
@@ -155,3 +166,11 @@ class Wire:
                     view = view[os.write(self._writing, view) :]
             except OSError:  # the client is gone; the input ends, too, and with it this process
                 return
+
+
+def _checked(method: str, handler: Handler | None, params: Any) -> Handler:
+    if handler is None:
+        raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
+    if not isinstance(params, dict):
+        raise RpcError(INVALID_PARAMS, "The parameters are not an object.")
+    return handler

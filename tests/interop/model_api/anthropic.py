@@ -35,7 +35,11 @@ def parse(body: dict[str, Any]) -> ModelRequest:
 
 
 def stream(request: ModelRequest, answer: Answer) -> Iterator[Event]:
-    usage = {"input_tokens": answer.input_tokens, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    usage = {
+        "input_tokens": answer.input_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+    }
     start = plain(request, Answer()) | {"content": [], "stop_reason": None}
     start["usage"] = usage | {"output_tokens": 1}
     yield _event("message_start", message=start)

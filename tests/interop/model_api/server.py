@@ -138,7 +138,9 @@ class _Handler(BaseHTTPRequestHandler):
             message = answer.message or MESSAGES_BY_STATUS.get(answer.status, "Test")
             self._json(answer.status, provider.error(answer.status, message))
         elif answer.garbage:
-            self._send(200, "text/event-stream" if request.stream else "application/json", answer.garbage.encode())
+            self._send(
+                200, "text/event-stream" if request.stream else "application/json", answer.garbage.encode()
+            )
         elif request.stream:
             self._stream(provider.stream(request, answer), answer)
         elif answer.hang:
