@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -84,6 +84,10 @@ class SettingsStore:
         connections = await self.connections.all()
         document = {name: linked_settings(part, connections) for name, part in agent.document.items()}
         return attrs.evolve(agent, document=document)
+
+    async def linked_llm(self, llm: Mapping[str, Any]) -> dict[str, Any]:
+        """A model with the key of its provider connection, as that is now. Raises SettingsCorrupt."""
+        return linked(llm, await self.connections.all())
 
     async def patch(self, body: Any) -> SettingsDocument:
         """Apply a PATCH body (`apply_change`) and store the outcome durably before returning it.

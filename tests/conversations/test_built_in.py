@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from supervisor.conversations.agent.built_in import MEMORY_DIR
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
 from supervisor.settings import BuiltInSettings
@@ -300,3 +302,101 @@ async def test_its_memory_is_deleted_with_the_conversation(tmp_path: Path) -> No
         memory.mkdir(parents=True, exist_ok=True)
         await harness.supervisor.delete(conversation.id)
         assert not memory.exists()
+
+
+async def test_what_it_is_asked_beside_turns(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        assert await conversation.ask_agent("the weather") == "about the weather"  # it is started for this
+        await turn(conversation, "!answer m Yes")
+        await conversation.condense()
+        assert one(await events(conversation), "Condensation")["summary"] == "Short."
+        await conversation.load_plugin("p@m")
+        (asked,) = harness.log.received("_ostler/load_plugin")
+        assert asked["params"]["plugin_ref"] == "p@m"
+
+
+async def test_its_model_is_switched_now_and_for_its_next_start(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        llm = {"model": "other", "api_key": "sk-another-key-9876543210"}
+        await conversation.switch_llm(llm)
+        (configured,) = harness.log.received("_ostler/configure")
+        assert configured["params"]["llm"] == llm
+        info = await conversation.durable_info()
+        assert (info["agent"]["llm"]["model"], info["agent"]["llm"]["api_key"]) == ("other", "**********")
+        assert states(await events(conversation), "agent")[-1]["llm"]["api_key"] == "**********"
+        await conversation.stop_agent()
+        await turn(conversation, "!answer m2 Yes")
+        own = harness.log.received("session/resume")[-1]["params"]["_meta"]["ostler"]
+        assert own["agent"]["llm"] == llm
+
+
+async def test_policy_and_analyzer_reach_it(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await conversation.set_confirmation_policy(ALWAYS)  # it does not run yet: with its session
+        await turn(conversation, "!answer m Yes")
+        own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"]
+        assert own["confirmation_policy"] == ALWAYS
+        await conversation.set_confirmation_policy({"kind": "NeverConfirm"})
+        await conversation.set_security_analyzer({"kind": "LLMSecurityAnalyzer"})
+        given = [each["params"] for each in harness.log.received("_ostler/configure")]
+        assert [each.get("confirmation_policy") for each in given] == [{"kind": "NeverConfirm"}, None]
+        assert given[1]["security_analyzer"] == {"kind": "LLMSecurityAnalyzer"}
+
+
+async def test_it_moves_to_another_event_with_its_memory(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        await turn(conversation, "!answer m2 Two")
+        await conversation.navigate("m")
+        (asked,) = harness.log.received("_ostler/navigate")
+        assert asked["params"]["event_id"] == "m"
+        found = await turn(conversation, "!answer m3 Three")
+        assert one(found, "MessageEvent", "user")["parent_id"] == "m"
+        assert len(harness.log.pids()) == 1
+        assert not harness.log.received("session/new")[1:]
+
+
+async def test_a_pause_stops_it_after_its_step_and_a_run_goes_on(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await conversation.send(say("!act a ls\n!until-paused\n!observe a x\n!status paused"), run=True)
+        await until(lambda: conversation._runner._turns._told.calling)
+        await conversation.pause()
+        assert await settled(conversation) == "paused"
+        await until(lambda: not conversation.busy)
+        found = await events(conversation)
+        assert kinds(found)[-2:] in (["PauseEvent", "ObservationEvent"], ["ObservationEvent", "PauseEvent"])
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert harness.log.received("session/prompt")[-1]["params"]["_meta"] == {"ostler": {}}
+
+
+async def test_a_fork_has_a_copy_of_its_memory(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        await turn(conversation, "!answer m2 Two")
+        fork_id = str(uuid.uuid4())
+        # As the program does, beside that of the first one.
+        made = tmp_path / "data" / conversation.id / MEMORY_DIR / uuid.UUID(fork_id).hex
+        made.mkdir(parents=True)
+        (made / "base_state.json").write_text("{}")
+        fork = await harness.supervisor.fork(
+            conversation.id, ForkRequest(conversation_id=fork_id, from_event_id="m")
+        )
+        (asked,) = harness.log.received("session/fork")
+        assert asked["params"]["_meta"]["ostler"] == {"conversation_id": fork_id, "from_event_id": "m"}
+        moved = tmp_path / "data" / fork_id / MEMORY_DIR / uuid.UUID(fork_id).hex / "base_state.json"
+        assert moved.is_file()
+        assert fork.record.agent_state["memory"] == "forked"
+        assert fork.record.session_id == fork_id
+
+
+async def test_the_model_finds_a_title(tmp_path: Path) -> None:
+    async with told(tmp_path) as (_, conversation):
+        await turn(conversation, "!answer m One")
+        await until(lambda: conversation.record.title == "A title of the model's")
+    async with told(tmp_path / "other", title="Mine") as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        await turn(conversation, "!answer m2 Two")
+        assert conversation.record.title == "Mine"
+        assert not harness.log.received("_ostler/title")

@@ -1,16 +1,19 @@
-"""What the built-in agent gets beside ACP's own parameters: `_meta.ostler` (docs/built-in-agent.md). Pure."""
+"""What the built-in agent gets beside ACP's own parameters: `_meta.ostler` (docs/built-in-agent.md)."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
+from supervisor.conversations.agent.homes import OWN_PATHS
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import TextContent, encode
+from supervisor.patience import in_time
 from supervisor.settings import BuiltInSettings
 
 MEMORY_DIR: Final = "memory"
@@ -23,6 +26,21 @@ PASSED_ON: Final = ("agent_definitions", "client_tools", "hook_config", "plugins
 def memory_directory(data: Path, conversation_id: str) -> Path:
     """Where it keeps its memory of a conversation."""
     return data / conversation_id / MEMORY_DIR
+
+
+async def move_memory(data: Path, source_id: str, conversation_id: str) -> None:
+    """Put a copy of a conversation's memory, made beside it, to where that of another one is. Raises OSError.
+
+    Cancellation waits for the move.
+    """
+    name = uuid.UUID(conversation_id).hex
+
+    def move() -> None:
+        place = memory_directory(data, conversation_id)
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (memory_directory(data, source_id) / name).rename(place / name)
+
+    await in_time(move, "to move the agent's memory", limiter=OWN_PATHS.of(source_id), shield=True)
 
 
 def parameters(

@@ -32,6 +32,7 @@ class Agent:
         self.prompts = 0
         self.authenticated = False
         self.hub: Any = None
+        self.paused = threading.Event()
         self.trouble = True  # crash, hang, slow and error apply to this process
         self._methods: dict[str, Callable[[dict[str, Any]], Any]] = {
             "initialize": self.initialize,
@@ -55,6 +56,7 @@ class Agent:
                 "_ostler/configure": self.opened_only,
                 "_ostler/load_plugin": self.opened_only,
                 "_ostler/navigate": self.opened_only,
+                "_ostler/pause": self.pause,
                 "_ostler/title": lambda params: {"title": "A title of the model's"},
             }
 
@@ -285,6 +287,10 @@ class Agent:
 
     def opened_only(self, params: dict[str, Any]) -> Any:
         self.opened_session(params)
+        return {}
+
+    def pause(self, params: dict[str, Any]) -> Any:
+        self.paused.set()
         return {}
 
     def condense(self, params: dict[str, Any]) -> Any:

@@ -159,3 +159,10 @@ def _state(turn: Turn, rest: str) -> None:
 @directive("status", "WORD the status in the prompt's answer (finished)")
 def _status(turn: Turn, rest: str) -> None:
     turn.status = rest
+
+
+@directive("until-paused", "until it is asked to pause")
+def _until_paused(turn: Turn, rest: str) -> None:
+    while not turn.agent.paused.wait(0.01):
+        turn.checkpoint()
+    turn.agent.paused.clear()
