@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -222,6 +223,10 @@ def test_bad_requests_name_what_is_wrong(session: Session, model_api: ModelApi, 
     assert refused.value.code == -32002
     with pytest.raises(Refused, match="Method not found"):
         session.ask("session/nothing")
+    with pytest.raises(Refused, match="marketplaces"):
+        session.ask("_ostler/load_plugin", plugin_ref="x")
+    with pytest.raises(Refused, match="question is not a text"):
+        session.ask("_ostler/ask")
     goes_on(session, model_api)
 
 
@@ -242,7 +247,7 @@ def test_nothing_is_lost_or_done_twice_when_it_is_killed(
     with running(builtin_python, tmp_path / "second") as second:
         again = Session(second, tmp_path, killed.id)
         again.open(agent(model_api, "terminal"), load=True, last_event_id=killed.events[-2]["id"])
-        # The last event comes again, since Ostler says that it has only the one before; what is open is closed.
+        # The last event comes again: Ostler says that it has only the one before. What is open is closed.
         assert [event["id"] for event in again.events[:1]] == [killed.events[-1]["id"]]
         assert again.kinds == ["TerminalAction", "AgentErrorEvent"]
         assert again.events[-1]["tool_call_id"] == killed.of("ActionEvent")[0]["tool_call_id"]
@@ -325,13 +330,26 @@ def test_a_full_disk(builtin_python: Path, tmp_path: Path, model_api: ModelApi) 
         again.close()
 
 
-def test_it_needs_no_network_to_start(builtin_python: Path, tmp_path: Path, model_api: ModelApi) -> None:
+def test_it_needs_neither_network_nor_browser(
+    builtin_python: Path, tmp_path: Path, model_api: ModelApi
+) -> None:
+    """Without a browser its tools are left out; also of a conversation that has had them."""
     if subprocess.run(["unshare", "-rn", "true"], check=False, capture_output=True).returncode:
         pytest.skip("no network namespaces here")
-    with running(builtin_python, tmp_path / "home", ("unshare", "-rn")) as one:
-        session = Session(one, tmp_path).open(agent(model_api, "terminal"))
+    unshare = str(shutil.which("unshare"))
+    tools = ("file_editor", "browser_tool_set")
+    with running(builtin_python, tmp_path / "home", (unshare, "-rn"), PATH="/nowhere") as one:
+        session = Session(one, tmp_path).open(agent(model_api, *tools))
         assert status(session.say("hello")) == "error"  # there is no model either
-        session.close()
+        told = [tool["title"] for tool in session.last("SystemPromptEvent")["tools"]]
+        assert told == ["file_editor", "finish", "think"]
+        session.ask("session/close")
+        stored = session.stored / "base_state.json"
+        state = json.loads(stored.read_text())
+        state["agent"]["tools"].append({"name": "browser_tool_set", "params": {}})
+        stored.write_text(json.dumps(state))
+        again = Session(one, tmp_path, session.id).open(agent(model_api, *tools), load=True)
+        again.close()
 
 
 # -- keys
