@@ -23,6 +23,7 @@ from supervisor.conversations.agent.admission import Admission, Limits, Places
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.agent.model_discovery import ModelDiscovery
+from supervisor.conversations.agent.spares import DEFAULT_SPARES, Spares
 from supervisor.conversations.agent.worktree import make_worktree
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest, fork, taken
@@ -35,13 +36,13 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox, split_secrets
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase
-from supervisor.conversations.views import AgentView, Figures, figures, view
+from supervisor.conversations.views import AgentView, Figures, SpareView, figures, view, view_spare
 from supervisor.events import Message, TextContent, Vocabulary, timestamp_now
 from supervisor.hooks import HOOK_CONFIG, HookSource, read_project_hooks
 from supervisor.journal import AlreadyExists, Journal, JournalError, JournalUnavailable, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal
 from supervisor.reading import as_json
-from supervisor.settings import AgentSettings
+from supervisor.settings import AgentSettings, BuiltInSettings
 
 log = structlog.get_logger(__name__)
 
@@ -138,7 +139,9 @@ class Supervisor:
                 created_at=now,
                 updated_at=now,
                 agent=await self._context.secret_box.seal_settings(agent),
-                vocabulary=choose_vocabulary(request, self._forced_vocabulary),
+                vocabulary=choose_vocabulary(
+                    request, self._forced_vocabulary, built_in=isinstance(agent, BuiltInSettings)
+                ),
                 title=request.title,
                 autotitle=request.autotitle,
                 tags=dict(request.tags),
@@ -415,6 +418,14 @@ class Supervisor:
         secrets = await self._context.launcher.global_secrets()
         return [await view(each, level, seen, secrets) for each in conversations]
 
+    async def spares(self) -> list[SpareView]:
+        """List the agents that wait for a conversation; measured now."""
+        waiting = self._context.spares.waiting
+        if not waiting:
+            return []
+        level, seen = containment_level(), await take_snapshot()
+        return [await view_spare(each, level, seen) for each in waiting]
+
     async def agent(self, conversation_id: str) -> AgentView:
         """Return the agent of one conversation, in any state. Raises UnknownConversation."""
         (found,) = await self._views([await self.get(conversation_id)])
@@ -465,6 +476,7 @@ class Supervisor:
         Turns that last longer are interrupted; their output is kept. Shielded from cancellation, and bounded.
         """
         with trio.CancelScope(shield=True):
+            self._context.spares.close()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._kill_when_told)
                 await self._stop_goals()
@@ -527,6 +539,7 @@ async def open_supervisor(
     drain_seconds: float = 0.0,
     allowance: Allowance | None = None,
     hooks: HookSource = HookSource.REQUEST,
+    spares: Mapping[str, int] = DEFAULT_SPARES,
 ) -> AsyncIterator[Supervisor]:
     """Supervise conversations while the block runs.
 
@@ -538,17 +551,31 @@ async def open_supervisor(
 
     `hooks`: whose hooks run.
 
+    `spares`: how many processes of an agent wait for the next conversation, by its key.
+
     Owns the nursery of all conversations: leaving the block, also by cancellation, stops every agent.
     """
     async with trio.open_nursery() as nursery:
+        admission, counters = Admission(limits or Limits(), terminals), Counters()
+        deadlines = deadlines or Deadlines()
         context = Context(
             journal=journal,
             launcher=launcher,
             secret_box=secret_box,
-            deadlines=deadlines or Deadlines(),
+            deadlines=deadlines,
             restart=restart or RestartPolicy(),
-            admission=Admission(limits or Limits(), terminals),
-            counters=Counters(),
+            admission=admission,
+            spares=Spares(
+                launcher=launcher,
+                admission=admission,
+                deadlines=deadlines,
+                secret_box=secret_box,
+                counters=counters,
+                nursery=nursery,
+                default_agent=default_agent,
+                numbers=spares,
+            ),
+            counters=counters,
             nursery=nursery,
             allowance=allowance or Allowance(),
             hooks=hooks is not HookSource.OFF,
@@ -556,6 +583,7 @@ async def open_supervisor(
         supervisor = Supervisor(context, default_agent, forced_vocabulary, hooks)
         await supervisor.recover()
         nursery.start_soon(context.admission.watch)
+        nursery.start_soon(context.spares.watch)
         try:
             yield supervisor
         finally:

@@ -42,7 +42,7 @@ from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.supervisor import Page
-from supervisor.conversations.views import AgentView, Figures
+from supervisor.conversations.views import AgentView, Figures, SpareView
 from supervisor.credentials import LookupSecret, SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
 from supervisor.journal import Journal, Log, Row, open_journal
@@ -185,6 +185,15 @@ class FakeConversation:
     async def switch_model(self, model: str) -> None:
         self._asked("model", model)
 
+    async def condense(self) -> None:
+        self._asked("condense")
+
+    async def load_plugin(self, plugin_ref: str) -> None:
+        self._asked("plugin", plugin_ref)
+
+    async def switch_llm(self, llm: Mapping[str, Any]) -> None:
+        self._asked("llm", llm)
+
     async def start_goal(self, objective: str, max_iterations: int) -> None:
         self._asked("goal", objective, max_iterations)
 
@@ -255,6 +264,7 @@ class FakeSupervisor:
         self.conversations: dict[str, FakeConversation] = {}
         self.failure: Exception | None = None
         self.views: dict[str, AgentView] = {}
+        self.spare_views: list[SpareView] = []
         self.calls: list[Any] = []
         self.lines: list[str] = []
         self.frames: list[TraceLine] = []
@@ -264,6 +274,9 @@ class FakeSupervisor:
 
     async def agents(self) -> list[AgentView]:
         return list(self.views.values())
+
+    async def spares(self) -> list[SpareView]:
+        return list(self.spare_views)
 
     async def agent(self, conversation_id: str) -> AgentView:
         if conversation_id not in self.views:

@@ -30,7 +30,7 @@ agent stopped. A message whose id is in the log already is not appended again. T
 step come together. One rejected is all rejected, with the `_meta.ostler.reason` of its answer.
 
 Requests: `_ostler/ask` (`question`), `_ostler/title` (`max_length`, `llm`), `_ostler/condense`,
-`_ostler/navigate` (`event_id`), `_ostler/load_plugin` (`plugin_ref`), `_ostler/configure`
+`_ostler/navigate` (`event_id`), `_ostler/pause`, `_ostler/load_plugin` (`plugin_ref`), `_ostler/configure`
 (`confirmation_policy`, `security_analyzer`, `secrets`, `llm`). `session/fork` copies a conversation into the
 same directory, with `_meta.ostler.conversation_id` and `from_event_id`, and does not open it. What is told:
 frames.py. Keys and secrets are left out of every line.
@@ -105,6 +105,7 @@ async def _serve(wire: Any) -> None:
                 "_ostler/configure": agent.configure,
                 "_ostler/load_plugin": agent.load_plugin,
                 "_ostler/navigate": agent.navigate,
+                "_ostler/pause": agent.pause,
                 "_ostler/title": agent.title,
             },
             {"session/prompt": agent.announce, "session/cancel": agent.cancel},
@@ -237,6 +238,11 @@ class BuiltIn:
     async def navigate(self, params: dict[str, Any]) -> dict[str, Any]:
         """Continue from another event."""
         await _threaded(self._session(params).navigate, params.get("event_id"))
+        return {}
+
+    async def pause(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Stop after the step that runs; answered when the turn knows."""
+        await _threaded(self._session(params).conversation.pause)
         return {}
 
     async def load_plugin(self, params: dict[str, Any]) -> dict[str, Any]:

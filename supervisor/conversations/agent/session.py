@@ -158,7 +158,13 @@ async def open_session(
             reason = "the agent offers neither session/resume nor session/load"
     try:
         answer = await _with_login(
-            connection, initialized, request, "session/new", request.params(), deadlines.new_session, deadlines
+            connection,
+            initialized,
+            request,
+            "session/new",
+            request.params(),
+            deadlines.new_session,
+            deadlines,
         )
     except RpcError as error:
         raise from_rpc(error, "ACPInitError") from error
@@ -192,7 +198,7 @@ async def load_again(
     if not offered:
         raise AgentFailure("ACPInitError", "the agent offers neither session/load nor session/resume")
     method, memory = offered[0]
-    params = {"sessionId": request.prior_id, "cwd": request.cwd, "mcpServers": list(request.mcp_servers)}
+    params = request.params(sessionId=request.prior_id)
     replaying(True)
     try:
         answer = await connection.request(method, params, timeout=deadlines.load_session)
