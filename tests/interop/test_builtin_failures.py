@@ -175,11 +175,11 @@ def test_cancel_in_a_hook(session: Session, model_api: ModelApi) -> None:
 def test_cancel_before_anything(session: Session, model_api: ModelApi) -> None:
     session.open(agent(model_api))
     session.cancel()  # of no turn
-    model_api.answers.append(says("hello"))
-    answer = session.saying("hello")
+    answer = session.saying("what I say is said")
     session.cancel()
     assert answer(SOON)["stopReason"] == "cancelled"
     goes_on(session, model_api)
+    assert "what I say is said" in str(model_api.calls[-1].body["messages"])
 
 
 def test_two_prompts_at_once_are_refused(session: Session, model_api: ModelApi) -> None:
@@ -218,6 +218,7 @@ def test_bad_requests_name_what_is_wrong(session: Session, model_api: ModelApi, 
         with pytest.raises(Refused, match=words) as refused:
             other.open(**fields)  # type: ignore[arg-type]
         assert refused.value.code == -32602
+    assert not other.stored.exists()
     with pytest.raises(Refused, match="not found") as refused:
         Session(session.program, tmp_path).open(agent(model_api), load=True)
     assert refused.value.code == -32002
@@ -269,8 +270,12 @@ def test_nothing_is_lost_or_done_twice_when_it_is_killed(
 
     actions = second.of("ActionEvent")
     closed = {
-        "kind": "AgentErrorEvent", "id": "0198f2a0-0000-7000-8000-00000000aaaa", "source": "agent",
-        "tool_name": "terminal", "tool_call_id": actions[0]["tool_call_id"], "error": "It was killed.",
+        "kind": "AgentErrorEvent",
+        "id": "0198f2a0-0000-7000-8000-00000000aaaa",
+        "source": "agent",
+        "tool_name": "terminal",
+        "tool_call_id": actions[0]["tool_call_id"],
+        "error": "It was killed.",
         "timestamp": "2026-11-22T12:00:00.000000",
     }
     with running(builtin_python, tmp_path / "third") as one:
