@@ -96,6 +96,15 @@ def analyzer_of(given: Any) -> SecurityAnalyzerBase | None:
     return None if given is None else _read(SecurityAnalyzerBase, "security_analyzer", given)
 
 
+def check(given: Mapping[str, Any]) -> None:
+    """Refuse what is wrong before anything is written."""
+    if given.get("confirmation_policy") is not None:
+        policy_of(given["confirmation_policy"])
+    analyzer_of(given.get("security_analyzer"))
+    if given.get("llm") is not None:
+        llm_of(given["llm"])
+
+
 def hooks_of(given: Any) -> HookConfig | None:
     """The hooks of the conversation."""
     return None if given is None else _read(HookConfig, "hook_config", given)
@@ -153,8 +162,9 @@ def message_of(given: Any, prompt: list[Any]) -> Message:
                 ImageContent(image_urls=[f"data:{block.get('mimeType')};base64,{block.get('data')}"])
             )
         else:
-            uri = block.get("uri") or (block.get("resource") or {}).get("uri")
-            content.append(TextContent(text=f"[{block.get('type')}] {uri}"))
+            resource = block.get("resource") or block
+            text = f"\n{resource['text']}" if isinstance(resource.get("text"), str) else ""
+            content.append(TextContent(text=f"[{block.get('type')}] {resource.get('uri')}{text}"))
     return Message(role="user", content=content)
 
 
