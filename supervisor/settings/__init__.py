@@ -11,6 +11,7 @@ from supervisor.settings.agent import (
     agent_settings_to_dict,
     decode_acp_agent,
     decode_agent_settings,
+    with_own_fields,
 )
 from supervisor.settings.connections import (
     ConnectionStore,
@@ -116,4 +117,5 @@ __all__ = [
     "spoken_settings",
     "too_deep",
     "unseal",
+    "with_own_fields",
 ]
