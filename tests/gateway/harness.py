@@ -261,6 +261,9 @@ class FakeSupervisor:
         self.lines: list[str] = []
         self.frames: list[TraceLine] = []
 
+    async def prepare(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     def add_agent(self, conversation_id: str, **fields: Any) -> None:
         self.views[conversation_id] = agent_view(conversation_id, **fields)
 
