@@ -248,3 +248,27 @@ async def test_an_interrupt_waits_for_no_login_and_no_session(tmp_path: Path, me
         found = await events(conversation)
         assert "ConversationErrorEvent" not in kinds(found)
         assert [each["stop_reason"] for each in states(found, "turn")[1:]] == ["cancelled"]
+
+
+@pytest.mark.parametrize(("said", "finished"), [("", False), ("!text some words\n", True)])
+async def test_an_interrupted_turn_that_the_agent_calls_ended_is_no_answer_without_a_word(
+    tmp_path: Path, said: str, finished: bool
+) -> None:
+    """There are agents that answer a cancelled prompt with end_turn: whether they were done nobody knows."""
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("cancel=end_turn")
+        await conversation.send(say(f"{said}!hang"), run=True)
+        await until(lambda: harness.log.prompts())
+        if said:
+            await speaking(conversation)
+        await conversation.interrupt()
+        assert await settled(conversation) == "paused"
+        found = await events(conversation)
+        finishes = [e for e in found if (e.get("action") or {}).get("kind") == "FinishAction"]
+        assert len(finishes) == finished
+        if finished:
+            assert finishes[0]["summary"] == "Ended after an interrupt; may be cut short"
+        assert "InterruptEvent" in kinds(found)
+        (ended,) = [each for each in states(found, "turn") if each["status"] == "ended"]
+        assert (ended["stop_reason"], ended["answered"]) == ("end_turn", finished)
+        assert ended["error"] is None
