@@ -110,11 +110,11 @@ class Turns:
             return
         if self._queue.interrupted:
             turn.cancel()  # it may have had no session to cancel yet
-        outcome = turn.settle(stop_reason)
+        answered = self._translator.spoke
+        outcome = turn.settle(stop_reason, answered=answered)
         record = self._record
         if tokens is not None:
             record.usage = usage.with_tokens(record.usage, tokens)
-        answered = self._translator.spoke
         unsaid = self._unsaid(turn, outcome.note) if outcome.finish and not answered else None
         outs = self._translator.end_turn(
             Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
