@@ -22,6 +22,7 @@ from supervisor.agents.containment import kill_agents
 from supervisor.agents.mark import take_snapshot
 from supervisor.conversations.agent.admission import Admission, Limits, Places
 from supervisor.conversations.agent.context import Context
+from supervisor.conversations.agent.spares import DEFAULT_SPARES, Spares
 from supervisor.conversations.recording.attachments import Allowance
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from supervisor.conversations.agent.model_discovery import ModelDiscovery
     from supervisor.conversations.conversation import Conversation
     from supervisor.conversations.forking import ForkRequest
-    from supervisor.conversations.views import AgentView, Figures
+    from supervisor.conversations.views import AgentView, Figures, SpareView
 
 log = structlog.get_logger(__name__)
 
@@ -459,6 +460,16 @@ class Supervisor:
         secrets = await self._context.launcher.global_secrets()
         return [await view(each, level, seen, secrets) for each in conversations]
 
+    async def spares(self) -> list[SpareView]:
+        """List the agents that wait for a conversation; measured now."""
+        waiting = self._context.spares.waiting
+        if not waiting:
+            return []
+        from supervisor.conversations.views import view_spare
+
+        level, seen = containment_level(), await take_snapshot()
+        return [await view_spare(each, level, seen) for each in waiting]
+
     async def agent(self, conversation_id: str) -> AgentView:
         """Return the agent of one conversation, in any state. Raises UnknownConversation."""
         (found,) = await self._views([await self.get(conversation_id)])
@@ -511,6 +522,7 @@ class Supervisor:
         Turns that last longer are interrupted; their output is kept. Shielded from cancellation, and bounded.
         """
         with trio.CancelScope(shield=True):
+            self._context.spares.close()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._kill_when_told)
                 await self._stop_goals()
@@ -573,6 +585,7 @@ async def open_supervisor(
     drain_seconds: float = 0.0,
     allowance: Allowance | None = None,
     hooks: HookSource = HookSource.REQUEST,
+    spares: Mapping[str, int] = DEFAULT_SPARES,
 ) -> AsyncIterator[Supervisor]:
     """Supervise conversations while the block runs.
 
@@ -584,17 +597,31 @@ async def open_supervisor(
 
     `hooks`: whose hooks run.
 
+    `spares`: how many processes of an agent wait for the next conversation, by its key.
+
     Owns the nursery of all conversations: leaving the block, also by cancellation, stops every agent.
     """
     async with trio.open_nursery() as nursery:
+        admission, counters = Admission(limits or Limits(), terminals), Counters()
+        deadlines = deadlines or Deadlines()
         context = Context(
             journal=journal,
             launcher=launcher,
             secret_box=secret_box,
-            deadlines=deadlines or Deadlines(),
+            deadlines=deadlines,
             restart=restart or RestartPolicy(),
-            admission=Admission(limits or Limits(), terminals),
-            counters=Counters(),
+            admission=admission,
+            spares=Spares(
+                launcher=launcher,
+                admission=admission,
+                deadlines=deadlines,
+                secret_box=secret_box,
+                counters=counters,
+                nursery=nursery,
+                default_agent=default_agent,
+                numbers=spares,
+            ),
+            counters=counters,
             nursery=nursery,
             allowance=allowance or Allowance(),
             hooks=hooks is not HookSource.OFF,
@@ -602,6 +629,7 @@ async def open_supervisor(
         supervisor = Supervisor(context, default_agent, forced_vocabulary, hooks)
         await supervisor.recover()
         nursery.start_soon(context.admission.watch)
+        nursery.start_soon(context.spares.watch)
         try:
             yield supervisor
         finally:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         agent_settings_to_dict,
         decode_acp_agent,
         decode_agent_settings,
+        with_own_fields,
     )
     from supervisor.settings.connections import (
         ConnectionStore,
@@ -69,7 +70,7 @@ else:
     homes = {
         "agent": (
             "AgentSettings FileSecret Presets ServerCheck agent_settings_from_dict "
-            "agent_settings_to_dict decode_acp_agent decode_agent_settings"
+            "agent_settings_to_dict decode_acp_agent decode_agent_settings with_own_fields"
         ),
         "connections": "ConnectionStore ProviderConnectionCreateRequest ProviderConnectionUpdateRequest",
         "conversation": "confirmation_policy security_analyzer",
@@ -150,4 +151,5 @@ __all__ = [
     "spoken_settings",
     "too_deep",
     "unseal",
+    "with_own_fields",
 ]
