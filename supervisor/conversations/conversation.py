@@ -91,7 +91,7 @@ class Conversation:
         self.recorder = Recorder(journal_log, record)
         self._queue = TurnQueue()
         self._unconfirmed = Unconfirmed()
-        self._runner = Runner(context, self.recorder, self._queue, owner=self)
+        self._live: Runner | None = None
         self._goal = GoalLoop(self.recorder, self, context.nursery)
 
     @property
@@ -105,15 +105,29 @@ class Conversation:
         return self.record.vocabulary
 
     @property
+    def _runner(self) -> Runner:
+        """Its live part, made when something is first asked of it: most loaded conversations rest, and are
+        only read."""
+        if self._live is None:
+            self._live = Runner(self.context, self.recorder, self._queue, owner=self)
+        return self._live
+
+    @property
     def active(self) -> bool:
         """Whether a turn is running, an agent is alive, or hooks wait for the end: such a conversation stays
         loaded."""
-        return self.busy or self.agent.live or self._goal.running or self._runner.session_open
+        live = self._live is not None and (self._live.agent.live or self._live.session_open)
+        return self.busy or self._goal.running or live
 
     @property
     def agent(self) -> AgentLifecycle:
         """The lifecycle of its agent, over all incarnations."""
         return self._runner.agent
+
+    @property
+    def agent_phase(self) -> AgentPhase:
+        """Where its agent is; cheap where it has none."""
+        return AgentPhase.NONE if self._live is None else self._live.agent.phase
 
     @property
     def busy(self) -> bool:
@@ -123,12 +137,12 @@ class Conversation:
     @property
     def waiting(self) -> bool:
         """Whether a permission request waits for a person."""
-        return self._runner.waiting
+        return self._live is not None and self._live.waiting
 
     @property
     def cancelling(self) -> bool:
         """Whether a cancelled turn has not ended yet."""
-        return self._runner.cancelling
+        return self._live is not None and self._live.cancelling
 
     @property
     def queued(self) -> list[Message]:

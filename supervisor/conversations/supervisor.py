@@ -447,7 +447,7 @@ class Supervisor:
 
     async def agents(self) -> list[AgentView]:
         """List the agents that run, wait to start, or are parked; measured now."""
-        known = [found for found in self._loaded.values() if found.agent.phase not in NOT_LISTED]
+        known = [found for found in self._loaded.values() if found.agent_phase not in NOT_LISTED]
         known.sort(key=lambda each: each.record.created_at)
         return await self._views(known)
 
