@@ -120,7 +120,7 @@ def run(cases: Sequence[Case], targets: Sequence[Target], results: Results, part
         results.prepare(each)
     fresh = [each for each in cases if each.fresh]
     shared = [each for each in cases if not each.fresh]
-    shared.sort(key=lambda each: each.name in LAST)
+    shared.sort(key=lambda each: LAST.index(each.name) if each.name in LAST else -1)
     for each in fresh:
         measure(each, targets, results, part, rounds)
     if not shared:
@@ -134,9 +134,9 @@ def run(cases: Sequence[Case], targets: Sequence[Target], results: Results, part
 
 
 def measure(case: Case, targets: Sequence[Target], results: Results, part: float, rounds: int) -> None:
-    for _ in range(min(rounds, case.rounds or rounds)):
+    for number in range(min(rounds, case.rounds or rounds)):
         for target in targets:
-            if target.name not in case.targets:
+            if target.name not in case.targets or (target.slow and number >= case.slow_rounds):
                 continue
             begin = time.monotonic()
             try:

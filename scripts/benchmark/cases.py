@@ -74,6 +74,8 @@ class Case:
     targets: frozenset[str]
     rounds: int | None = None
     """How often at most; None: as often as the run says."""
+    slow_rounds: int = 1
+    """How often at most for a target that is slow."""
 
 
 EVERYBODY = frozenset({"ostler", "before", "peer", "floor", "bare"})
@@ -89,11 +91,12 @@ def case(
     fresh: bool = False,
     targets: frozenset[str] = SERVERS,
     rounds: int | None = None,
+    slow_rounds: int = 1,
 ) -> Callable[[Measure], Measure]:
     """Add the function as a case, after those that are there."""
 
     def add(measure: Measure) -> Measure:
-        CASES[name] = Case(name, figures, measure, fresh, targets, rounds)
+        CASES[name] = Case(name, figures, measure, fresh, targets, rounds, slow_rounds)
         return measure
 
     return add

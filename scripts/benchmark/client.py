@@ -130,12 +130,13 @@ def read_until(
     seen: Callable[[bytes, int], object] = lambda frame, arrival: None,
     *,
     end: Callable[[bytes], bool] = lambda frame: FINISHED in frame,
+    check: Callable[[], object] = lambda: None,
     seconds: float = WAIT_SECONDS,
 ) -> None:
     """Read all sockets until each has had a frame for which `end` holds.
 
-    `seen` gets each frame, and when it arrived in nanoseconds of the monotonic clock.
-    Raises BenchError after `seconds`.
+    `seen` gets each frame, and when it arrived in nanoseconds of the monotonic clock. `check` is called from
+    time to time, and may raise what ends the wait. Raises BenchError after `seconds`.
     """
     with selectors.DefaultSelector() as selector:
         for each in sockets:
@@ -144,6 +145,7 @@ def read_until(
         while selector.get_map():
             if time.monotonic() > until:
                 raise BenchError(f"not finished after {seconds:g} s")
+            check()
             for key, _ in selector.select(1.0):
                 key.data.receive()
                 arrival = time.monotonic_ns()

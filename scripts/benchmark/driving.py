@@ -65,7 +65,13 @@ def say_all(
     """Send the message to all of them at the same time, and read until all have finished with it."""
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
         asked = [pool.submit(server.say, each, text) for each in conversations]
-        read_until(readers, seen)
+
+        def check() -> None:
+            for each in asked:
+                if each.done():
+                    each.result()  # a refusal ends the wait
+
+        read_until(readers, seen, check=check)
         for each in asked:
             each.result()
 

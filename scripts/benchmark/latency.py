@@ -7,11 +7,12 @@ import selectors
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from scripts.benchmark.cases import AGENTS, EVERYBODY, Figure, Target, Unable, case, percentile
 from scripts.benchmark.client import BenchError, Socket, read_until
-from scripts.benchmark.driving import say_all, warm, warmed
+from scripts.benchmark.driving import ASKED_AT_ONCE, say_all, warm, warmed
 from scripts.benchmark.servers import Server, running
 
 STAMP = re.compile(rb'"sent_ns": ?(\d+)')
@@ -105,7 +106,8 @@ def floods(target: Target, part: float) -> Mapping[str, float | Unable]:
     with running(target.kind, target.program) as server:
         calm = warmed(server)
         other = server.conversation()
-        wild = [warmed(server) for _ in range(agents)]
+        with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+            wild = list(pool.map(lambda _: warmed(server), range(agents)))
         # Each with a socket that somebody reads, as a person looks at it.
         readers = [Socket(server.client.port, each) for each in wild]
         ended = threading.Event()

@@ -33,7 +33,7 @@ START_SECONDS = 120.0
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.002
 """Between two looks whether a server answers: small beside the smallest start."""
-SILENT = {
+PEER_SETTINGS = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else its model library fetches a price list
     "OPENHANDS_SUPPRESS_BANNER": "1",
     "DO_NOT_TRACK": "1",
@@ -43,8 +43,10 @@ SILENT = {
     "OH_PRELOAD_TOOLS": "false",
     "OH_WEBHOOKS": "[]",
     "OH_SECRET_KEY": "the-key-of-a-bench-0123456789abcd",
+    "OH_MAX_CONCURRENT_RUNS": "1000",
 }
-"""What switches off of the peer's server whatever a bench does not need, and all that asks the network."""
+"""What switches off of the peer's server whatever a bench does not need, and all that asks the network; and as
+many turns at a time as a case asks for (its own limit is 10)."""
 
 
 class Server(ABC):
@@ -160,6 +162,12 @@ class Ostler(Server):
     def command(self, port: int) -> list[str]:
         return [str(self._program), "serve", "--port", str(port), "--state", str(self.directory / "state")]
 
+    def environment(self) -> dict[str, str]:
+        return {
+            "OSTLER_MAX_SUBSCRIBERS": "200",
+            **super().environment(),
+        }  # a case has 100 sockets; 50 is usual
+
 
 class Before(Ostler):
     """The `ostler` of another checkout."""
@@ -184,7 +192,7 @@ class Peer(Server):
         ]
 
     def environment(self) -> dict[str, str]:
-        return {**super().environment(), **SILENT}
+        return {**super().environment(), **PEER_SETTINGS}
 
 
 class Floor(Server):

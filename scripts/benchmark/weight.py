@@ -33,6 +33,7 @@ Values = Mapping[str, "float | Unable"]
     Figure("idle_mb", "memory, idle", "MB", "all processes of the server, a second later", aim=50),
     fresh=True,
     targets=EVERYBODY,
+    slow_rounds=2,
 )
 def start(target: Target, part: float) -> Values:
     times = []
