@@ -76,6 +76,12 @@ def say_all(
             each.result()
 
 
+def said(end: bytes) -> str:
+    """The reason in a close frame, which is the last that a socket got (RFC 6455, section 5.5.1)."""
+    _, _, reason = end.rpartition(b"\x88")
+    return reason[3:].decode(errors="replace")
+
+
 def drain(sockets: Sequence[Socket], kind: bytes) -> int:
     """Read sockets until each has told of a finished turn, without looking at frames: many cost little so.
 
@@ -94,7 +100,7 @@ def drain(sockets: Sequence[Socket], kind: bytes) -> int:
                 each = cast(socket.socket, key.fileobj)
                 data = each.recv(RECEIVE_BYTES)
                 if not data:
-                    raise BenchError(f"the server closed a socket after {tails[each][-TAIL_BYTES:]!r}")
+                    raise BenchError(f"closed a socket: {said(tails[each])}")
                 if kind in data:
                     last = time.monotonic_ns()
                 tail = tails[each] + data

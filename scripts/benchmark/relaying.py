@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from scripts.benchmark.cases import AGENTS, EVERYBODY, Figure, Target, case
-from scripts.benchmark.client import Socket, read_until
+from scripts.benchmark.cases import AGENTS, EVERYBODY, Figure, Target, Unable, case
+from scripts.benchmark.client import BenchError, Socket, read_until
 from scripts.benchmark.driving import drain, say_all, warmed
 from scripts.benchmark.servers import Server
 
@@ -63,15 +63,19 @@ FEWER = {"tools": {1: 100, 10: 100, 100: 50}, "deltas": {1: 2_000, 10: 500, 100:
 """What the peer's server gets: a burst takes some seconds."""
 
 
-def bursts(target: Target, part: float, kind: str, per_message: int) -> dict[str, float]:
+def bursts(target: Target, part: float, kind: str, per_message: int) -> dict[str, float | Unable]:
     server = target.standing()
     conversation = warmed(server)
-    found: dict[str, float] = {}
+    found: dict[str, float | Unable] = {}
     for sockets in (1, 10, 100):
         count = (FEWER if target.slow else AMOUNTS)[kind][sockets]
         count = count if target.slow else max(100, int(count * part))
-        burst = Burst(server, conversation, sockets)
-        burst.run(kind, count)
+        try:
+            burst = Burst(server, conversation, sockets)
+            burst.run(kind, count)
+        except BenchError as error:
+            found[f"{kind}_{sockets}"] = Unable(str(error))
+            continue
         found[f"{kind}_{sockets}"] = burst.rate
         if sockets == 1:
             found[f"{kind}_cpu_s"] = burst.cpu * 1000 / max(1, burst.pieces)
@@ -95,12 +99,12 @@ def relay_figures(kind: str, words: str, aims: tuple[float, float], cpu: float |
 
 
 @case("tools", *relay_figures("tools", "tool events", (25_000, 10_000), 0.035), targets=EVERYBODY)
-def tools(target: Target, part: float) -> Mapping[str, float]:
+def tools(target: Target, part: float) -> Mapping[str, float | Unable]:
     return bursts(target, part, "tools", 2)
 
 
 @case("deltas", *relay_figures("deltas", "text deltas", (30_000, 12_000), None), targets=EVERYBODY)
-def deltas(target: Target, part: float) -> Mapping[str, float]:
+def deltas(target: Target, part: float) -> Mapping[str, float | Unable]:
     return bursts(target, part, "deltas", 1)
 
 

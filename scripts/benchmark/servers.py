@@ -45,8 +45,8 @@ PEER_SETTINGS = {
     "OH_SECRET_KEY": "the-key-of-a-bench-0123456789abcd",
     "OH_MAX_CONCURRENT_RUNS": "1000",
 }
-"""What switches off of the peer's server whatever a bench does not need, and all that asks the network; and as
-many turns at a time as a case asks for (its own limit is 10)."""
+"""What switches off of the peer's server whatever a bench does not need, and all that asks the network; and
+lets it have as many turns at a time as a case asks for (its own limit is 10)."""
 
 
 class Server(ABC):
