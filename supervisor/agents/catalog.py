@@ -280,6 +280,11 @@ class Descriptor(Described):
     """Whether it is offered the client's file system methods."""
     terminal: bool = False
     """Whether it is offered the client's terminal methods."""
+    spare: Literal["session", "directory"] | None = None
+    """Whether a process of it may be started before there is a conversation for it: it knows nothing of one
+    before its session is opened. `session`: it takes its working directory from the session alone.
+    `directory`: its process has to be started in it. None: it cannot. See
+    `supervisor.conversations.agent.spares`."""
 
     @property
     def home_kind(self) -> str:

@@ -156,7 +156,7 @@ class Conversation:
     async def _durable_view(self, show: Callable[[ConversationRecord, Path], T]) -> T:
         """Return the present state once it is durable (milliseconds), or else the last durable one."""
         if self.recorder.unsaved and self.log.trouble is None:
-            self.recorder.save()
+            self.recorder.save(quiet=True)  # to read is no change
         data = self.context.launcher.data
         shown = show(self.record, data)
         if self.log.settled and not self.recorder.unsaved:

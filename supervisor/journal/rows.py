@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Protocol
 
 import attrs
 
@@ -58,11 +59,23 @@ class Frame:
         return len(self.legacy or b"") + len(self.session or b"")
 
 
+class Shown(Protocol):
+    """A `Frame`, or what makes one of a kind when it is asked for."""
+
+    @property
+    def legacy(self) -> bytes | None:
+        """Its form on the events socket."""
+
+    @property
+    def session(self) -> bytes | None:
+        """Its form on the session socket."""
+
+
 @attrs.frozen
 class Transient:
-    """A frame in its place among the events. May be missed by a slow cursor; never comes twice."""
+    """A frame in its place among the events. A `Frame` may be missed by a slow cursor; none comes twice."""
 
-    frame: Frame
+    frame: Shown
 
 
 Item = Stored | Transient

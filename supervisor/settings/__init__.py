@@ -2,64 +2,100 @@
 
 from __future__ import annotations
 
-from supervisor.settings.agent import (
-    AgentSettings,
-    FileSecret,
-    Presets,
-    ServerCheck,
-    agent_settings_from_dict,
-    agent_settings_to_dict,
-    decode_acp_agent,
-    decode_agent_settings,
-)
-from supervisor.settings.connections import (
-    ConnectionStore,
-    ProviderConnectionCreateRequest,
-    ProviderConnectionUpdateRequest,
-)
-from supervisor.settings.conversation import confirmation_policy, security_analyzer
-from supervisor.settings.document import (
-    Rules,
-    SettingsDocument,
-    SettingsUpdateRequest,
-    apply_change,
-    first_document,
-    public,
-)
-from supervisor.settings.errors import (
-    EncryptionUnavailable,
-    ProfileExists,
-    ProfileReferenced,
-    SettingsCorrupt,
-    SettingsEmpty,
-    SettingsError,
-    SettingsFailure,
-    TooManyProfiles,
-    UnknownProfile,
-)
-from supervisor.settings.exposure import (
-    EXPOSE_HEADER,
-    REDACTED,
-    Expose,
-    StorageCipher,
-    holds_token,
-    replace_secrets,
-    seal,
-    secrets_of,
-    unseal,
-)
-from supervisor.settings.llm import ProfileLLM
-from supervisor.settings.llm_profiles import LlmProfileStore, exposed
-from supervisor.settings.materialize import Channels, materialize
-from supervisor.settings.merge import MAX_DEPTH, too_deep
-from supervisor.settings.meta_profile import MetaProfile
-from supervisor.settings.meta_profiles import MetaProfileStore
-from supervisor.settings.openhands_profile import OpenHandsAgentProfile
-from supervisor.settings.profile import AgentProfile, decode_profile
-from supervisor.settings.profiles import AgentProfileStore
-from supervisor.settings.schema import agent_schema, conversation_schema
-from supervisor.settings.spoken import spoken_settings
-from supervisor.settings.store import SettingsStore
+from typing import TYPE_CHECKING
+
+from supervisor.first_use import names_of
+
+if TYPE_CHECKING:
+    from supervisor.settings.agent import (
+        AgentSettings,
+        FileSecret,
+        Presets,
+        ServerCheck,
+        agent_settings_from_dict,
+        agent_settings_to_dict,
+        decode_acp_agent,
+        decode_agent_settings,
+        with_own_fields,
+    )
+    from supervisor.settings.connections import (
+        ConnectionStore,
+        ProviderConnectionCreateRequest,
+        ProviderConnectionUpdateRequest,
+    )
+    from supervisor.settings.conversation import confirmation_policy, security_analyzer
+    from supervisor.settings.document import (
+        Rules,
+        SettingsDocument,
+        SettingsUpdateRequest,
+        apply_change,
+        first_document,
+        public,
+    )
+    from supervisor.settings.errors import (
+        EncryptionUnavailable,
+        ProfileExists,
+        ProfileReferenced,
+        SettingsCorrupt,
+        SettingsEmpty,
+        SettingsError,
+        SettingsFailure,
+        TooManyProfiles,
+        UnknownProfile,
+    )
+    from supervisor.settings.exposure import (
+        EXPOSE_HEADER,
+        REDACTED,
+        Expose,
+        StorageCipher,
+        holds_token,
+        replace_secrets,
+        seal,
+        secrets_of,
+        unseal,
+    )
+    from supervisor.settings.llm import ProfileLLM
+    from supervisor.settings.llm_profiles import LlmProfileStore, exposed
+    from supervisor.settings.materialize import Channels
+    from supervisor.settings.merge import MAX_DEPTH, too_deep
+    from supervisor.settings.meta_profile import MetaProfile
+    from supervisor.settings.meta_profiles import MetaProfileStore
+    from supervisor.settings.openhands_profile import OpenHandsAgentProfile
+    from supervisor.settings.profile import AgentProfile, decode_profile
+    from supervisor.settings.profiles import AgentProfileStore
+    from supervisor.settings.schema import agent_schema, conversation_schema
+    from supervisor.settings.spoken import spoken_settings
+    from supervisor.settings.store import SettingsStore
+else:
+    homes = {
+        "agent": (
+            "AgentSettings FileSecret Presets ServerCheck agent_settings_from_dict "
+            "agent_settings_to_dict decode_acp_agent decode_agent_settings with_own_fields"
+        ),
+        "connections": "ConnectionStore ProviderConnectionCreateRequest ProviderConnectionUpdateRequest",
+        "conversation": "confirmation_policy security_analyzer",
+        "document": "Rules SettingsDocument SettingsUpdateRequest apply_change first_document public",
+        "errors": (
+            "EncryptionUnavailable ProfileExists ProfileReferenced SettingsCorrupt SettingsEmpty "
+            "SettingsError SettingsFailure TooManyProfiles UnknownProfile"
+        ),
+        "exposure": (
+            "EXPOSE_HEADER Expose REDACTED StorageCipher holds_token replace_secrets seal secrets_of unseal"
+        ),
+        "llm": "ProfileLLM",
+        "llm_profiles": "LlmProfileStore exposed",
+        "materialize": "Channels",
+        "merge": "MAX_DEPTH too_deep",
+        "meta_profile": "MetaProfile",
+        "meta_profiles": "MetaProfileStore",
+        "openhands_profile": "OpenHandsAgentProfile",
+        "profile": "AgentProfile decode_profile",
+        "profiles": "AgentProfileStore",
+        "schema": "agent_schema conversation_schema",
+        "spoken": "spoken_settings",
+        "store": "SettingsStore",
+    }
+    __getattr__ = names_of(__name__, homes)
 
 __all__ = [
     "EXPOSE_HEADER",
@@ -107,7 +143,6 @@ __all__ = [
     "exposed",
     "first_document",
     "holds_token",
-    "materialize",
     "public",
     "replace_secrets",
     "seal",
@@ -116,4 +151,5 @@ __all__ = [
     "spoken_settings",
     "too_deep",
     "unseal",
+    "with_own_fields",
 ]

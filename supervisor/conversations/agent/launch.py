@@ -63,6 +63,9 @@ STORE: Final = "store"
 LOGINS_DIR: Final = "logins"
 """In the directory of data: what is shared by conversations, whose directories have their ids as names."""
 
+SPARE_PREFIX: Final = "spare-"
+"""In the directory of data, of the directories in which spares are started (`spares`)."""
+
 FILES_DIR: Final = "files"
 """Directory of the files that a conversation's settings ask for."""
 
@@ -233,6 +236,18 @@ class Launcher:
             await self._homes.remove(conversation_id)
         except PathTimeout as error:
             log.warning("agent's data is not removed yet", conversation_id=conversation_id, error=str(error))
+
+    async def forget_spares(self) -> None:
+        """Remove what an earlier server's spares left. In threads; a thread that hangs is abandoned."""
+
+        def left() -> list[str]:
+            return [entry.name for entry in self.data.glob(f"{SPARE_PREFIX}*")]
+
+        try:
+            for name in await in_time(left, "to find what spares left", limiter=OWN_PATHS.of(SPARE_PREFIX)):
+                await self.forget(name)
+        except OSError as error:
+            log.warning("cannot remove what spare agents left", error=str(error))
 
     async def plan(
         self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float

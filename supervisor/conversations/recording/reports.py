@@ -185,7 +185,9 @@ class Reports:
 
     def session(self, memory: Memory, reason: str | None) -> None:
         """Record an open session. `reason` says why the agent's memory was lost, if it was."""
-        self._recorder.write([self._recorder.state("agent_state", dict(self._record.agent_state))])
+        self._recorder.write(
+            [self._recorder.state("agent_state", dict(self._record.agent_state))], quiet=True
+        )
         if memory in (Memory.NEW, Memory.LOST):
             # Clients expect a system prompt first; an external agent keeps its own to itself.
             prompt = SystemPromptEvent(
@@ -234,9 +236,9 @@ class Reports:
             "message_id": None if turn is None else turn.message_id,
             "last_words": words,
         }
-        self._recorder.write([self._recorder.state("agent_exit", value)])
+        self._recorder.write([self._recorder.state("agent_exit", value)], quiet=True)
 
     def phase(self, phase: AgentPhase) -> None:
         """Record the agent's phase."""
         self._record.agent_state["phase"] = phase
-        self._recorder.write([self._recorder.state("agent_phase", phase)])
+        self._recorder.write([self._recorder.state("agent_phase", phase)], quiet=True)
