@@ -84,7 +84,7 @@ def _agents(figures: Figures) -> Iterator[Metric]:
     """What the supervisor counts. Counters get their `_total` from the library."""
     states = GaugeMetricFamily(
         "ostler_agents",
-        "Agents by where they are; those that start are among the live ones.",
+        "Agents by where they are; those that start, and spares, are among the live ones.",
         labels=("state",),
     )
     states.add_metric(("live",), figures.live_agents)
@@ -92,6 +92,7 @@ def _agents(figures: Figures) -> Iterator[Metric]:
     states.add_metric(("queued",), figures.queued)
     states.add_metric(("hibernated",), figures.hibernated)
     states.add_metric(("parked",), figures.parked)
+    states.add_metric(("spare",), figures.spares)
     yield states
     yield GaugeMetricFamily(
         "ostler_agents_resident_memory_bytes", "Memory of all agents' trees.", figures.rss_bytes
@@ -104,6 +105,12 @@ def _agents(figures: Figures) -> Iterator[Metric]:
     yield CounterMetricFamily("ostler_agent_restarts", "Agents that came back.", figures.restarts_total)
     yield CounterMetricFamily(
         "ostler_agent_crashes", "Agents that ended by themselves.", figures.crashes_total
+    )
+    yield CounterMetricFamily(
+        "ostler_spares_used", "Starts that took a process which waited for them.", figures.spares_used_total
+    )
+    yield CounterMetricFamily(
+        "ostler_spares_lost", "Spare agents that ended by themselves.", figures.spares_lost_total
     )
     turns = CounterMetricFamily("ostler_turns", "Turns that ended, by the reason.", labels=("stop_reason",))
     for reason, count in sorted(figures.turns_total.items()):

@@ -162,7 +162,24 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "provider",
         "state",
     ),
-    "AgentList": obj({"agents": array(ref("Agent"))}, "agents"),
+    "SpareAgent": obj(
+        {
+            "provider": {**STRING, "description": "Key of the agent in the catalog"},
+            "name": nullable({**STRING, "description": "What the agent calls itself"}),
+            "version": TEXT_OR_NULL,
+            "pid": nullable(COUNT),
+            "ready": {**BOOLEAN, "description": "Whether the next conversation can have it"},
+            "uptime": {**NUMBER, "description": "Seconds"},
+            "rss_bytes": {**COUNT, "description": "Of the process tree"},
+            "cpu_seconds": {**NUMBER, "description": "Of the process tree"},
+            "processes": COUNT,
+            "containment": STRING,
+        },
+        "provider",
+        "pid",
+        "ready",
+    ),
+    "AgentList": obj({"agents": array(ref("Agent")), "spares": array(ref("SpareAgent"))}, "agents", "spares"),
     "AgentStderr": obj({"lines": array(STRING)}, "lines"),
     "AgentTrace": obj(
         {
@@ -207,6 +224,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                     "queued": COUNT,
                     "hibernated": COUNT,
                     "parked": COUNT,
+                    "spares": {**COUNT, "description": "Of the live ones, those that no conversation has"},
                     "rss_bytes": COUNT,
                 }
             ),

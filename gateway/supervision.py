@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from gateway.parsing import directory, hosts, pick, positive_float, positive_int
+from gateway.parsing import directory, hosts, pick, positive_float, positive_int, whole_number
 from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import RestartPolicy
 from supervisor.agents.warden import DRAIN_SECONDS, DRAIN_VARIABLE
@@ -19,6 +19,7 @@ from supervisor.conversations.agent.admission import (
     Limits,
     memory_budget,
 )
+from supervisor.conversations.agent.spares import DEFAULT_SPARES, SPARES_MAX
 from supervisor.conversations.recording.attachments import CONVERSATION_BYTES, TURN_BYTES, Allowance
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.credentials import Lookups
@@ -60,6 +61,7 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
         hooks=pick(env, "OSTLER_HOOKS", _hooks, HookSource.REQUEST),
         bash=_bash(env),
+        spares=pick(env, "OSTLER_WARM_SPARES", _spares, DEFAULT_SPARES),
         max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),
     )
 
@@ -97,6 +99,33 @@ def _or_off_int(text: str) -> int | None:
 
 def _or_off_float(text: str) -> float | None:
     return None if text.lower() == OFF else positive_float(text)
+
+
+def _spares(text: str) -> Mapping[str, int]:
+    """`off`, a number for each agent that can wait, or AGENT=NUMBER with commas between."""
+    from supervisor.agents import load_catalog  # read only where somebody sets the variable
+
+    able = sorted(key for key, descriptor in load_catalog().items() if descriptor.spare is not None)
+    if text.lower() == OFF:
+        return {}
+    if "=" not in text:
+        return dict.fromkeys(able, _number_of_spares(text))
+    found: dict[str, int] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        key, _, number = part.partition("=")
+        if key.strip() not in able:
+            raise ValueError(
+                f"{key.strip()!r} cannot wait as a spare; agents that can: {', '.join(able) or 'none'}"
+            )
+        found[key.strip()] = _number_of_spares(number)
+    return found
+
+
+def _number_of_spares(text: str) -> int:
+    number = whole_number(text.strip())
+    if number > SPARES_MAX:
+        raise ValueError(f"{number} is more than {SPARES_MAX} spares of one agent")
+    return number
 
 
 def _hooks(text: str) -> HookSource:

@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 import structlog
@@ -23,7 +23,7 @@ from supervisor.agents import CUSTOM, Level, RestartPolicy, load_catalog, open_c
 from supervisor.agents.warden import DRAIN_SECONDS
 from supervisor.conversations.agent.admission import Limits, Places
 from supervisor.conversations.agent.launch import Launcher
-from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.agent.spares import DEFAULT_SPARES
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.conversations.recording.attachments import Allowance
@@ -48,6 +48,9 @@ from supervisor.settings import (
 )
 from supervisor.state_directory import make_private
 from supervisor.workspace.bash import Bash, BashLimits, open_bash
+
+if TYPE_CHECKING:
+    from supervisor.conversations.conversation import Conversation
 
 log = structlog.get_logger(__name__)
 
@@ -107,6 +110,8 @@ class Supervision:
     `hooks`: whose hooks run.
 
     `lookups`: which hosts may be asked for secrets that are kept elsewhere.
+
+    `spares`: how many processes of an agent wait for the next conversation, by its key.
     """
 
     limits: Limits = attrs.field(factory=Limits)
@@ -119,6 +124,7 @@ class Supervision:
     hooks: HookSource = HookSource.REQUEST
     lookups: Lookups = attrs.field(factory=Lookups)
     bash: BashLimits = attrs.field(factory=BashLimits)
+    spares: Mapping[str, int] = attrs.field(factory=lambda: DEFAULT_SPARES)
 
 
 @attrs.frozen(kw_only=True)
@@ -252,7 +258,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
 
     async def default_agent() -> AgentSettings:
         try:
-            return (await settings.get()).agent(settings.rules.presets)
+            return await settings.agent()
         except SettingsError as error:
             raise InvalidStart(f"no agent in the settings can run: {error}", ("body",)) from error
 
@@ -281,6 +287,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
                 drain_seconds=supervision.drain_seconds,
                 allowance=supervision.allowance,
                 hooks=supervision.hooks,
+                spares=supervision.spares,
             )
         )
         yield Ostler(

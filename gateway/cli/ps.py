@@ -13,6 +13,9 @@ from gateway.cli.text import duration, number, size, table, terminal_width
 SHORT_ID: Final = 8
 """Characters of an id that are shown, more where two agents would look the same."""
 
+SPARE: Final = "spare"
+"""The state that is shown of an agent that no conversation has."""
+
 COLUMNS: Final = (
     "ID", "AGENT", "PID", "STATE", "UP", "IDLE", "MEM", "CPU",
     "PROCS", "QUEUE", "RESTARTS", "LAST EXIT", "TITLE",
@@ -22,19 +25,30 @@ RIGHT: Final = frozenset({"PID", "UP", "IDLE", "MEM", "CPU", "PROCS", "QUEUE", "
 
 def run(server: Server, arguments: Namespace) -> None:
     """List the agents. Raises Failure."""
-    present(server, "/api/agents", arguments, lambda answer: lines(answer["agents"], terminal_width()))
+    present(server, "/api/agents", arguments, lambda answer: lines(rows(answer), terminal_width()))
+
+
+def rows(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The agents of an answer, and after them those that wait for a conversation."""
+    return [*answer["agents"], *map(_spare, answer.get("spares", ()))]
 
 
 def lines(agents: Sequence[Mapping[str, Any]], width: int | None) -> list[str]:
     """The table, cut to the width."""
     if not agents:
         return ["no agents"]
-    ids = [agent["conversation_id"] for agent in agents]
+    ids = [agent["conversation_id"] for agent in agents if agent["state"] != SPARE]
     length = SHORT_ID
     while len({each[:length] for each in ids}) < len(ids):
         length += 1
     rows = [_row(agent["conversation_id"][:length], agent) for agent in agents]
     return table(COLUMNS, rows, width, RIGHT)
+
+
+def _spare(spare: Mapping[str, Any]) -> dict[str, Any]:
+    """An agent that waits for a conversation, as a line among the others."""
+    nothing = dict.fromkeys(("idle", "queue", "restarts", "last_exit", "title"))
+    return {**nothing, **spare, "conversation_id": "-", "state": SPARE}
 
 
 def _row(shown_id: str, agent: Mapping[str, Any]) -> tuple[str, ...]:

@@ -42,9 +42,15 @@ class AgentRoutes:
     clock: Clock = attrs.field(factory=Clock)
 
     async def list(self) -> Response:
-        """List the agents that run, wait to start, or are parked."""
+        """List the agents that run, wait to start, or are parked, and the spares."""
         agents = await self.services.supervisor.agents()
-        return json_response({"agents": [attrs.asdict(agent) for agent in agents]})
+        spares = await self.services.supervisor.spares()
+        return json_response(
+            {
+                "agents": [attrs.asdict(agent) for agent in agents],
+                "spares": [attrs.asdict(spare) for spare in spares],
+            }
+        )
 
     async def get(self, conversation_id: str) -> Response:
         """The agent of one conversation, in whatever state."""
@@ -109,6 +115,7 @@ class AgentRoutes:
                     "queued": figures.queued,
                     "hibernated": figures.hibernated,
                     "parked": figures.parked,
+                    "spares": figures.spares,
                     "rss_bytes": figures.rss_bytes,
                 },
                 "turns": {"running": figures.turns_running},
@@ -193,7 +200,7 @@ class AgentRoutes:
                 method="GET",
                 path="/api/agents",
                 handler=self.list,
-                summary="List the agents that run, wait to start, or are parked",
+                summary="List the agents that run, wait to start, or are parked, and the spares",
                 tag=TAG,
                 result=schemas.ref("AgentList"),
             ),

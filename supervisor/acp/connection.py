@@ -201,6 +201,17 @@ class Connection:
         """Wait until everything queued has been written to the stream, or the connection has ended."""
         await self._idle.wait()
 
+    def hand_over(self, handler: Handler, mask: Mask | None) -> None:
+        """From now on `handler` gets what the agent sends, masked with `mask`. Log lines about it have the
+        caller's context.
+
+        What has been read before stays the former handler's.
+        """
+        self._handler, self._mask = handler, mask
+        known = structlog.contextvars.get_contextvars()
+        for task in self._nursery.child_tasks:
+            task.context.run(structlog.contextvars.bind_contextvars, **known)
+
     def fail(self, reason: str) -> None:
         """End the connection: pending requests fail with ConnectionLost(reason), nothing more is read.
 

@@ -10,6 +10,7 @@ import trio
 
 from supervisor.agents.mark import Snapshot
 from supervisor.conversations.agent.admission import Admission
+from supervisor.conversations.agent.spare import Spare
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
@@ -45,6 +46,23 @@ class AgentView:
 
 
 @attrs.frozen(kw_only=True)
+class SpareView:
+    """An agent that waits for a conversation. Times in seconds, memory in bytes; None: unknown."""
+
+    provider: str
+    name: str | None
+    version: str | None
+    pid: int | None
+    ready: bool
+    """Whether it is initialized."""
+    uptime: float
+    rss_bytes: int
+    cpu_seconds: float
+    processes: int
+    containment: str
+
+
+@attrs.frozen(kw_only=True)
 class Figures:
     """Counters of the server since its start, and its limits."""
 
@@ -63,12 +81,15 @@ class Figures:
     limit_agents: int | None
     limit_memory_bytes: int | None
     terminals: int = 0
+    spares: int = 0
+    spares_used_total: int = 0
+    spares_lost_total: int = 0
     hooks_total: dict[str, int] = attrs.field(factory=dict)
 
 
 def agent_state(conversation: Conversation) -> AgentPhase:
     """The agent's state, in one word."""
-    phase = conversation.agent.phase
+    phase = conversation.agent_phase
     if phase is not AgentPhase.READY:
         return phase
     if conversation.waiting:
@@ -114,9 +135,30 @@ async def view(
     )
 
 
+async def view_spare(spare: Spare, containment: str, seen: Snapshot) -> SpareView:
+    """View an agent that waits for a conversation, measured in the snapshot `seen`.
+
+    The measurement runs in a thread; cancellation waits for it.
+    """
+    await spare.measure(seen)
+    info = None if spare.initialized is None else spare.initialized.agent
+    return SpareView(
+        provider=spare.agent,
+        name=None if info is None else info.name,
+        version=None if info is None else info.version,
+        pid=None if spare.process is None else spare.process.pid,
+        ready=spare.usable,
+        uptime=trio.current_time() - spare.born,
+        rss_bytes=spare.rss_bytes,
+        cpu_seconds=spare.cpu_seconds,
+        processes=spare.processes,
+        containment=containment,
+    )
+
+
 def figures(conversations: list[Conversation], admission: Admission, counters: Counters) -> Figures:
     """The figures of the server."""
-    phases = Counter(conversation.agent.phase for conversation in conversations)
+    phases = Counter(conversation.agent_phase for conversation in conversations)
     return Figures(
         live_agents=admission.live,
         starting=admission.starting,
@@ -133,5 +175,8 @@ def figures(conversations: list[Conversation], admission: Admission, counters: C
         limit_agents=admission.limits.agents,
         limit_memory_bytes=admission.limits.memory_bytes,
         terminals=admission.terminals.taken,
+        spares=admission.spares,
+        spares_used_total=counters.spares_used,
+        spares_lost_total=counters.spares_lost,
         hooks_total=dict(counters.hooks),
     )

@@ -25,7 +25,7 @@ from supervisor.conversations.supervisor import Supervisor
 from supervisor.credentials import FoundSecret
 from supervisor.events import Message, TextContent, Vocabulary
 from supervisor.hooks import HookSource
-from supervisor.settings import AgentSettings
+from supervisor.settings import AgentSettings, SettingsStore
 from supervisor.settings.exposure import ENCRYPTED_START
 from tests.support.scripted import ScriptedLog, scripted_command
 
@@ -82,6 +82,7 @@ class Harness:
     supervisor: Supervisor
     root: Path
     secrets: dict[str, str]
+    settings: SettingsStore
 
     @property
     def log(self) -> ScriptedLog:
@@ -122,6 +123,7 @@ async def open_harness(
     allowance: Allowance | None = None,
     hooks: HookSource = HookSource.REQUEST,
     home: Path | None = None,
+    spares: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Harness]:
     """A supervisor for the block; `home` is that of whoever runs it (`root`).
 
@@ -139,12 +141,13 @@ async def open_harness(
             drain_seconds=drain_seconds,
             allowance=allowance or Allowance(),
             hooks=hooks,
+            spares=spares or {},
         ),
         containment=None,
         secrets=given,
     ) as ostler:
         try:
-            yield Harness(ostler.supervisor, root, given.values_by_name)
+            yield Harness(ostler.supervisor, root, given.values_by_name, ostler.settings)
         finally:
             if clock is not None:
                 clock.rate = 20.0

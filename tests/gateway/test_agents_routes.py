@@ -11,10 +11,12 @@ import trio
 from jsonschema import Draft202012Validator
 
 from gateway import schemas
+from gateway.cli import ps
 from gateway.supervision import load_supervision
 from supervisor.acp import TraceLine
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.views import SpareView
 from supervisor.credentials import WrongMasterKey
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -37,7 +39,7 @@ def fits(value, name):
 
 
 async def test_agents_as_the_description_has_them(gateway):
-    assert await gateway.call("GET", "/api/agents") == (200, {"agents": []})
+    assert await gateway.call("GET", "/api/agents") == (200, {"agents": [], "spares": []})
     gateway.supervisor.add_agent(ID)
     nothing = dict.fromkeys(
         ("title", "name", "version", "pid", "memory", "uptime", "last_exit", "idle", "rss_bytes"), None
@@ -49,6 +51,27 @@ async def test_agents_as_the_description_has_them(gateway):
     assert body["agents"][0] == attrs.asdict(gateway.supervisor.views[ID])
     for agent in body["agents"]:
         fits(agent, "Agent")
+
+
+async def test_agents_that_wait_for_a_conversation_are_listed_apart(gateway):
+    spare = SpareView(
+        provider="openhands",
+        name=None,
+        version="1.0",
+        pid=4712,
+        ready=False,
+        uptime=3.5,
+        rss_bytes=31 * 1024 * 1024,
+        cpu_seconds=2.0,
+        processes=1,
+        containment="tree",
+    )
+    gateway.supervisor.spare_views.append(spare)
+    status, body = await gateway.call("GET", "/api/agents")
+    assert (status, body) == (200, {"agents": [], "spares": [attrs.asdict(spare)]})
+    fits(body["spares"][0], "SpareAgent")
+    shown = ps.lines(ps.rows(body), None)
+    assert " ".join(shown[1].split()) == "- openhands 1.0 4712 spare 3s - 31M 2s 1 - - -"
 
 
 async def test_one_agent_by_either_form_of_its_id(gateway):

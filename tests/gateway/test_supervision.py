@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from gateway.parsing import ConfigError
 from gateway.supervision import load_supervision
+from supervisor import agents
 from supervisor.conversations.agent.admission import memory_budget
 from supervisor.conversations.state.deadlines import Deadlines
 
@@ -56,8 +58,32 @@ def test_everything_can_be_set():
         ("OSTLER_IDLE_SECONDS", "-1"),
         ("OSTLER_WHEN_FULL", "panic"),
         ("OSTLER_DEADLINE_CLOSE", "soon"),
+        ("OSTLER_WARM_SPARES", "some"),
+        ("OSTLER_WARM_SPARES", "-1"),
+        ("OSTLER_WARM_SPARES", "17"),
+        ("OSTLER_WARM_SPARES", "demo=1"),
+        ("OSTLER_WARM_SPARES", "nobody=1"),
     ],
 )
 def test_what_cannot_be_used_is_named(name, value):
     with pytest.raises(ConfigError, match=name):
         load_supervision({name: value})
+
+
+@pytest.mark.parametrize(
+    ("value", "spares"),
+    [
+        (None, {"openhands": 1}),
+        ("", {"openhands": 1}),
+        ("off", {}),
+        ("0", {"able": 0, "ready": 0}),
+        ("2", {"able": 2, "ready": 2}),
+        ("able=3", {"able": 3}),
+        ("able=1, ready=0", {"able": 1, "ready": 0}),
+    ],
+)
+def test_how_many_spares_wait(value, spares, monkeypatch):
+    demo = agents.load_catalog()["demo"]
+    known = {key: attrs.evolve(demo, key=key, spare="session") for key in ("able", "ready")}
+    monkeypatch.setattr(agents, "load_catalog", lambda: {**known, "demo": demo}, raising=False)
+    assert load_supervision({} if value is None else {"OSTLER_WARM_SPARES": value}).spares == spares

@@ -7,8 +7,8 @@ longest first. If none is idle, a start waits in a queue, or is refused, as conf
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -125,12 +125,38 @@ def memory_budget(root: Path = Path("/")) -> int | None:
     return int(min(found) * MEMORY_PART) if found else None
 
 
+def memory_left(root: Path = Path("/")) -> int | None:
+    """Memory that is free for new processes now, in bytes: the machine's, or what the cgroup's limit leaves.
+
+    Reads /proc/meminfo and the cgroup's files (version 2). None where neither is known. Blocks.
+    """
+    found: list[int] = []
+    group = root / "sys/fs/cgroup"
+    try:
+        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        if limit.isdigit():
+            caches = [
+                line for line in (group / "memory.stat").read_text().splitlines() if "inactive_file" in line
+            ]
+            found.append(int(limit) - int(used) + sum(int(line.split()[1]) for line in caches[:1]))
+    except (OSError, ValueError):
+        pass
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    except (OSError, ValueError):
+        pass
+    return min(found) if found else None
+
+
 class Admission:
     """The agents that live, and the queue of those that wait to start. One per server."""
 
     def __init__(self, limits: Limits, terminals: Places | None = None) -> None:
         self.limits = limits
         self._tenants: set[Tenant] = set()
+        self._spares: set[Tenant] = set()
+        """Those of them that no conversation has: they make room first."""
         self._starts = trio.CapacityLimiter(limits.starts)
         self._left = trio.Event()
         self._line = trio.Lock()
@@ -147,6 +173,17 @@ class Admission:
     def starting(self) -> int:
         """The number of starts in progress."""
         return self._starts.borrowed_tokens
+
+    @property
+    def spares(self) -> int:
+        """The number of those of them that no conversation has."""
+        return len(self._spares)
+
+    @property
+    def over_memory(self) -> bool:
+        """Whether the agents take more than they may."""
+        limit = self.limits.memory_bytes
+        return limit is not None and self.rss_bytes >= limit
 
     @property
     def rss_bytes(self) -> int:
@@ -181,6 +218,40 @@ class Admission:
             self._tenants.discard(tenant)
             self._left.set()
 
+    def spare_room(self, expected_bytes: int) -> bool:
+        """Whether a process that nobody needs yet may start: it leaves a place, nobody waits for one, and the
+        memory suffices."""
+        limits = self.limits
+        if self.queued or self._line.locked():
+            return False
+        if limits.most_agents is not None and len(self._tenants) + 2 > limits.most_agents:
+            return False
+        return limits.memory_bytes is None or self.rss_bytes + expected_bytes <= limits.memory_bytes
+
+    @contextmanager
+    def spare(self, spare: Tenant) -> Iterator[None]:
+        """Count a process that no conversation has while the block runs. It does not wait for its place."""
+        self._tenants.add(spare)
+        self._spares.add(spare)
+        try:
+            yield
+        finally:
+            self._spares.discard(spare)
+            self._tenants.discard(spare)
+            self._left.set()
+
+    @asynccontextmanager
+    async def succession(self, spare: Tenant, tenant: Tenant) -> AsyncIterator[None]:
+        """Hold the place of a spare while the block runs: its process is the tenant's now."""
+        self._spares.discard(spare)
+        self._tenants.discard(spare)
+        self._tenants.add(tenant)
+        try:
+            yield
+        finally:
+            self._tenants.discard(tenant)
+            self._left.set()
+
     @asynccontextmanager
     async def start(self) -> AsyncIterator[None]:
         """Hold one of the places for concurrent starts while the block runs."""
@@ -206,12 +277,11 @@ class Admission:
         if limits.most_agents is not None and len(self._tenants) >= limits.most_agents:
             return True
         # One agent always fits: a budget too small for any would otherwise stop everything in silence.
-        return (
-            limits.memory_bytes is not None and bool(self._tenants) and self.rss_bytes >= limits.memory_bytes
-        )
+        return bool(self._tenants) and self.over_memory
 
     def _idle(self) -> Tenant | None:
-        return longest_idle(self._tenants)
+        """Who makes room: a spare, which nobody misses, else the agent that has been idle longest."""
+        return longest_idle(self._spares) or longest_idle(self._tenants)
 
     async def watch(self) -> None:
         """Measure all agents and hibernate those idle for too long, until cancelled. The supervisor's
@@ -231,7 +301,7 @@ class Admission:
     async def _hibernate_idle(self) -> None:
         patience = self.limits.idle_seconds
         while patience is not None:
-            tenant = self._idle()
+            tenant = longest_idle(self._tenants - self._spares)
             if tenant is None or tenant.idle_since is None:
                 return
             if trio.current_time() - tenant.idle_since < patience:

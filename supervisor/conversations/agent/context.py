@@ -8,6 +8,7 @@ import trio
 from supervisor.agents import RestartPolicy
 from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.spares import Spares
 from supervisor.conversations.recording.attachments import Allowance
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
@@ -26,6 +27,7 @@ class Context:
     deadlines: Deadlines
     restart: RestartPolicy
     admission: Admission
+    spares: Spares
     counters: Counters
     nursery: trio.Nursery
     allowance: Allowance = attrs.field(factory=Allowance)

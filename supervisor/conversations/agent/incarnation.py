@@ -67,6 +67,8 @@ class Incarnation:
     """Whether its current updates repeat what the journal already holds."""
     sides: SideSessions = attrs.field(factory=SideSessions)
     """The sessions that it has beside the conversation's own."""
+    untried: bool = False
+    """Whether its process waited as a spare, and has opened no session yet."""
 
     @property
     def scope(self) -> trio.CancelScope:
@@ -121,12 +123,34 @@ async def explain_end(process: AgentProcess, words: Words) -> str:
 
 
 @asynccontextmanager
-async def _told_of_the_end(plan: Plan) -> AsyncIterator[None]:
+async def told_of_the_end(plan: Plan) -> AsyncIterator[None]:
+    """Tell the plan when the block is left: no process of the agent is alive by then."""
     try:
         yield
     finally:
         with trio.CancelScope(shield=True):
             await plan.ended()  # short: it looks at a file or two
+
+
+def serve(
+    plan: Plan,
+    process: AgentProcess,
+    nursery: trio.Nursery,
+    places: TerminalPlaces | None,
+    watch: Callable[[str], OutputWatch] | None,
+) -> Services:
+    """The services for an agent. The caller closes them."""
+    return Services(
+        plan.cwd,
+        nursery,
+        environment=base_environment(plan.environment, isolated=False),
+        fs=plan.descriptor.fs,
+        terminal=plan.descriptor.terminal,
+        start=process.start,
+        places=places,
+        jail=plan.jail,
+        watch=watch,
+    )
 
 
 @asynccontextmanager
@@ -152,7 +176,7 @@ async def run_agent(
     """
     try:
         async with (
-            _told_of_the_end(plan),
+            told_of_the_end(plan),
             spawn(plan.argv, cwd=plan.cwd, env=plan.environment, stop=stop, seconds=spawn_seconds) as process,
             trio.open_nursery() as nursery,
             open_connection(
@@ -165,17 +189,7 @@ async def run_agent(
             ) as connection,
         ):
             words = Words(process, connection, plan.mask)
-            services = Services(
-                plan.cwd,
-                nursery,
-                environment=base_environment(plan.environment, isolated=False),
-                fs=plan.descriptor.fs,
-                terminal=plan.descriptor.terminal,
-                start=process.start,
-                places=places,
-                jail=plan.jail,
-                watch=watch,
-            )
+            services = serve(plan, process, nursery, places, watch)
             try:
                 yield Incarnation(plan, process, connection, services, nursery, words)
             finally:

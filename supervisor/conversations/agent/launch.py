@@ -33,6 +33,7 @@ from supervisor.agents import (
     prepare_data_dir,
     resolve_launch,
 )
+from supervisor.conversations.agent.built_in import parameters
 from supervisor.conversations.agent.homes import OWN_PATHS, Homes, OwnHome
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.mounting import Mounting, gather
@@ -44,7 +45,14 @@ from supervisor.credentials.common import PLAIN_NAMES
 from supervisor.credentials.masking import Masker
 from supervisor.mcp.file import McpFile
 from supervisor.patience import PathTimeout, in_time
-from supervisor.settings import AgentSettings, FileSecret, agent_settings_to_dict, secrets_of
+from supervisor.settings import (
+    AgentSettings,
+    BuiltInSettings,
+    FileSecret,
+    agent_settings_to_dict,
+    document_secrets,
+    secrets_of,
+)
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS
 
 log = structlog.get_logger(__name__)
@@ -62,6 +70,9 @@ STORE: Final = "store"
 
 LOGINS_DIR: Final = "logins"
 """In the directory of data: what is shared by conversations, whose directories have their ids as names."""
+
+SPARE_PREFIX: Final = "spare-"
+"""In the directory of data, of the directories in which spares are started (`spares`)."""
 
 FILES_DIR: Final = "files"
 """Directory of the files that a conversation's settings ask for."""
@@ -154,6 +165,8 @@ class Plan:
     """Whether it has a data directory of its own, where other conversations' agents find nothing."""
     lent: frozenset[str] = frozenset()
     """The secrets that it has as files shared with other agents."""
+    own: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
+    """What an agent of Ostler's own gets with its session (`built_in.own_parameters`)."""
     ended: Callable[[], Awaitable[None]] = _nothing
     """Await it when the agent's processes are gone: it takes over the tokens that the agent rotated.
 
@@ -234,6 +247,18 @@ class Launcher:
         except PathTimeout as error:
             log.warning("agent's data is not removed yet", conversation_id=conversation_id, error=str(error))
 
+    async def forget_spares(self) -> None:
+        """Remove what an earlier server's spares left. In threads; a thread that hangs is abandoned."""
+
+        def left() -> list[str]:
+            return [entry.name for entry in self.data.glob(f"{SPARE_PREFIX}*")]
+
+        try:
+            for name in await in_time(left, "to find what spares left", limiter=OWN_PATHS.of(SPARE_PREFIX)):
+                await self.forget(name)
+        except OSError as error:
+            log.warning("cannot remove what spare agents left", error=str(error))
+
     async def plan(
         self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float
     ) -> Plan:
@@ -266,7 +291,9 @@ class Launcher:
         given = record.allowed(every)
         origins = {**await self._origins(), **dict.fromkeys(own, CONVERSATION)}
         try:
-            prepared = await self._prepare(record, descriptor, given, origins, launch.path)
+            # An agent of Ostler's own gets them with its session.
+            variables = {} if descriptor.tells_events else given
+            prepared = await self._prepare(record, descriptor, variables, origins, launch.path)
         except OSError as error:
             held = (
                 "another process holds a lease on a file in it"
@@ -289,7 +316,13 @@ class Launcher:
         shown = {**agent_settings_to_dict(opened), "mcp_config": {**opened.mcp_config, **mounting.entries}}
         paths = [path for path, _ in mounting.proxied.values()]
         own_values = [*self.hidden, *paths]
-        mask = await trio.to_thread.run_sync(_masker, every, prepared.tokens, shown, own_values)
+        own_parameters, tokens = None, prepared.tokens
+        if isinstance(opened, BuiltInSettings):
+            tokens = tokens.union(document_secrets(opened))
+            named = concerning(descriptor, given, self.catalog)
+            reachable = {name: value for name, value in given.items() if name in named}
+            own_parameters = parameters(record, opened, reachable, self.data)
+        mask = await trio.to_thread.run_sync(_masker, every, tokens, shown, own_values)
         return Plan(
             descriptor=descriptor,
             argv=launch.argv,
@@ -305,6 +338,7 @@ class Launcher:
             max_frame=self.max_frame,
             private=prepared.private,
             lent=frozenset(lease.name for lease in prepared.leases),
+            own=own_parameters,
             ended=partial(self._give_back, prepared.leases, prepared.home),
         )
 

@@ -39,6 +39,7 @@ from supervisor.conversations.agent.opening import (
     open_agent,
     wait_to_restore,
 )
+from supervisor.conversations.agent.recalled import recalled
 from supervisor.conversations.agent.session import (
     STARTUP_TIMEOUT,
     check_model,
@@ -47,8 +48,10 @@ from supervisor.conversations.agent.session import (
     startup_timeout,
 )
 from supervisor.conversations.agent.sides import SideSession
+from supervisor.conversations.agent.spare import Spare
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
+from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import TurnQueue
@@ -71,8 +74,15 @@ class AgentLifecycle:
     """
 
     def __init__(
-        self, context: Context, recorder: Recorder, translator: Translator, reports: Reports, queue: TurnQueue
+        self,
+        context: Context,
+        recorder: Recorder,
+        translator: Translator,
+        reports: Reports,
+        queue: TurnQueue,
+        told: ToldEvents,
     ) -> None:
+        self._told = told
         self._context = context
         self._recorder = recorder
         self._record = recorder.record
@@ -263,10 +273,17 @@ class AgentLifecycle:
         try:
             self.set_phase(AgentPhase.STARTING)
             install = self._context.deadlines.install
-            plan = await self._context.launcher.plan(self._record, self._progress, install)
-            run = await self._nursery.start(self._own, plan)
-            assert run is not None
-            await self._make_ready(run)
+            plan = await self._plan(install)
+            spare = await self._context.spares.take(plan)
+            if spare is not None:
+                run = await self._nursery.start(self._own, plan, spare)
+                if not await self._make_ready_untried(run):
+                    run, plan = None, await self._plan(install)
+            if run is None:
+                run = await self._nursery.start(self._own, plan)
+                assert run is not None
+                await self._make_ready(run)
+            self._context.spares.used(self._record, run.plan)
             ready = True
         finally:
             if not ready:
@@ -276,6 +293,29 @@ class AgentLifecycle:
                 elif self.phase is not AgentPhase.PARKED:
                     self.set_phase(AgentPhase.STOPPED)
         return run
+
+    async def _make_ready_untried(self, run: Incarnation) -> bool:
+        """Open the session of a process that waited as a spare. False if it ended, or did not answer: nobody
+        knew what became of it, so it counts for nothing. It is gone then."""
+        try:
+            await self._make_ready(run)
+        except (AgentFailure, ConnectionLost) as error:
+            if not isinstance(error, ConnectionLost) and error.code != STARTUP_TIMEOUT:
+                raise
+            self._logger.warning("a spare agent did not become ready; starting a process", error=str(error))
+            run.asked = AgentPhase.STARTING
+            run.scope.cancel()
+            await run.gone.wait()
+            return False
+        return True
+
+    async def _plan(self, install: float) -> Plan:
+        plan = await self._context.launcher.plan(self._record, self._progress, install)
+        if plan.own is None:
+            return plan
+        found = await recalled(self._recorder.log, self._record)
+        self._told.know(found.known)
+        return attrs.evolve(plan, own={**plan.own, **found.own})
 
     async def _make_ready(self, run: Incarnation) -> None:
         limit = self._record.agent.acp_startup_timeout
@@ -289,10 +329,13 @@ class AgentLifecycle:
         except AgentFailure as failure:
             raise _with_words(failure, run) from failure
         except ConnectionLost as error:
+            if run.untried:
+                raise
             if run.initialized is not None and self._record.session_used:
                 self._record.failed_restores += 1
             self._note_crash(str(error))
             raise lost(error, "ACPInitError") from error
+        run.untried = False
         self._context.counters.starts += 1
         self.started_at = trio.current_time()
         self._opened(run, started)
@@ -314,9 +357,13 @@ class AgentLifecycle:
         self._logger.info("installing agent", step=line)
 
     async def _own(
-        self, plan: Plan, task_status: trio.TaskStatus[Incarnation] = trio.TASK_STATUS_IGNORED
+        self,
+        plan: Plan,
+        spare: Spare | None = None,
+        task_status: trio.TaskStatus[Incarnation] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """The task of one incarnation: from its admission to the end of its process tree."""
+        """The task of one incarnation: from its admission to the end of its process tree. `spare` is the
+        process that it gets, instead of starting one."""
         # A task has the context of who started it, which may be an operator's request.
         bind_contextvars(conversation_id=self._record.id)
         handler = self._handler
@@ -326,12 +373,15 @@ class AgentLifecycle:
         waits = self._context.deadlines
         stop = StopPolicy(stdin_grace=waits.stop_stdin, term_grace=waits.stop_term, kill=waits.stop_kill)
         try:
-            async with (
-                self._context.admission.tenancy(self, lambda: self.set_phase(AgentPhase.QUEUED)),
-                run_agent(
-                    plan, handler, stop, waits.spawn, self._context.admission.terminals, self.watch_terminal
-                ) as run,
-            ):
+            admission, watch = self._context.admission, self.watch_terminal
+            if spare is None:
+                place = admission.tenancy(self, lambda: self.set_phase(AgentPhase.QUEUED))
+                begun = run_agent(plan, handler, stop, waits.spawn, admission.terminals, watch)
+            else:
+                self.rss_bytes, self.cpu_seconds = spare.rss_bytes, spare.cpu_seconds
+                place = admission.succession(spare, self)
+                begun = spare.take_over(plan, handler, admission.terminals, watch)
+            async with place, begun as run:
                 self.current = self._last = run
                 task_status.started(run)
                 await run.process.exited.wait()
@@ -352,7 +402,7 @@ class AgentLifecycle:
         was_ready = self.ready is run
         self.ready = self.current = None
         self.last_exit = str(status)
-        if run.asked is None and not ours:
+        if run.asked is None and not ours and not run.untried:
             self._reports.exited(status, run.words.lines(), run.turn)
         self.rss_bytes = self.processes = 0
         run.gone.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -19,15 +19,16 @@ import orjson
 import structlog
 import trio
 
-from supervisor.acp import ConnectionLost, Oversize, Repeats, RpcError
+from supervisor.acp import ConnectionLost
 from supervisor.agents import StopPolicy
 from supervisor.agents.mark import Snapshot
 from supervisor.conversations.agent.admission import RETRY_AFTER_SECONDS
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
+from supervisor.conversations.agent.mute import Mute
 from supervisor.conversations.agent.opening import Started, open_agent
 from supervisor.conversations.agent.session import lost, startup_timeout
-from supervisor.conversations.agent.side_session import end_session, refuse
+from supervisor.conversations.agent.side_session import end_session
 from supervisor.conversations.state.errors import AgentFailure, AtCapacity
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials import CredentialsFailure
@@ -55,41 +56,6 @@ KEPT_MAX: Final = 64
 """Answers that are kept, each of up to 64 KiB."""
 
 WORKSPACE: Final = "workspace"
-
-
-class Mute:
-    """The connection's `Handler`: what the agent says is not heard, what it wants is refused."""
-
-    def notification(self, method: str, params: Any) -> None:
-        """Ignored."""
-
-    def request(self, method: str, params: Any) -> Awaitable[Any]:
-        """Refused: there is nothing to work on. Raises RpcError."""
-        refused = refuse(method, params)
-        if refused is None:
-            raise RpcError.method_not_found(method)
-        return _at_once(refused)
-
-    def prepare(self, method: str, params: Any) -> Sequence[Any]:
-        """Nothing of it is kept."""
-        return [None]
-
-    def noise(self, line: bytes) -> None:
-        """Ignored."""
-
-    def oversize(self, frame: Oversize) -> None:
-        """Ignored."""
-
-    def repeated(self, counted: Repeats) -> None:
-        """Ignored."""
-
-    async def backpressure(self) -> None:
-        """Nothing is behind."""
-        await trio.lowlevel.checkpoint()
-
-
-async def _at_once(answer: Any) -> Any:
-    return answer
 
 
 @attrs.define(eq=False)

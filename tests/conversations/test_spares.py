@@ -1,0 +1,504 @@
+"""Warm spares: a started process waits for the next conversation, and nobody can tell but by the time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from supervisor import composition
+from supervisor.agents import load_catalog
+from supervisor.agents.catalog import AgentHome
+from supervisor.conversations.agent import admission, spares
+from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.agent.spare import Spare
+from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.state.start import StartRequest
+from supervisor.events import Vocabulary
+from supervisor.settings import AgentSettings
+from tests.conversations.harness import Harness, answer, events, kinds, open_harness, ready_pid, turn, until
+from tests.support.processes import alive
+from tests.support.scripted import scripted_command
+
+KEY = "scripted"
+
+
+@pytest.fixture(autouse=True)
+def catalog(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The catalogue with an agent that can wait; the first turn is not waited for."""
+    known = dict(load_catalog())
+    known[KEY] = attrs.evolve(
+        known["custom"], key=KEY, command=(KEY,), spare="session", home=AgentHome(kind="shared")
+    )
+    monkeypatch.setattr(composition, "load_catalog", lambda: MappingProxyType(known))
+    monkeypatch.setattr(spares, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(spares, "LOOK_SECONDS", 0.05)
+    return known
+
+
+@asynccontextmanager
+async def opened(root: Path, number: int = 1, **more: Any) -> AsyncIterator[Harness]:
+    async with open_harness(root, spares={KEY: number}, **more) as harness:
+        yield harness
+
+
+async def begun(harness: Harness, *modes: str, where: str = "workspace", **fields: Any) -> Conversation:
+    settings = fields.pop("settings", {})
+    home = harness.root / "scripted-home"
+    command = scripted_command(*modes, log=harness.root / "scripted.log", home=home)
+    request = StartRequest(
+        working_dir=str(harness.root / where),
+        agent=AgentSettings(acp_server=KEY, acp_command=tuple(command), **settings),
+        spelled_out=True,
+        event_vocabulary=Vocabulary.EXTENDED,
+        **fields,
+    )
+    conversation, _ = await harness.supervisor.create(request)
+    return conversation
+
+
+def waiting(harness: Harness) -> list[Spare]:
+    return [spare for spare in harness.supervisor._context.spares.waiting if spare.usable]
+
+
+async def spare_of(harness: Harness, number: int = 1) -> list[Spare]:
+    """The spares, once so many are ready."""
+    await until(lambda: len(waiting(harness)) == number, f"{number} spares")
+    return waiting(harness)
+
+
+def pid_of(spare: Spare) -> int:
+    assert spare.process is not None
+    return spare.process.pid
+
+
+async def test_the_next_conversation_gets_the_process_that_waits(tmp_path: Path) -> None:
+    async with opened(tmp_path) as harness:
+        assert harness.supervisor.figures().spares == 0
+        first = await begun(harness)
+        await turn(first, "hello")
+        (spare,) = await spare_of(harness)
+        pid = pid_of(spare)
+        assert len(harness.log.pids()) == 2
+        assert harness.supervisor.figures().live_agents == 2
+
+        second = await begun(harness, where="elsewhere")
+        found = await turn(second, "!cwd\n!text hello again")
+        assert ready_pid(second) == pid
+        assert harness.supervisor.figures().spares_used_total == 1
+        # Its session is in the conversation's directory, and the process in one that is nobody's.
+        assert str(tmp_path / "elsewhere") in answer(found)
+        assert harness.log.received("session/new")[-1]["params"]["cwd"] == str(tmp_path / "elsewhere")
+        assert [event["kind"] for event in found if "Error" in event["kind"]] == []
+        # Each process was asked to initialize once, and the third one waits by now.
+        await spare_of(harness)
+        assert len(harness.log.pids()) == len(harness.log.received("initialize")) == 3
+        await turn(second, "and again")
+        assert ready_pid(second) == pid
+    assert not any(map(alive, harness.log.pids()))
+    assert not list((tmp_path / "data").glob("spare-*"))
+
+
+async def test_what_the_agent_asks_for_is_served_in_the_workspace_of_the_conversation(
+    tmp_path: Path, catalog: dict[str, Any]
+) -> None:
+    catalog[KEY] = attrs.evolve(catalog[KEY], fs=True, terminal=True)
+    async with opened(tmp_path) as harness:
+        await turn(await begun(harness), "hello")
+        await spare_of(harness)
+        second = await begun(harness, where="elsewhere", confirmation_policy={"kind": "NeverConfirm"})
+        await turn(second, "!fswrite made.txt words\n!text done")
+        assert harness.supervisor.figures().spares_used_total == 1
+        assert (tmp_path / "elsewhere" / "made.txt").read_text() == "words"
+        assert "elsewhere" in answer(await turn(second, "!terminal pwd"))
+
+
+async def test_secrets_of_the_conversation_are_masked_in_the_words_of_a_spare(tmp_path: Path) -> None:
+    async with opened(tmp_path, secrets={"TOKEN": "all-know-this-0"}) as harness:
+        await turn(await begun(harness), "hello")
+        await spare_of(harness)
+        second = await begun(harness, where="all-know-this-0")
+        said = answer(await turn(second, "!text it is all-know-this-0 indeed"))
+        assert harness.supervisor.figures().spares_used_total == 1
+        assert "all-know-this-0" not in said
+
+
+@pytest.mark.parametrize("how", ["secret", "variable", "command", "home", "lookup of nothing"])
+async def test_whoever_has_something_of_its_own_gets_a_process_of_its_own(tmp_path: Path, how: str) -> None:
+    async with opened(tmp_path) as harness:
+        await turn(await begun(harness), "hello")
+        (spare,) = await spare_of(harness)
+        fields: dict[str, Any] = {
+            "secret": {"secrets": {"OWN_TOKEN": "sesame-open-1"}},
+            "variable": {"settings": {"acp_env": {"COLOUR": "green"}}},
+            "home": {"settings": {"acp_home": "own"}},
+        }.get(how, {})
+        modes = ["version=2"] if how == "command" else []
+        second = await begun(harness, *modes, **fields)
+        await turn(second, "hello")
+        same = how == "lookup of nothing"
+        assert (ready_pid(second) == pid_of(spare)) is same
+        if how in ("secret", "variable", "home"):
+            # Nothing of it goes into a process that may become another conversation's.
+            await until(lambda: not harness.supervisor._context.spares._kinds[KEY].starting)
+            await trio.sleep(0.2)
+            assert [pid_of(each) for each in waiting(harness)] == [pid_of(spare)]
+            for pid in (pid_of(each) for each in waiting(harness)):
+                shown = Path(f"/proc/{pid}/environ").read_bytes()
+                assert b"sesame" not in shown
+                assert b"COLOUR" not in shown
+
+
+async def test_the_working_directory_counts_where_the_process_is_started_in_it(
+    tmp_path: Path, catalog: dict[str, Any]
+) -> None:
+    catalog[KEY] = attrs.evolve(catalog[KEY], spare="directory")
+    async with opened(tmp_path) as harness:
+        await turn(await begun(harness, where="one"), "hello")
+        (spare,) = await spare_of(harness)
+        other = await begun(harness, where="two")
+        await turn(other, "hello")
+        assert ready_pid(other) != pid_of(spare)
+        await until(lambda: [str(s.plan.cwd) for s in waiting(harness) if s.plan] == [str(tmp_path / "two")])
+        (spare,) = waiting(harness)
+        last = await begun(harness, where="two")
+        await turn(last, "hello")
+        assert ready_pid(last) == pid_of(spare)
+
+
+async def test_agents_without_the_flag_have_no_spares(tmp_path: Path, catalog: dict[str, Any]) -> None:
+    catalog[KEY] = attrs.evolve(catalog[KEY], spare=None)
+    async with opened(tmp_path) as harness:
+        await turn(await begun(harness), "hello")
+        await trio.sleep(0.2)
+        assert len(harness.log.pids()) == 1
+        assert not harness.supervisor._context.spares._kinds
+
+
+async def test_zero_spares_are_none(tmp_path: Path) -> None:
+    async with opened(tmp_path, 0) as harness:
+        await turn(await begun(harness), "hello")
+        await trio.sleep(0.2)
+        assert len(harness.log.pids()) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "at the last moment", "stopped"])
+async def test_a_spare_that_is_killed_fails_no_conversation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    async with opened(tmp_path) as harness:
+        await turn(await begun(harness), "hello")
+        (spare,) = await spare_of(harness)
+        pid = pid_of(spare)
+        if when == "before":
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: harness.supervisor.figures().spares_lost_total == 1)
+            (other,) = await spare_of(harness)
+            assert pid_of(other) != pid
+        elif when == "stopped":
+            os.kill(pid, signal.SIGSTOP)
+        else:
+            runs = Spare.runs
+
+            async def killed_just_then(self: Spare) -> bool:
+                fit = await runs(self)
+                os.kill(pid_of(self), signal.SIGKILL)
+                return fit
+
+            monkeypatch.setattr(Spare, "runs", killed_just_then)
+        second = await begun(harness)
+        found = await turn(second, "hello")
+        assert ready_pid(second) != pid
+        assert [event["kind"] for event in await events(second) if "Error" in event["kind"]] == []
+        assert "hello" in answer(found)
+        assert second.record.failed_restores == 0
+        assert second.agent.restarts == 0
+        await until(lambda: not alive(pid), "the end of the spare")
+
+
+async def test_a_spare_that_dies_all_the_time_is_not_started_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spares, "DEATH_PAUSE_SECONDS", 0.001)
+    async with opened(tmp_path) as harness:
+        first = await begun(harness)
+        await turn(first, "hello")
+        for count in range(1, spares.DEATHS_MAX + 1):
+            (spare,) = await spare_of(harness)
+            os.kill(pid_of(spare), signal.SIGKILL)
+            await until(lambda count=count: harness.supervisor.figures().spares_lost_total == count)
+        await trio.sleep(0.3)
+        assert not harness.supervisor._context.spares.waiting
+        await turn(await begun(harness), "hello")  # used again
+        await spare_of(harness)
+
+
+async def test_an_agent_that_does_not_initialize_alone_harms_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spares, "DEATH_PAUSE_SECONDS", 0.001)
+    async with opened(tmp_path) as harness:
+        home = harness.root / "scripted-home"
+        marker = harness.root / "mean"
+        command = ["/bin/sh", "-c", f'test -e {marker} && exit 3; exec "$@"', "sh"]
+        command += scripted_command(log=harness.root / "scripted.log", home=home)
+        request = StartRequest(
+            working_dir=str(harness.root / "workspace"),
+            agent=AgentSettings(acp_server=KEY, acp_command=tuple(command)),
+            spelled_out=True,
+            event_vocabulary=Vocabulary.EXTENDED,
+        )
+        conversation, _ = await harness.supervisor.create(request)
+        await turn(conversation, "hello")
+        (spare,) = await spare_of(harness)
+        marker.touch()
+        os.kill(pid_of(spare), signal.SIGKILL)
+        await until(lambda: harness.supervisor.figures().spares_lost_total == spares.DEATHS_MAX)
+        assert "hello" in answer(await turn(conversation, "hello"))
+
+
+async def test_changed_secrets_replace_the_spare(tmp_path: Path) -> None:
+    async with opened(tmp_path, secrets={"TOKEN": "first-value-0"}) as harness:
+        await turn(await begun(harness), "hello")
+        (spare,) = await spare_of(harness)
+        harness.secrets["TOKEN"] = "second-value-0"
+        await until(lambda: waiting(harness) and waiting(harness)[0] is not spare, "another spare")
+        assert not alive(pid_of(spare))
+        (spare,) = await spare_of(harness)
+        second = await begun(harness)
+        await turn(second, "hello")
+        assert ready_pid(second) == pid_of(spare)
+        assert b"TOKEN=second-value-0" in Path(f"/proc/{pid_of(spare)}/environ").read_bytes()
+
+
+async def test_changed_settings_replace_the_spare(tmp_path: Path) -> None:
+    async with opened(tmp_path) as harness:
+        command = scripted_command(log=tmp_path / "scripted.log", home=tmp_path / "scripted-home")
+        body = {"acp_server": KEY, "acp_command": command, "acp_env": {"COLOUR": "green"}}
+        await harness.settings.patch({"agent_settings_diff": body})
+        agent = await harness.supervisor._default_agent()
+        assert agent.acp_server == KEY
+
+        async def start() -> Conversation:
+            request = StartRequest(working_dir=str(tmp_path / "w"), event_vocabulary=Vocabulary.EXTENDED)
+            conversation, _ = await harness.supervisor.create(request)
+            await turn(conversation, "hello")
+            return conversation
+
+        await start()
+        (spare,) = await spare_of(harness)
+        assert b"COLOUR=green" in Path(f"/proc/{pid_of(spare)}/environ").read_bytes()
+        await harness.settings.patch({"agent_settings_diff": {"acp_env": {"COLOUR": "red"}}})
+        await until(lambda: waiting(harness) and waiting(harness)[0] is not spare, "another spare")
+        (spare,) = waiting(harness)
+        assert ready_pid(await start()) == pid_of(spare)
+        assert b"COLOUR=red" in Path(f"/proc/{pid_of(spare)}/environ").read_bytes()
+
+
+async def test_an_old_spare_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path) as harness:
+        await turn(await begun(harness), "hello")
+        (spare,) = await spare_of(harness)
+        await trio.sleep(0.2)
+        assert waiting(harness) == [spare]
+        spare.born -= spares.AGE_SECONDS
+        await until(lambda: waiting(harness) and waiting(harness)[0] is not spare, "another spare")
+        assert not alive(pid_of(spare))
+
+
+async def test_a_spare_starts_after_a_pause_and_later_with_each_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    monkeypatch.setattr(spares, "PAUSE_SECONDS", 2.0)
+    monkeypatch.setattr(spares, "LOOK_SECONDS", 1000.0)
+
+    async def quiet(started: int) -> None:
+        for _ in range(20):
+            await trio.to_thread.run_sync(time.sleep, 0.005)
+        assert len(harness.log.pids()) == started
+
+    async with opened(tmp_path, clock=mock_clock) as harness:
+        await turn(await begun(harness), "hello")
+        await quiet(1)
+        mock_clock.jump(1.9)
+        await quiet(1)
+        mock_clock.jump(0.2)
+        (spare,) = await spare_of(harness)
+        for pause in (2.0, 4.0, 8.0):
+            started = len(harness.log.pids())
+            os.kill(pid_of(spare), signal.SIGKILL)
+            await until(lambda spare=spare: spare.gone.is_set(), "the loss of the spare")
+            await quiet(started)
+            mock_clock.jump(pause - 0.1)
+            await quiet(started)
+            mock_clock.jump(0.2)
+            (spare,) = await spare_of(harness)
+        # A spare is as old as the clock says.
+        mock_clock.jump(spares.AGE_SECONDS - 8)
+        await quiet(5)
+        assert waiting(harness) == [spare]
+        mock_clock.jump(1000.0)
+        await until(lambda: spare.gone.is_set(), "the end of the old spare")
+
+
+async def test_a_spare_makes_room_and_never_takes_the_last_place(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=Limits(agents=3)) as harness:
+        first = await begun(harness)
+        await turn(first, "hello")
+        (spare,) = await spare_of(harness)
+        # Two more that the spare does not fit: it ends for the second of them.
+        others = [await begun(harness, f"version={number}") for number in (2, 3)]
+        for other in others:
+            await turn(other, "hello")
+        await until(lambda: not alive(pid_of(spare)), "the end of the spare")
+        assert first.agent.live
+        await trio.sleep(0.2)
+        assert not harness.supervisor._context.spares.waiting
+        assert harness.supervisor.figures().live_agents == 3
+
+
+async def test_a_full_house_lets_a_conversation_have_the_spare(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=Limits(agents=3)) as harness:
+        first = await begun(harness)
+        await turn(first, "hello")
+        (spare,) = await spare_of(harness)
+        harness.supervisor._context.admission.limits = Limits(agents=2)
+        second = await begun(harness)
+        await turn(second, "hello")
+        assert ready_pid(second) == pid_of(spare)
+        assert first.agent.live
+
+
+@pytest.mark.parametrize("whose", ["agents", "machine"])
+async def test_short_memory_ends_the_spare_and_starts_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    async with opened(tmp_path) as harness:
+        await turn(await begun(harness), "hello")
+        (spare,) = await spare_of(harness)
+        if whose == "agents":
+            harness.supervisor._context.admission.limits = Limits(memory_bytes=1)
+            await spare.measure()
+        else:
+            monkeypatch.setattr(spares, "memory_left", lambda: spares.LEFT_BYTES - 1)
+        await until(lambda: not alive(pid_of(spare)), "the end of the spare")
+        await trio.sleep(0.3)
+        assert not harness.supervisor._context.spares.waiting
+        assert len(harness.log.pids()) == 2
+
+
+async def test_a_hundred_conversations_share_no_spare(tmp_path: Path) -> None:
+    async with opened(tmp_path, 3) as harness:
+        await turn(await begun(harness), "hello")
+        ready = {pid_of(spare) for spare in await spare_of(harness, 3)}
+        many = [await begun(harness, where=f"w{number}") for number in range(30)]
+        async with trio.open_nursery() as nursery:
+            for each in many:
+                nursery.start_soon(turn, each, "hello")
+        pids = [ready_pid(each) for each in many]
+        assert len(set(pids)) == len(many)
+        assert ready <= set(pids)
+        sessions = [message["params"]["cwd"] for message in harness.log.received("session/new")]
+        assert len(set(sessions)) == len(sessions) == len(many) + 1
+
+
+async def test_a_used_spare_crashes_and_comes_back_as_every_agent(tmp_path: Path) -> None:
+    async with opened(tmp_path) as harness:
+        await turn(await begun(harness), "hello")
+        (spare,) = await spare_of(harness)
+        second = await begun(harness)
+        await turn(second, "hello")
+        assert ready_pid(second) == pid_of(spare)
+        os.kill(pid_of(spare), signal.SIGKILL)
+        await until(lambda: ready_pid(second) not in (None, pid_of(spare)), "a restart")
+        assert second.agent.restarts == 1
+        assert harness.supervisor.figures().spares_lost_total == 0
+        assert "hello" in answer(await turn(second, "hello"))
+
+
+async def test_deleting_and_stopping_end_a_spare_that_is_used(tmp_path: Path) -> None:
+    async with opened(tmp_path) as harness:
+        first = await begun(harness)
+        await turn(first, "hello")
+        (spare,) = await spare_of(harness)
+        second = await begun(harness)
+        await turn(second, "!spawn session\n!text done")
+        (child,) = harness.log.children()
+        await harness.supervisor.delete(second.id)
+        assert not alive(pid_of(spare))
+        assert not alive(child)
+        # The one that waits is nobody's: deleting conversations leaves it alone.
+        (left,) = await spare_of(harness)
+        await harness.supervisor.delete(first.id)
+        assert waiting(harness) == [left]
+        third = await begun(harness)
+        await turn(third, "hello")
+        assert ready_pid(third) == pid_of(left)
+        await harness.supervisor.stop_agent(third.id)
+        assert not alive(pid_of(left))
+
+
+async def test_hibernated_agents_come_back_in_a_spare_with_their_session(tmp_path: Path) -> None:
+    async with opened(tmp_path) as harness:
+        first = await begun(harness)
+        await turn(first, "hello")
+        (spare,) = await spare_of(harness)
+        await first.agent.hibernate("a test")
+        found = await turn(first, "hello")
+        assert ready_pid(first) == pid_of(spare)
+        assert first.record.agent_state["memory"] in ("resumed", "loaded")
+        assert "ConversationErrorEvent" not in kinds(found)
+
+
+async def test_the_end_of_the_server_gives_them_up(tmp_path: Path) -> None:
+    async with opened(tmp_path) as harness:
+        first = await begun(harness)
+        await turn(first, "hello")
+        (spare,) = await spare_of(harness)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(harness.supervisor.close)
+        await until(lambda: not alive(pid_of(spare)), "the end of the spare")
+        assert not harness.supervisor._context.spares.waiting
+
+
+async def test_spares_are_listed_with_their_figures(tmp_path: Path) -> None:
+    async with opened(tmp_path) as harness:
+        assert await harness.supervisor.spares() == []
+        await turn(await begun(harness), "hello")
+        (spare,) = await spare_of(harness)
+        (view,) = await harness.supervisor.spares()
+        assert (view.provider, view.pid, view.ready, view.name) == (
+            KEY,
+            pid_of(spare),
+            True,
+            "scripted-agent",
+        )
+        assert view.rss_bytes > 0
+        assert view.processes == 1
+        assert harness.supervisor._context.admission.rss_bytes >= view.rss_bytes
+        assert len(await harness.supervisor.agents()) == 1
+
+
+def test_memory_that_is_left(tmp_path: Path) -> None:
+    assert admission.memory_left(tmp_path) is None
+    proc, group = tmp_path / "proc", tmp_path / "sys/fs/cgroup"
+    proc.mkdir()
+    group.mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 4000 kB\n")
+    assert admission.memory_left(tmp_path) == 4000 * 1024
+    (group / "memory.max").write_text("max\n")
+    (group / "memory.current").write_text("500\n")
+    (group / "memory.stat").write_text("anon 400\ninactive_file 100\n")
+    assert admission.memory_left(tmp_path) == 4000 * 1024
+    (group / "memory.max").write_text("2000\n")
+    assert admission.memory_left(tmp_path) == 1600
