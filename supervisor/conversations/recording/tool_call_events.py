@@ -49,7 +49,8 @@ UNCLAIMED: Final = "Allowed. The agent told nothing more of it."
 
 
 UNSTAMPED: Final = ""
-"""The time of an event that the recorder gives its own: most events are calls, and asking for it twice costs."""
+"""The time of an event that the recorder gives its own, as it does to all: calls are most of them, and asking
+for the time twice costs."""
 
 
 @attrs.define

@@ -521,8 +521,8 @@ class Runner:
 
     @property
     def _goes_straight_on(self) -> bool:
-        """Whether nothing is done with a message before its hand-over, which waits until both are durable: one
-        wait instead of two."""
+        """Whether nothing is done with a message before its hand-over, which waits until both are durable:
+        one wait instead of two."""
         run = self.agent.ready
         return (
             run is not None
