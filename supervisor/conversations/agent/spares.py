@@ -14,7 +14,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import structlog
@@ -24,7 +24,6 @@ from supervisor.acp import AcpError
 from supervisor.agents import Descriptor, SpawnError, StopPolicy
 from supervisor.conversations.agent.admission import Admission, memory_left
 from supervisor.conversations.agent.launch import SPARE_PREFIX, Launcher, Plan
-from supervisor.conversations.agent.spare import Spare, key_of
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, InvalidStart
@@ -33,6 +32,9 @@ from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.settings import AgentSettings, SettingsFailure, agent_settings_to_dict
+
+if TYPE_CHECKING:
+    from supervisor.conversations.agent.spare import Spare
 
 log = structlog.get_logger(__name__)
 
@@ -136,6 +138,8 @@ class Spares:
         """
         if plan.descriptor.spare is None or not self._spares:
             return None
+        from supervisor.conversations.agent.spare import key_of
+
         key = key_of(plan)
         for spare in self.waiting:
             if spare.idle_since is None or spare.key != key or not spare.usable:
@@ -164,6 +168,8 @@ class Spares:
         number = self._numbers.get(descriptor.key, 0)
         if descriptor.spare is None or number <= 0 or self._closed:
             return
+        from supervisor.conversations.agent.spare import key_of
+
         key = key_of(plan)
         if key in self._strange:
             return
@@ -244,6 +250,8 @@ class Spares:
 
     async def _start(self, kind: _Kind) -> None:
         """The task of one spare, from its plan to the end of its process."""
+        from supervisor.conversations.agent.spare import Spare
+
         spare = Spare(f"{SPARE_PREFIX}{uuid.uuid4()}", kind.descriptor.key, b"")
         self._spares.append(spare)
         try:
@@ -326,6 +334,8 @@ class Spares:
     async def _plan(self, spare: Spare, kind: _Kind, settings: AgentSettings) -> Plan:
         record = await self._record(spare, kind, settings)
         plan = await self._launcher.plan(record, _ignore, self._deadlines.install)
+        from supervisor.conversations.agent.spare import key_of
+
         spare.key = key_of(plan)
         return plan
 
