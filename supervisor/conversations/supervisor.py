@@ -36,7 +36,7 @@ from supervisor.hooks import HOOK_CONFIG, HookSource, read_project_hooks
 from supervisor.journal import AlreadyExists, Journal, JournalError, JournalUnavailable, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal
 from supervisor.reading import as_json
-from supervisor.settings import AgentSettings
+from supervisor.settings import AgentSettings, BuiltInSettings
 
 if TYPE_CHECKING:
     from supervisor.acp import TraceLine
@@ -166,7 +166,9 @@ class Supervisor:
                 created_at=now,
                 updated_at=now,
                 agent=await self._context.secret_box.seal_settings(agent),
-                vocabulary=choose_vocabulary(request, self._forced_vocabulary),
+                vocabulary=choose_vocabulary(
+                    request, self._forced_vocabulary, built_in=isinstance(agent, BuiltInSettings)
+                ),
                 title=request.title,
                 autotitle=request.autotitle,
                 tags=dict(request.tags),
@@ -447,7 +449,7 @@ class Supervisor:
 
     async def agents(self) -> list[AgentView]:
         """List the agents that run, wait to start, or are parked; measured now."""
-        known = [found for found in self._loaded.values() if found.agent.phase not in NOT_LISTED]
+        known = [found for found in self._loaded.values() if found.agent_phase not in NOT_LISTED]
         known.sort(key=lambda each: each.record.created_at)
         return await self._views(known)
 

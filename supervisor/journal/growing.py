@@ -77,14 +77,18 @@ class _Channel:
 
 
 class Growing:
-    """One item. `id` is that of the event that it becomes, `anchor_seq` the last event before it."""
+    """One item. `id` is that of the event that it becomes, `anchor_seq` the last event before it. `attempt`
+    is larger than 0 where its agent began it anew."""
 
-    def __init__(self, item_id: str, anchor_seq: int, wire: Wire) -> None:
+    def __init__(self, item_id: str, anchor_seq: int, wire: Wire, attempt: int = 0) -> None:
         self.id = item_id
         self.anchor_seq = anchor_seq
         self.wire = wire
-        self.attempts = 0
-        """How often it was told from its start to somebody who may have had a part of it."""
+        self.attempt = attempt
+        """The attempt of those that follow it from its start."""
+        self.attempts = attempt
+        """The latest attempt: one more for each time that it was told from its start to somebody who may have
+        had a part of it."""
         self.number = -1
         """Counts the items of a log."""
         self.last_seq: int | None = None
@@ -219,7 +223,7 @@ class Follower:
         """None: it was not told of it yet."""
         self.cut = False
         """Whether it missed what is forgotten."""
-        self.attempt = 0
+        self.attempt = item.attempt
         if late:
             item.attempts += 1
             self.attempt = item.attempts

@@ -9,6 +9,7 @@ from supervisor.first_use import names_of
 if TYPE_CHECKING:
     from supervisor.settings.agent import (
         AgentSettings,
+        BuiltInSettings,
         FileSecret,
         Presets,
         ServerCheck,
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
         decode_acp_agent,
         decode_agent_settings,
         with_own_fields,
+    )
+    from supervisor.settings.built_in import (
+        KIND,
+        decode_agent,
+        decode_built_in,
+        decrypted,
+        document_secrets,
+        hidden,
+        is_built_in,
+        open_document,
+        seal_document,
+        with_model,
     )
     from supervisor.settings.connections import (
         ConnectionStore,
@@ -54,7 +67,7 @@ if TYPE_CHECKING:
         secrets_of,
         unseal,
     )
-    from supervisor.settings.llm import ProfileLLM
+    from supervisor.settings.llm import ProfileLLM, decode_llm, linked_settings
     from supervisor.settings.llm_profiles import LlmProfileStore, exposed
     from supervisor.settings.materialize import Channels
     from supervisor.settings.merge import MAX_DEPTH, too_deep
@@ -69,20 +82,24 @@ if TYPE_CHECKING:
 else:
     homes = {
         "agent": (
-            "AgentSettings FileSecret Presets ServerCheck agent_settings_from_dict "
+            "AgentSettings BuiltInSettings FileSecret Presets ServerCheck agent_settings_from_dict "
             "agent_settings_to_dict decode_acp_agent decode_agent_settings with_own_fields"
+        ),
+        "built_in": (
+            "KIND decode_agent decode_built_in decrypted document_secrets "
+            "hidden is_built_in open_document seal_document with_model"
         ),
         "connections": "ConnectionStore ProviderConnectionCreateRequest ProviderConnectionUpdateRequest",
         "conversation": "confirmation_policy security_analyzer",
         "document": "Rules SettingsDocument SettingsUpdateRequest apply_change first_document public",
         "errors": (
-            "EncryptionUnavailable ProfileExists ProfileReferenced SettingsCorrupt SettingsEmpty "
-            "SettingsError SettingsFailure TooManyProfiles UnknownProfile"
+            "EncryptionUnavailable ProfileExists ProfileReferenced SettingsCorrupt "
+            "SettingsEmpty SettingsError SettingsFailure TooManyProfiles UnknownProfile"
         ),
         "exposure": (
-            "EXPOSE_HEADER Expose REDACTED StorageCipher holds_token replace_secrets seal secrets_of unseal"
+            "EXPOSE_HEADER REDACTED Expose StorageCipher holds_token replace_secrets seal secrets_of unseal"
         ),
-        "llm": "ProfileLLM",
+        "llm": "ProfileLLM decode_llm linked_settings",
         "llm_profiles": "LlmProfileStore exposed",
         "materialize": "Channels",
         "merge": "MAX_DEPTH too_deep",
@@ -99,11 +116,13 @@ else:
 
 __all__ = [
     "EXPOSE_HEADER",
+    "KIND",
     "MAX_DEPTH",
     "REDACTED",
     "AgentProfile",
     "AgentProfileStore",
     "AgentSettings",
+    "BuiltInSettings",
     "Channels",
     "ConnectionStore",
     "EncryptionUnavailable",
@@ -138,18 +157,29 @@ __all__ = [
     "confirmation_policy",
     "conversation_schema",
     "decode_acp_agent",
+    "decode_agent",
     "decode_agent_settings",
+    "decode_built_in",
+    "decode_llm",
     "decode_profile",
+    "decrypted",
+    "document_secrets",
     "exposed",
     "first_document",
+    "hidden",
     "holds_token",
+    "is_built_in",
+    "linked_settings",
+    "open_document",
     "public",
     "replace_secrets",
     "seal",
+    "seal_document",
     "secrets_of",
     "security_analyzer",
     "spoken_settings",
     "too_deep",
     "unseal",
+    "with_model",
     "with_own_fields",
 ]

@@ -186,6 +186,15 @@ class FakeConversation:
     async def switch_model(self, model: str) -> None:
         self._asked("model", model)
 
+    async def condense(self) -> None:
+        self._asked("condense")
+
+    async def load_plugin(self, plugin_ref: str) -> None:
+        self._asked("plugin", plugin_ref)
+
+    async def switch_llm(self, llm: Mapping[str, Any]) -> None:
+        self._asked("llm", llm)
+
     async def start_goal(self, objective: str, max_iterations: int) -> None:
         self._asked("goal", objective, max_iterations)
 
@@ -395,7 +404,7 @@ def compile_once() -> None:
         rule.arguments |= first.arguments
         rule._build, rule._build_unknown = first._build, first._build_unknown
 
-    MatchingRule.compile = compiled  # type: ignore[method-assign]
+    MatchingRule.compile = compiled  # type: ignore[method-assign, assignment]
 
 
 compile_once()

@@ -160,7 +160,7 @@ def _cline(url: str) -> dict[str, str]:
     }
 
 
-def _openhands(url: str) -> dict[str, str]:
+def _openhands_cli(url: str) -> dict[str, str]:
     llm = {"model": "openai/test-model", "api_key": KEY, "base_url": f"{url}/v1", "usage_id": "agent"}
     settings = {"kind": "Agent", "llm": {**llm, "num_retries": 1}, "tools": [{"name": "terminal"}]}
     return {"OPENHANDS_AGENT_SETTINGS_JSON": json.dumps(settings)}
@@ -198,9 +198,9 @@ FAST_AGENT = RealAgent(
 )
 CLINE = RealAgent("cline", _cline, deviates=frozenset({"exit"}))  # its hub stays
 COPILOT = RealAgent("copilot", _copilot)
-OPENHANDS = RealAgent(
-    "openhands",
-    _openhands,
+OPENHANDS_CLI = RealAgent(
+    "openhands-cli",
+    _openhands_cli,
     large=True,
     streams=False,
     # A cancel does not end what its model is asked, for which it waits; its tmux server stays.
@@ -225,7 +225,7 @@ PI = RealAgent(
 
 MORE_AGENTS = {
     agent.key: agent
-    for agent in (QWEN_CODE, KIMI_CODE, MISTRAL_VIBE, FAST_AGENT, CLINE, COPILOT, OPENHANDS, PI)
+    for agent in (QWEN_CODE, KIMI_CODE, MISTRAL_VIBE, FAST_AGENT, CLINE, COPILOT, OPENHANDS_CLI, PI)
 }
 
 AUGGIE = RealAgent("auggie", lambda url: {}, deviates=frozenset({"session/new"}))

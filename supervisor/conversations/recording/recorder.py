@@ -18,7 +18,7 @@ from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.attachments import Attachment
 from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
 from supervisor.conversations.recording.live_output import LiveOutput
-from supervisor.conversations.recording.outs import Delta, Opened, Out, Title, Usage
+from supervisor.conversations.recording.outs import Aborted, Delta, Opened, Out, Title, Usage
 from supervisor.conversations.recording.streamed import WIRE, aborted, inside
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import ToolOutput
@@ -174,7 +174,7 @@ class Recorder:
         """Mask an event's secrets; the session's id, a bearer token, is cut short."""
         body = self.mask.document(body)
         session_id = self.record.session_id
-        if session_id is None or session_id.encode() not in body:
+        if session_id is None or session_id == self.record.id or session_id.encode() not in body:
             return body
         return shorten_session_id(body.decode(), session_id).encode()
 
@@ -199,6 +199,8 @@ class Recorder:
                 recorded = []
             if isinstance(out, Delta | Opened):
                 self.stream(out)
+            elif isinstance(out, Aborted):
+                self._abort(out.item_id, out.reason)
             elif isinstance(out, ToolOutput):
                 if self.live is not None:
                     self.live.take(out)
@@ -220,13 +222,15 @@ class Recorder:
     def stream(self, item: Delta | Opened) -> None:
         """Show a piece of a segment: to the present subscribers, and to those that come before it ends."""
         if isinstance(item, Opened):
-            self._open_item = Growing(item.item_id, self.log.last_seq, WIRE)
+            self._open_item = Growing(item.item_id, self.log.last_seq, WIRE, item.attempt)
             self.log.begin(self._open_item)
             return
         growing = self._open_item
         if growing is None or growing.id != item.item_id:
             return  # it was aborted
-        content = shorten_session_id(item.content, self.record.session_id)
+        content = item.content
+        if self.record.session_id != self.record.id:  # which is no secret
+            content = shorten_session_id(content, self.record.session_id)
         growing.add(item.kind, inside(content), item.order, timestamp_now())
         self.log.grow(growing)
 
@@ -237,7 +241,12 @@ class Recorder:
         every item becomes an event, however its turn ends.
         """
         if self._open_item is not None:
-            item, self._open_item = self._open_item, None
+            self._abort(self._open_item.id, reason)
+
+    def _abort(self, item_id: str, reason: str) -> None:
+        item = self._open_item
+        if item is not None and item.id == item_id:
+            self._open_item = None
             self.log.abandon(item)
             self.log.publish(aborted(item, reason))
 
