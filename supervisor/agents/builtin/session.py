@@ -285,8 +285,8 @@ def directory_of(given: Mapping[str, Any], session_id: str) -> Path:
 
 async def _ended(running: Future[str], cancelled: asyncio.Event) -> bool:
     """Wait for the end of a turn; after a cancel only a while. Whether it has ended."""
-    done = asyncio.wrap_future(running)
-    cancelling = asyncio.create_task(cancelled.wait())
+    done: asyncio.Future[Any] = asyncio.wrap_future(running)
+    cancelling: asyncio.Future[Any] = asyncio.create_task(cancelled.wait())
     await asyncio.wait({done, cancelling}, return_when=asyncio.FIRST_COMPLETED)
     cancelling.cancel()
     if not done.done():
