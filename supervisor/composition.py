@@ -256,7 +256,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
 
     async def default_agent() -> AgentSettings:
         try:
-            return (await settings.get()).agent(settings.rules.presets)
+            return await settings.agent()
         except SettingsError as error:
             raise InvalidStart(f"no agent in the settings can run: {error}", ("body",)) from error
 

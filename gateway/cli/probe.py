@@ -64,6 +64,9 @@ SHELL_PROMPT: Final = f"Run this shell command with your tool, then say what it 
 NO_SHELL: Final = ("read", "edit", "delete", "move", "search", "fetch", "think", "switch_mode")
 """Kinds of tool calls that run no command, whatever of the prompt they quote."""
 
+ENDED: Final = ("completed", "failed")
+"""Statuses of a tool call that is over."""
+
 OFFERED: Final = ("fs/", "terminal/")
 """Methods that an agent may call only where a client offers them. Extensions may be tried."""
 
@@ -78,6 +81,9 @@ EXIT_SECONDS: Final = 10.0
 """From the end of its input to the end of an agent: one that is known to be slow takes 7 s."""
 
 INSTALL_SECONDS: Final = 1800.0
+
+Prepare = Callable[[], Awaitable[Plan]]
+"""Plans one start of the agent. Raises AgentFailure."""
 
 
 class Result(NamedTuple):
@@ -110,6 +116,8 @@ class Ear:
         self.permissions: list[str] = []
         self.calls = self.results = ""
         self.others: set[str] = set()
+        self.open: dict[str, str] = {}
+        """What was said of each call that has not ended."""
         self.updates: list[str] = []
         self.said = ""
         self.noise_lines = 0
@@ -134,6 +142,9 @@ class Ear:
             if parsed.tool_call_id not in self.others:
                 self.calls += json.dumps(parsed.raw)
             self.results += json.dumps([parsed.content, parsed.raw_output])
+            said = self.open.pop(parsed.tool_call_id, "")
+            if parsed.status not in ENDED:
+                self.open[parsed.tool_call_id] = said + json.dumps(parsed.raw)
         self.heard.set()
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
@@ -157,9 +168,18 @@ class Ear:
         self.permissions.append(kinds or "no options")
         call = request.tool_call
         other = call.kind in NO_SHELL or call.tool_call_id in self.others
-        if self.harmless is not None and not other and self.harmless in json.dumps(params):
+        if self.harmless is not None and not other and self._is_about(self.harmless, params, call):
             return allow(request.options) or reject(request.options)
         return reject(request.options)
+
+    def _is_about(self, command: str, params: Any, call: ToolCall | ToolCallUpdate) -> bool:
+        """Whether a question names the command; or says nothing, and every call that is open does: there are
+        agents that ask once for all calls of an answer, under an id of its own."""
+        if command in json.dumps(params):
+            return True
+        if call.tool_call_id in self.open or call.raw_input or call.content or not self.open:
+            return False
+        return not self.others.intersection(self.open) and all(command in said for said in self.open.values())
 
     def noise(self, line: bytes) -> None:
         """A line that is no message."""
@@ -221,17 +241,17 @@ class Probe:
         """Run all checks, one after the other; `trying` gets the name of the next. Raises AgentFailure."""
         self._trying = trying
         with tempfile.TemporaryDirectory(prefix="ostler-probe-") as workspace:
-            plan: Plan | None = None
+            record = self._record(workspace)
+
+            async def prepare() -> Plan:
+                return await launcher.plan(record, lambda line: None, INSTALL_SECONDS)
 
             async def start() -> str:
-                nonlocal plan
-                plan = await launcher.plan(self._record(workspace), lambda line: None, INSTALL_SECONDS)
-                return " ".join(plan.argv)
+                return " ".join((await prepare()).argv)
 
-            await self._check("find", start)
-            if plan is not None:
-                await self._first(plan)
-                await self._second(plan)
+            if await self._check("find", start):
+                await self._first(prepare)
+                await self._second(prepare)
         return self._results
 
     def _record(self, workspace: str) -> ConversationRecord:
@@ -251,12 +271,14 @@ class Probe:
         )
 
     # -- two processes: one for everything, one for what is left of the first -----------------------------
+    # Each has a plan of its own, as in a conversation: what an agent has of its home (temporary files, a
+    # short name) goes with its process.
 
-    async def _first(self, plan: Plan) -> None:
-        async with self._running(plan) as (run, ear):
+    async def _first(self, prepare: Prepare) -> None:
+        async with self._running(prepare) as (run, ear):
             if run is None or not await self._check("initialize", lambda: self._initialize(run)):
                 return
-            await self._check("session/new", lambda: self._new(run, plan))
+            await self._check("session/new", lambda: self._new(run))
             await self._check("session/prompt", lambda: self._prompt(run, ear))
             await self._check("shell", lambda: self._shell(run, ear))
             await self._check("permission", lambda: self._permission(ear))
@@ -269,7 +291,7 @@ class Probe:
             await self._check("output", lambda: self._output(ear))
             await self._check("exit", lambda: self._exit(run))
 
-    async def _second(self, plan: Plan) -> None:
+    async def _second(self, prepare: Prepare) -> None:
         if self._initialized is None:
             return
         for method in ("session/load", "session/resume"):
@@ -280,7 +302,7 @@ class Probe:
                 nothing = "the session is empty; there is nothing to restore"
                 self._results.append(Result(method, SKIPPED, nothing, 0.0))
                 continue
-            async with self._running(plan) as (run, _):
+            async with self._running(prepare) as (run, _):
                 if run is None:
                     continue
                 await self._check(method, partial(self._restore, run, method))
@@ -288,12 +310,12 @@ class Probe:
                     await self._check("session/close", partial(self._close, run))
 
     @asynccontextmanager
-    async def _running(self, plan: Plan) -> AsyncIterator[tuple[Incarnation | None, Ear]]:
+    async def _running(self, prepare: Prepare) -> AsyncIterator[tuple[Incarnation | None, Ear]]:
         ear = Ear()
         stop = StopPolicy(stdin_grace=EXIT_SECONDS, term_grace=1.0)
         began = trio.current_time()
         try:
-            async with run_agent(plan, ear, stop, Deadlines().spawn) as run:
+            async with run_agent(await prepare(), ear, stop, Deadlines().spawn) as run:
                 ear.services = run.services
                 yield run, ear
         except AgentFailure as failure:
@@ -357,7 +379,8 @@ class Probe:
             run.connection, __version__, self._deadlines, fs=offered.fs, terminal=offered.terminal
         )
 
-    async def _new(self, run: Incarnation, plan: Plan) -> str:
+    async def _new(self, run: Incarnation) -> str:
+        plan = run.plan
         wanted = SessionRequest(cwd=str(plan.cwd), mcp_servers=(), prior_id=None, login=plan.login)
         session = await open_session(run.connection, self._known, wanted, self._deadlines, lambda _: None)
         self._session = session.session_id
@@ -430,6 +453,7 @@ class Probe:
         if not self._prompted:
             raise _Skip(SKIPPED, "no prompt was answered")
         ear.said = ear.calls = ear.results = ""
+        ear.open.clear()
         ear.harmless = COMMAND
         ear.permissions.clear()
         try:

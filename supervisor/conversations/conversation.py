@@ -156,7 +156,7 @@ class Conversation:
     async def _durable_view(self, show: Callable[[ConversationRecord, Path], T]) -> T:
         """Return the present state once it is durable (milliseconds), or else the last durable one."""
         if self.recorder.unsaved and self.log.trouble is None:
-            self.recorder.save()
+            self.recorder.save(quiet=True)  # to read is no change
         data = self.context.launcher.data
         shown = show(self.record, data)
         if self.log.settled and not self.recorder.unsaved:
@@ -286,6 +286,13 @@ class Conversation:
 
     async def _requeue(self) -> bool:
         record = self.record
+        if record.built_in:
+            if record.unfinished:
+                # It goes on from its own memory, without a word.
+                message = Message(role="user", content=())
+                again = Queued(record.prompted_seq, record.last_user_message_id or "", message, False, True)
+                self._queue.waiting.append(again)
+            return record.unfinished
         if record.retry_seq is not None:
             stored = await self.log.read(record.retry_seq - 1, 1)
             if stored and not self._queue.waiting:
@@ -558,7 +565,7 @@ class Conversation:
             item
             for source in ASKING
             async for item in self._after(record.prompted_seq, kind="MessageEvent", source=source)
-            if item.seq in branch and is_asked(item)
+            if item.seq in branch and is_asked(item) and item.id not in record.told_messages
         ]
         self._queue.waiting.extend(map(_queued, sorted(asked, key=lambda item: item.seq)))
         going_on = record.execution_status in LIVE_STATUSES

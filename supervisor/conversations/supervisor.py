@@ -42,7 +42,7 @@ from supervisor.hooks import HOOK_CONFIG, HookSource, read_project_hooks
 from supervisor.journal import AlreadyExists, Journal, JournalError, JournalUnavailable, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal
 from supervisor.reading import as_json
-from supervisor.settings import AgentSettings
+from supervisor.settings import AgentSettings, BuiltInSettings
 
 log = structlog.get_logger(__name__)
 
@@ -139,7 +139,9 @@ class Supervisor:
                 created_at=now,
                 updated_at=now,
                 agent=await self._context.secret_box.seal_settings(agent),
-                vocabulary=choose_vocabulary(request, self._forced_vocabulary),
+                vocabulary=choose_vocabulary(
+                    request, self._forced_vocabulary, built_in=isinstance(agent, BuiltInSettings)
+                ),
                 title=request.title,
                 autotitle=request.autotitle,
                 tags=dict(request.tags),

@@ -144,23 +144,19 @@ def _over_map(item: _Encode | None) -> _Encode | None:
 
 @once_per_type
 def _record_filler(model: type[Model], vocabulary: Vocabulary) -> _EncodeRecord:
-    plan = [
-        (each.name, _filler(each.shape, vocabulary), each.nullable)
-        for each in properties_of(model)
-        if has_property(each, vocabulary)
-    ]
+    described = [each for each in properties_of(model) if has_property(each, vocabulary)]
+    nullable = [each.name for each in described if each.nullable]
+    fillers = [(each.name, filler) for each in described if (filler := _filler(each.shape, vocabulary))]
 
     def fill(obj: Mapping[str, Any]) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for name, filler, nullable in plan:
-            value = obj.get(name)
-            if value is not None:
-                out[name] = value if filler is None else filler(value)
-            elif nullable or name in obj:
-                out[name] = None
-        for name, value in obj.items():
+        out = dict(obj)
+        for name in nullable:
             if name not in out:
-                out[name] = value
+                out[name] = None
+        for name, filler in fillers:
+            value = out.get(name)
+            if value is not None:
+                out[name] = filler(value)
         return out
 
     return fill

@@ -265,8 +265,8 @@ class Log:
             self._check()
             await trio.lowlevel.checkpoint()
             return until + 1
-        if not asked.scans:
-            return await self._read(lambda c, key: queries.count(c, key, until, asked))
+        if kind is not None and not asked.scans:
+            return await self._read(lambda c, key: queries.count(c, key, until, kind))
         found, seen = 0, -1
         end = time.monotonic() + COUNT_SECONDS
         while seen < until:

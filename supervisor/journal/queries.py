@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 import attrs
 
 from supervisor.journal.rows import Blob, Brief, Page, Record, RecordOrder, RecordPage, Stored
+from supervisor.journal.schema import BLOCK_EVENTS
 
 T = TypeVar("T")
 
@@ -42,6 +43,10 @@ fewer, by the time it took."""
 
 STATEMENT_SECONDS = 0.05
 """What one such statement should take."""
+
+SMALL_BYTES = 64 * 1024
+"""Bodies that `get` takes along when it finds the events. Larger ones are fetched afterwards, in pieces, so
+that one statement never hands out more than `_CHUNK` of these (32 MB)."""
 
 _CHUNK = 500
 """Ids in one IN list."""
@@ -92,6 +97,16 @@ _PACKED = (
     "CAST(group_concat(CAST(body AS TEXT), '') AS BLOB) FROM ("
     "SELECT seq, id, kind, source, timestamp, body FROM events "
     "WHERE conversation = ? AND seq IN ({}) ORDER BY seq {})"
+)
+
+
+# The index is named: without statistics SQLite takes the one by sequence number, and looks at every event of
+# the conversation. Measured, 500 ids among a million events take 320 ms that way and 3 ms this way.
+_FOUND = (
+    "SELECT json_group_array(json_array(seq, id, kind, source, timestamp, length(body))), "
+    "CAST(group_concat(CASE WHEN length(body) <= ? THEN CAST(body AS TEXT) ELSE '' END, '') AS BLOB) FROM ("
+    "SELECT seq, id, kind, source, timestamp, body FROM events INDEXED BY events_by_id "
+    "WHERE conversation = ? AND seq <= ? AND id IN ({}))"
 )
 
 
@@ -175,15 +190,24 @@ def newest(connection: sqlite3.Connection, key: int, until: int, besides: str | 
 
 def get(connection: sqlite3.Connection, key: int, until: int, ids: Sequence[str]) -> list[Stored | None]:
     """Return the events of these ids with seq <= until, in the order asked."""
-    places: list[tuple[int, int]] = []
-    for marks, chunk in _in_lists(ids):
-        clauses = f"WHERE conversation = ? AND seq <= ? AND id IN ({marks})"
-        places += _places(connection, clauses, (key, until, *chunk))
     found: dict[str, Stored] = {}
-    while places:
-        seqs = _first(places, PAGE_MAX_BYTES)
+    large: list[tuple[int, int]] = []
+    for marks, chunk in _in_lists(ids):
+        meta, bodies = connection.execute(_FOUND.format(marks), (SMALL_BYTES, key, until, *chunk)).fetchone()
+        at = 0
+        for seq, event_id, kind, source, timestamp, length in json.loads(meta):
+            if length > SMALL_BYTES:
+                large.append((seq, length))
+                continue
+            body = bodies[at : at + length]
+            found[event_id] = Stored(
+                id=event_id, kind=kind, source=source, timestamp=timestamp, body=body, seq=seq
+            )
+            at += length
+    while large:
+        seqs = _first(large, PAGE_MAX_BYTES)
         found.update((row.id, row) for row in _fetch(connection, key, seqs, "asc"))
-        places = places[len(seqs) :]
+        large = large[len(seqs) :]
     return [found.get(event_id) for event_id in ids]
 
 
@@ -262,10 +286,18 @@ def _next_rows(rows: int, took: float) -> int:
     return rows * 2 if took < STATEMENT_SECONDS / 2 else rows
 
 
-def count(connection: sqlite3.Connection, key: int, until: int, asked: Filter) -> int:
-    """Return how many events match, among those with seq <= until."""
-    condition, values = _where(key, until, asked)
-    (number,) = connection.execute(f"SELECT count(*) FROM events WHERE {condition}", values).fetchone()  # noqa: S608
+def count(connection: sqlite3.Connection, key: int, until: int, kind: str) -> int:
+    """Return how many events are of that kind, among those with seq <= until.
+
+    The file has the number up to the end of each whole block. It takes as long for many events as for few.
+    """
+    begin = (until + 1) // BLOCK_EVENTS * BLOCK_EVENTS
+    (number,) = connection.execute(
+        "SELECT coalesce((SELECT events FROM kind_counts "
+        "WHERE conversation = ?1 AND kind = ?2 AND block < ?3 ORDER BY block DESC LIMIT 1), 0) + "
+        "(SELECT count(*) FROM events WHERE conversation = ?1 AND kind = ?2 AND seq BETWEEN ?4 AND ?5)",
+        (key, _class_name(kind), begin // BLOCK_EVENTS, begin, until),
+    ).fetchone()
     return int(number)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from supervisor.settings.agent import (
     AgentSettings,
+    BuiltInSettings,
     FileSecret,
     Presets,
     ServerCheck,
@@ -11,6 +12,18 @@ from supervisor.settings.agent import (
     agent_settings_to_dict,
     decode_acp_agent,
     decode_agent_settings,
+)
+from supervisor.settings.built_in import (
+    KIND,
+    decode_agent,
+    decode_built_in,
+    decrypted,
+    document_secrets,
+    hidden,
+    is_built_in,
+    open_document,
+    seal_document,
+    with_model,
 )
 from supervisor.settings.connections import (
     ConnectionStore,
@@ -48,7 +61,7 @@ from supervisor.settings.exposure import (
     secrets_of,
     unseal,
 )
-from supervisor.settings.llm import ProfileLLM
+from supervisor.settings.llm import ProfileLLM, decode_llm, linked_settings
 from supervisor.settings.llm_profiles import LlmProfileStore, exposed
 from supervisor.settings.materialize import Channels, materialize
 from supervisor.settings.merge import MAX_DEPTH, too_deep
@@ -63,11 +76,13 @@ from supervisor.settings.store import SettingsStore
 
 __all__ = [
     "EXPOSE_HEADER",
+    "KIND",
     "MAX_DEPTH",
     "REDACTED",
     "AgentProfile",
     "AgentProfileStore",
     "AgentSettings",
+    "BuiltInSettings",
     "Channels",
     "ConnectionStore",
     "EncryptionUnavailable",
@@ -102,18 +117,29 @@ __all__ = [
     "confirmation_policy",
     "conversation_schema",
     "decode_acp_agent",
+    "decode_agent",
     "decode_agent_settings",
+    "decode_built_in",
+    "decode_llm",
     "decode_profile",
+    "decrypted",
+    "document_secrets",
     "exposed",
     "first_document",
+    "hidden",
     "holds_token",
+    "is_built_in",
+    "linked_settings",
     "materialize",
+    "open_document",
     "public",
     "replace_secrets",
     "seal",
+    "seal_document",
     "secrets_of",
     "security_analyzer",
     "spoken_settings",
     "too_deep",
     "unseal",
+    "with_model",
 ]

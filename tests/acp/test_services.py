@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from supervisor.acp import files
 from supervisor.acp.errors import RpcError
-from supervisor.acp.output import MAX_OUTPUT_BYTES, OUTPUTS_BYTES, OutputPool, OutputRing
+from supervisor.acp.output import MAX_OUTPUT_BYTES, OUTPUTS_BYTES, OutputPool, OutputRing, Seen
 from supervisor.acp.services import MAX_TERMINALS, Services
 from tests.support.starting import start_process
 
@@ -719,3 +719,12 @@ async def test_a_file_that_may_not_be_written_is_not_replaced(workspace: Path) -
         error = await refused(services, "fs/write_text_file", path=str(workspace / "f"), content="new")
         assert error.code == -32603
     assert (workspace / "f").read_text() == "old"
+
+
+def test_the_end_of_an_output_has_the_pieces_that_its_bytes_are_in():
+    seen = Seen((b"abc", b"def", b"ghi"), 0, False)
+    assert seen.last(9) == seen
+    assert seen.last(7) == seen
+    assert seen.last(6).pieces == seen.last(4).pieces == (b"def", b"ghi")
+    assert seen.last(3).pieces == (b"ghi",)
+    assert seen.last(3).truncated

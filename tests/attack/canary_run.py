@@ -51,7 +51,8 @@ UNSAID = ("JSON, twice",)
 
 CRASHING = "global"  # said by an agent as its last words
 
-POLL_S = 0.01
+POLL_S = 0.02
+LOOK_S = 0.03  # between two looks at the processes
 COMMAND_SECONDS = 20.0
 ATTACH_SECONDS = 1.5
 SETTLED = ("finished", "error", "paused")
@@ -227,7 +228,7 @@ async def _watch_processes(seen: set[bytes], others: frozenset[str]) -> None:
                     seen.add(Path("/proc", name, "cmdline").read_bytes())
                 except OSError:
                     continue
-        await trio.sleep(POLL_S)
+        await trio.sleep(LOOK_S)
 
 
 async def _read_rest(rest: Rest, ids: list[str], search: Search) -> None:

@@ -243,6 +243,14 @@ for line in sys.stdin:
                            {"optionId": "once", "name": "o", "kind": "allow_once"}]
                 answer = call("session/request_permission", toolCall=tool, options=options)
                 assert answer["result"]["outcome"]["optionId"] == "once"
+            if mode in ("apart", "mixed"):
+                if mode == "mixed":
+                    update(sessionUpdate="tool_call", status="pending", toolCallId="u", title="rm -rf /")
+                asked = {"toolCallId": "confirmation", "title": "Confirm", "kind": "other"}
+                answer = call("session/request_permission", toolCall=asked, options=[
+                    {"optionId": "yes", "name": "y", "kind": "allow_once"},
+                    {"optionId": "no", "name": "n", "kind": "reject_once"}])
+                if answer["result"]["outcome"]["optionId"] == "no": command = "true"
             if mode == "misses":
                 call("terminal/start", command=command)
             elif mode == "terminal":
@@ -264,6 +272,8 @@ for line in sys.stdin:
         ("asks", "PASS", "PASS", "PASS"),
         ("terminal", "PASS", "NOT OFFERED", "PASS"),
         ("misses", "FAIL", "SKIPPED", "FAIL"),
+        ("apart", "PASS", "PASS", "PASS"),
+        ("mixed", "FAIL", "PASS", "PASS"),
     ],
 )
 def test_a_probe_tries_a_shell(place, mode, shell, permission, methods):
@@ -279,6 +289,15 @@ def test_a_probe_tries_a_shell(place, mode, shell, permission, methods):
     if mode == "misses":
         assert "it asked for terminal/start" in found["shell"]["detail"]
         assert found["client methods"]["detail"] == "called without being offered: terminal/start"
+
+
+def test_each_process_of_a_probe_has_its_home_and_its_temporary_files(place):
+    """What an agent has of them goes with its process; the next one is started as in a conversation."""
+    command = scripted_command("keep=HOME", "hub=TMPDIR")
+    done = place.run("agents", "probe", "--json", "--", *command)
+    found = results(done)
+    for check in ("session/load", "session/resume"):
+        assert found[check]["result"] == "PASS", done.stdout
 
 
 def test_a_probe_allows_nothing(place):

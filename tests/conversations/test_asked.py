@@ -235,6 +235,17 @@ async def test_one_request_may_be_for_all_calls_of_an_answer(tmp_path: Path, voc
         await asked(conversation, "!askforall 2")
         begun = [e["tool_call_id"] for e in calls(await events(conversation))]
         assert begun == ["call_1", "call_2", "confirmation"]
+        # The question says nothing; who is asked sees what it is about all the same.
+        question = calls(await events(conversation))[-1]
+        told = question["action"]["data"]["permission"]["calls"]
+        assert [(each["tool_call_id"], each["title"], each["raw_input"]) for each in told] == [
+            ("call_1", "step 0", {"n": 0}),
+            ("call_2", "step 1", {"n": 1}),
+        ]
+        (words,) = question["thought"]
+        assert "step 0" in words["text"]
+        assert '"n": 1' in words["text"]
+        assert question["security_risk"] == "HIGH"
         await conversation.respond(True, "")
         assert await settled(conversation) == "finished"
         found = await events(conversation)
@@ -242,6 +253,26 @@ async def test_one_request_may_be_for_all_calls_of_an_answer(tmp_path: Path, voc
         assert "AgentErrorEvent" not in kinds(found)
         assert kinds(found).count("MessageEvent") == 1  # nothing ran unasked
         assert all("unasked" not in each for each in states(found, "confirmation"))
+
+
+async def test_a_question_that_says_nothing_is_as_risky_as_what_it_is_about(tmp_path: Path) -> None:
+    policy = {"kind": "ConfirmRisky", "threshold": "HIGH", "confirm_unknown": False}
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(confirmation_policy=policy)
+        (request,) = await asked(conversation, "!askforall 2")
+        assert request["security_risk"] == "HIGH"  # of commands, and not UNKNOWN, which asks nobody here
+        await conversation.respond(False, "no")
+        await settled(conversation)
+
+
+async def test_a_question_tells_of_so_many_calls_as_a_person_reads(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(confirmation_policy=ALWAYS)
+        await asked(conversation, "!askforall 23")
+        permission = calls(await events(conversation))[-1]["action"]["data"]["permission"]
+        assert (len(permission["calls"]), permission["calls_cut"]) == (20, 3)
+        await conversation.respond(False, "no")
+        await settled(conversation)
 
 
 @BOTH

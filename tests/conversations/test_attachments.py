@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from supervisor.conversations.recording.attachments import BLOB_BYTES, TEXT, Allowance, Original, Originals
+from supervisor.conversations.recording.attachments import (
+    BLOB_BYTES,
+    TEXT,
+    Allowance,
+    Original,
+    Originals,
+    pieces,
+)
 
 
 def test_a_turn_and_a_conversation_have_their_shares() -> None:
@@ -60,3 +67,11 @@ def test_after_what_did_not_fit_nothing_is_kept() -> None:
     assert original.put(b"abc") == []
     assert original.put(b"d") == []
     assert original.where().startswith("the first 8 bytes are in blob b, the next 4 are lost")
+
+
+def test_pieces_are_as_large_as_may_be_and_end_between_characters() -> None:
+    assert list(pieces(b"x" * BLOB_BYTES)) == [b"x" * BLOB_BYTES]
+    assert list(pieces(b"")) == [b""]
+    raw = "xé".encode() + "é".encode() * (BLOB_BYTES // 2)
+    assert [len(piece) for piece in pieces(raw)] == [BLOB_BYTES - 1, 4]
+    assert b"".join(pieces(raw)) == raw

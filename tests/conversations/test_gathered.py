@@ -34,3 +34,10 @@ def test_what_is_set_aside_ends_between_characters_and_is_masked_already() -> No
     assert "".join(each.body.decode() for each in attachments) == "x" + "é" * BLOB_BYTES
     assert all(each.masked for each in attachments)
     assert len(attachments) == 3
+
+
+def test_a_character_that_stands_at_the_border_goes_to_the_next_blob() -> None:
+    text = Gathered("b", 100, Originals())
+    attachments = text.add("x" * (BLOB_BYTES - 1) + "é")
+    attachments += text.close().attachments
+    assert [len(each.body) for each in attachments] == [BLOB_BYTES - 1, 2]

@@ -50,6 +50,35 @@ async def test_a_crashed_idle_agent_comes_back_by_itself_and_remembers(tmp_path:
         assert "tulip" in answer(await turn(conversation, "!remember"))
 
 
+async def test_an_agent_that_restarts_or_stops_and_who_reads_change_no_conversation(tmp_path: Path) -> None:
+    """Or the conversation changed last, which `--continue` takes, would not be the one that was used last."""
+
+    async def newest() -> list[str]:
+        page = await harness.supervisor.search(status=None, order="updated_at_desc", page=None, limit=2)
+        return [item["id"] for item in page.items]
+
+    async with open_harness(tmp_path, restart=SOON) as harness:
+        older, newer = [await harness.start() for _ in range(2)]
+        for conversation in (older, newer):
+            await turn(conversation, "!text hello")
+        before = older.record.updated_at
+        assert await newest() == [newer.id, older.id]
+
+        pid = ready_pid(older)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: ready_pid(older) not in (None, pid), "the restart")
+        await harness.supervisor.stop_agent(older.id)
+        await until(lambda: older.agent.phase == "stopped", "the stop")
+        older.recorder.unsaved = True
+        assert (await older.durable_info())["updated_at"] == before
+        assert states(await events(older), "agent_phase")[-1] == "stopped"
+        assert await newest() == [newer.id, older.id]
+
+        await turn(older, "!text again")
+        assert await newest() == [older.id, newer.id]
+
+
 async def test_an_orderly_exit_is_no_crash(tmp_path: Path) -> None:
     async with open_harness(tmp_path, restart=SOON) as harness:
         conversation = await harness.start()

@@ -1,6 +1,7 @@
 """Agents and MCP servers behind a login: a header with a token that lasts, or a proxy that adds one.
 
-The servers and their authorization server are the MCP SDK's own, on loopback.
+The servers and their authorization server are the MCP SDK's own, on loopback. Ostler's helpers run inside the
+test, except where the fixture `helper_processes` is asked for.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,36 @@ from supervisor.conversations.mcp.logins import CannotRenew, McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.mcp.logins import LoginStore
 from tests.conversations.harness import Harness, NoCipher, answer, open_harness, states, turn
+from tests.support.mcp_helper import helpers_inside
 from tests.support.mcp_servers import TOOLS, RealServer, real_server
 
 SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def oauth_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    with real_server("oauth", tmp_path_factory.mktemp("oauth")) as server:
+        yield server
+
+
+@pytest.fixture
+def oauth(oauth_server: RealServer) -> RealServer:
+    """A server that wants a login; its log begins with the test."""
+    oauth_server.log.write_text("")
+    return oauth_server
+
+
+@pytest.fixture(autouse=True)
+def helpers(request: pytest.FixtureRequest) -> Iterator[None]:
+    with ExitStack() as stack:
+        if "helper_processes" not in request.fixturenames:
+            stack.enter_context(helpers_inside(logins=True))
+        yield
+
+
+@pytest.fixture
+def helper_processes() -> None:
+    """Helpers are processes, as everywhere else."""
 
 
 def store(root: Path) -> LoginStore:
@@ -58,12 +86,11 @@ def configure(root: Path, **entry: Any) -> None:
 
 
 @asynccontextmanager
-async def logged_in(root: Path, *options: str) -> AsyncIterator[tuple[Harness, RealServer]]:
-    with real_server("oauth", root, *options) as server:
-        await log_in(root, server)
-        configure(root, url=server.url)
-        async with open_harness(root) as harness:
-            yield harness, server
+async def logged_in(root: Path, server: RealServer) -> AsyncIterator[Harness]:
+    await log_in(root, server)
+    configure(root, url=server.url)
+    async with open_harness(root) as harness:
+        yield harness
 
 
 def given(harness: Harness) -> dict[str, Any]:
@@ -84,17 +111,18 @@ async def ask(url: str, method: str = "POST", **more: Any) -> httpx2.Response:
 
 
 async def test_a_token_that_lasts_is_a_header(tmp_path: Path) -> None:
-    async with logged_in(tmp_path, "--lifetime", "0") as (harness, server):
-        conversation = await harness.start()
-        await turn(conversation, "hello")
-        token = server.lines("took")[-1].split()[1]
-        assert given(harness)["url"] == server.url
-        assert given(harness)["headers"] == [{"name": "Authorization", "value": f"Bearer {token}"}]
-        assert token not in answer(await turn(conversation, f"!text it is {token}"))
+    with real_server("oauth", tmp_path, "--lifetime", "0") as server:
+        async with logged_in(tmp_path, server) as harness:
+            conversation = await harness.start()
+            await turn(conversation, "hello")
+            token = server.lines("took")[-1].split()[1]
+            assert given(harness)["url"] == server.url
+            assert given(harness)["headers"] == [{"name": "Authorization", "value": f"Bearer {token}"}]
+            assert token not in answer(await turn(conversation, f"!text it is {token}"))
 
 
-async def test_a_token_that_expires_is_added_by_a_proxy(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as (harness, server):
+async def test_a_token_that_expires_is_added_by_a_proxy(tmp_path: Path, oauth: RealServer) -> None:
+    async with logged_in(tmp_path, oauth) as harness:
         conversation = await harness.start()
         found = await turn(conversation, "hello")
         assert states(found, "mcp_servers")[0]["active"] == [
@@ -110,12 +138,12 @@ async def test_a_token_that_expires_is_added_by_a_proxy(tmp_path: Path) -> None:
         assert [tool["name"] for tool in works["tools"]] == TOOLS
 
         # The conversation goes on for longer than the token lives.
-        first = server.lines("took")[-1]
-        change(tmp_path, server, token_expires_at=time.time() + 10)
+        first = oauth.lines("took")[-1]
+        change(tmp_path, oauth, token_expires_at=time.time() + 10)
         assert (await uses(tmp_path, url))["ok"]
-        assert server.lines("refreshed") == ["refreshed"]
-        assert server.lines("took")[-1] != first
-        assert server.lines("refused") == []
+        assert oauth.lines("refreshed") == ["refreshed"]
+        assert oauth.lines("took")[-1] != first
+        assert oauth.lines("refused") == []
 
         # What an agent says of itself or sends on purpose changes nothing.
         assert (await uses(tmp_path, url, Authorization="Bearer mine"))["ok"]
@@ -133,31 +161,33 @@ async def test_a_token_that_expires_is_added_by_a_proxy(tmp_path: Path) -> None:
         assert (await ask(url, "PUT")).status_code == 405
         path = parts.path.split("/")[1]
         assert path not in answer(await turn(conversation, f"!text it is {path}"))
-        before = len(server.lines("took"))
+        before = len(oauth.lines("took"))
 
         await harness.supervisor.stop_agent(conversation.id)
         with pytest.raises(httpx2.ConnectError):
             await ask(url)
-        assert len(server.lines("took")) == before
+        assert len(oauth.lines("took")) == before
         assert "access-" not in harness.log.path.read_text()
 
 
-async def test_a_token_that_is_refused_is_renewed_at_once(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as (harness, server):
+async def test_a_token_that_is_refused_is_renewed_at_once(
+    tmp_path: Path, oauth: RealServer, helper_processes: None
+) -> None:
+    async with logged_in(tmp_path, oauth) as harness:
         conversation = await harness.start()
         await turn(conversation, "hello")
-        state = store(tmp_path).get(server.url)
+        state = store(tmp_path).get(oauth.url)
         assert state is not None
-        change(tmp_path, server, tokens={**state["tokens"], "access_token": "access-no-longer"})
+        change(tmp_path, oauth, tokens={**state["tokens"], "access_token": "access-no-longer"})
         assert (await uses(tmp_path, given(harness)["url"]))["ok"]
-        assert server.lines("refreshed") == ["refreshed"]
+        assert oauth.lines("refreshed") == ["refreshed"]
 
 
-async def test_a_login_that_ends_is_told_to_the_agent(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as (harness, server):
+async def test_a_login_that_ends_is_told_to_the_agent(tmp_path: Path, oauth: RealServer) -> None:
+    async with logged_in(tmp_path, oauth) as harness:
         conversation = await harness.start()
         await turn(conversation, "hello")
-        store(tmp_path).drop(server.url)
+        store(tmp_path).drop(oauth.url)
         refused = await ask(given(harness)["url"], json={})
         assert refused.status_code == 401
         assert "ostler mcp login calc" in refused.text
@@ -175,9 +205,9 @@ async def test_without_a_login_the_server_is_left_out(tmp_path: Path) -> None:
         assert "ostler mcp login calc" in answer(await turn(conversation, "/mcp"))
 
 
-async def test_a_server_over_sse_gets_a_header_and_a_note(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as (harness, server):
-        configure(tmp_path, url=server.url, transport="sse")
+async def test_a_server_over_sse_gets_a_header_and_a_note(tmp_path: Path, oauth: RealServer) -> None:
+    async with logged_in(tmp_path, oauth) as harness:
+        configure(tmp_path, url=oauth.url, transport="sse")
         conversation = await harness.start('capability={"mcpCapabilities": {"http": true, "sse": true}}')
         found = await turn(conversation, "hello")
         assert given(harness)["headers"][0]["value"].startswith("Bearer access-")
@@ -185,22 +215,21 @@ async def test_a_server_over_sse_gets_a_header_and_a_note(tmp_path: Path) -> Non
         assert "cannot renew" in note["reason"]
 
 
-async def test_two_at_once_renew_a_login_once(tmp_path: Path) -> None:
-    with real_server("oauth", tmp_path) as server:
-        await log_in(tmp_path, server)
-        change(tmp_path, server, token_expires_at=time.time() + 1)
-        logins = McpLogins(store(tmp_path), dict(os.environ), tmp_path)
-        entry = {"url": server.url, "auth": {"strategy": "oauth2"}}
-        tokens: list[str] = []
+async def test_two_at_once_renew_a_login_once(tmp_path: Path, oauth: RealServer) -> None:
+    await log_in(tmp_path, oauth)
+    change(tmp_path, oauth, token_expires_at=time.time() + 1)
+    logins = McpLogins(store(tmp_path), dict(os.environ), tmp_path)
+    entry = {"url": oauth.url, "auth": {"strategy": "oauth2"}}
+    tokens: list[str] = []
 
-        async def one() -> None:
-            tokens.append((await logins.token("calc", entry)).value)
+    async def one() -> None:
+        tokens.append((await logins.token("calc", entry)).value)
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(one)
-        assert len(set(tokens)) == 1
-        assert server.lines("refreshed") == ["refreshed"]
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(one)
+    assert len(set(tokens)) == 1
+    assert oauth.lines("refreshed") == ["refreshed"]
 
 
 async def test_an_authorization_server_that_is_away_ends_no_login_that_still_counts(tmp_path: Path) -> None:
@@ -215,9 +244,11 @@ async def test_an_authorization_server_that_is_away_ends_no_login_that_still_cou
         await logins.token("calc", entry)
 
 
-async def test_a_stream_through_the_proxy_ends_with_the_agents_connection(tmp_path: Path) -> None:
+async def test_a_stream_through_the_proxy_ends_with_the_agents_connection(
+    tmp_path: Path, oauth: RealServer
+) -> None:
     """A stream that says nothing is held open for as long as the agent wants it, and no longer."""
-    async with logged_in(tmp_path) as (harness, server):
+    async with logged_in(tmp_path, oauth) as harness:
         conversation = await harness.start()
         await turn(conversation, "hello")
         parts = urlsplit(given(harness)["url"])
@@ -229,11 +260,11 @@ async def test_a_stream_through_the_proxy_ends_with_the_agents_connection(tmp_pa
         with trio.fail_after(30):
             while not (await uses(tmp_path, given(harness)["url"]))["ok"]:
                 await trio.sleep(0.2)
-        assert server.lines("took")
+        assert oauth.lines("took")
 
 
-async def test_requests_that_are_none(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as (harness, _):
+async def test_requests_that_are_none(tmp_path: Path, oauth: RealServer) -> None:
+    async with logged_in(tmp_path, oauth) as harness:
         conversation = await harness.start()
         await turn(conversation, "hello")
         parts = urlsplit(given(harness)["url"])

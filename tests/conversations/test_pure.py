@@ -418,3 +418,19 @@ def test_a_session_named_by_its_minute_is_restored_in_another_one(
         session_opened=opened,
     )
     assert wait_to_restore(record, by_minute=by_minute, now=now) == pytest.approx(wait)
+
+
+def test_what_one_turn_used() -> None:
+    before, after = {"cost": 0.5}, {"cost": 0.75}
+    figures = (
+        "prompt_tokens",
+        "completion_tokens",
+        "cache_read_tokens",
+        "cache_write_tokens",
+        "reasoning_tokens",
+    )
+    of_tokens = dict(zip(figures, (100, 20, 30, 4, 5), strict=True))
+    assert usage.of_turn(before, after, TokenUsage(100, 20, 30, 4, 5)) == {**of_tokens, "cost": 0.25}
+    assert usage.of_turn(before, after, None) == {**dict.fromkeys(figures), "cost": 0.25}
+    assert usage.of_turn({}, {}, TokenUsage(100, 20, 30, 4, 5)) == {**of_tokens, "cost": None}
+    assert usage.of_turn(after, after, None) is None

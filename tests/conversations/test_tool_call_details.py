@@ -181,3 +181,14 @@ def test_what_an_agent_tells_of_itself_is_state(update: str, fields: Any, key: s
     (state,) = events(feed(translator(), update, **fields))
     assert isinstance(state, ConversationStateUpdateEvent)
     assert (state.key, state.value) == (key, value)
+
+
+def test_terminals_are_found_by_their_type() -> None:
+    blocks = [
+        {"type": "terminal", "terminalId": "t1"},
+        {"type": "content", "terminalId": "t2"},
+        {"type": "terminal", "terminalId": 3},
+        "terminal",
+    ]
+    assert tool_call_blocks.terminals_of(blocks) == ["t1"]
+    assert tool_call_blocks.terminals_of(None) == []

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from supervisor.acp import parse_update
+from supervisor.conversations.recording import translate
 from supervisor.conversations.recording.outs import Close, Delta, Opened, Title, Usage
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import BLOCKS_MAX, INTERRUPTED
@@ -668,3 +669,33 @@ def test_what_is_no_text_is_named() -> None:
     )
     (message,) = events(t.end_turn(Close.MESSAGE))
     assert text_of(message) == "[image image/png][resource file:///a]"
+
+
+def test_an_answer_by_ostler_itself_has_the_form_of_an_agents() -> None:
+    t = translator()
+    outs = say(t, "so far") + t.answer("Goal reached.")
+    said, finish = (out for out in events(outs) if isinstance(out, MessageEvent | ActionEvent))
+    assert text_of(said) == "so far"
+    assert isinstance(finish, ActionEvent)
+    assert isinstance(finish.action, FinishAction)
+    assert finish.action.message == "Goal reached."
+
+
+def test_states_of_a_turn_are_bounded_and_every_turn_says_what_it_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(translate, "STATES_BYTES", 100)
+    t = translator()
+    for _ in range(2):
+        (told,) = events(t.state("key", "x" * 200))
+        assert isinstance(told, ConversationStateUpdateEvent)
+        assert told.value == "x" * 200
+        assert events(t.state("key", "y")) == []
+        assert events(t.state("other", 1)) == []
+        dropped = [
+            event.value
+            for event in events(t.end_turn(Close.FINISH))
+            if isinstance(event, ConversationStateUpdateEvent)
+        ]
+        assert dropped == ["2 updates were dropped: they exceed 100 bytes in one turn"]
+        t.state("key", "in between")

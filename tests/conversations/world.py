@@ -32,6 +32,7 @@ from supervisor.conversations.recording.attachments import Allowance, Originals
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.resource import conversation_info
+from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
@@ -118,7 +119,10 @@ class World:
         queued = Queued(0, "message", Message(role="user", content=()))
         queue = TurnQueue(waiting=deque([queued]))
         self.reports = Reports(self.recorder, queue, cast(Any, nursery), Deadlines().echo, DATA)
-        self.permissions = Permissions(self.recorder, self.translator, self.reports, queue, clock=lambda: 0.0)
+        told = ToldEvents(self.record)
+        self.permissions = Permissions(
+            self.recorder, self.translator, self.reports, queue, told, clock=lambda: 0.0
+        )
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())
         self.lifecycle = SimpleNamespace(ready=None, drop=lambda _: None, words=lambda *_: [])
         self.turns = Turns(
@@ -129,6 +133,7 @@ class World:
             self.translator,
             self.reports,
             self.permissions,
+            told,
             clock=lambda: 0.0,
         )
         self.kept: list[Any] = []

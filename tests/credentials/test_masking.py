@@ -244,3 +244,8 @@ def test_what_is_long_is_searched_in_pieces_and_nothing_is_missed(before: int) -
     escaped = orjson.dumps({"text": "x" * before}).replace(b"{", b'{"n":"' + b"z" * PIECE + b'\\u0041",')
     assert masker.suspects(escaped)
     assert masker.suspects(b'{"n":"\\u0041' + b"z" * (before + 2 * PIECE) + b'"}')
+
+
+def test_a_document_with_backslashes_is_not_suspected_for_a_secret_that_needs_none():
+    assert not Masker(["plain-secret"]).suspects(rb'{"x": "a \\\\ b"}')
+    assert Masker(['quoted-"secret"']).suspects(rb'{"x": "a \\\\ b"}')

@@ -23,11 +23,11 @@ import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from trio_websocket import WebSocketConnection, wrap_client_stream
+from trio_websocket import WebSocketConnection
 
 from tests.support.examples import EXAMPLES, talking
 from tests.support.server import ServerProcess, running_server, shared_server
-from tests.support.sockets import MAX_FRAME_BYTES
+from tests.support.sockets import wrap_client_stream
 
 KEY = "a-key-behind-a-proxy"
 HEADERS = [("X-Session-API-Key", KEY)]
@@ -207,12 +207,7 @@ async def web_socket(
     async with await trio.open_tcp_stream(host, port) as tcp, trio.open_nursery() as nursery:
         stream = trio.SSLStream(tcp, context, server_hostname=host, https_compatible=True)
         socket = await wrap_client_stream(
-            nursery,
-            stream,
-            parts.netloc,
-            f"{parts.path}?{parts.query}",
-            extra_headers=headers,
-            max_message_size=MAX_FRAME_BYTES,
+            nursery, stream, parts.netloc, f"{parts.path}?{parts.query}", extra_headers=headers or ()
         )
         yield socket
         nursery.cancel_scope.cancel()

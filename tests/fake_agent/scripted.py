@@ -32,6 +32,7 @@ from scripted_agent import (  # noqa: F401 - they add their directives
     leaking,
     pouring,
     questions,
+    telling,
 )
 from scripted_agent.agent import Agent
 from scripted_agent.directives import DIRECTIVES

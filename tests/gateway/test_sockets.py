@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
-from trio_websocket import ConnectionClosed, ConnectionRejected, wrap_client_stream
+from trio_websocket import ConnectionClosed, ConnectionRejected
 
 from supervisor.events import Message, MessageEvent, TextContent
 from supervisor.journal import Frame
+from tests.support.sockets import wrap_client_stream
 
 KEY = "k3y"
 
@@ -69,15 +70,7 @@ async def connected(gateway, path, headers=None, host="localhost") -> AsyncItera
     stream = await trio.open_tcp_stream(*address(gateway))
     # Closed here: what the server ended, and a refused handshake, the library leaves open.
     async with stream, trio.open_nursery() as nursery:
-        websocket = await wrap_client_stream(
-            nursery,
-            stream,
-            host,
-            path,
-            extra_headers=headers or [],
-            message_queue_size=1000,
-            max_message_size=1 << 27,
-        )
+        websocket = await wrap_client_stream(nursery, stream, host, path, extra_headers=headers or ())
         yield Client(websocket)
         with trio.move_on_after(1):
             await websocket.aclose()

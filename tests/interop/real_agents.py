@@ -149,7 +149,7 @@ def _cline(url: str) -> dict[str, str]:
     }
 
 
-def _openhands(url: str) -> dict[str, str]:
+def _openhands_cli(url: str) -> dict[str, str]:
     llm = {"model": "openai/test-model", "api_key": KEY, "base_url": f"{url}/v1", "usage_id": "agent"}
     settings = {"kind": "Agent", "llm": {**llm, "num_retries": 1}, "tools": [{"name": "terminal"}]}
     return {"OPENHANDS_AGENT_SETTINGS_JSON": json.dumps(settings)}
@@ -188,9 +188,9 @@ FAST_AGENT = RealAgent(
 # Its hub stays; on a busy machine it does not find a session of a moment ago.
 CLINE = RealAgent("cline", _cline, deviates=frozenset({"exit", "session/load"}))
 COPILOT = RealAgent("copilot", _copilot)
-OPENHANDS = RealAgent(
-    "openhands",
-    _openhands,
+OPENHANDS_CLI = RealAgent(
+    "openhands-cli",
+    _openhands_cli,
     large=True,
     interrupted="finished",  # it answers a cancelled prompt with end_turn
     # Its question does not name the command, so that a probe rejects it.
@@ -198,7 +198,8 @@ OPENHANDS = RealAgent(
 )
 
 MORE_AGENTS = {
-    agent.key: agent for agent in (QWEN_CODE, KIMI_CODE, MISTRAL_VIBE, FAST_AGENT, CLINE, COPILOT, OPENHANDS)
+    agent.key: agent
+    for agent in (QWEN_CODE, KIMI_CODE, MISTRAL_VIBE, FAST_AGENT, CLINE, COPILOT, OPENHANDS_CLI)
 }
 
 AUGGIE = RealAgent("auggie", lambda url: {}, deviates=frozenset({"session/new"}))

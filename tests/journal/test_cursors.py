@@ -48,6 +48,7 @@ async def test_where_a_cursor_starts(log, make_row):
     log.append([make_row() for _ in range(5)])
     await log.flushed()
     live, some, all_, beyond = (log.subscribe(after) for after in (None, 2, -1, 99))
+    assert (live.after_seq, some.after_seq, all_.after_seq) == (4, 2, -1)
     assert shown(await all_.next()) == [0, 1, 2, 3, 4]
     assert shown(await some.next()) == [3, 4]
     log.append([make_row()])

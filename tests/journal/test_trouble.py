@@ -17,6 +17,7 @@ import trio
 
 from supervisor.journal import (
     DuplicateEvent,
+    Durability,
     JournalError,
     JournalUnavailable,
     LogDeleted,
@@ -29,6 +30,7 @@ from supervisor.journal import (
 )
 from supervisor.journal import log as log_module
 from supervisor.journal.reserve import Reserve
+from supervisor.journal.store import TROUBLED_BUSY_TIMEOUT, Store
 from tests.journal.harness import put_blob
 
 PATIENCE_S = 20
@@ -576,3 +578,15 @@ async def test_a_journal_opens_on_a_full_disk(small_disk, make_log, make_row):
     fill_up(small_disk)
     async with open_journal(path) as journal:
         assert await (await journal.log("c-1")).count() == 1
+
+
+def test_during_trouble_a_lock_is_waited_for_a_moment_only(journal_path):
+    for usual, troubled in ((5.0, TROUBLED_BUSY_TIMEOUT), (0.05, 0.05)):
+        store = Store.open(journal_path, Durability.PROCESS, busy_timeout=usual)
+        try:
+            for patient, seconds in ((False, troubled), (True, usual)):
+                store.be_patient(patient)
+                (found,) = store._connection.execute("PRAGMA busy_timeout").fetchone()
+                assert found == seconds * 1000
+        finally:
+            store.close()

@@ -85,6 +85,10 @@ class Rest:
             if page is None:
                 return found
 
+    async def count(self, conversation: str) -> int:
+        """How many events there are."""
+        return int(await self.call("GET", f"/api/conversations/{conversation}/events/count"))
+
     async def events_by_id(self, conversation: str, ids: Sequence[str]) -> list[Json]:
         return list(await self.call("GET", f"/api/conversations/{conversation}/events", list(ids)))
 
@@ -106,7 +110,7 @@ class Rest:
 
         Fails when it settles in a state that is not `wanted`.
         """
-        before = len(await self.events(conversation))
+        before = await self.count(conversation)
         await self.send(conversation, text)
         return await self.settle(conversation, before, wanted=wanted, timeout=timeout)
 
@@ -119,17 +123,17 @@ class Rest:
         timeout: float = 30.0,
     ) -> list[Json]:
         """Wait until the events after the first `before` ones end in a settled state; those events."""
-        fresh: list[Json] = []
+        tail = Tail(self, conversation, before)
 
         async def look() -> bool:
-            fresh[:] = (await self.events(conversation))[before:]
-            states = [e["value"] for e in fresh if e.get("key") == "execution_status"]
+            await tail.read()
+            states = [e["value"] for e in tail.fresh if e.get("key") == "execution_status"]
             return bool(states) and states[-1] in SETTLED and await self.status(conversation) == states[-1]
 
-        await self._poll(look, timeout, lambda: f"unsettled: {summary(fresh)}")
+        await self._poll(look, timeout, lambda: f"unsettled: {summary(tail.fresh)}")
         status = await self.status(conversation)
-        assert status in wanted, f"settled as {status}, wanted {wanted}: {summary(fresh)}"
-        return fresh
+        assert status in wanted, f"settled as {status}, wanted {wanted}: {summary(tail.fresh)}"
+        return tail.fresh
 
     async def _poll(self, look: Callable[[], Any], timeout: float, why: Callable[[], str]) -> Any:
         until = time.monotonic() + timeout
@@ -139,6 +143,36 @@ class Rest:
                 return found
             assert time.monotonic() < until, f"after {timeout} s: {why()}"
             await trio.sleep(POLL_S)
+
+
+class Tail:
+    """The events after the first `before` ones, read again and again at little cost: their number while there
+    are no more, and then the last page."""
+
+    def __init__(self, rest: Rest, conversation: str, before: int) -> None:
+        self._rest, self._conversation, self._before = rest, conversation, before
+        self._read: list[Json] = []
+        self._page: tuple[int, str | None] = (0, None)  # where the last page begins, and its id
+
+    @property
+    def fresh(self) -> list[Json]:
+        return self._read[self._before :]
+
+    async def read(self) -> None:
+        if await self._rest.count(self._conversation) <= len(self._read):
+            return
+        begin, page = self._page
+        del self._read[begin:]
+        while True:
+            query = f"limit={PAGE_LIMIT}" + (f"&page_id={page}" if page else "")
+            answer = await self._rest.call(
+                "GET", f"/api/conversations/{self._conversation}/events/search?{query}"
+            )
+            self._page = (len(self._read), page)
+            self._read += answer["items"]
+            page = answer["next_page_id"]
+            if page is None:
+                return
 
 
 def summary(events: Sequence[Json]) -> list[str]:

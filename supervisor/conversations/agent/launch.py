@@ -33,6 +33,7 @@ from supervisor.agents import (
     prepare_data_dir,
     resolve_launch,
 )
+from supervisor.conversations.agent.built_in import parameters
 from supervisor.conversations.agent.homes import OWN_PATHS, Homes, OwnHome
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.mounting import Mounting, gather
@@ -44,7 +45,14 @@ from supervisor.credentials.common import PLAIN_NAMES
 from supervisor.credentials.masking import Masker
 from supervisor.mcp.file import McpFile
 from supervisor.patience import PathTimeout, in_time
-from supervisor.settings import AgentSettings, FileSecret, agent_settings_to_dict, secrets_of
+from supervisor.settings import (
+    AgentSettings,
+    BuiltInSettings,
+    FileSecret,
+    agent_settings_to_dict,
+    document_secrets,
+    secrets_of,
+)
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS
 
 log = structlog.get_logger(__name__)
@@ -157,6 +165,8 @@ class Plan:
     """Whether it has a data directory of its own, where other conversations' agents find nothing."""
     lent: frozenset[str] = frozenset()
     """The secrets that it has as files shared with other agents."""
+    own: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
+    """What an agent of Ostler's own gets with its session (`built_in.own_parameters`)."""
     ended: Callable[[], Awaitable[None]] = _nothing
     """Await it when the agent's processes are gone: it takes over the tokens that the agent rotated.
 
@@ -281,7 +291,9 @@ class Launcher:
         given = record.allowed(every)
         origins = {**await self._origins(), **dict.fromkeys(own, CONVERSATION)}
         try:
-            prepared = await self._prepare(record, descriptor, given, origins, launch.path)
+            # An agent of Ostler's own gets them with its session.
+            variables = {} if descriptor.tells_events else given
+            prepared = await self._prepare(record, descriptor, variables, origins, launch.path)
         except OSError as error:
             held = (
                 "another process holds a lease on a file in it"
@@ -304,7 +316,13 @@ class Launcher:
         shown = {**agent_settings_to_dict(opened), "mcp_config": {**opened.mcp_config, **mounting.entries}}
         paths = [path for path, _ in mounting.proxied.values()]
         own_values = [*self.hidden, *paths]
-        mask = await trio.to_thread.run_sync(_masker, every, prepared.tokens, shown, own_values)
+        own_parameters, tokens = None, prepared.tokens
+        if isinstance(opened, BuiltInSettings):
+            tokens = tokens.union(document_secrets(opened))
+            named = concerning(descriptor, given, self.catalog)
+            reachable = {name: value for name, value in given.items() if name in named}
+            own_parameters = parameters(record, opened, reachable, self.data)
+        mask = await trio.to_thread.run_sync(_masker, every, tokens, shown, own_values)
         return Plan(
             descriptor=descriptor,
             argv=launch.argv,
@@ -320,6 +338,7 @@ class Launcher:
             max_frame=self.max_frame,
             private=prepared.private,
             lent=frozenset(lease.name for lease in prepared.leases),
+            own=own_parameters,
             ended=partial(self._give_back, prepared.leases, prepared.home),
         )
 

@@ -9,10 +9,11 @@ Markdown, for people: every client of the wire shows the text of an action's tho
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
+import orjson
 
 from supervisor.acp.schema import WORDS_CHARS, bounded, cut
 from supervisor.conversations.recording.attachments import Originals
@@ -44,10 +45,18 @@ KNOWN: Final = frozenset(
 """Members of a request and of its call that are told elsewhere."""
 
 
+CALLS_MAX: Final = 20
+"""Calls of which one question tells that says nothing itself. A person reads no more at once."""
+
+
 @attrs.frozen
 class Asked:
     """What is said of a call: its title, its content as the agent sent it, the files, and whatever else the
-    request has. `left_out` counts blocks of content that are not looked at."""
+    request has. `left_out` counts blocks of content that are not looked at.
+
+    `about`: the calls that a question is about which says nothing itself; the first CALLS_MAX of them are
+    told. `call_id` and `raw_input` are of such a call.
+    """
 
     title: str
     kind: str | None
@@ -55,10 +64,18 @@ class Asked:
     left_out: int
     places: list[Mapping[str, Any]]
     more: Mapping[str, Any]
+    about: Sequence[Asked] = ()
+    call_id: str = ""
+    raw_input: Any = None
 
     def data(self, blob_id: str, originals: Originals) -> Clipped:
         """For programs, within the bounds of a payload."""
+        return clip_payload(self._shown(), blob_id, PAYLOAD_BYTES, originals)
+
+    def _shown(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"title": self.title, "kind": self.kind}
+        if self.call_id:
+            shown = {"tool_call_id": self.call_id, **shown, "raw_input": self.raw_input}
         if self.blocks:
             shown["content"] = snake_blocks(self.blocks)
         if self.left_out:
@@ -67,16 +84,19 @@ class Asked:
             shown["locations"] = self.places
         if self.more:
             shown["more"] = self.more
-        return clip_payload(shown, blob_id, PAYLOAD_BYTES, originals)
+        if self.about:
+            shown["calls"] = [each._shown() for each in self.about[:CALLS_MAX]]
+            shown["calls_cut"] = max(0, len(self.about) - CALLS_MAX)
+        return shown
 
     @property
     def content(self) -> bool:
         """Whether there is more than a title and the raw input."""
-        return bool(self.blocks or self.places or self.more or len(self.title) > SUMMARY_CHARS)
+        return bool(self.blocks or self.places or self.more or self.about or len(self.title) > SUMMARY_CHARS)
 
     def words(self) -> str:
         """For people, in Markdown; empty where the agent said nothing but title and raw input."""
-        told = self.blocks or len(self.title) > SUMMARY_CHARS
+        told = self.blocks or self.about or len(self.title) > SUMMARY_CHARS
         return cut("\n\n".join(self._parts()), MARKDOWN_CHARS) if told else ""
 
     def _parts(self) -> Iterator[str]:
@@ -98,6 +118,18 @@ class Asked:
         files = [place for place in self.places if place["path"] not in changed]
         if files:
             yield "\n".join(f"* `{_place(place)}`" for place in files)
+        for each in self.about[:CALLS_MAX]:
+            yield each._as_a_part()
+        if len(self.about) > CALLS_MAX:
+            yield f"[{len(self.about) - CALLS_MAX} calls more]"
+
+    def _as_a_part(self) -> str:
+        """One of several calls, for people: its title, what it says, and its input where it says nothing."""
+        said = "\n\n".join(attrs.evolve(self, title="")._parts())
+        if not self.blocks and self.raw_input is not None:
+            given = orjson.dumps(self.raw_input, option=orjson.OPT_INDENT_2, default=str)
+            said = f"{_fenced(given.decode(errors='replace'), 'json')}\n\n{said}".rstrip()
+        return f"{self.title}\n\n{said}".strip()
 
 
 def places_of(update: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:

@@ -19,7 +19,7 @@ from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.attachments import Attachment
 from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
 from supervisor.conversations.recording.live_output import LiveOutput
-from supervisor.conversations.recording.outs import Delta, Opened, Out, Title, Usage
+from supervisor.conversations.recording.outs import Aborted, Delta, Opened, Out, Title, Usage
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import ToolOutput
 from supervisor.conversations.state.record import ConversationRecord
@@ -84,10 +84,15 @@ class Recorder:
         """Whether the conversation reads the extended vocabulary."""
         return self.record.vocabulary is Vocabulary.EXTENDED
 
-    def write(self, events: Iterable[Event | Recorded]) -> int:
-        """Append events and the record as it is now, in one transaction. Returns the last sequence number."""
+    def write(self, events: Iterable[Event | Recorded], *, quiet: bool = False) -> int:
+        """Append events and the record as it is now, in one transaction. Returns the last sequence number.
+
+        `quiet` is for what happens to the agent's process alone. The conversation keeps its time of change:
+        an agent that restarts or is stopped in the background makes it no newer than the others.
+        """
         rows, blobs = self._rows(events)
-        self.record.updated_at = self.last_timestamp or timestamp_now()
+        if not quiet:
+            self.record.updated_at = self.last_timestamp or timestamp_now()
         self.unsaved = False
         return self.log.append(rows, self._update(), blobs)
 
@@ -130,9 +135,10 @@ class Recorder:
         """The events as they would be appended, for somebody who stores them otherwise."""
         return [self._row(event) for event in events]
 
-    def save(self) -> None:
-        """Store the record as it is now, without an event."""
-        self.record.updated_at = timestamp_now()
+    def save(self, *, quiet: bool = False) -> None:
+        """Store the record as it is now, without an event; `quiet` as for `write`."""
+        if not quiet:
+            self.record.updated_at = timestamp_now()
         self.unsaved = False
         self.log.update_record(self._update())
 
@@ -166,7 +172,7 @@ class Recorder:
         """Mask an event's secrets; the session's id, a bearer token, is cut short."""
         body = self.mask.document(body)
         session_id = self.record.session_id
-        if session_id is None or session_id.encode() not in body:
+        if session_id is None or session_id == self.record.id or session_id.encode() not in body:
             return body
         return shorten_session_id(body.decode(), session_id).encode()
 
@@ -191,6 +197,8 @@ class Recorder:
                 recorded = []
             if isinstance(out, Delta | Opened):
                 self.stream(out)
+            elif isinstance(out, Aborted):
+                self._abort(out.item_id, out.attempt, out.reason)
             elif isinstance(out, ToolOutput):
                 if self.live is not None:
                     self.live.take(out)
@@ -216,13 +224,15 @@ class Recorder:
             frame = {
                 "type": "item_started",
                 "item_id": item.item_id,
-                "attempt": 0,
+                "attempt": item.attempt,
                 "anchor_seq": self.log.last_seq,
             }
             self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
             return
         text = item.kind == "text"
-        content = shorten_session_id(item.content, self.record.session_id)
+        content = item.content
+        if self.record.session_id != self.record.id:  # which is no secret
+            content = shorten_session_id(content, self.record.session_id)
         delta = StreamingDeltaEvent(
             id=new_event_id(),
             timestamp=timestamp_now(),
@@ -232,7 +242,7 @@ class Recorder:
         frame = {
             "type": "delta",
             "item_id": item.item_id,
-            "attempt": 0,
+            "attempt": item.attempt,
             "order": item.order,
             "kind": item.kind,
             "content": content,
@@ -246,9 +256,13 @@ class Recorder:
         every item becomes an event, however its turn ends.
         """
         if self._open_item is not None:
-            frame = {"type": "item_aborted", "item_id": self._open_item, "attempt": 0, "reason": reason}
+            self._abort(self._open_item, 0, reason)
+
+    def _abort(self, item_id: str, attempt: int, reason: str) -> None:
+        if self._open_item == item_id:
             self._open_item = None
-            self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
+        frame = {"type": "item_aborted", "item_id": item_id, "attempt": attempt, "reason": reason}
+        self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
 
     def publish(self, event: bytes) -> None:
         """Publish an event that is not journalled, such as a snapshot of the state."""

@@ -8,7 +8,7 @@ model: whoever does not trust the program confirms everything (`AlwaysConfirm`).
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from supervisor.events import SecurityRisk
@@ -41,6 +41,15 @@ def risk_of(kind: str | None, *, outside: bool) -> SecurityRisk:
     """The risk of a call of that kind; `outside` tells that it is about a file outside of the workspace."""
     risk = RISKS.get(kind or "", SecurityRisk.UNKNOWN)
     return OUTSIDE.get(risk, risk) if outside else risk
+
+
+def together(risks: Collection[SecurityRisk]) -> SecurityRisk:
+    """The risk of several calls that one answer decides: the highest. An UNKNOWN one beside one that is more
+    than LOW may be HIGH; alone it stays UNKNOWN, and the policy says what becomes of it."""
+    highest = max(risks, default=SecurityRisk.UNKNOWN)
+    if SecurityRisk.UNKNOWN in risks:
+        return SecurityRisk.HIGH if highest > SecurityRisk.LOW else SecurityRisk.UNKNOWN
+    return highest
 
 
 def leads_out(update: Mapping[str, Any], workspace: str) -> bool:

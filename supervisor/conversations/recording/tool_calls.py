@@ -13,7 +13,7 @@ can refer to it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -22,7 +22,7 @@ from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.recording.asked import Asked, places_of
 from supervisor.conversations.recording.attachments import Attachment, Originals
 from supervisor.conversations.recording.gather import Gathered
-from supervisor.conversations.recording.risk import leads_out, risk_of
+from supervisor.conversations.recording.risk import RISKS, leads_out, risk_of
 from supervisor.conversations.recording.tool_call_blocks import diffs_of, terminals_of
 from supervisor.conversations.recording.truncation import (
     PAYLOAD_BYTES,
@@ -141,6 +141,8 @@ class ToolCallState:
     all calls of an answer."""
     passed: bool = False
     """Whether another call began since."""
+    stands_for: SecurityRisk | None = None
+    """The risk of the calls that it asks about, since it says nothing itself (`Translator.requested`)."""
     questions: int = 0
     """How often a person or a hook was asked about it."""
     places: list[Mapping[str, Any]] = attrs.field(factory=list)
@@ -309,6 +311,8 @@ class ToolCallState:
     @property
     def risk(self) -> SecurityRisk:
         """How risky it is, as far as the agent has described it by now."""
+        if self.stands_for is not None:
+            return self.stands_for
         return risk_of(self.kind, outside=self.outside)
 
     @property
@@ -323,10 +327,21 @@ class ToolCallState:
             return dict(given)
         return {} if given is None else {"input": given}
 
-    def question(self) -> Asked:
-        """All that the agent has said of it, for whoever is asked about it."""
+    def question(self, about: Iterable[ToolCallState] = ()) -> Asked:
+        """All that the agent has said of it, for whoever is asked about it; and of the calls that it asks
+        about, where it says nothing itself."""
         blocks, left_out = self.blocks()
-        return Asked(self.title, self.kind, blocks or [], left_out, self.places, self.more)
+        told = tuple(each._as_told() for each in about)
+        return Asked(self.title, self.kind, blocks or [], left_out, self.places, self.more, told)
+
+    def _as_told(self) -> Asked:
+        return attrs.evolve(self.question(), call_id=self.call_id, raw_input=unpacked(self.raw_input))
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the agent asks for it by a title alone: nobody could tell what it does."""
+        given = self.raw_input or self.content or self.places or self.name
+        return not self.announced and not given and self.kind not in RISKS
 
     @property
     def unclaimed(self) -> bool:

@@ -33,6 +33,7 @@ from supervisor.conversations.recording.answers import (
 from supervisor.conversations.recording.attachments import Originals
 from supervisor.conversations.recording.gather import Gathered
 from supervisor.conversations.recording.outs import Close, Delta, Kind, Opened, Out, Terminals, Title, Usage
+from supervisor.conversations.recording.risk import together
 from supervisor.conversations.recording.sentences import continues
 from supervisor.conversations.recording.stopped import Stopped, remember
 from supervisor.conversations.recording.tool_call_blocks import describe
@@ -568,7 +569,7 @@ class Translator:
         """
         call = self._calls[key]
         self._release_before(call)
-        question = call.question()
+        question = call.question(self._asked_about(call) if call.stands_for is not None else ())
         if call.action_id is None:
             self._outs.append(
                 self._with_thoughts(lambda each: action_event(call, each, self._response(), question))
@@ -620,8 +621,16 @@ class Translator:
         self._merge(call, tool_call, asking=True)
         call.allowed = call.passed = False
         call.more = more
+        about = self._asked_about(call) if call.says_nothing else ()
+        call.stands_for = together([each.risk for each in about]) if about else None
         self._asked[call.agent_call_id] = call
         return call
+
+    def _asked_about(self, call: ToolCallState) -> list[ToolCallState]:
+        """The calls that a question is about which says nothing itself: those that are open, and that the
+        agent has announced and not asked for. There are agents that ask once for all calls of an answer."""
+        calls = self._calls.values()
+        return [each for each in calls if each.announced and not (each.asked or each.covered or each.ended)]
 
     def reject(self, key: str, reason: str, by: RejectionSource = "user") -> list[Out]:
         """Record that a person (or a policy, or a hook) rejected the call, and close it: not every agent

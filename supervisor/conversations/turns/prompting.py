@@ -13,6 +13,7 @@ import trio
 
 from supervisor.acp import ConnectionLost, Result, RpcError, classify_error, error_text, parse_prompt_result
 from supervisor.acp.errors import AUTH_REQUIRED
+from supervisor.acp.schema.extension import told_status
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import authenticate, lost, methods_of
@@ -68,8 +69,15 @@ class Prompting:
         self._recorder = recorder
         self._silence = silence
 
-    async def prompt(self, agent: Incarnation, turn: Turn, content: Sequence[Mapping[str, Any]]) -> None:
-        """Send `content` (ACP blocks) as a prompt, and wait for the end of the turn.
+    async def prompt(
+        self,
+        agent: Incarnation,
+        turn: Turn,
+        content: Sequence[Mapping[str, Any]],
+        own: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send `content` (ACP blocks) as a prompt, and wait for the end of the turn. `own`: what an agent of
+        Ostler's own gets beside.
 
         Returns when the turn has ended: its end is recorded, and an agent that is no longer usable is being
         ended.
@@ -82,7 +90,9 @@ class Prompting:
         if self._queue.interrupted:
             self._turns.finish(turn, "cancelled")
             return
-        params = {"sessionId": agent.session.session_id, "prompt": content}
+        params: dict[str, Any] = {"sessionId": agent.session.session_id, "prompt": content}
+        if own is not None:
+            params["_meta"] = {"ostler": own}
         pauses = list(self._deadlines.retry)
         logged_in = loaded = False
         while True:
@@ -148,7 +158,10 @@ class Prompting:
         error = result.error
         if error is None:
             answer = parse_prompt_result(result.value)
-            self._turns.finish(turn, answer.stop_reason, answer.usage)
+            if self._recorder.record.built_in:
+                self._turns.finish_told(turn, answer.stop_reason, told_status(answer.raw))
+            else:
+                self._turns.finish(turn, answer.stop_reason, answer.usage)
         elif turn.cancelling:
             self._turns.finish(turn, "cancelled")
         elif error.code == AUTH_REQUIRED and not turn.updates and attempt.may_log_in:

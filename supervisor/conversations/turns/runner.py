@@ -19,6 +19,7 @@ from structlog.contextvars import bound_contextvars
 
 from supervisor.acp import AcpError
 from supervisor.acp.schema import text_block
+from supervisor.conversations.agent.built_in import built_in_prompt
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
@@ -32,6 +33,7 @@ from supervisor.conversations.recording.live_output import LiveOutput
 from supervisor.conversations.recording.prompt import is_command
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
+from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.transcript import transcript
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.branch import active
@@ -88,15 +90,18 @@ class Runner:
         # What it works with; each knows those above it that it needs:
         self._hooks = hooks = Hooks(context, recorder, queue)
         translator = _translator(recorder, context.allowance, hooks)
+        told = ToldEvents(record)
         self.reports = reports = Reports(
             recorder, queue, context.nursery, deadlines.echo, context.launcher.data, hooks=context.hooks
         )
-        self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue)
-        self._permissions = permissions = Permissions(recorder, translator, reports, queue, hooks=hooks)
-        self._turns = turns = Turns(context, queue, agent, recorder, translator, reports, permissions, hooks)
+        self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue, told)
+        self._permissions = permissions = Permissions(recorder, translator, reports, queue, told, hooks=hooks)
+        self._turns = turns = Turns(
+            context, queue, agent, recorder, translator, reports, permissions, told, hooks
+        )
         TerminalOutputs(recorder, translator, agent)
         recorder.live = LiveOutput(recorder.log, record, context.nursery)
-        silence = SilenceWatch(deadlines, agent, recorder, translator, permissions)
+        silence = SilenceWatch(deadlines, agent, recorder, translator, permissions, told)
         self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence)
         self._ladder = CancelLadder(deadlines, queue, agent, permissions, record.id)
         self._held = Debouncer(deadlines.hold, deadlines.hold_at_most, turns.release)
@@ -110,6 +115,7 @@ class Runner:
             self._held,
             queue,
             context.journal,
+            told,
         )
 
     # -- what the conversation asks for ---------------------------------------------------------------
@@ -405,7 +411,8 @@ class Runner:
         if is_command(item.message, prompt.MCP_COMMAND):
             await self._show_mcp(item)
             return
-        if self._queue.turns - self._turns_before >= self._record.max_iterations:
+        record = self._record
+        if not record.built_in and self._queue.turns - self._turns_before >= record.max_iterations:
             self.reports.run_failed(_too_many_turns(self._record.max_iterations))
             return
         with trio.CancelScope() as starting:
@@ -418,7 +425,7 @@ class Runner:
                     self._context.sessions.add(self._owner())
                 if not (agent.usable or said.blocked or said.cancelled):
                     agent = await self.agent.ensure()  # it ended while hooks ran
-                told = await self._transcript() if self._record.memory_lost is not None else None
+                told = await self._transcript() if record.memory_lost is not None else None
             except AgentFailure as failure:
                 self.reports.run_failed(failure)
                 return
@@ -432,13 +439,14 @@ class Runner:
         turn = self._turns.begin(item)
         await self._handed_over()
         images = agent.initialized is not None and agent.initialized.capabilities.image
-        content = prompt.blocks(item.message, images=images)
+        content = [] if item.goes_on else prompt.blocks(item.message, images=images)
         if told is not None:
             content = [text_block(told), *content]
         if said.context:
             content = [*content, text_block(said.context)]
         self._hooks.prompted(item)
-        await self._prompting.prompt(agent, turn, content)
+        own = built_in_prompt(item, told) if record.built_in else None
+        await self._prompting.prompt(agent, turn, content, own)
         if self._turns.held is not None:
             await self._end_run()
 

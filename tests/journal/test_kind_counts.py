@@ -1,0 +1,213 @@
+"""How many events of a kind there are is known of whole blocks, and costs the same however many there are."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from functools import partial
+
+import pytest
+
+from supervisor.journal import Durability, Stored, open_journal, queries, schema
+from supervisor.journal.rows import RecordUpdate
+from supervisor.journal.schema import BLOCK_EVENTS
+from supervisor.journal.store import Store
+from tests.journal.harness import new_log
+
+KINDS = ("ActionEvent", "MessageEvent", "ObservationEvent", "PauseEvent")
+FEW, MANY = 2 * BLOCK_EVENTS + 100, 60 * BLOCK_EVENTS + 100
+MOST_RATIO = 2.0
+FIRST = RecordUpdate(record=b"{}", status="idle", updated_at="2026-11-21T08:00:00.000000Z")
+
+# As an agent would have written them, but at once.
+FILL = """
+WITH RECURSIVE n (seq) AS (SELECT 0 UNION ALL SELECT seq + 1 FROM n WHERE seq + 1 < ?2)
+INSERT INTO events SELECT
+    ?1, seq, 'id-' || seq, CASE WHEN seq % 10 THEN 'ActionEvent' ELSE 'MessageEvent' END, 'agent',
+    '2026-11-21T08:00:00.000000Z', CAST('{"n":' || seq || '}' AS BLOB) FROM n
+"""
+
+
+def kind_of(seq: int) -> str:
+    rare = seq % (3 * BLOCK_EVENTS) == 7  # some blocks have none of it
+    return "PauseEvent" if rare else KINDS[seq * seq % 7 % 3]
+
+
+def rows(make_row, first: int, last: int):
+    return [make_row(kind=kind_of(seq)) for seq in range(first, last + 1)]
+
+
+def expected(until: int) -> dict[str, int]:
+    return dict.fromkeys(KINDS, 0) | Counter(map(kind_of, range(until + 1)))
+
+
+async def counted(log) -> dict[str, int]:
+    return {kind: await log.count(kind=kind) for kind in KINDS}
+
+
+def stored_counts(path, conversation: int = 1):
+    with closing(sqlite3.connect(path)) as connection:
+        query = "SELECT block, kind, events FROM kind_counts WHERE conversation = ? ORDER BY 1, 2"
+        return connection.execute(query, (conversation,)).fetchall()
+
+
+def by_blocks(events: int, first: int = 0):
+    """What is stored of so many events from `first` on."""
+    found: list[tuple[int, str, int]] = []
+    total: Counter[str] = Counter()
+    for block in range(events // BLOCK_EVENTS):
+        begin = first + block * BLOCK_EVENTS
+        kinds = Counter(map(kind_of, range(begin, begin + BLOCK_EVENTS)))
+        total += kinds
+        found += [(block, kind, total[kind]) for kind in sorted(kinds)]
+    return found
+
+
+@pytest.mark.parametrize("batch", [1000, BLOCK_EVENTS, BLOCK_EVENTS - 1, 3 * BLOCK_EVENTS + 5])
+async def test_kinds_are_counted_over_blocks(journal_path, make_row, batch):
+    events = 3 * BLOCK_EVENTS + 5
+    async with open_journal(journal_path) as journal:
+        log = await new_log(journal, "c-1")
+        for first in range(0, events, batch):
+            last = min(events, first + batch) - 1
+            log.append(rows(make_row, first, last))
+            await log.flushed()
+            assert await counted(log) == expected(last)
+        assert await log.count(kind="openhands.sdk.event.ActionEvent") == expected(events - 1)["ActionEvent"]
+        assert await log.count(kind="NoEvent") == 0
+    assert stored_counts(journal_path) == by_blocks(events)
+
+
+@pytest.mark.parametrize("around", [BLOCK_EVENTS, 2 * BLOCK_EVENTS])
+async def test_no_event_beyond_what_is_visible_is_counted(log, make_row, around):
+    log.append(rows(make_row, 0, 2 * BLOCK_EVENTS))
+    await log.flushed()
+    for until in range(around - 3, around + 1):
+        found = {
+            kind: await log._read(partial(queries.count, until=until, kind=kind))  # as `Log.count` calls it
+            for kind in KINDS
+        }
+        assert found == expected(until)
+
+
+def test_a_copy_has_counts_of_its_own(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    store = Store.open(path, Durability.PROCESS)
+    source = store.create("source", FIRST, created_at=FIRST.updated_at, parent_id=None)
+    assert source is not None
+    for step in store.insert_steps([(source, row) for row in made(0, 2 * BLOCK_EVENTS + 10)]):
+        step()
+    # From its eleventh event on, in pieces that end anywhere, one event that is new at the end of a block.
+    with store.transaction():
+        copy = store.begin_copy()
+        last = 10 + 2 * BLOCK_EVENTS - 2
+        for first in range(10, last + 1, 1500):
+            store.copy_events(source, copy, first, min(last, first + 1499), 10)
+        (end,) = made(last + 1, last + 1)
+        new = Stored(
+            id="new", kind=end.kind, source="agent", timestamp=end.timestamp, body=b"{}", seq=last - 9
+        )
+        assert store.end_copy(copy, "copy", FIRST, [new], created_at=FIRST.updated_at, parent_id="source")
+    assert stored_counts(path, copy) == by_blocks(2 * BLOCK_EVENTS, first=10)
+    store.forget_copy(copy)
+    assert store.bury("copy")
+    while store.erase(BLOCK_EVENTS) is not None:
+        pass
+    store.close()
+    assert stored_counts(path, copy) == []
+    assert stored_counts(path, source) == by_blocks(2 * BLOCK_EVENTS)
+
+
+def made(first: int, last: int) -> list[Stored]:
+    when = "2026-11-21T08:00:00.000000Z"
+    return [
+        Stored(id=f"id-{n}", kind=kind_of(n), source="agent", timestamp=when, body=b"{}", seq=n)
+        for n in range(first, last + 1)
+    ]
+
+
+@pytest.mark.parametrize("events", [BLOCK_EVENTS - 1, BLOCK_EVENTS, 2 * BLOCK_EVENTS + 17])
+async def test_a_file_of_version_2_gets_the_counts_that_it_would_have(tmp_path, make_row, events):
+    path = tmp_path / "journal.sqlite"
+    store = Store.open(path, Durability.PROCESS, schema.MIGRATIONS[:2])
+    key = store.create("c-1", FIRST, created_at=FIRST.updated_at, parent_id=None)
+    assert key is not None
+    with closing(sqlite3.connect(path)) as connection:
+        for row in made(0, events - 1):
+            values = (key, row.seq, row.id, row.kind, row.source, row.timestamp, row.body)
+            connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        connection.commit()
+    store.close()
+    async with open_journal(path) as journal:
+        assert stored_counts(path) == by_blocks(events)
+        log = await journal.log("c-1")
+        assert await counted(log) == expected(events - 1)
+        log.append(rows(make_row, events, events + BLOCK_EVENTS))
+        await log.flushed()
+        assert await counted(log) == expected(events + BLOCK_EVENTS)
+    assert stored_counts(path) == by_blocks(events + BLOCK_EVENTS + 1)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """Few events under the number 1, many under the number 2, and one of each sort of read of them."""
+    path = tmp_path_factory.mktemp("filled") / "journal.sqlite"
+    store = Store.open(path, Durability.PROCESS)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(FILL, (1, FEW))
+        connection.execute(FILL, (2, MANY))
+    for key, events in ((1, FEW), (2, MANY)):
+        store._count_blocks(key, 0, events - 1)
+    store.close()
+    connection = sqlite3.connect(path, isolation_level=None)
+    queries.prepare(connection)
+    yield connection
+    connection.close()
+
+
+def page(connection, key, until, order="asc", kind=None):
+    middle = f"id-{until // 2 // 10 * 10}"
+    return queries.search(connection, key, until, queries.Filter(kind=kind), order, middle, 100)
+
+
+READS = {
+    "batch": lambda c, key, until: queries.get(c, key, until, [f"id-{n * until // 500}" for n in range(500)]),
+    "page": page,
+    "page from the end": partial(page, order="desc"),
+    "page of a kind": partial(page, kind="MessageEvent"),
+    "count of a kind": partial(queries.count, kind="MessageEvent"),
+    "newest": partial(queries.newest, besides="ConversationStateUpdateEvent"),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_read_is_no_more_work_among_many_events(filled, name):
+    """Work in steps of SQLite's machine, which are the same on every computer."""
+
+    def steps(key: int, events: int) -> int:
+        taken = 0
+
+        def step() -> int:
+            nonlocal taken
+            taken += 1
+            return 0
+
+        filled.set_progress_handler(step, 10)
+        try:
+            assert READS[name](filled, key, events - 1)
+        finally:
+            filled.set_progress_handler(None, 0)
+        return taken
+
+    assert steps(2, MANY) <= MOST_RATIO * steps(1, FEW) + 10
+
+
+def test_a_batch_has_large_events_too(filled, monkeypatch):
+    monkeypatch.setattr(queries, "SMALL_BYTES", 8)
+    monkeypatch.setattr(queries, "PAGE_MAX_BYTES", 30)
+    asked = ["id-3", "id-1000", "id-7", "none", "id-1001", "id-3", "id-8000"]
+    found = queries.get(filled, 1, FEW - 1, asked)
+    assert [None if each is None else (each.id, each.body) for each in found] == [
+        None if name == "none" else (name, b'{"n":%s}' % name[3:].encode()) for name in asked
+    ]
