@@ -69,7 +69,7 @@ class ForkParent:
         """Run it until it ends or the scope is cancelled. Raises SpawnError."""
         try:
             async with open_forker(
-                argv, cwd=plan.cwd, env=plan.environment, stop=stop, seconds=spawn_seconds
+                argv, cwd=plan.cwd, env=plan.start_environment, stop=stop, seconds=spawn_seconds
             ) as forker:
                 self.forker = forker
                 self.decided.set()

@@ -180,7 +180,12 @@ async def run_agent(
         async with (
             told_of_the_end(plan),
             spawn(
-                plan.argv, cwd=plan.cwd, env=plan.environment, stop=stop, seconds=spawn_seconds, by=by
+                plan.argv,
+                cwd=plan.cwd,
+                env=plan.start_environment,
+                stop=stop,
+                seconds=spawn_seconds,
+                by=by,
             ) as process,
             trio.open_nursery() as nursery,
             open_connection(

@@ -38,7 +38,7 @@ def key_of(plan: Plan) -> bytes:
         plan.descriptor.key,
         plan.version,
         plan.argv,
-        sorted(plan.environment.items()),
+        sorted(plan.start_environment.items()),
         str(plan.cwd) if plan.descriptor.spare == "directory" else None,
         plan.max_frame,
         plan.private,
@@ -141,7 +141,12 @@ class Spare:
         async with (
             told_of_the_end(plan),
             spawn(
-                plan.argv, cwd=plan.cwd, env=plan.environment, stop=stop, seconds=deadlines.spawn, by=by
+                plan.argv,
+                cwd=plan.cwd,
+                env=plan.start_environment,
+                stop=stop,
+                seconds=deadlines.spawn,
+                by=by,
             ) as process,
             open_connection(
                 process.stdout,

@@ -428,7 +428,8 @@ class Spares:
     async def _fingerprint(self, kind: _Kind) -> bytes:
         """A digest of what a spare is made of and what may change: settings and secrets."""
         default = await self._default(kind)
-        secrets = await self._launcher.global_secrets()
+        # An agent of Ostler's own gets them with its session.
+        secrets = None if kind.descriptor.tells_events else await self._launcher.global_secrets()
         facts: list[Any] = [
             None if default is None else sorted(agent_settings_to_dict(default).items()),
             None if secrets is None else sorted(secrets.items()),
