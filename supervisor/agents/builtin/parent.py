@@ -47,7 +47,7 @@ FIRST_TURN = (
     "tiktoken.load",
     "tiktoken_ext.openai_public",
 )
-"""What the first turn would import in each process anew: 100 MB and a second. What is not there is left out."""
+"""What the first turn would import in each process anew: 100 MB and a second. What is missing is left out."""
 
 ENV_START, ENV_END = 50, 51
 """Fields of /proc/self/stat (proc(5)): where the environment of the exec stands in memory."""
