@@ -1,5 +1,5 @@
-"""The conversations that both servers held with the SDK's own client (tests/clients/python/scenarios.py): what
-came of them, and the part of docs/compatibility.md about it."""
+"""The conversations that both servers held with the SDK's own client (tests/clients/python/scenarios.py):
+what came of them, and the part of docs/compatibility.md about it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ EVENTS, STATUSES = "events", "statuses"
 HEAD: Final = """
 ## Conversations with the built-in agent
 
-One script drives the peer's server and Ostler with the peer's own client (`RemoteConversation` with an `Agent`,
-{version}), and one model API gives both the same answers. The events of each conversation - kind, source, tool, kind of
-action or observation, code of an error - and the statuses that the client saw are compared, in order. They are
-recorded in [compatibility/sequences.json](compatibility/sequences.json) by `tests/clients/sequences.py`; `tests/clients/test_sequences.py` plays
-them again. The reasons are in [compatibility/sequences.toml](compatibility/sequences.toml).
+One script drives the peer's server and Ostler with the peer's own client (`RemoteConversation` with an
+`Agent`, {version}), and one model API gives both the same answers. Compared are the events of each
+conversation in order - kind, source, tool, kind of action or observation, code of an error - and the statuses
+that the client saw. They are recorded in
+[compatibility/sequences.json](compatibility/sequences.json) by `tests/clients/sequences.py`;
+`tests/clients/test_sequences.py` plays them again. What differs has a number, and below it a reason, from
+[compatibility/sequences.toml](compatibility/sequences.toml).
 """
 
 
@@ -52,7 +54,9 @@ def _differences(peer: Sequence[str], ostler: Sequence[str], part: str) -> Itera
             yield from (f"Ostler: {said}{each}" for each in ostler[begin:end])
 
 
-def explained(scenario: str, found: Sequence[str], known: Mapping[str, Mapping[str, str]]) -> list[str | None]:
+def explained(
+    scenario: str, found: Sequence[str], known: Mapping[str, Mapping[str, str]]
+) -> list[str | None]:
     """The reason of each difference; None for one that nobody has explained."""
     return [known.get(scenario, {}).get(each) or known.get("*", {}).get(each) for each in found]
 

@@ -1,4 +1,4 @@
-"""The peer's own client holds the same conversations with Ostler's built-in agent as with the peer's server."""
+"""The peer's client holds the same conversations with Ostler's built-in agent as with the peer's server."""
 
 from __future__ import annotations
 
