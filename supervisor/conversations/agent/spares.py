@@ -24,7 +24,7 @@ from supervisor.acp import AcpError
 from supervisor.agents import Descriptor, SpawnError, StopPolicy
 from supervisor.agents.containment import can_fork
 from supervisor.agents.forker import Forker
-from supervisor.conversations.agent.admission import Admission, memory_left
+from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, memory_left
 from supervisor.conversations.agent.fork_parent import ForkParent, parent_command
 from supervisor.conversations.agent.launch import SPARE_PREFIX, Launcher, Plan
 from supervisor.conversations.agent.spare import Spare, key_of
@@ -38,12 +38,6 @@ from supervisor.events import Vocabulary, timestamp_now
 from supervisor.settings import AgentSettings, SettingsFailure, agent_settings_to_dict
 
 log = structlog.get_logger(__name__)
-
-DEFAULT_SPARES: Final[Mapping[str, int]] = {"openhands": 1}
-"""Spares by the agent's key: the built-in agent takes seconds to import its library."""
-
-SPARES_MAX: Final = 16
-"""Spares of one agent at most: each is a process that may never be used."""
 
 PAUSE_SECONDS: Final = 2.0
 """Seconds between the start of an agent and that of the spare for the next: the first turn has the processor
