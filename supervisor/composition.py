@@ -21,9 +21,8 @@ import trio
 from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import CUSTOM, Level, RestartPolicy, load_catalog, open_containment, presets
 from supervisor.agents.warden import DRAIN_SECONDS
-from supervisor.conversations.agent.admission import Limits, Places
+from supervisor.conversations.agent.admission import DEFAULT_SPARES, Limits, Places
 from supervisor.conversations.agent.launch import Launcher
-from supervisor.conversations.agent.spares import DEFAULT_SPARES
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.conversations.recording.attachments import Allowance

@@ -20,9 +20,9 @@ import trio
 from supervisor.agents import RestartPolicy, containment_level
 from supervisor.agents.containment import kill_agents
 from supervisor.agents.mark import take_snapshot
-from supervisor.conversations.agent.admission import Admission, Limits, Places
+from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, Limits, Places
 from supervisor.conversations.agent.context import Context
-from supervisor.conversations.agent.spares import DEFAULT_SPARES, Spares
+from supervisor.conversations.agent.spares import Spares
 from supervisor.conversations.recording.attachments import Allowance
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
