@@ -378,6 +378,19 @@ async def test_a_pause_stops_it_after_its_step_and_a_run_goes_on(tmp_path: Path)
         assert harness.log.received("session/prompt")[-1]["params"]["_meta"] == {"ostler": {}}
 
 
+async def test_a_run_before_the_paused_step_has_ended_goes_on_after_it(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await conversation.send(say("!act a ls\n!until-paused\n!observe a x\n!status paused"), run=True)
+        await until(lambda: conversation._runner._turns._told.calling)
+        await conversation.pause()
+        await conversation.run()
+        assert conversation.busy
+        assert await settled(conversation) == "finished"
+        prompts = harness.log.received("session/prompt")
+        assert [message["params"]["_meta"] for message in prompts[1:]] == [{"ostler": {}}]
+        assert not conversation.queued
+
+
 async def test_a_fork_has_a_copy_of_its_memory(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m One")
