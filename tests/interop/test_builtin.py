@@ -70,7 +70,7 @@ def built_in(
             fields["agent"] = agent(model_api.url)
         body = {"workspace": {"kind": "LocalWorkspace", "working_dir": str(workspace)}, **fields}
         info = await agents_server.rest.call("POST", "/api/conversations", body)
-        one = Talk(agents_server, None, info["id"], workspace)  # type: ignore[arg-type]
+        one = Talk(agents_server, None, info["id"], workspace, model_api)  # type: ignore[arg-type]
         async with collect(agents_server.events_socket(one.id)) as one.socket:
             yield one
             if not one.deleted:
