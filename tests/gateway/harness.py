@@ -392,7 +392,7 @@ def compile_once() -> None:
         rule.arguments |= first.arguments
         rule._build, rule._build_unknown = first._build, first._build_unknown
 
-    MatchingRule.compile = compiled  # type: ignore[method-assign]
+    MatchingRule.compile = compiled  # type: ignore[method-assign, assignment]
 
 
 compile_once()
