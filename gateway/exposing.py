@@ -12,7 +12,16 @@ from gateway.reading import InvalidRequest
 from gateway.services import Services
 from supervisor.credentials import Cipher, CredentialsFailure, NotDecryptable
 from supervisor.reading import ErrorDetail, Location
-from supervisor.settings import EXPOSE_HEADER, Expose, holds_token, unseal
+from supervisor.settings import (
+    EXPOSE_HEADER,
+    KIND,
+    Expose,
+    decrypted,
+    holds_token,
+    is_built_in,
+    too_deep,
+    unseal,
+)
 
 EXPOSE: Final = "X-Expose-Secrets"
 
@@ -54,6 +63,28 @@ async def opened(services: Services, value: Any, place: Location, loc: Location)
         return value
     # In a thread: the first decryption loads a large library.
     return await trio.to_thread.run_sync(_opened, whole, services.secrets.cipher, place, loc)
+
+
+async def opened_agent(services: Services, value: Any, loc: Location) -> Any:
+    """The same of an agent of a start request, of either kind: that of the built-in one has secrets in places
+    of its own. Raises as `opened`."""
+    if (
+        isinstance(value, Mapping)
+        and (value.get("kind") == KIND or is_built_in(value))
+        and not too_deep(value)
+    ):
+        cipher = cipher_of(services)
+        if cipher is not None:
+            return await trio.to_thread.run_sync(_decrypted, value, cipher, loc)
+    return await opened(services, value, (), loc)
+
+
+def _decrypted(value: Mapping[str, Any], cipher: Cipher, loc: Location) -> Any:
+    try:
+        return decrypted(value, cipher)
+    except NotDecryptable:
+        msg = "Value error, a secret was not encrypted by this server"
+        raise InvalidRequest(ErrorDetail(loc, msg, "value_error")) from None
 
 
 def _opened(whole: Mapping[str, Any], cipher: Cipher, place: Location, loc: Location) -> Any:

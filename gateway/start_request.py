@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import attrs
 
 from gateway.bodies import ConfirmationPolicy, KeptAnalyzer, Secrets, SendMessageRequest, Tags, Title
-from gateway.exposing import opened
+from gateway.exposing import opened, opened_agent
 from gateway.reading import AnyUuid, Request, Whole, attempt_body, refuse
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
@@ -18,14 +18,20 @@ from supervisor.events import Vocabulary
 from supervisor.hooks import HOOK_CONFIG, check_hook_config
 from supervisor.reading import NO_NUL, Errors, Limit, Named, Size, as_json, described
 from supervisor.settings import (
+    KIND,
     AgentSettings,
+    BuiltInSettings,
     SettingsDocument,
     SettingsError,
     confirmation_policy,
     decode_acp_agent,
+    decode_agent,
     decode_agent_settings,
+    decode_built_in,
     security_analyzer,
+    with_own_fields,
 )
+from supervisor.settings.agent import OPENHANDS, read_kind
 
 NAMING: Final = ("agent", "agent_settings", "agent_profile_id")
 """The properties that name an agent; without any of them the settings do."""
@@ -134,10 +140,7 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     from our own store. Raises InvalidRequest, and UnknownProfile for an unknown `agent_profile_id`.
     """
     if isinstance(body, dict) and body.get("secrets_encrypted") is True:
-        body = {
-            key: await opened(services, value, SEALED[key], ("body", key)) if key in SEALED else value
-            for key, value in body.items()
-        }
+        body = {key: await _in_the_clear(services, key, value) for key, value in body.items()}
     errors = Errors({HOOK_CONFIG: check_hook_config})
     found: StartConversationRequest | None = attempt_body(StartConversationRequest, body, errors)
     obj = body if isinstance(body, Mapping) else {}
@@ -156,10 +159,14 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     refuse(errors)
     assert found is not None
     settings = await services.settings.get()
+    if isinstance(agent, BuiltInSettings):
+        agent = await services.settings.linked_agent(agent)
     if agent is not None:
         # By name, the request's MCP servers go before those of the settings.
         servers = settings.agent_settings.get("mcp_config") or {}
         agent = attrs.evolve(agent, mcp_config={**servers, **agent.mcp_config})
+        spelled = obj[AGENT] if obj.get(AGENT) is not None else obj[AGENT_SETTINGS]
+        agent = with_own_fields(agent, spelled, _agent_of(settings, services))
     fields = _fields(found, settings, named)
     profile_id = found.agent_profile_id
     if profile_id is not None:
@@ -171,9 +178,17 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
             "agent_profile_id": profile.id,
             "revision": profile.revision,
             "secret_refs": None if profile.secret_refs is None else list(profile.secret_refs),
-            "llm_profile_ref": None,
+            "llm_profile_ref": getattr(profile, "llm_profile_ref", None),
         }
     return StartRequest(agent=agent, spelled_out=bool(named), secrets=secrets, **fields)
+
+
+async def _in_the_clear(services: Services, key: str, value: Any) -> Any:
+    if key not in SEALED:
+        return value
+    if SEALED[key]:
+        return await opened(services, value, SEALED[key], ("body", key))
+    return await opened_agent(services, value, ("body", key))
 
 
 def _fields(
@@ -206,14 +221,26 @@ def _fields(
     return fields
 
 
+def _agent_of(settings: SettingsDocument, services: Services) -> AgentSettings | None:
+    """The ACP agent of the settings, if they have one that can be run."""
+    try:
+        return settings.agent(services.settings.rules.presets)
+    except SettingsError:
+        return None
+
+
 def _spelled_out(obj: Mapping[str, Any], services: Services, errors: Errors) -> AgentSettings | None:
     """The agent that the request itself describes; `agent` goes before `agent_settings`."""
     rules = services.settings.rules
     try:
         if obj.get(AGENT) is not None:
+            if isinstance(obj[AGENT], Mapping) and obj[AGENT].get("kind") == KIND:
+                return decode_agent(obj[AGENT], ("body", AGENT), rules.check_server)
             return decode_acp_agent(obj[AGENT], rules.presets, check_server=rules.check_server)
         if obj.get(AGENT_SETTINGS) is not None:
             settings = obj[AGENT_SETTINGS]
+            if isinstance(settings, Mapping) and read_kind(settings, ("body", AGENT_SETTINGS)) == OPENHANDS:
+                return decode_built_in(settings, ("body", AGENT_SETTINGS), rules.check_server)
             return decode_agent_settings(settings, rules.presets, check_server=rules.check_server)
     except SettingsError as error:
         errors.note(error.errors)

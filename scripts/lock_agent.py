@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from packaging.markers import Marker
+
 from supervisor.agents.catalog import NpmPackage, PipPackage, Versions, load_catalog
 from supervisor.agents.install import LOCKS_DIR
 
@@ -93,7 +95,8 @@ def lock_pip(uv: str, package: PipPackage, directory: Path) -> None:
             check=True,
         )  # fmt: skip
         packages = tomllib.loads(out.read_text())["packages"]
-    wheels = [(each, fitting(each.get("wheels", ()), package.python)) for each in packages]
+    needed = [each for each in packages if applies(each.get("marker"), package.python)]
+    wheels = [(each, fitting(each.get("wheels", ()), package.python)) for each in needed]
     (directory / "requirements.txt").write_text(
         HEAD + "".join(_line(each, hashes) for each, hashes in wheels if hashes)
     )
@@ -101,6 +104,30 @@ def lock_pip(uv: str, package: PipPackage, directory: Path) -> None:
     (directory / "sources.txt").unlink(missing_ok=True)
     if sources:
         (directory / "sources.txt").write_text(HEAD + "".join(_line(each, hash_) for each, hash_ in sources))
+
+
+def applies(marker: str | None, versions: Versions) -> bool:
+    """Whether a package is for any system and Python of ours.
+
+    Some are for none, as their makers misspell a system's name. Older pips break at their markers, which
+    compare the kernel's release as if every Linux had a version there.
+    """
+    if marker is None:
+        return True
+    major, first = versions.first[:2]
+    return any(
+        Marker(marker).evaluate(
+            {
+                "platform_release": "99.0",
+                "platform_system": system,
+                "python_full_version": f"{major}.{minor}.0",
+                "python_version": f"{major}.{minor}",
+                "sys_platform": system.lower(),
+            }
+        )
+        for system in ("Linux", "Darwin")
+        for minor in range(first, versions.end[1])
+    )
 
 
 def fitting(wheels: Iterable[dict[str, Any]], versions: Versions) -> list[str]:

@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 import structlog
@@ -21,10 +21,8 @@ import trio
 from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import CUSTOM, Level, RestartPolicy, load_catalog, open_containment, presets
 from supervisor.agents.warden import DRAIN_SECONDS
-from supervisor.conversations.agent.admission import Limits, Places
+from supervisor.conversations.agent.admission import DEFAULT_SPARES, Limits, Places
 from supervisor.conversations.agent.launch import Launcher
-from supervisor.conversations.agent.spares import DEFAULT_SPARES
-from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.conversations.recording.attachments import Allowance
@@ -49,6 +47,9 @@ from supervisor.settings import (
 )
 from supervisor.state_directory import make_private
 from supervisor.workspace.bash import Bash, BashLimits, open_bash
+
+if TYPE_CHECKING:
+    from supervisor.conversations.conversation import Conversation
 
 log = structlog.get_logger(__name__)
 
@@ -256,7 +257,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
 
     async def default_agent() -> AgentSettings:
         try:
-            return (await settings.get()).agent(settings.rules.presets)
+            return await settings.agent()
         except SettingsError as error:
             raise InvalidStart(f"no agent in the settings can run: {error}", ("body",)) from error
 

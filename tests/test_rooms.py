@@ -11,11 +11,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
+BUILT_IN = ROOT / "supervisor/agents/builtin"
+"""A program of its own, in an environment that does not know the server."""
+
 
 def modules(*packages: str) -> dict[str, Path]:
     """The modules of these packages, by name."""
     found = {}
     for path in (each for package in packages for each in (ROOT / package).rglob("*.py")):
+        if BUILT_IN in path.parents:
+            continue
         parts = path.relative_to(ROOT).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
@@ -56,3 +61,16 @@ def test_a_circle_would_be_found() -> None:
         TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()
     text = "if TYPE_CHECKING:\n    from a.b import c\ndef late():\n    import d.e\n"
     assert list(imported(text)) == [("a.b", "c"), ("d.e", None)]
+
+
+def test_the_built_in_agent_and_the_server_do_not_import_each_other() -> None:
+    for path in BUILT_IN.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (isinstance(node, ast.ImportFrom) and node.level == 0) or isinstance(node, ast.Import):
+                names = (
+                    [node.module or ""] if isinstance(node, ast.ImportFrom) else [n.name for n in node.names]
+                )
+                assert not any(name.split(".")[0] in ("supervisor", "gateway") for name in names), path
+    for name, path in modules("supervisor", "gateway").items():
+        targets = {module for module, _ in imported(path.read_text())}
+        assert not any(each.startswith("supervisor.agents.builtin") for each in targets), name

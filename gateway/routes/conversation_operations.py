@@ -13,8 +13,9 @@ from quart import Response, request
 from gateway import schemas
 from gateway.bodies import MAX_TITLE_CHARACTERS, Secrets, Tags, json_body
 from gateway.errors import ApiError
+from gateway.exposing import ONE_MODEL, opened
 from gateway.limits import admit
-from gateway.reading import AnyUuid, Request, Whole, attempt_body, read_body, refuse
+from gateway.reading import AnyUuid, InvalidRequest, Request, Whole, attempt_body, read_body, refuse
 from gateway.responses import json_response, success
 from gateway.routes.conversations import AT_CAPACITY, UNKNOWN, find, own_origins
 from gateway.routing import Route
@@ -26,7 +27,7 @@ from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.credentials import LookupFailed
 from supervisor.reading import Errors, Limit, Named, described
-from supervisor.settings import SettingsError, decode_agent_settings
+from supervisor.settings import SettingsError, UnknownProfile, decode_agent_settings, decode_llm
 
 TAG: Final = "Conversations"
 
@@ -40,17 +41,6 @@ MODEL_CHARACTERS: Final = 1000
 """Longest name of a model."""
 
 GOAL_ITERATIONS: Final = 10
-
-NO_CONDENSER: Final = "Cannot condense conversation: No condenser configured"
-
-OWN_MODELS: Final = (
-    "An external agent has language models of its own. "
-    "Use switch_acp_model to choose one of those that it offers."
-)
-
-NO_PLUGINS: Final = (
-    "An external agent loads no plugins of this server. Configure plugins in the agent itself."
-)
 
 RUNTIME: Final = {"runtime_status": "available", "can_resume": True, "runtime_error": None}
 """Every conversation's agent is started here, when it is needed."""
@@ -211,27 +201,39 @@ class ConversationOperationRoutes:
         return success()
 
     async def condense(self, conversation_id: str) -> Response:
-        """Refused: external agents condense their context by themselves."""
-        await find(self.services, conversation_id)
-        raise ApiError(409, NO_CONDENSER)
+        """Have the built-in agent summarize its history; external ones condense their context themselves."""
+        await (await find(self.services, conversation_id)).condense()
+        return success()
 
     async def switch_llm(self, conversation_id: str) -> Response:
-        """Refused: external agents have language models of their own."""
-        await find(self.services, conversation_id)
-        read_body(SwitchLlmRequest, await json_body(request))
-        raise ApiError(400, OWN_MODELS)
+        """Give the built-in agent another language model. Its secrets may be encrypted by this server."""
+        conversation = await find(self.services, conversation_id)
+        wanted = read_body(SwitchLlmRequest, await json_body(request))
+        llm = await opened(self.services, wanted.llm, ONE_MODEL, ("body", "llm"))
+        try:
+            decode_llm(llm, ("body", "llm"))
+        except SettingsError as error:
+            raise InvalidRequest(*error.errors) from error
+        await conversation.switch_llm(await self.services.settings.linked_llm(llm))
+        return success()
 
     async def switch_profile(self, conversation_id: str) -> Response:
-        """Refused, as `switch_llm`."""
-        await find(self.services, conversation_id)
-        read_body(SwitchProfileRequest, await json_body(request))
-        raise ApiError(400, OWN_MODELS)
+        """Give the built-in agent the language model of a profile."""
+        conversation = await find(self.services, conversation_id)
+        wanted = read_body(SwitchProfileRequest, await json_body(request))
+        try:
+            llm = await self.services.settings.usable_llm(wanted.profile_name)
+        except UnknownProfile as error:
+            raise ApiError(404, str(error)) from error
+        await conversation.switch_llm(llm)
+        return success()
 
     async def load_plugin(self, conversation_id: str) -> Response:
-        """Refused: plugins are the built-in agent's."""
-        await find(self.services, conversation_id)
-        read_body(LoadPluginRequest, await json_body(request))
-        raise ApiError(400, NO_PLUGINS)
+        """Load a plugin into the built-in agent."""
+        conversation = await find(self.services, conversation_id)
+        wanted = read_body(LoadPluginRequest, await json_body(request))
+        await conversation.load_plugin(wanted.plugin_ref)
+        return success()
 
     async def start_child(self, conversation_id: str) -> Response:
         """201 with where the new conversation is; its agent works on the task."""
@@ -295,6 +297,12 @@ class ConversationOperationRoutes:
         """All operations of this class."""
         one = "/api/conversations/<conversation_id>"
         info, done = schemas.ref("ConversationInfo"), schemas.ref("Success")
+        asked = {
+            **UNKNOWN,
+            502: "The agent failed, or refused",
+            503: AT_CAPACITY,
+            504: "The agent did not answer in time",
+        }
         runs = {**UNKNOWN, 409: "The conversation is running", 503: AT_CAPACITY}
 
         def post(name: str, handler: Any, summary: str, **more: Any) -> Route:
@@ -367,29 +375,33 @@ class ConversationOperationRoutes:
             post(
                 "condense",
                 self.condense,
-                "Refused: an external agent condenses its context by itself",
-                errors={**UNKNOWN, 409: "No condenser configured"},
+                "Have the built-in agent summarize its history",
+                errors={**asked, 409: "The agent is external, or has no condenser, or actions wait"},
             ),
             post(
                 "switch_llm",
                 self.switch_llm,
-                "Refused: an external agent has models of its own",
+                "Give the built-in agent another language model",
                 body=SwitchLlmRequest,
-                errors={**UNKNOWN, 400: "Only the built-in agent of other servers has a language model"},
+                errors={**asked, 400: "The agent is external, or refuses the model"},
             ),
             post(
                 "switch_profile",
                 self.switch_profile,
-                "Refused: an external agent has models of its own",
+                "Give the built-in agent the language model of a profile",
                 body=SwitchProfileRequest,
-                errors={**UNKNOWN, 400: "Only the built-in agent of other servers has a language model"},
+                errors={
+                    **asked,
+                    400: "The agent is external, or refuses the model",
+                    404: "No such conversation, or profile",
+                },
             ),
             post(
                 "load_plugin",
                 self.load_plugin,
-                "Refused: an external agent loads no plugins of this server",
+                "Load a plugin into the built-in agent",
                 body=LoadPluginRequest,
-                errors={**UNKNOWN, 400: "Only the built-in agent of other servers loads plugins"},
+                errors={**asked, 400: "The agent is external, or refuses the plugin"},
             ),
             post(
                 "children",

@@ -125,11 +125,18 @@ class PipPackage(Described):
 
     package: str
     version: str
-    entry: Inside
+    entry: Inside | None = None
     """The program, a Python script in the environment (`bin/my-agent`), for the environment's Python."""
+    bundled: Inside | None = None
+    """A program of Ostler's own for the environment's Python: a directory beside this module."""
     python: PythonVersions
     size_mb: int | None = None
     """As for npm."""
+
+    def judge(self) -> Iterable[Flaw]:
+        """One program."""
+        if (self.entry is None) == (self.bundled is None):
+            yield (), "value_error", "exactly one of entry and bundled is needed"
 
 
 @attrs.frozen(kw_only=True)
@@ -276,6 +283,10 @@ class Descriptor(Described):
     sessions_by_minute: bool = False
     """Whether it names a session's file by the minute: opened again within the minute in which it was opened
     last, it overwrites its own memory."""
+    tells_events: bool = False
+    """Whether it tells its conversation in the interface's own events: its `_ostler/` notifications are
+    accepted, it gets what its conversation is to be with the session, and secrets there and in no variable
+    (docs/built-in-agent.md). For programs of Ostler's own alone."""
     fs: bool = False
     """Whether it is offered the client's file system methods."""
     terminal: bool = False
@@ -285,6 +296,10 @@ class Descriptor(Described):
     before its session is opened. `session`: it takes its working directory from the session alone.
     `directory`: its process has to be started in it. None: it cannot. See
     `supervisor.conversations.agent.spares`."""
+
+    forks: Inside | None = None
+    """A file in the program's directory that is run in place of it, to import once and fork the spares and
+    all that would start the same process (see `supervisor.agents.forker`)."""
 
     @property
     def home_kind(self) -> str:

@@ -52,6 +52,9 @@ SOURCES = ("--no-binary", ":all:", "--no-build-isolation", "-r", "sources.txt")
 
 PYTHON = Path("bin", "python")
 
+AGENTS = Path(__file__).parent
+"""Where the programs of Ostler's own are."""
+
 
 class Pip(PackageManager):
     """A package of PyPI. `env` is the server's environment."""
@@ -81,8 +84,11 @@ class Pip(PackageManager):
             await self.tool.run((own, *INSTALL, *SOURCES), staging, env)
 
     def program(self, directory: Path) -> Path | None:
-        """The script."""
-        program = directory / self._package.entry
+        """The script; of a program of Ostler's own its directory, as the environment has none."""
+        if self._package.bundled is not None:
+            bundled = AGENTS / self._package.bundled
+            return bundled if (bundled / "__main__.py").is_file() else None
+        program = directory / str(self._package.entry)
         return program if program.is_file() else None
 
     def is_stale(self, directory: Path) -> bool:

@@ -12,6 +12,7 @@ import structlog
 import trio
 
 from supervisor.acp.schema import NAME_CHARS, cut
+from supervisor.conversations.agent import own_requests
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.hooks import hooks
@@ -20,10 +21,12 @@ from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.recording.history import OpenCalls
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.resource import agent_object, conversation_info, full_state
+from supervisor.conversations.recording.title import title_of
 from supervisor.conversations.state.branch import MOVES_MAX, Branch, active, moved
 from supervisor.conversations.state.errors import (
     AgentFailure,
     AlreadyRunning,
+    NotAccepted,
     NotPossible,
     QueueFull,
     UnknownConversation,
@@ -49,13 +52,11 @@ from supervisor.events import (
     new_event_id,
 )
 from supervisor.journal import JournalUnavailable, Log, Stored
+from supervisor.settings import BuiltInSettings, hidden, with_model
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-TITLE_CHARS: Final = 50
-"""Characters of a title made from the first message, as other servers of this wire cut it."""
 
 QUEUED_MAX: Final = 1_000
 """The most messages that may wait in one conversation; each is a turn of its own."""
@@ -91,7 +92,7 @@ class Conversation:
         self.recorder = Recorder(journal_log, record)
         self._queue = TurnQueue()
         self._unconfirmed = Unconfirmed()
-        self._runner = Runner(context, self.recorder, self._queue, owner=self)
+        self._live: Runner | None = None
         self._goal = GoalLoop(self.recorder, self, context.nursery)
 
     @property
@@ -105,15 +106,29 @@ class Conversation:
         return self.record.vocabulary
 
     @property
+    def _runner(self) -> Runner:
+        """Its live part, made when something is first asked of it: most loaded conversations rest, and are
+        only read."""
+        if self._live is None:
+            self._live = Runner(self.context, self.recorder, self._queue, owner=self)
+        return self._live
+
+    @property
     def active(self) -> bool:
         """Whether a turn is running, an agent is alive, or hooks wait for the end: such a conversation stays
         loaded."""
-        return self.busy or self.agent.live or self._goal.running or self._runner.session_open
+        live = self._live is not None and (self._live.agent.live or self._live.session_open)
+        return self.busy or self._goal.running or live
 
     @property
     def agent(self) -> AgentLifecycle:
         """The lifecycle of its agent, over all incarnations."""
         return self._runner.agent
+
+    @property
+    def agent_phase(self) -> AgentPhase:
+        """Where its agent is; cheap where it has none."""
+        return AgentPhase.NONE if self._live is None else self._live.agent.phase
 
     @property
     def busy(self) -> bool:
@@ -123,12 +138,12 @@ class Conversation:
     @property
     def waiting(self) -> bool:
         """Whether a permission request waits for a person."""
-        return self._runner.waiting
+        return self._live is not None and self._live.waiting
 
     @property
     def cancelling(self) -> bool:
         """Whether a cancelled turn has not ended yet."""
-        return self._runner.cancelling
+        return self._live is not None and self._live.cancelling
 
     @property
     def queued(self) -> list[Message]:
@@ -219,7 +234,7 @@ class Conversation:
         event = MessageEvent(id=new_event_id(), source="user", llm_message=message, sender=sender)
         record.last_user_message_id = event.id
         if record.title is None and record.autotitle and not ours:
-            record.title = _title(message)
+            record.title = title_of(message)
         events += [event, self.recorder.state("last_user_message_id", event.id)]
         last = self.recorder.write(events)
         queued = Queued(last - 1, event.id, message)
@@ -286,6 +301,13 @@ class Conversation:
 
     async def _requeue(self) -> bool:
         record = self.record
+        if record.built_in:
+            if record.unfinished:
+                # It goes on from its own memory, without a word.
+                message = Message(role="user", content=())
+                again = Queued(record.prompted_seq, record.last_user_message_id or "", message, False, True)
+                self._queue.waiting.append(again)
+            return record.unfinished
         if record.retry_seq is not None:
             stored = await self.log.read(record.retry_seq - 1, 1)
             if stored and not self._queue.waiting:
@@ -314,6 +336,8 @@ class Conversation:
                 ]
             )
             self._runner.reports.publish()
+            if self.record.built_in:
+                self._runner.pause_agent()
         # Control returns also while its event cannot be stored: that stays queued.
         await self.log.flushed_unless_troubled()
 
@@ -383,25 +407,44 @@ class Conversation:
         self._refuse_while_busy()
         if event_id is not None and event_id == self.record.leaf_event_id:
             return
+        remembers = self.record.built_in and await self._move_agent(event_id)
+        self._refuse_while_busy()
         if len(self.record.moves) >= MOVES_MAX:
             raise NotPossible(f"The conversation was moved {MOVES_MAX} times. Fork it to go on from there.")
-        if self.agent.live or self.agent.restarting:
+        if not remembers and (self.agent.live or self.agent.restarting):
             await self._runner.stop_agent()
             self._refuse_while_busy()  # somebody may have sent a message meanwhile
         self.record.moves = moved(self.record.moves, self.log.last_seq, -1 if target is None else target.seq)
         self.record.leaf_event_id = event_id
-        self._go_on_from(target)
+        self._go_on_from(target, remembers=remembers)
         self.recorder.save()
         self._runner.reports.publish()
         await self._durable()
 
-    def _go_on_from(self, target: Stored | None) -> None:
-        """Fit the record and the queue to a branch that ends with this event."""
+    async def _move_agent(self, event_id: str | None) -> bool:
+        """Have the built-in agent go on from there, too. False where it does not know the event: one that
+        Ostler wrote."""
+        if not self.record.session_used or self.record.memory_lost is not None:
+            return False
+        try:
+            await self._runner.own_request(
+                own_requests.NAVIGATE, {"event_id": event_id}, self.context.deadlines.option
+            )
+        except (NotAccepted, AgentFailure) as error:
+            log.info("agent did not move to an event", conversation_id=self.id, error=str(error))
+            return False
+        return True
+
+    def _go_on_from(self, target: Stored | None, *, remembers: bool = False) -> None:
+        """Fit the record and the queue to a branch that ends with this event. `remembers`: the agent has
+        moved to it."""
         record = self.record
-        record.session_used = record.unfinished = False
+        record.unfinished = False
         record.retry_seq = None
-        record.memory_lost, record.loss_told = (None if target is None else MOVED), False
-        record.agent_state["memory"] = Memory.NEW if target is None else Memory.LOST
+        if not remembers:
+            record.session_used = False
+            record.memory_lost, record.loss_told = (None if target is None else MOVED), False
+            record.agent_state["memory"] = Memory.NEW if target is None else Memory.LOST
         self._queue.waiting.clear()
         if target is None:
             record.prompted_seq = max(record.prompted_seq, self.log.last_seq)
@@ -424,6 +467,18 @@ class Conversation:
         if not record.session_used or record.memory_lost is not None or self._queue.waiting:
             return None
         return await self._runner.fork_session()
+
+    async def fork_memory(self, conversation_id: str, event_id: str | None) -> bool:
+        """Copy the built-in agent's memory, as far as an event if one is named, for a fork of this id.
+        Whether there is one now: not while it runs, nor where it does not know the event."""
+        record = self.record
+        if self.busy or not record.session_used or record.memory_lost is not None:
+            return False
+        try:
+            return await self._runner.fork_memory(conversation_id, event_id)
+        except (NotAccepted, AgentFailure, OSError) as error:
+            log.info("agent did not fork its memory", conversation_id=self.id, error=str(error))
+            return False
 
     async def ask_agent(self, question: str) -> str:
         """Ask the agent something beside the conversation: no event, no status, no usage comes of it.
@@ -451,6 +506,51 @@ class Conversation:
                 self.recorder.state("agent_state", dict(record.agent_state)),
             ]
         )
+        await self._durable()
+
+    # -- what only the built-in agent does --------------------------------------------------------------
+
+    async def condense(self) -> None:
+        """Have the history summarized now. Starts the agent if necessary.
+
+        Raises NotPossible for an external agent, and where the built-in one cannot; AgentFailure,
+        AgentTimeout, AtCapacity.
+        """
+        if not self.record.built_in:
+            raise NotPossible(own_requests.NO_CONDENSER)
+        self._check_room()
+        try:
+            await self._runner.own_request(own_requests.CONDENSE)
+        except NotAccepted as error:
+            raise NotPossible(f"Cannot condense conversation: {error}") from error
+        await self.log.flushed_unless_troubled()
+
+    async def load_plugin(self, plugin_ref: str) -> None:
+        """Load a plugin into the agent. Raises NotAccepted, AgentFailure, AgentTimeout, AtCapacity."""
+        if not self.record.built_in:
+            raise NotAccepted(own_requests.NO_PLUGINS)
+        self._check_room()
+        await self._runner.own_request(own_requests.LOAD_PLUGIN, {"plugin_ref": plugin_ref})
+        await self.log.flushed_unless_troubled()
+
+    async def switch_llm(self, llm: Mapping[str, Any]) -> None:
+        """Give the agent another language model, with its key: at once where it runs, else with its start.
+
+        Raises NotAccepted for an external agent, or where the agent refuses it; AgentFailure,
+        JournalUnavailable.
+        """
+        record, box = self.record, self.context.secret_box
+        if not isinstance(record.agent, BuiltInSettings):
+            raise NotAccepted(own_requests.OWN_MODELS)
+        self.log.accept()
+        await self._runner.tell(own_requests.CONFIGURE, {"llm": dict(llm)})
+        opened = await box.open_settings(record.agent)
+        assert isinstance(opened, BuiltInSettings)
+        sealed = await box.seal_settings(with_model(opened, llm))
+        assert isinstance(sealed, BuiltInSettings)
+        record.agent = sealed
+        record.told["agent"] = {**record.told.get("agent", {}), "llm": hidden(llm)}
+        self.recorder.write([self.recorder.state("agent", agent_object(record))])
         await self._durable()
 
     # -- goals ------------------------------------------------------------------------------------------
@@ -512,14 +612,19 @@ class Conversation:
     async def set_confirmation_policy(self, policy: dict[str, Any]) -> None:
         """Replace the confirmation policy; it applies from the next permission request on."""
         self.log.accept()
+        if self.record.built_in:
+            await self._runner.tell(own_requests.CONFIGURE, {"confirmation_policy": policy})
         self.record.confirmation_policy = policy
         self._runner.policy_changed()
         self.recorder.write([self.recorder.state("confirmation_policy", policy)])
         await self._durable()
 
     async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
-        """Replace the analyzer. It is kept for clients to read: none is run (see `recording/risk.py`)."""
+        """Replace the analyzer. The built-in agent runs it; for external ones it is kept for clients to read
+        (see `recording/risk.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
         self.log.accept()
+        if self.record.built_in:
+            await self._runner.tell(own_requests.CONFIGURE, {"security_analyzer": analyzer})
         self.record.security_analyzer = analyzer
         self.recorder.write([self.recorder.state("security_analyzer", analyzer)])
         await self._durable()
@@ -558,7 +663,7 @@ class Conversation:
             item
             for source in ASKING
             async for item in self._after(record.prompted_seq, kind="MessageEvent", source=source)
-            if item.seq in branch and is_asked(item)
+            if item.seq in branch and is_asked(item) and item.id not in record.told_messages
         ]
         self._queue.waiting.extend(map(_queued, sorted(asked, key=lambda item: item.seq)))
         going_on = record.execution_status in LIVE_STATUSES
@@ -657,9 +762,3 @@ def is_asked(stored: Stored) -> bool:
 def _queued(stored: Stored) -> Queued:
     message = decode_message(orjson.loads(stored.body)["llm_message"])
     return Queued(stored.seq, stored.id, message, by_user=stored.source == "user")
-
-
-def _title(message: Message) -> str | None:
-    text = " ".join(part.text for part in message.content if isinstance(part, TextContent)).strip()
-    text = " ".join(text.split())
-    return text if len(text) <= TITLE_CHARS else text[: TITLE_CHARS - 3].rstrip() + "..."

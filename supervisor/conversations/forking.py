@@ -83,7 +83,10 @@ async def fork(context: Context, source: Conversation, conversation_id: str, req
     last = None if leaf is None else await source.event(leaf)
     if last is not None:
         asks = is_asked(last)
-    if leaf is None or (leaf == source.record.leaf_event_id and not asks):
+    if source.record.built_in:
+        if await source.fork_memory(conversation_id, leaf):
+            session_id = conversation_id
+    elif leaf is None or (leaf == source.record.leaf_event_id and not asks):
         session_id = await _session(source)
     if last is None:
         branch, leaf = source.branch, source.record.leaf_event_id
@@ -100,6 +103,7 @@ async def fork(context: Context, source: Conversation, conversation_id: str, req
     _remember(record, source.record, session_id)
     if request.reset_metrics:
         record.usage = {}
+        record.told.pop("stats", None)
     if session_id is not None and source.record.usage:
         # The forked session's costs go on where those of the first one are: only what is added counts.
         known = {**usage.empty(), **source.record.usage}

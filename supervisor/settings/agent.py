@@ -64,7 +64,7 @@ REFUSED_FIELDS: Final = ("llm", "enable_sub_agents", "enable_switch_llm_tool")
 #: Fields that no other server of the wire has: they are told where they say something.
 OWN_FIELDS: Final = frozenset({"acp_home", "acp_home_links", "acp_home_copies", "acp_env", "acp_env_plain"})
 
-NOT_AVAILABLE: Final = "Value error, the built-in agent is not available yet; choose an ACP agent"
+NOT_HERE: Final = "Value error, the built-in agent has no place here; name an ACP agent"
 
 
 def _bare_name(text: str) -> str:
@@ -219,6 +219,23 @@ class AgentSettings(CommonAgentSettings):
 
 
 @attrs.frozen(kw_only=True)
+class BuiltInSettings(AgentSettings):
+    """The built-in agent of one conversation, made by `built_in.py` and never read from a client.
+
+    `shown` is its `agent` as clients read it, without secrets. `document` is what its process gets; at rest
+    it is None, and `sealed` the token that it was made.
+    """
+
+    NAME: ClassVar[str] = "BuiltInSettings"
+    agent_kind: ClassVar[str] = OPENHANDS
+
+    acp_server: str = OPENHANDS
+    shown: Mapping[str, Any] = attrs.field(factory=dict)
+    document: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
+    sealed: str | None = attrs.field(default=None, repr=False)
+
+
+@attrs.frozen(kw_only=True)
 class ACPAgent(CommonAgentSettings):
     """The `agent` of a start request. What only the built-in agent uses is ignored."""
 
@@ -228,6 +245,21 @@ class ACPAgent(CommonAgentSettings):
 
     acp_server: Text | None = None
     acp_command: Annotated[tuple[Text, ...], Items(min_length=1)]
+
+
+def with_own_fields(
+    agent: AgentSettings, given: Mapping[str, Any], settings: AgentSettings | None
+) -> AgentSettings:
+    """An agent that a start request spells out in `given`, with what the settings say in `OWN_FIELDS`.
+
+    That holds where the request says nothing in any of them, since clients of the wire do not know them, and
+    names the agent of the settings: the same server, and for `custom` the same command.
+    """
+    if settings is None or OWN_FIELDS & given.keys() or agent.acp_server != settings.acp_server:
+        return agent
+    if agent.acp_server == "custom" and agent.acp_command != settings.acp_command:
+        return agent
+    return attrs.evolve(agent, **{name: getattr(settings, name) for name in OWN_FIELDS})
 
 
 def agent_settings_to_dict(settings: AgentSettings) -> dict[str, Any]:
@@ -245,7 +277,7 @@ def agent_settings_from_dict(obj: Mapping[str, Any]) -> AgentSettings:
     They are not judged again: a conversation keeps the agent it started with, whatever the presets
     are by now. Absent fields are defaulted, unknown ones dropped.
     """
-    return from_json(AgentSettings, obj)
+    return from_json(BuiltInSettings if obj.get("agent_kind") == OPENHANDS else AgentSettings, obj)
 
 
 def read_kind(obj: Mapping[str, Any], loc: Location) -> str:
@@ -274,7 +306,7 @@ def decode_agent_settings(
     """
     if isinstance(obj, Mapping):
         if read_kind(obj, loc) != ACP:
-            raise problem((*loc, "agent_kind"), NOT_AVAILABLE, "value_error")
+            raise problem((*loc, "agent_kind"), NOT_HERE, "value_error")
         obj = {**obj, "agent_kind": ACP}
     return _settle(read(AgentSettings, obj, loc, checks_of(presets, check_server)), presets, loc)
 
@@ -293,7 +325,7 @@ def decode_acp_agent(
     """
     if isinstance(obj, Mapping):
         if obj.get("kind") == "Agent":
-            raise problem((*loc, "kind"), NOT_AVAILABLE, "value_error")
+            raise problem((*loc, "kind"), NOT_HERE, "value_error")
         if obj.get("kind") != ACPAgent.kind:
             raise problem((*loc, "kind"), "Input should be 'ACPAgent'", "union_tag_invalid")
     agent = read(ACPAgent, obj, loc, checks_of(presets, check_server))

@@ -8,11 +8,12 @@ from typing import Any
 import attrs
 
 from supervisor.reading import as_json
-from supervisor.settings.agent import NOT_AVAILABLE, agent_settings_to_dict
+from supervisor.settings.agent import agent_settings_to_dict
 from supervisor.settings.document import Rules, SettingsDocument, shown
 from supervisor.settings.errors import SettingsError, SettingsFailure
 from supervisor.settings.exposure import Expose
 from supervisor.settings.llm import has_key, linked_settings
+from supervisor.settings.meta_profile import models_named
 from supervisor.settings.openhands import AgentContext, decode_openhands_settings
 from supervisor.settings.openhands_profile import OpenHandsAgentProfile, settings_of_profile
 from supervisor.settings.profile import AgentProfile, AnyProfile, profile_to_settings
@@ -149,7 +150,6 @@ async def _built_in(
         else:
             checked = linked_settings(checked, await settings.connections.all())
             found.resolved_settings = shown(checked, Expose.REDACTED, None, settings.rules.presets)
-    found.errors.append(NOT_AVAILABLE.removeprefix("Value error, "))
 
 
 async def _routing(
@@ -166,8 +166,7 @@ async def _routing(
         found.errors.append(f"Meta-profile {profile.meta_profile_ref!r} not found")
         return None, {}
     llms: dict[str, Any] = {}
-    names = (meta_profile["classifier_model"], *(each["model"] for each in meta_profile["classes"]))
-    for name in dict.fromkeys(names):
+    for name in models_named(meta_profile):
         try:
             llms[name] = await settings.usable_llm(name)
         except SettingsFailure:

@@ -81,3 +81,9 @@ def with_renamed_model(meta_profile: Mapping[str, Any], name: str, new_name: str
         "classifier_model": now(meta_profile["classifier_model"]),
         "classes": [{**each, "model": now(each["model"])} for each in meta_profile["classes"]],
     }
+
+
+def models_named(meta_profile: Mapping[str, Any]) -> list[str]:
+    """The LLM profiles that a meta-profile names, each once."""
+    names = (meta_profile["classifier_model"], *(each["model"] for each in meta_profile["classes"]))
+    return list(dict.fromkeys(names))

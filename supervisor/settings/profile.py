@@ -24,7 +24,6 @@ from supervisor.settings.agent import (
     DEFAULT_PROMPT_TIMEOUT,
     DEFAULT_SERVER,
     DEFAULT_STARTUP_TIMEOUT,
-    NOT_AVAILABLE,
     OPENHANDS,
     PROVIDER,
     AgentSettings,
@@ -32,7 +31,7 @@ from supervisor.settings.agent import (
     decode_agent_settings,
 )
 from supervisor.settings.common_profile import CommonProfile
-from supervisor.settings.errors import problem, read
+from supervisor.settings.errors import read
 from supervisor.settings.names import ProfileName, Text
 from supervisor.settings.openhands_profile import OpenHandsAgentProfile, decode_openhands_profile
 from supervisor.settings.spoken import SPOKEN, spoken_server
@@ -127,13 +126,6 @@ SHARED: Final = (
     "acp_file_secrets",
     "agent_context",
 )
-
-
-def launchable(profile: AnyProfile, loc: Location) -> AgentProfile:
-    """The profile, of an ACP agent. Raises SettingsError for one of the built-in agent."""
-    if isinstance(profile, OpenHandsAgentProfile):
-        raise problem(loc, NOT_AVAILABLE, "value_error")
-    return profile
 
 
 def profile_to_settings(

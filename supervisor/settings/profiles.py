@@ -8,15 +8,28 @@ from typing import Any, Final
 import attrs
 import trio
 
-from supervisor.settings.agent import ACP, AgentSettings
-from supervisor.settings.errors import ProfileExists, SettingsError, TooManyProfiles, UnknownProfile
+from supervisor.reading import Location
+from supervisor.settings.agent import ACP, AgentSettings, BuiltInSettings
+from supervisor.settings.built_in import decode_built_in
+from supervisor.settings.document import SettingsDocument
+from supervisor.settings.errors import (
+    ProfileExists,
+    SettingsError,
+    TooManyProfiles,
+    UnknownProfile,
+    problem,
+)
 from supervisor.settings.llm import connection_of, has_key
-from supervisor.settings.openhands_profile import OpenHandsAgentProfile, profile_of_settings
+from supervisor.settings.meta_profile import models_named
+from supervisor.settings.openhands_profile import (
+    OpenHandsAgentProfile,
+    profile_of_settings,
+    settings_of_profile,
+)
 from supervisor.settings.profile import (
     AnyProfile,
     check_profile_name,
     decode_profile,
-    launchable,
     profile_to_settings,
     profiles_from_stored,
     profiles_to_stored,
@@ -77,9 +90,38 @@ class AgentProfileStore:
 
     async def launch_settings(self, profile_id: str) -> AgentSettings:
         """The settings that a conversation with this profile gets. Raises UnknownProfile, SettingsError."""
-        profile = launchable(await self.by_id(profile_id), ("body", "agent_profile_id"))
+        profile = await self.by_id(profile_id)
         document = await self._settings.get()
+        if isinstance(profile, OpenHandsAgentProfile):
+            return await self._built_in(profile, document)
         return profile_to_settings(profile, self._settings.rules.presets, document.agent_settings)
+
+    async def _built_in(self, profile: OpenHandsAgentProfile, document: SettingsDocument) -> BuiltInSettings:
+        """The built-in agent with what the profile names. Raises SettingsError for what is not there."""
+        loc: Location = ("body", "agent_profile_id")
+        servers = document.agent_settings.get("mcp_config") or {}
+        if profile.mcp_server_refs is not None:
+            servers = {name: servers[name] for name in profile.mcp_server_refs if name in servers}
+        try:
+            llm = await self._settings.usable_llm(profile.llm_profile_ref)
+            meta_profile, names = await self._routing(profile)
+            llms = {name: await self._settings.usable_llm(name) for name in names}
+        except UnknownProfile as error:
+            raise problem(loc, f"Value error, {error}", "value_error") from error
+        found = settings_of_profile(profile, llm, servers, meta_profile, llms)
+        return decode_built_in(found, loc, self._settings.rules.check_server)
+
+    async def _routing(
+        self, profile: OpenHandsAgentProfile
+    ) -> tuple[Mapping[str, Any] | None, Sequence[str]]:
+        """The meta-profile that it names, and the LLM profiles of that. Raises UnknownProfile."""
+        name = profile.meta_profile_ref
+        if name is None:
+            return None, ()
+        meta_profile = (await self._settings.meta_profiles.all()).get(name)
+        if meta_profile is None:
+            raise UnknownProfile(f"There is no meta-profile {name!r}.")
+        return meta_profile, models_named(meta_profile)
 
     def spoken(self, profile: AnyProfile) -> dict[str, Any]:
         """The profile's JSON as clients know it."""

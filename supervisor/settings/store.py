@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +10,8 @@ from typing import Any, Final
 import attrs
 import trio
 
-from supervisor.settings.agent import Presets, ServerCheck
+from supervisor.settings.agent import OPENHANDS, AgentSettings, BuiltInSettings, Presets, ServerCheck
+from supervisor.settings.built_in import decode_built_in
 from supervisor.settings.collection import Collection
 from supervisor.settings.document import (
     Rules,
@@ -67,6 +68,26 @@ class SettingsStore:
         """The settings as they are; a server that nobody has set up has `first_document`."""
         async with self._lock:
             return await self._load()
+
+    async def agent(self) -> AgentSettings:
+        """The agent that new conversations get. Raises SettingsError where it cannot be run."""
+        document = await self.get()
+        if document.agent_settings.get("agent_kind") != OPENHANDS:
+            return document.agent(self.rules.presets)
+        agent = decode_built_in(document.agent_settings, ("agent_settings",), self.rules.check_server)
+        return await self.linked_agent(agent)
+
+    async def linked_agent(self, agent: BuiltInSettings) -> BuiltInSettings:
+        """The built-in agent, its document open, with the keys of the provider connections that it names, as
+        they are now. Raises SettingsCorrupt."""
+        assert agent.document is not None
+        connections = await self.connections.all()
+        document = {name: linked_settings(part, connections) for name, part in agent.document.items()}
+        return attrs.evolve(agent, document=document)
+
+    async def linked_llm(self, llm: Mapping[str, Any]) -> dict[str, Any]:
+        """A model with the key of its provider connection, as that is now. Raises SettingsCorrupt."""
+        return linked(llm, await self.connections.all())
 
     async def patch(self, body: Any) -> SettingsDocument:
         """Apply a PATCH body (`apply_change`) and store the outcome durably before returning it.

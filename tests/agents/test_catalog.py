@@ -30,10 +30,19 @@ WITH_NPM = sorted(key for key, descriptor in CATALOG.items() if descriptor.npm)
 
 def test_keys_are_those_that_clients_know():
     known = {"claude-code", "codex", "gemini-cli", "kimi-code", "pi", "opencode", "custom", "demo"}
-    known |= {"auggie", "cline", "copilot", "fast-agent", "mistral-vibe", "openhands", "qwen-code"}
+    known |= {
+        "auggie",
+        "cline",
+        "copilot",
+        "fast-agent",
+        "mistral-vibe",
+        "openhands",
+        "openhands-cli",
+        "qwen-code",
+    }
     assert set(CATALOG) == known
     assert load_catalog() is CATALOG
-    assert set(presets(CATALOG)) == known - {"custom"}
+    assert set(presets(CATALOG)) == known - {"custom", "openhands"}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +65,8 @@ def test_keys_are_those_that_clients_know():
         ("cline", "cline", "3.0.65", "CLINE_API_KEY", None, {"HOME", "CLINE_DIR"}),
         ("mistral-vibe", "mistral-vibe", "3.0.2", "MISTRAL_API_KEY", None, {"VIBE_HOME"}),
         ("fast-agent", "fast-agent-mcp", "0.10.46", "GENERIC_API_KEY", None, {"FAST_AGENT_HOME"}),
-        ("openhands", "openhands", "1.16.0", None, None, {"OPENHANDS_PERSISTENCE_DIR"}),
+        ("openhands-cli", "openhands", "1.16.0", None, None, {"OPENHANDS_PERSISTENCE_DIR"}),
+        ("openhands", "openhands-sdk", "1.58.0", None, None, set()),
         ("demo", None, None, None, None, {"OSTLER_DEMO_HOME"}),
         ("custom", None, None, None, None, set()),
     ],

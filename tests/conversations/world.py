@@ -32,6 +32,7 @@ from supervisor.conversations.recording.attachments import Allowance, Originals
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.resource import conversation_info
+from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
@@ -42,7 +43,8 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.conversations.turns.turns import Turns
 from supervisor.events import Message, Vocabulary, timestamp_now
-from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row
+from supervisor.journal import Blob, Frame, Growing, Log, RecordUpdate, Row, Shown
+from supervisor.journal.growing import Follower
 from supervisor.settings import AgentSettings
 
 DATA = Path("/data")
@@ -54,9 +56,10 @@ class Sink:
 
     rows: list[Row] = attrs.field(factory=list)
     blobs: list[Blob] = attrs.field(factory=list)
-    frames: list[Frame] = attrs.field(factory=list)
+    frames: list[Shown] = attrs.field(factory=list)
     records: list[bytes] = attrs.field(factory=list)
     last_seq: int = -1
+    following: Follower = attrs.field(init=False)
 
     def append(
         self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
@@ -73,6 +76,16 @@ class Sink:
 
     def publish(self, frame: Frame) -> None:
         self.frames.append(frame)
+
+    def begin(self, item: Growing) -> None:
+        self.following = Follower(item, late=False)
+
+    def grow(self, item: Growing) -> None:
+        assert item is self.following.item
+        self.frames += self.following.take()
+
+    def abandon(self, item: Growing) -> None:
+        assert item is self.following.item
 
 
 class Answering:
@@ -118,7 +131,10 @@ class World:
         queued = Queued(0, "message", Message(role="user", content=()))
         queue = TurnQueue(waiting=deque([queued]))
         self.reports = Reports(self.recorder, queue, cast(Any, nursery), Deadlines().echo, DATA)
-        self.permissions = Permissions(self.recorder, self.translator, self.reports, queue, clock=lambda: 0.0)
+        told = ToldEvents(self.record)
+        self.permissions = Permissions(
+            self.recorder, self.translator, self.reports, queue, told, clock=lambda: 0.0
+        )
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())
         self.lifecycle = SimpleNamespace(ready=None, drop=lambda _: None, words=lambda *_: [])
         self.turns = Turns(
@@ -129,6 +145,7 @@ class World:
             self.translator,
             self.reports,
             self.permissions,
+            told,
             clock=lambda: 0.0,
         )
         self.kept: list[Any] = []

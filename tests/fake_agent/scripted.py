@@ -30,8 +30,10 @@ from scripted_agent import (  # noqa: F401 - they add their directives
     endings,
     flooding,
     leaking,
+    loads,
     pouring,
     questions,
+    telling,
 )
 from scripted_agent.agent import Agent
 from scripted_agent.directives import DIRECTIVES

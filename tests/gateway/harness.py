@@ -186,6 +186,15 @@ class FakeConversation:
     async def switch_model(self, model: str) -> None:
         self._asked("model", model)
 
+    async def condense(self) -> None:
+        self._asked("condense")
+
+    async def load_plugin(self, plugin_ref: str) -> None:
+        self._asked("plugin", plugin_ref)
+
+    async def switch_llm(self, llm: Mapping[str, Any]) -> None:
+        self._asked("llm", llm)
+
     async def start_goal(self, objective: str, max_iterations: int) -> None:
         self._asked("goal", objective, max_iterations)
 
@@ -260,6 +269,9 @@ class FakeSupervisor:
         self.calls: list[Any] = []
         self.lines: list[str] = []
         self.frames: list[TraceLine] = []
+
+    async def prepare(self) -> None:
+        await trio.lowlevel.checkpoint()
 
     def add_agent(self, conversation_id: str, **fields: Any) -> None:
         self.views[conversation_id] = agent_view(conversation_id, **fields)

@@ -6,12 +6,14 @@ import uuid
 
 import pytest
 
+from supervisor.conversations.agent.own_requests import NO_CONDENSER, NO_PLUGINS, OWN_MODELS
 from supervisor.conversations.state.errors import (
     AgentFailure,
     AgentTimeout,
     AlreadyRunning,
     ConversationExists,
     NotAccepted,
+    NotPossible,
     TooManyQuestions,
     UnknownEvent,
 )
@@ -114,8 +116,39 @@ REFUSED = [
 async def test_what_only_the_built_in_agent_can_do_is_refused_with_a_reason(
     gateway, conversation, name, body, status, words
 ):
+    refusals = {
+        409: NotPossible(NO_CONDENSER),
+        400: NotAccepted(NO_PLUGINS if "plugin" in name else OWN_MODELS),
+    }
+    conversation.failure = refusals[status]
+    if name == "switch_profile":
+        await gateway.call("POST", "/api/profiles/p", {"llm": {"model": "m"}})
     found, answer = await gateway.call("POST", f"{BASE}/{conversation.id}/{name}", body)
     assert (found, words in answer["detail"]) == (status, True)
+
+
+async def test_what_the_built_in_agent_does_reaches_the_conversation(gateway, conversation):
+    llm = {"model": "m", "api_key": "k"}
+    await gateway.call("POST", "/api/profiles/p", {"llm": {"model": "n", "api_key": "s"}})
+    for name, body in (
+        ("condense", None),
+        ("switch_llm", {"llm": llm}),
+        ("switch_profile", {"profile_name": "p"}),
+        ("load_plugin", {"plugin_ref": "p@m"}),
+    ):
+        assert await gateway.call("POST", f"{BASE}/{conversation.id}/{name}", body) == (
+            200,
+            {"success": True},
+        )
+    assert conversation.calls[:2] == [("condense",), ("llm", llm)]
+    assert (conversation.calls[2][1]["model"], conversation.calls[2][1]["api_key"]) == ("n", "s")
+    assert conversation.calls[3] == ("plugin", "p@m")
+    status, answer = await gateway.call(
+        "POST", f"{BASE}/{conversation.id}/switch_profile", {"profile_name": "gone"}
+    )
+    assert (status, "gone" in answer["detail"]) == (404, True)
+    status, answer = await gateway.call("POST", f"{BASE}/{conversation.id}/switch_llm", {"llm": {"model": 5}})
+    assert (status, answer["detail"][0]["loc"]) == (422, ["body", "llm", "model"])
 
 
 @pytest.mark.parametrize(

@@ -201,19 +201,14 @@ async def test_materialize_never_fails(gateway):
     assert found["acp_file_secret_names"] == ["CODEX_AUTH_JSON"]
 
 
-async def test_a_start_with_the_built_in_agent_says_that_there_is_none(gateway):
+async def test_a_start_with_a_profile_whose_model_is_gone_says_so(gateway):
     await gateway.call("POST", f"{AGENTS}/user", {"agent_kind": "openhands", "llm_profile_ref": "x"})
     _, detail = await gateway.call("GET", f"{AGENTS}/user")
     assert (detail["profile"]["agent_kind"], detail["profile"]["revision"]) == ("openhands", 0)
-    workspace = {"working_dir": "/w"}
-    for agent, loc in (
-        ({"agent_profile_id": detail["profile"]["id"]}, ["body", "agent_profile_id"]),
-        ({"agent_settings": {"agent_kind": "openhands"}}, ["body", "agent_settings", "agent_kind"]),
-        ({"agent_settings": {"agent_kind": "llm"}}, ["body", "agent_settings", "agent_kind"]),
-    ):
-        status, answer = await gateway.call("POST", "/api/conversations", {"workspace": workspace, **agent})
-        assert (status, answer["detail"][0]["loc"]) == (422, loc)
-        assert "not available yet" in answer["detail"][0]["msg"]
+    body = {"workspace": {"working_dir": "/w"}, "agent_profile_id": detail["profile"]["id"]}
+    status, answer = await gateway.call("POST", "/api/conversations", body)
+    assert (status, answer["detail"][0]["loc"]) == (422, ["body", "agent_profile_id"])
+    assert "There is no LLM profile 'x'" in answer["detail"][0]["msg"]
 
 
 async def test_a_restarted_server_has_everything(tmp_path, gateway_with):

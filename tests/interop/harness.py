@@ -12,6 +12,8 @@ import pytest
 
 from tests.interop.authorization import Packages
 from tests.interop.authorization import install as install_authorization_server
+from tests.interop.builtin_program import PYTHON, Program, running
+from tests.interop.custom_agents.installed import CustomAgents
 from tests.interop.model_api.server import ModelApi, running_model_api
 from tests.interop.peer_environment import PeerEnvironment, find_python
 from tests.interop.real_agents import RealAgent, install
@@ -35,6 +37,7 @@ def model_api(_model_api: ModelApi) -> ModelApi:
     """The session's model API, with nothing forced and nothing recorded."""
     _model_api.key = _model_api.status = None
     _model_api.calls.clear()
+    _model_api.answers.clear()
     return _model_api
 
 
@@ -63,6 +66,24 @@ def peer() -> PeerEnvironment:
         pytest.skip("the peer's SDK needs Python 3.12 or 3.13: none on PATH, none below ~/.pyenv/versions")
     with one_at_a_time(CACHE / "peer"):
         return PeerEnvironment.prepare(python, CACHE / "peer")
+
+
+@pytest.fixture(scope="session")
+def builtin_python(agents_prefix: Path) -> Path:
+    """A Python with the SDK of the built-in agent."""
+    given = os.environ.get(PYTHON)
+    found = [Path(given)] if given else sorted(agents_prefix.glob("openhands/**/bin/python"))
+    if not found:
+        pytest.skip(f"the built-in agent is not installed; {PYTHON} may name a Python with openhands-sdk")
+    return found[-1]
+
+
+@pytest.fixture(scope="module")
+def program(builtin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """The built-in agent's program alone, one process for the tests of a module."""
+    with running(builtin_python, tmp_path_factory.mktemp("program")) as one:
+        yield one
+        assert one.end() == 0
 
 
 @pytest.fixture
@@ -97,17 +118,24 @@ def talk(
     @asynccontextmanager
     async def opened(agent: RealAgent, *, with_key: bool = True, **fields: Any) -> AsyncIterator[Talk]:
         await install(agent, agents_prefix)
+        agent.put_files(model_api.url, agents_server.home)
         await agents_server.rest.put_secrets((agent.secrets if with_key else agent.keyless)(model_api.url))
         workspace = tmp_path / f"workspace-{agent.key}"
         workspace.mkdir(exist_ok=True)
         info = await agents_server.rest.create(workspace, agent.agent_settings(), **fields)
-        one = Talk(agents_server, agent, info["id"], workspace)
+        one = Talk(agents_server, agent, info["id"], workspace, model_api)
         async with collect(agents_server.events_socket(one.id)) as one.socket:
             yield one
             if not one.deleted:
                 await recording.keep(request.node.name, agents_server.rest, one.id, one.socket)
 
     return opened
+
+
+@pytest.fixture
+def custom(model_api: ModelApi) -> CustomAgents:
+    """Installs agents that are not in the catalogue: `await custom(kimi_cli)`."""
+    return CustomAgents(CACHE / "custom-agents", model_api.url)
 
 
 @pytest.fixture(scope="session")

@@ -255,8 +255,8 @@ def test_agent_refused(agent: Any, loc: tuple[str, ...], kind: str) -> None:
     assert [(error.loc, error.type) for error in caught.value.errors] == [(("body", "agent", *loc), kind)]
 
 
-def test_built_in_agent_is_said_to_be_missing() -> None:
-    with pytest.raises(SettingsError, match="not available yet"):
+def test_the_built_in_agent_is_no_acp_agent() -> None:
+    with pytest.raises(SettingsError, match="name an ACP agent"):
         decode_acp_agent({"kind": "Agent"})
 
 

@@ -111,7 +111,7 @@ def test_changing_the_kind_starts_from_its_defaults() -> None:
     assert agent(before, {"agent_kind": "acp"})["acp_model"] == "m"
 
 
-def test_built_in_agent_can_be_kept_but_not_run() -> None:
+def test_the_built_in_agent_is_kept_whole() -> None:
     document = change(
         {"agent_settings_diff": {"agent_kind": "llm", "llm": {"model": "x", "api_key": "k"}}},
         {
@@ -128,7 +128,7 @@ def test_built_in_agent_can_be_kept_but_not_run() -> None:
     )
     assert document.agent_settings["tools"] == [{"name": "terminal", "params": {}}]
     assert document.agent_settings["agent_kind"] == "openhands"
-    with pytest.raises(SettingsError, match="not available yet"):
+    with pytest.raises(SettingsError, match="name an ACP agent"):
         document.agent(PRESETS)
     assert agent({"agent_kind": "openhands"}, {"agent_kind": None})["agent_kind"] == "acp"
 

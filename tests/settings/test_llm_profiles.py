@@ -14,6 +14,7 @@ import trio
 from supervisor.mcp import server_errors
 from supervisor.settings import (
     AgentProfileStore,
+    BuiltInSettings,
     ConnectionStore,
     Expose,
     LlmProfileStore,
@@ -449,8 +450,12 @@ async def test_the_first_profile_of_the_built_in_agent_names_the_model_of_the_se
     }
     assert (await stores.llms.get("default"))["api_key"] == KEY
     assert (await stores.settings.get()).active_agent_profile_id == profile.id
-    with pytest.raises(SettingsError, match="not available yet"):
-        await stores.agents.launch_settings(profile.id)
+    found = await stores.agents.launch_settings(profile.id)
+    assert isinstance(found, BuiltInSettings)
+    assert found.document is not None
+    given = found.document["agent_settings"]
+    assert (given["agent_kind"], given["llm"]["api_key"]) == ("openhands", KEY)
+    assert found.shown["llm"]["api_key"] == "**********"
 
 
 async def test_a_model_that_nobody_set_up_makes_no_profile(tmp_path: Path) -> None:

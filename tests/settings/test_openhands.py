@@ -307,8 +307,7 @@ async def test_materialize_says_where_references_lead(tmp_path: Path) -> None:
     whole = await agents.save("q", {**PROFILE, "mcp_server_refs": ["a"]})
     found = await materialize(agents, whole, {})
     assert (found["llm_profile_resolved"], found["llm_api_key_set"]) == (True, True)
-    # All that is missing is who runs it.
-    assert found["errors"] == ["the built-in agent is not available yet; choose an ACP agent"]
+    assert (found["valid"], found["errors"]) == (True, [])
     assert found["resolved_settings"]["llm"]["model"] == "m"
     assert found["resolved_settings"]["mcp_config"]["a"]["env"] == {"K": "**********"}
     assert "s3cr3t" not in str(found)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import structlog
 import trio
 
 from supervisor.acp import MAX_FRAME_BYTES, Jail
-from supervisor.acp.schema.handshake import AuthMethod
 from supervisor.agents import (
     Choice,
     Descriptor,
@@ -31,8 +30,8 @@ from supervisor.agents import (
     in_file_secrets,
     needs_data_dir,
     prepare_data_dir,
-    resolve_launch,
 )
+from supervisor.conversations.agent.built_in import parameters
 from supervisor.conversations.agent.homes import OWN_PATHS, Homes, OwnHome
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.mounting import Mounting, gather
@@ -44,8 +43,18 @@ from supervisor.credentials.common import PLAIN_NAMES
 from supervisor.credentials.masking import Masker
 from supervisor.mcp.file import McpFile
 from supervisor.patience import PathTimeout, in_time
-from supervisor.settings import AgentSettings, FileSecret, agent_settings_to_dict, secrets_of
+from supervisor.settings import (
+    AgentSettings,
+    BuiltInSettings,
+    FileSecret,
+    agent_settings_to_dict,
+    document_secrets,
+    secrets_of,
+)
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS
+
+if TYPE_CHECKING:
+    from supervisor.acp.schema.handshake import AuthMethod
 
 log = structlog.get_logger(__name__)
 
@@ -157,11 +166,26 @@ class Plan:
     """Whether it has a data directory of its own, where other conversations' agents find nothing."""
     lent: frozenset[str] = frozenset()
     """The secrets that it has as files shared with other agents."""
+    own: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
+    """What an agent of Ostler's own gets with its session (`built_in.own_parameters`)."""
+    told: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """Of its environment, what an agent of Ostler's own gets with its session: a process that waits
+    cannot have the variables of a conversation's home."""
+    neutral: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """The same variables as they are for nobody's process."""
     ended: Callable[[], Awaitable[None]] = _nothing
     """Await it when the agent's processes are gone: it takes over the tokens that the agent rotated.
 
     Raises nothing. Cancellation waits for writes in progress, and may leave the rest to the next start.
     """
+
+    @property
+    def start_environment(self) -> Mapping[str, str]:
+        """The environment that its process is started with."""
+        if not self.told:
+            return self.environment
+        kept = {name: value for name, value in self.environment.items() if name not in self.told}
+        return {**kept, **self.neutral}
 
 
 KeepSecret = Callable[[str, str, Callable[[str], bool]], Awaitable[bool]]
@@ -258,6 +282,9 @@ class Launcher:
 
         Cancellation stops an installation that no other task waits for.
         """
+        # Here, with what installs agents: a server that starts none does without.
+        from supervisor.agents import resolve_launch
+
         settings = record.agent
         descriptor = self.descriptor(record)
         try:
@@ -281,7 +308,9 @@ class Launcher:
         given = record.allowed(every)
         origins = {**await self._origins(), **dict.fromkeys(own, CONVERSATION)}
         try:
-            prepared = await self._prepare(record, descriptor, given, origins, launch.path)
+            # An agent of Ostler's own gets them with its session.
+            variables = {} if descriptor.tells_events else given
+            prepared = await self._prepare(record, descriptor, variables, origins, launch.path)
         except OSError as error:
             held = (
                 "another process holds a lease on a file in it"
@@ -304,7 +333,18 @@ class Launcher:
         shown = {**agent_settings_to_dict(opened), "mcp_config": {**opened.mcp_config, **mounting.entries}}
         paths = [path for path, _ in mounting.proxied.values()]
         own_values = [*self.hidden, *paths]
-        mask = await trio.to_thread.run_sync(_masker, every, prepared.tokens, shown, own_values)
+        own_parameters, tokens = None, prepared.tokens
+        if isinstance(opened, BuiltInSettings):
+            tokens = tokens.union(document_secrets(opened))
+            named = concerning(descriptor, given, self.catalog)
+            reachable = {name: value for name, value in given.items() if name in named}
+            own_parameters = parameters(record, opened, reachable, self.data)
+        mask = await trio.to_thread.run_sync(_masker, every, tokens, shown, own_values)
+        told: Mapping[str, str] = {}
+        if descriptor.tells_events and descriptor.spare == "session" and prepared.home is not None:
+            told = prepared.home.environment
+            own_parameters = None if own_parameters is None else {**own_parameters, "environment": dict(told)}
+        neutral = {name: self.server_environment[name] for name in told if name in self.server_environment}
         return Plan(
             descriptor=descriptor,
             argv=launch.argv,
@@ -320,6 +360,9 @@ class Launcher:
             max_frame=self.max_frame,
             private=prepared.private,
             lent=frozenset(lease.name for lease in prepared.leases),
+            own=own_parameters,
+            told=told,
+            neutral=neutral,
             ended=partial(self._give_back, prepared.leases, prepared.home),
         )
 

@@ -39,6 +39,7 @@ from supervisor.conversations.agent.opening import (
     open_agent,
     wait_to_restore,
 )
+from supervisor.conversations.agent.recalled import recalled
 from supervisor.conversations.agent.session import (
     STARTUP_TIMEOUT,
     check_model,
@@ -50,6 +51,7 @@ from supervisor.conversations.agent.sides import SideSession
 from supervisor.conversations.agent.spare import Spare
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
+from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import TurnQueue
@@ -72,8 +74,15 @@ class AgentLifecycle:
     """
 
     def __init__(
-        self, context: Context, recorder: Recorder, translator: Translator, reports: Reports, queue: TurnQueue
+        self,
+        context: Context,
+        recorder: Recorder,
+        translator: Translator,
+        reports: Reports,
+        queue: TurnQueue,
+        told: ToldEvents,
     ) -> None:
+        self._told = told
         self._context = context
         self._recorder = recorder
         self._record = recorder.record
@@ -264,12 +273,12 @@ class AgentLifecycle:
         try:
             self.set_phase(AgentPhase.STARTING)
             install = self._context.deadlines.install
-            plan = await self._context.launcher.plan(self._record, self._progress, install)
+            plan = await self._plan(install)
             spare = await self._context.spares.take(plan)
             if spare is not None:
                 run = await self._nursery.start(self._own, plan, spare)
                 if not await self._make_ready_untried(run):
-                    run, plan = None, await self._context.launcher.plan(self._record, self._progress, install)
+                    run, plan = None, await self._plan(install)
             if run is None:
                 run = await self._nursery.start(self._own, plan)
                 assert run is not None
@@ -299,6 +308,14 @@ class AgentLifecycle:
             await run.gone.wait()
             return False
         return True
+
+    async def _plan(self, install: float) -> Plan:
+        plan = await self._context.launcher.plan(self._record, self._progress, install)
+        if plan.own is None:
+            return plan
+        found = await recalled(self._recorder.log, self._record)
+        self._told.know(found.known)
+        return attrs.evolve(plan, own={**plan.own, **found.own})
 
     async def _make_ready(self, run: Incarnation) -> None:
         limit = self._record.agent.acp_startup_timeout
@@ -359,7 +376,8 @@ class AgentLifecycle:
             admission, watch = self._context.admission, self.watch_terminal
             if spare is None:
                 place = admission.tenancy(self, lambda: self.set_phase(AgentPhase.QUEUED))
-                begun = run_agent(plan, handler, stop, waits.spawn, admission.terminals, watch)
+                by = self._context.spares.forker(plan)
+                begun = run_agent(plan, handler, stop, waits.spawn, admission.terminals, watch, by)
             else:
                 self.rss_bytes, self.cpu_seconds = spare.rss_bytes, spare.cpu_seconds
                 place = admission.succession(spare, self)

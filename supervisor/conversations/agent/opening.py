@@ -9,6 +9,7 @@ from typing import Any, Final
 import attrs
 
 from supervisor.acp import SHOWN_CHARS, InitializeResult, mode_option
+from supervisor.acp.schema.extension import told_agent
 from supervisor.conversations.agent.asking_mode import ask_first, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.session import (
@@ -34,6 +35,7 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import AgentPhase, Memory
 from supervisor.events import SecurityRisk
 from supervisor.mcp import Forwarded, forward_servers
+from supervisor.settings import hidden
 from supervisor.version import __version__
 
 RESTORES_TRIED: Final = 2
@@ -105,9 +107,18 @@ async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: De
         prior_id=record.session_id if known else None,
         login=run.plan.login,
         lost_already=lost_already,
+        own=own_parameters(run.plan.own, record),
     )
     run.session = await open_session(run.connection, run.initialized, request, deadlines, run.note_replay)
     return await _settled(run, record, deadlines, Mounted.of(run.plan.mounting, forwarded))
+
+
+def own_parameters(own: Mapping[str, Any] | None, record: ConversationRecord) -> Mapping[str, Any] | None:
+    """Those of an agent of Ostler's own. A further session of its conversation must not find the memory of
+    the first one."""
+    if own is None or not record.sessions:
+        return own
+    return {name: value for name, value in own.items() if name != "conversation_id"}
 
 
 async def load_agent(run: Incarnation, record: ConversationRecord, deadlines: Deadlines) -> Started:
@@ -123,6 +134,7 @@ async def load_agent(run: Incarnation, record: ConversationRecord, deadlines: De
         mcp_servers=forwarded.servers,
         prior_id=run.session.session_id,
         login=run.plan.login,
+        own=run.plan.own,
     )
     run.session = await load_again(run.connection, run.initialized, request, deadlines, run.note_replay)
     return await _settled(run, record, deadlines, Mounted.of(run.plan.mounting, forwarded))
@@ -180,8 +192,8 @@ async def confirm(
     Raises ConnectionLost.
     """
     assert run.session is not None
-    if not may_ask(record.confirmation_policy):
-        return None
+    if record.built_in or not may_ask(record.confirmation_policy):
+        return None  # the built-in one asks as the policy says
     if record.agent.acp_session_mode:
         return left_alone(run.session, record.agent.acp_session_mode)
     everything = asks_a_person(record.confirmation_policy, SecurityRisk.LOW)
@@ -232,6 +244,9 @@ def note_session(record: ConversationRecord, run: Incarnation, started: Started)
         if record.usage:
             record.usage = usage.new_session(record.usage)
     record.session_id = session.session_id
+    told = told_agent(session.result.raw) if record.built_in else None
+    if told is not None:
+        record.told["agent"] = hidden(told)
     record.failed_restores = 0
     record.session_cwd = record.working_dir
     record.session_opened = time.time()

@@ -68,7 +68,7 @@ class SessionRequest:
     """What a session is opened with.
 
     `prior_id`: the session to resume. `login`: how to authenticate. `lost_already`: why an existing session
-    is not tried.
+    is not tried. `own`: what an agent of Ostler's own gets beside (docs/built-in-agent.md).
     """
 
     cwd: str
@@ -76,6 +76,12 @@ class SessionRequest:
     prior_id: str | None
     login: Login
     lost_already: str | None = None
+    own: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
+
+    def params(self, **more: Any) -> dict[str, Any]:
+        """The parameters of `session/new`, and with `sessionId` of the others."""
+        meta = {} if self.own is None else {"_meta": {"ostler": dict(self.own)}}
+        return {**more, "cwd": self.cwd, "mcpServers": list(self.mcp_servers), **meta}
 
 
 @attrs.frozen
@@ -136,11 +142,7 @@ async def open_session(
                 continue
             replaying(True)  # resume must not replay, but there are agents that do
             try:
-                params = {
-                    "sessionId": request.prior_id,
-                    "cwd": request.cwd,
-                    "mcpServers": list(request.mcp_servers),
-                }
+                params = request.params(sessionId=request.prior_id)
                 answer = await _with_login(
                     connection, initialized, request, method, params, deadlines.load_session, deadlines
                 )
@@ -154,10 +156,15 @@ async def open_session(
                 replaying(False)
         if reason is None:
             reason = "the agent offers neither session/resume nor session/load"
-    params = {"cwd": request.cwd, "mcpServers": list(request.mcp_servers)}
     try:
         answer = await _with_login(
-            connection, initialized, request, "session/new", params, deadlines.new_session, deadlines
+            connection,
+            initialized,
+            request,
+            "session/new",
+            request.params(),
+            deadlines.new_session,
+            deadlines,
         )
     except RpcError as error:
         raise from_rpc(error, "ACPInitError") from error
@@ -191,7 +198,7 @@ async def load_again(
     if not offered:
         raise AgentFailure("ACPInitError", "the agent offers neither session/load nor session/resume")
     method, memory = offered[0]
-    params = {"sessionId": request.prior_id, "cwd": request.cwd, "mcpServers": list(request.mcp_servers)}
+    params = request.params(sessionId=request.prior_id)
     replaying(True)
     try:
         answer = await connection.request(method, params, timeout=deadlines.load_session)

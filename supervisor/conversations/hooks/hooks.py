@@ -18,7 +18,8 @@ from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls import Ending, ToolCallState
 from supervisor.conversations.recording.truncation import unpacked
 from supervisor.conversations.state.queue import Queued, TurnQueue
-from supervisor.events import Event, HookExecutionEvent, TextContent, encode, new_event_id
+from supervisor.events import Event, HookExecutionEvent, TextContent, new_event_id
+from supervisor.events.encode import encode
 from supervisor.events.payload import dumps
 from supervisor.hooks import (
     HOOK_CONFIG,
@@ -105,7 +106,7 @@ class Hooks:
         self._record = recorder.record
         self._queue = queue
         self._config: HookConfig | None = None
-        if context.hooks:
+        if context.hooks and not recorder.record.built_in:  # which runs them itself
             self._config = stored_hook_config(recorder.record.extra.get(HOOK_CONFIG))
         self._logger = log.bind(conversation_id=recorder.record.id)
         self._nursery: trio.Nursery | None = None

@@ -22,6 +22,7 @@ class Delta:
     kind: Kind
     content: str
     order: int
+    attempt: int = 0
 
 
 @attrs.frozen
@@ -29,6 +30,16 @@ class Opened:
     """A segment began: `item_id` is the id of the durable event that it will be."""
 
     item_id: str
+    attempt: int = 0
+
+
+@attrs.frozen
+class Aborted:
+    """What was streamed becomes no event."""
+
+    item_id: str
+    attempt: int
+    reason: str
 
 
 @attrs.frozen
@@ -47,7 +58,7 @@ class Title:
     text: str
 
 
-Out = Recorded | Attachment | Delta | Opened | Usage | Title | ToolOutput
+Out = Recorded | Attachment | Delta | Opened | Aborted | Usage | Title | ToolOutput
 """The result of an update. An `Attachment` is a piece of an original whose event is still to come."""
 
 

@@ -10,9 +10,8 @@ import structlog
 import trio
 
 from supervisor.agents import ExitStatus
-from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.resource import full_state
+from supervisor.conversations.recording.resource import full_state, stats_of
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.queue import TurnQueue
@@ -149,7 +148,8 @@ class Reports:
         if record.execution_status != status:
             record.execution_status = status
             closing.append(self._recorder.state("execution_status", status))
-        closing.append(self._recorder.state("stats", usage.stats(record.usage)))
+        if not record.built_in:  # which tells it as it changes
+            closing.append(self._recorder.state("stats", stats_of(record)))
         closing.append(self._recorder.state("agent_state", dict(record.agent_state)))
         self._recorder.write(closing)
         self._publish_and_again()
@@ -188,7 +188,7 @@ class Reports:
         self._recorder.write(
             [self._recorder.state("agent_state", dict(self._record.agent_state))], quiet=True
         )
-        if memory in (Memory.NEW, Memory.LOST):
+        if memory in (Memory.NEW, Memory.LOST) and not self._record.built_in:
             # Clients expect a system prompt first; an external agent keeps its own to itself.
             prompt = SystemPromptEvent(
                 id=new_event_id(), system_prompt=TextContent(text=SYSTEM_PROMPT), tools=()

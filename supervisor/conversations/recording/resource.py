@@ -13,11 +13,21 @@ from supervisor.conversations.recording.usage import stats
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import new_event_id, timestamp_now
 from supervisor.reading import as_json
-from supervisor.settings import REDACTED, agent_settings_to_dict, replace_secrets, spoken_settings
+from supervisor.settings import (
+    REDACTED,
+    BuiltInSettings,
+    agent_settings_to_dict,
+    replace_secrets,
+    spoken_settings,
+)
 
 
 def agent_object(record: ConversationRecord) -> dict[str, Any]:
     """The agent, as the polymorphic object that clients decode."""
+    if isinstance(record.agent, BuiltInSettings):
+        servers = agent_settings_to_dict(record.agent)["mcp_config"]
+        hidden = replace_secrets({"mcp_config": servers}, lambda _: REDACTED)
+        return {**record.agent.shown, **hidden, **record.told.get("agent", {})}
     settings = replace_secrets(agent_settings_to_dict(record.agent), lambda _: REDACTED)
     shown = {name: value for name, value in spoken_settings(settings).items() if name.startswith("acp_")}
     return {
@@ -41,13 +51,13 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None, ho
         "execution_status": record.execution_status,
         "confirmation_policy": record.confirmation_policy,
         "security_analyzer": record.security_analyzer,
-        "activated_knowledge_skills": [],
-        "invoked_skills": [],
-        "blocked_actions": {},
+        "activated_knowledge_skills": record.told.get("activated_knowledge_skills", []),
+        "invoked_skills": record.told.get("invoked_skills", []),
+        "blocked_actions": record.told.get("blocked_actions", {}),
         "blocked_messages": {},
         "last_user_message_id": record.last_user_message_id,
         "leaf_event_id": record.leaf_event_id,
-        "stats": stats(record.usage),
+        "stats": stats_of(record),
         "secret_registry": {
             "secret_sources": {
                 **{
@@ -69,6 +79,14 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None, ho
         "agent_state": _agent_state(record),
         "hook_config": record.extra.get("hook_config") if hooks else None,
     }
+
+
+def stats_of(record: ConversationRecord) -> dict[str, Any]:
+    """What was used: as the agent tells it, else from what is known of an external one."""
+    told = record.told.get("stats")
+    if told is not None or isinstance(record.agent, BuiltInSettings):
+        return told or {"usage_to_metrics": {}}
+    return stats(record.usage)
 
 
 def _agent_state(record: ConversationRecord) -> dict[str, Any]:

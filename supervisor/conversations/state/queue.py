@@ -13,12 +13,16 @@ from supervisor.events import Message, TextContent
 
 @attrs.frozen
 class Queued:
-    """A message that has not been handed to the agent yet: a person's, or else Ostler's in their place."""
+    """A message that has not been handed to the agent yet: a person's, or else Ostler's in their place.
+
+    `goes_on`: there is none, and the agent goes on where it stopped.
+    """
 
     seq: int
     event_id: str
     message: Message
     by_user: bool = True
+    goes_on: bool = False
 
     @property
     def size(self) -> int:

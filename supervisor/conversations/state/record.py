@@ -12,7 +12,12 @@ from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, never_c
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
 from supervisor.events.payload import dumps
-from supervisor.settings import AgentSettings, agent_settings_from_dict, agent_settings_to_dict
+from supervisor.settings import (
+    AgentSettings,
+    BuiltInSettings,
+    agent_settings_from_dict,
+    agent_settings_to_dict,
+)
 
 RECORD_VERSION: Final = 1
 """Version of the stored record's layout; a reader refuses a newer one."""
@@ -54,6 +59,8 @@ class ConversationRecord:
     transcript until it has done anything with it. `loss_told`: clients have been told that.
 
     `moves`: see `state.branch`. `forked_from_...`: what it is a copy of. `goal`: see `turns.goal`.
+    `told`: by key, the last states that the built-in agent told (docs/built-in-agent.md).
+    `told_messages`: ids of the last messages in a user's role that it wrote itself.
     `models_cut`: `models` are not all that the agent offers. `options_refused`: by name (model, mode) the
     values that it did not take, and that clients were told of.
     """
@@ -109,6 +116,13 @@ class ConversationRecord:
     goal: dict[str, Any] | None = None
     models_cut: bool = False
     options_refused: dict[str, str] = attrs.field(factory=dict)
+    told: dict[str, Any] = attrs.field(factory=dict)
+    told_messages: list[str] = attrs.field(factory=list)
+
+    @property
+    def built_in(self) -> bool:
+        """Whether its agent is the built-in one."""
+        return isinstance(self.agent, BuiltInSettings)
 
     @property
     def allowed_secrets(self) -> frozenset[str] | None:

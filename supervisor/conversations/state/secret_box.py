@@ -14,10 +14,13 @@ from supervisor.credentials import LookupSecret
 from supervisor.origin import shown_origin
 from supervisor.settings import (
     AgentSettings,
+    BuiltInSettings,
     StorageCipher,
     agent_settings_from_dict,
     agent_settings_to_dict,
+    open_document,
     seal,
+    seal_document,
     unseal,
 )
 
@@ -61,12 +64,18 @@ class SecretBox:
         return {name: LookupSecret(**orjson.loads(spelled)) for name, spelled in opened.items()}
 
     async def seal_settings(self, settings: AgentSettings) -> AgentSettings:
-        """Encrypt the credentials inside agent settings (those of MCP servers), for storing."""
-        return await self._in_settings(settings, seal)
+        """Encrypt the credentials inside agent settings (those of MCP servers), for storing; of the built-in
+        agent all that it is started with."""
+        sealed = await self._in_settings(settings, seal)
+        if isinstance(sealed, BuiltInSettings):
+            return await trio.to_thread.run_sync(seal_document, sealed, self.cipher, limiter=_limiter)
+        return sealed
 
     async def open_settings(self, settings: AgentSettings) -> AgentSettings:
         """Decrypt the credentials inside stored agent settings, for use. What an earlier release
         stored in the clear stays."""
+        if isinstance(settings, BuiltInSettings):
+            settings = await trio.to_thread.run_sync(open_document, settings, self.cipher, limiter=_limiter)
         return await self._in_settings(settings, unseal)
 
     async def _in_settings(

@@ -23,11 +23,16 @@ from supervisor.acp import (
     ToolCallUpdate,
     parse_update,
 )
+from supervisor.acp.repeats import RepeatLimiter
+from supervisor.acp.schema import NAME_CHARS
+from supervisor.acp.schema.extension import PREFIX, ToldEvent, ToldState, parse_told
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.side_session import refuse
 from supervisor.conversations.recording.large import Relieved, relieve
 from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.told import NotTold, ToldEvents, Unreadable
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.conversations.turns.permissions import Permissions
@@ -55,6 +60,7 @@ class Incoming:
         held: Debouncer,
         queue: TurnQueue,
         journal: Journal,
+        told: ToldEvents,
     ) -> None:
         self._recorder = recorder
         self._record = recorder.record
@@ -66,6 +72,8 @@ class Incoming:
         self._held = held
         self._queue = queue
         self._journal = journal
+        self._told = told
+        self._refused = RepeatLimiter("refused")
         self._logger = log.bind(conversation_id=recorder.record.id)
 
     @property
@@ -87,18 +95,23 @@ class Incoming:
         return params
 
     def notification(self, method: str, params: Any) -> None:
-        """Handle an update, in order of arrival. Other notifications are the agent's own, and are ignored.
+        """Handle an update, or what an agent of Ostler's own tells, in order of arrival. Other notifications
+        are the agent's own, and are ignored.
 
         Raises JournalError.
         """
-        if method != "session/update":
+        told = method.startswith(PREFIX)
+        if method != "session/update" and not told:
             return
-        side = self._lifecycle.side_of(_plain(params))
+        side = None if told else self._lifecycle.side_of(_plain(params))
         if side is not None:
             side.take(_plain(params))
             return
         try:
-            self._take_update(self._kept(params))
+            if told:
+                self._take_told(method, params)
+            else:
+                self._take_update(self._kept(params))
         except JournalError:
             raise
         except Exception as error:
@@ -109,6 +122,46 @@ class Incoming:
             if self._lifecycle.current is not None:
                 self._lifecycle.drop(self._lifecycle.current)
 
+    def _take_told(self, method: str, params: Any) -> None:
+        """Record what an agent tells in the interface's own events (docs/built-in-agent.md).
+
+        What is refused is logged, the first few times. An event that cannot be read fails the turn: what
+        happened would be missing.
+        """
+        agent = self._lifecycle.current
+        if agent is None or not agent.plan.descriptor.tells_events:
+            self._refuse(method, "the agent is not one of Ostler's own")
+            return
+        try:
+            told = parse_told(method, params)
+            outs = self._told.take(told, None if agent.session is None else agent.session.session_id)
+        except Unreadable as error:
+            self._logger.warning("agent told an event that cannot be read", reason=str(error))
+            if self._queue.turn is not None:
+                self._turns.fail(self._queue.turn, _unreadable(error))
+            self._lifecycle.drop(agent)
+            return
+        except (ValueError, NotTold) as error:
+            self._refuse(method, str(error))
+            return
+        self._silence.touch()
+        turn = self._queue.turn
+        if turn is not None and isinstance(told, ToldEvent):
+            turn.updates += 1
+            if not self._record.session_used:
+                self._record.session_used = True
+                self._record.memory_lost = None
+                self._recorder.save()
+        self._recorder.emit(outs)
+        if isinstance(told, ToldState):
+            self._recorder.unsaved = True
+        elif isinstance(told, ToldEvent) and told.event.get("kind") == "MessageEvent":
+            self._recorder.save()  # with whom it is from: see `ConversationRecord.told_messages`
+
+    def _refuse(self, method: str, reason: str) -> None:
+        if self._refused.note(0, trio.current_time()):
+            self._logger.warning("refused what the agent told", method=method[:NAME_CHARS], reason=reason)
+
     def _take_update(self, params: Any) -> None:
         session_id, update = parse_update(params)
         agent = self._lifecycle.ready
@@ -117,6 +170,8 @@ class Incoming:
         self._silence.touch()
         if self._replaying:
             return  # what the journal already holds
+        if self._record.built_in and isinstance(update, WORK):
+            return  # it tells them as events
         turn = self._queue.turn
         if turn is not None and isinstance(update, WORK):
             turn.updates += 1
@@ -197,6 +252,17 @@ class Incoming:
     def _at_work(self) -> bool:
         turn = self._queue.turn
         return turn is not None and not turn.cancelling
+
+
+def _unreadable(error: Unreadable) -> AgentFailure:
+    return AgentFailure(
+        "AgentEventUnreadable",
+        f"The agent told something that Ostler cannot record: {error}. What it did is not known here. "
+        "Send a message to go on.",
+        kind="internal",
+        retryable=True,
+        user_action="retry",
+    )
 
 
 def _plain(params: Any) -> Any:

@@ -16,6 +16,7 @@ import trio
 
 from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_permission
 from supervisor.acp.schema import NAME_CHARS, cut, short_id
+from supervisor.acp.schema.extension import told_action
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording.asked import more_of
 from supervisor.conversations.recording.permission_log import (
@@ -26,6 +27,7 @@ from supervisor.conversations.recording.permission_log import (
 )
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
+from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.tool_calls import ToolCallState
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.confirmation import asks_a_person, may_ask
@@ -96,6 +98,8 @@ class Pending:
     key: str
     entry: PermissionEntry
     options: Sequence[PermissionOption]
+    told: bool = False
+    """Whether the agent has told the call itself, and will tell what becomes of it."""
     decided: trio.Event = attrs.field(factory=trio.Event)
     answer: Mapping[str, Any] | None = None
 
@@ -127,9 +131,11 @@ class Permissions:
         translator: Translator,
         reports: Reports,
         queue: TurnQueue,
+        told: ToldEvents,
         clock: Callable[[], float] = trio.current_time,
         hooks: Hooks | None = None,
     ) -> None:
+        self._told = told
         self._hooks = hooks
         self._hooked = 0
         self._recorder = recorder
@@ -166,6 +172,8 @@ class Permissions:
         """
         request = parse_permission(params)
         turn = self._queue.turn
+        if self._record.built_in and turn is not None and not turn.cancelling:
+            return self._of_told(request)
         # What an agent asks for is not masked at the door, and a diff of it could not be masked afterwards.
         asked, more = self._recorder.mask.value(
             [request.tool_call.raw, more_of(request.raw, request.tool_call.raw)]
@@ -193,6 +201,28 @@ class Permissions:
             self._hooked += 1
             return self._after_hooks(hooks, request, key, call, turn)
         return self._by_policy(request, key, risk)
+
+    def _of_told(self, request: PermissionRequest) -> Awaitable[Mapping[str, Any]]:
+        """Ask a person about an action that is in the journal. The agent has judged by the policy itself."""
+        action = self._told.action(told_action(request.tool_call.raw) or "")
+        if action is None:
+            raise RpcError.invalid_params("the request names no action that waits (_meta.ostler.eventId)")
+        self._check_room()
+        entry = PermissionEntry(
+            new_event_id(),
+            action.tool_call_id,
+            action.id,
+            cut(action.summary or action.tool_name, NAME_CHARS),
+            None,
+            action.security_risk,
+            shown_options(request.options, self._recorder),
+        )
+        pending = Pending("", entry, request.options, told=True)
+        self._pending.append(pending)
+        self._log.waits(entry)
+        self._reports.waiting()
+        self.touched = self._clock()
+        return self._decision(pending)
 
     async def _after_hooks(
         self, hooks: Hooks, request: PermissionRequest, key: str, call: ToolCallState, turn: Turn
@@ -302,13 +332,15 @@ class Permissions:
             if pending.answer is None:
                 self._settle(pending.entry, None, "cancel", WITHDRAWN)
                 self._log.given_up(pending.entry)
-            self._waited()
+            self._waited(pending)
         return pending.answer or CANCELLED
 
-    def _waited(self) -> None:
+    def _waited(self, pending: Pending) -> None:
         if self._open():
             return
         self.touched = self._clock()
+        if pending.told and pending.entry.status == "rejected":
+            return  # it does not go on
         waiting = self._record.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
         if waiting and self._queue.turn is not None:
             self._reports.status(ExecutionStatus.RUNNING)
@@ -336,12 +368,15 @@ class Permissions:
                 self.unasked.standing = True
         self._log.answered([pending.entry for pending, _ in chosen])
         for pending, option in chosen:
+            if pending.told:
+                pending.decide({**_answer(option), "_meta": {"ostler": {"reason": pending.entry.reason}}})
+                continue
             pending.decide(_answer(option))
             if pending.entry.status == "allowed":
                 self._translator.answered(pending.key)
             elif not accept:
                 self._recorder.emit(self._translator.reject(pending.key, reason))
-        if not self._open():
+        if not self._open() and (accept or not all(pending.told for pending, _ in chosen)):
             self._reports.status(ExecutionStatus.RUNNING)
         return True
 

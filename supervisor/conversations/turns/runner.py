@@ -19,6 +19,8 @@ from structlog.contextvars import bound_contextvars
 
 from supervisor.acp import AcpError
 from supervisor.acp.schema import text_block
+from supervisor.conversations.agent import own_requests
+from supervisor.conversations.agent.built_in import built_in_prompt, move_memory
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
@@ -29,14 +31,17 @@ from supervisor.conversations.mcp import mounting
 from supervisor.conversations.recording import prompt
 from supervisor.conversations.recording.attachments import Allowance, Originals
 from supervisor.conversations.recording.live_output import LiveOutput
+from supervisor.conversations.recording.outs import Title
 from supervisor.conversations.recording.prompt import is_command
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
+from supervisor.conversations.recording.title import title_of
+from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.transcript import transcript
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.branch import active
 from supervisor.conversations.state.confirmation import CONFIRMATION, may_ask
-from supervisor.conversations.state.errors import AgentFailure, TooManyQuestions
+from supervisor.conversations.state.errors import AgentFailure, NotAccepted, TooManyQuestions
 from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
 from supervisor.conversations.turns.cancelling import CancelLadder
@@ -88,15 +93,18 @@ class Runner:
         # What it works with; each knows those above it that it needs:
         self._hooks = hooks = Hooks(context, recorder, queue)
         translator = _translator(recorder, context.allowance, hooks)
+        told = ToldEvents(record)
         self.reports = reports = Reports(
             recorder, queue, context.nursery, deadlines.echo, context.launcher.data, hooks=context.hooks
         )
-        self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue)
-        self._permissions = permissions = Permissions(recorder, translator, reports, queue, hooks=hooks)
-        self._turns = turns = Turns(context, queue, agent, recorder, translator, reports, permissions, hooks)
+        self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue, told)
+        self._permissions = permissions = Permissions(recorder, translator, reports, queue, told, hooks=hooks)
+        self._turns = turns = Turns(
+            context, queue, agent, recorder, translator, reports, permissions, told, hooks
+        )
         TerminalOutputs(recorder, translator, agent)
         recorder.live = LiveOutput(recorder.log, record, context.nursery)
-        silence = SilenceWatch(deadlines, agent, recorder, translator, permissions)
+        silence = SilenceWatch(deadlines, agent, recorder, translator, permissions, told)
         self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence)
         self._ladder = CancelLadder(deadlines, queue, agent, permissions, record.id)
         self._held = Debouncer(deadlines.hold, deadlines.hold_at_most, turns.release)
@@ -110,6 +118,7 @@ class Runner:
             self._held,
             queue,
             context.journal,
+            told,
         )
 
     # -- what the conversation asks for ---------------------------------------------------------------
@@ -166,6 +175,8 @@ class Runner:
     def policy_changed(self) -> None:
         """Apply the changed confirmation policy from the next request on."""
         self._permissions.policy_changed()
+        if self._record.built_in:
+            return  # it is told by itself
         if self._nursery is not None and may_ask(self._record.confirmation_policy):
             self._nursery.start_soon(self._confirm)
 
@@ -262,6 +273,9 @@ class Runner:
             )
         self._asked += 1
         try:
+            if self._record.built_in:
+                answer = await self.own_request(own_requests.ASK, {"question": question})
+                return str(answer.get("response", ""))
             async with self._agent_at_hand() as run:
                 record = self._record
 
@@ -278,6 +292,50 @@ class Runner:
                 )
         finally:
             self._asked -= 1
+
+    async def own_request(
+        self, method: str, params: Mapping[str, Any] | None = None, seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Ask the built-in agent something that is no turn; start it if necessary. `seconds`: if not given,
+        as long as a model may take.
+
+        Raises NotAccepted, AgentFailure, JournalError. Cancellation leaves the agent with it.
+        """
+        wait = self._deadlines.side_question if seconds is None else seconds
+        async with self._agent_at_hand() as run:
+            return await own_requests.request(run, method, params or {}, wait)
+
+    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Tell the built-in agent about a change, if it runs; else it learns of it with its next session.
+
+        Raises NotAccepted, AgentFailure.
+        """
+        run = self.agent.ready
+        if run is not None and run.usable and run.session is not None:
+            await own_requests.request(run, method, params, self._deadlines.option)
+
+    def pause_agent(self) -> None:
+        """Let the built-in agent stop after its present step. Best effort: its turn may end before."""
+        if self._nursery is not None and self._queue.turn is not None:
+            self._nursery.start_soon(self._pause_agent)
+
+    async def _pause_agent(self) -> None:
+        with suppress(AgentFailure, NotAccepted):
+            await self.tell(own_requests.PAUSE, {})
+
+    async def fork_memory(self, conversation_id: str, event_id: str | None) -> bool:
+        """Have the built-in agent copy its memory for another conversation. Starts it if necessary.
+
+        Raises NotAccepted, AgentFailure, OSError.
+        """
+        wanted = {"conversation_id": conversation_id}
+        if event_id is not None:
+            wanted["from_event_id"] = event_id
+        params = {"cwd": self._record.working_dir, "mcpServers": [], "_meta": {"ostler": wanted}}
+        await self.own_request("session/fork", params, self._deadlines.load_session)
+        data = self._context.launcher.data
+        await move_memory(data, self._record.id, conversation_id)
+        return True
 
     async def fork_session(self) -> str | None:
         """A copy of the agent's session, closed again, that an agent of another process can restore.
@@ -405,20 +463,22 @@ class Runner:
         if is_command(item.message, prompt.MCP_COMMAND):
             await self._show_mcp(item)
             return
-        if self._queue.turns - self._turns_before >= self._record.max_iterations:
+        record = self._record
+        if not record.built_in and self._queue.turns - self._turns_before >= record.max_iterations:
             self.reports.run_failed(_too_many_turns(self._record.max_iterations))
             return
         with trio.CancelScope() as starting:
             self._start_scope = starting
             try:
-                await self._recorder.log.flushed()  # an agent works on nothing that could be lost
+                if not self._goes_straight_on:
+                    await self._recorder.log.flushed()  # an agent works on nothing that could be lost
                 agent = await self.agent.ensure()
                 said = await self._hooks.before_prompt(item) if self._hooks.active else NOTHING
                 if self.session_open:
                     self._context.sessions.add(self._owner())
                 if not (agent.usable or said.blocked or said.cancelled):
                     agent = await self.agent.ensure()  # it ended while hooks ran
-                told = await self._transcript() if self._record.memory_lost is not None else None
+                told = await self._transcript() if record.memory_lost is not None else None
             except AgentFailure as failure:
                 self.reports.run_failed(failure)
                 return
@@ -432,15 +492,45 @@ class Runner:
         turn = self._turns.begin(item)
         await self._handed_over()
         images = agent.initialized is not None and agent.initialized.capabilities.image
-        content = prompt.blocks(item.message, images=images)
+        content = [] if item.goes_on else prompt.blocks(item.message, images=images)
         if told is not None:
             content = [text_block(told), *content]
         if said.context:
             content = [*content, text_block(said.context)]
         self._hooks.prompted(item)
-        await self._prompting.prompt(agent, turn, content)
+        own = built_in_prompt(item, told) if record.built_in else None
+        await self._prompting.prompt(agent, turn, content, own)
         if self._turns.held is not None:
             await self._end_run()
+        automatic = record.autotitle and record.title == title_of(item.message)
+        if record.built_in and automatic and record.turns == 1 and self._nursery is not None:
+            self._nursery.start_soon(self._entitle)
+
+    async def _entitle(self) -> None:
+        """Have the model find a title, once the first turn is over. Best effort: the beginning of the first
+        message is one."""
+        try:
+            answer = await self.own_request(own_requests.TITLE)
+        except (NotAccepted, AgentFailure, JournalError) as error:
+            self._logger.info("the model gave no title", error=str(error))
+            return
+        title = answer.get("title")
+        if isinstance(title, str) and title.strip():
+            with suppress(JournalError):
+                self._recorder.emit([Title(title.strip())])
+
+    @property
+    def _goes_straight_on(self) -> bool:
+        """Whether nothing is done with a message before its hand-over, which waits until both are durable:
+        one wait instead of two."""
+        run = self.agent.ready
+        return (
+            run is not None
+            and run.usable
+            and not self._hooks.active
+            and self._record.memory_lost is None
+            and self._recorder.log.trouble is None
+        )
 
     async def _end_run(self) -> None:
         """End a run that the agent has finished, after its hooks. A Stop hook may send the agent back."""

@@ -13,6 +13,7 @@ import trio
 from supervisor.acp.schema import WORDS_CHARS, cut
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.turn import Turn
@@ -115,7 +116,9 @@ class SilenceWatch:
         recorder: Recorder,
         translator: Translator,
         permissions: Permissions,
+        told: ToldEvents,
     ) -> None:
+        self._told = told
         self._deadlines = deadlines
         self._lifecycle = lifecycle
         self._recorder = recorder
@@ -127,6 +130,9 @@ class SilenceWatch:
         """Note a sign of life: silence counts from here."""
         self._touched = trio.current_time()
 
+    def _calling(self) -> bool:
+        return self._translator.calling or self._told.calling
+
     async def lasts_too_long(self, turn: Turn) -> float:
         """Return, with the seconds of silence, once it has lasted too long. Ends by cancellation else.
 
@@ -136,7 +142,7 @@ class SilenceWatch:
         longest = limit * self._deadlines.tool_factor
         silence = Silence(
             touched=lambda: max(self._touched, self._permissions.touched),
-            allowed=lambda: longest if self._translator.calling else limit,
+            allowed=lambda: longest if self._calling() else limit,
             longest=longest,
             warning=self._deadlines.silence_warning,
             told=self._deadlines.silence_told,
@@ -145,7 +151,7 @@ class SilenceWatch:
                 or self._permissions.asking_hooks
                 or self._recorder.log.trouble is not None
             ),
-            calling=lambda: self._translator.calling,
+            calling=self._calling,
             cpu=self._cpu,
             tell=partial(self._tell, turn),
         )
@@ -179,10 +185,12 @@ class SilenceWatch:
 def _in_words(value: Mapping[str, Any]) -> str:
     """What is known of a silence (`agent_silent`), for a person."""
     since = "its last word" if value["updates"] else "it got the message"
-    known = "It has written nothing to standard error, either."
+    known = "It has written nothing else, either."
     if value["last_line"] is not None:
         ago = value["last_line_seconds_ago"]
-        known = f"Its last line on standard error, {ago:.0f} s ago: {cut(value['last_line'], WORDS_CHARS)}"
+        known = (
+            f"The last line that it wrote besides, {ago:.0f} s ago: {cut(value['last_line'], WORDS_CHARS)}"
+        )
     return (
         f"The agent has said nothing for {value['silent_seconds']:.0f} s, since {since}. {known}\n"
         "Interrupt it, or wait: its turn is given up after another "

@@ -19,6 +19,7 @@ from supervisor.conversations.recording.memory import FLOOD_BYTES, give_back
 from supervisor.conversations.recording.outs import Close, Out
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
+from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.counters import FAILED
@@ -36,6 +37,14 @@ STOP_REASON_CHARS: Final = 80
 """Longest stop reason in a state, in characters: agents can invent them."""
 
 WITHOUT_ANSWER: Final = "The agent ended its turn without an answer."
+
+STOPPED: Final = (
+    ExecutionStatus.ERROR,
+    ExecutionStatus.IDLE,
+    ExecutionStatus.PAUSED,
+    ExecutionStatus.STUCK,
+)
+"""What an agent that tells its events may say that it has stopped with, besides that it has finished."""
 
 DETAIL_CHARS: Final = 500
 """Longest detail of an unforeseen error, in characters."""
@@ -58,6 +67,7 @@ class Turns:
         translator: Translator,
         reports: Reports,
         permissions: Permissions,
+        told: ToldEvents,
         hooks: Hooks | None = None,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
@@ -73,6 +83,7 @@ class Turns:
         self._translator = translator
         self._reports = reports
         self._permissions = permissions
+        self._told = told
         self._logger = log.bind(conversation_id=recorder.record.id)
 
     def begin(self, item: Queued) -> Turn:
@@ -86,6 +97,7 @@ class Turns:
         self.held = None
         self.release()  # late words of the turn before are not the beginning of this one's
         self._translator.new_turn()
+        self._told.new_turn()
         turn = self._queue.hand_over(item)
         turn.begun, turn.usage = self._clock(), self._record.usage
         self._recorder.write(
@@ -108,13 +120,16 @@ class Turns:
         """
         if self._queue.turn is not turn:
             return
+        if self._record.built_in:
+            self.finish_told(turn, stop_reason, ExecutionStatus.PAUSED)  # it gave no answer
+            return
         if self._queue.interrupted:
             turn.cancel()  # it may have had no session to cancel yet
-        outcome = turn.settle(stop_reason)
+        answered = self._translator.spoke
+        outcome = turn.settle(stop_reason, answered=answered)
         record = self._record
         if tokens is not None:
             record.usage = usage.with_tokens(record.usage, tokens)
-        answered = self._translator.spoke
         unsaid = self._unsaid(turn, outcome.note) if outcome.finish and not answered else None
         outs = self._translator.end_turn(
             Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
@@ -147,17 +162,51 @@ class Turns:
         else:
             self._go_on(outcome.status, ended)
 
+    def finish_told(self, turn: Turn, stop_reason: str, status: str | None) -> None:
+        """End the turn of an agent that tells its events itself, which has told its answer, too.
+
+        `status`: the execution status that it says it has (`_meta.ostler.status` of its answer).
+        """
+        if self._queue.turn is not turn:
+            return
+        if self._queue.interrupted:
+            turn.cancel()
+        turn.settle(stop_reason)
+        record, told = self._record, self._told
+        self._recorder.emit([*self._translator.end_turn(Close.MESSAGE), *told.close()])
+        self._clear()
+        ended = turn_states.end(
+            record.turn or {},
+            stop_reason[:STOP_REASON_CHARS],
+            answer_id=told.answer_id,
+            answered=told.answer_id is not None,
+            seconds=self._clock() - turn.begun,
+        )
+        self._context.counters.count_turn(stop_reason)
+        record.unfinished = status != ExecutionStatus.FINISHED
+        record.agent_state["stop_reason"] = stop_reason
+        if self._queue.interrupted:
+            self._reports.run_paused(ended)
+        elif status == ExecutionStatus.FINISHED:
+            self._go_on(ExecutionStatus.FINISHED, ended)
+        elif status in STOPPED and (status != ExecutionStatus.ERROR or told.failed):
+            self._queue.wanted = False
+            self._reports.run_closed(ExecutionStatus(status), ended=ended)
+        else:
+            detail = f"The agent stopped without a reason; its status is {str(status)[:STOP_REASON_CHARS]}."
+            self._reports.run_failed(AgentFailure("ACPPromptError", detail, kind="agent_action"), ended)
+
     def fail(self, turn: Turn, failure: AgentFailure) -> None:
         """End the turn with a failure. An agent that requires credentials is ended with it."""
         if self._queue.turn is not turn:
             return
-        self._recorder.emit(self._translator.end_turn(Close.MESSAGE))
+        self._recorder.emit([*self._translator.end_turn(Close.MESSAGE), *self._told.close()])
         self._clear()
         ended = turn_states.end(
             self._record.turn or {},
             FAILED,
             error=failure.code,
-            answered=self._translator.spoke,
+            answered=self._translator.spoke or self._told.spoke,
             usage=usage.of_turn(turn.usage, self._record.usage, None),
             seconds=self._clock() - turn.begun,
         )

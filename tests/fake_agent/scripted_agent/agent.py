@@ -32,6 +32,7 @@ class Agent:
         self.prompts = 0
         self.authenticated = False
         self.hub: Any = None
+        self.paused = threading.Event()
         self.trouble = True  # crash, hang, slow and error apply to this process
         self._methods: dict[str, Callable[[dict[str, Any]], Any]] = {
             "initialize": self.initialize,
@@ -48,6 +49,16 @@ class Agent:
             "session/set_config_option": self.set_config_option,
             "session/set_model": self.set_model,
         }
+        if "tells" in modes:
+            self._methods |= {
+                "_ostler/ask": lambda params: {"response": f"about {params['question']}"},
+                "_ostler/condense": self.condense,
+                "_ostler/configure": self.opened_only,
+                "_ostler/load_plugin": self.opened_only,
+                "_ostler/navigate": self.opened_only,
+                "_ostler/pause": self.pause,
+                "_ostler/title": lambda params: {"title": "A title of the model's"},
+            }
 
     def run(self) -> None:
         start = self.store.count("start")
@@ -273,6 +284,27 @@ class Agent:
     def refuse(self, value: Any) -> None:
         if value in self.modes.listed("refuse"):
             raise RpcError(-32602, f"{value} is not for you")
+
+    def opened_only(self, params: dict[str, Any]) -> Any:
+        self.opened_session(params)
+        return {}
+
+    def pause(self, params: dict[str, Any]) -> Any:
+        self.paused.set()
+        return {}
+
+    def condense(self, params: dict[str, Any]) -> Any:
+        event = {
+            "kind": "Condensation",
+            "id": "condensed",
+            "timestamp": "2026-01-01T00:00:00.000000",
+            "source": "environment",
+            "forgotten_event_ids": [],
+            "summary": "Short.",
+            "llm_response_id": "response",
+        }
+        self.wire.notify("_ostler/event", {"sessionId": self.opened_session(params).id, "event": event})
+        return {}
 
     def set_model(self, params: dict[str, Any]) -> Any:
         if "legacy-models" not in self.modes:

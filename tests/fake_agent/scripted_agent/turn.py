@@ -33,6 +33,7 @@ class Turn:
         self.usage: dict[str, int] | None = None
         self.late: list[Callable[[], None]] = []
         self.open_call: str | None = None
+        self.status = "finished"
         self._chunks = 0
         self._cancelled = threading.Event()
         self._forced = False
@@ -57,6 +58,8 @@ class Turn:
         answer: dict[str, Any] = {"stopReason": self.stop}
         if self.usage:
             answer["usage"] = self.usage
+        if "tells" in self.modes:
+            answer["_meta"] = {"ostler": {"status": self.status}}
         return answer
 
     def after(self) -> None:

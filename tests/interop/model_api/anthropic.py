@@ -8,8 +8,9 @@ from typing import Any
 
 from tests.interop.model_api.request import ModelRequest, Tool, text_of
 from tests.interop.model_api.script import Answer
-from tests.interop.model_api.stream import INPUT_TOKENS, Event, new_id, pieces
+from tests.interop.model_api.stream import Event, new_id, pieces
 
+SIGNATURE = "dGVzdA=="
 STOPS = {"end": "end_turn", "refusal": "refusal", "tokens": "max_tokens"}
 
 
@@ -34,7 +35,11 @@ def parse(body: dict[str, Any]) -> ModelRequest:
 
 
 def stream(request: ModelRequest, answer: Answer) -> Iterator[Event]:
-    usage = {"input_tokens": INPUT_TOKENS, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    usage = {
+        "input_tokens": answer.input_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+    }
     start = plain(request, Answer()) | {"content": [], "stop_reason": None}
     start["usage"] = usage | {"output_tokens": 1}
     yield _event("message_start", message=start)
@@ -58,8 +63,10 @@ def _event(kind: str, **fields: Any) -> Event:
 def _blocks(answer: Answer) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     if answer.thoughts:
         deltas: list[dict[str, Any]] = [{"type": "thinking_delta", "thinking": t} for t in answer.thoughts]
-        deltas.append({"type": "signature_delta", "signature": "dGVzdA=="})
+        deltas.append({"type": "signature_delta", "signature": SIGNATURE})
         yield {"type": "thinking", "thinking": "", "signature": ""}, deltas
+    if answer.redacted:
+        yield {"type": "redacted_thinking", "data": answer.redacted}, []
     for tool, arguments in answer.calls:
         block = {"type": "tool_use", "id": new_id("toolu_"), "name": tool.name, "input": {}}
         yield block, [{"type": "input_json_delta", "partial_json": p} for p in pieces(json.dumps(arguments))]
@@ -72,7 +79,14 @@ def _stop(answer: Answer) -> str:
 
 
 def plain(request: ModelRequest, answer: Answer) -> dict[str, Any]:
-    content: list[dict[str, Any]] = [
+    content: list[dict[str, Any]] = []
+    if answer.thoughts:
+        content.append({"type": "thinking", "thinking": "".join(answer.thoughts), "signature": SIGNATURE})
+    if answer.redacted:
+        content.append({"type": "redacted_thinking", "data": answer.redacted})
+    if answer.text or not answer.calls:
+        content.append({"type": "text", "text": "".join(answer.text)})
+    content += [
         {"type": "tool_use", "id": new_id("toolu_"), "name": tool.name, "input": arguments}
         for tool, arguments in answer.calls
     ]
@@ -81,10 +95,10 @@ def plain(request: ModelRequest, answer: Answer) -> dict[str, Any]:
         "type": "message",
         "role": "assistant",
         "model": request.model,
-        "content": content or [{"type": "text", "text": "".join(answer.text)}],
+        "content": content,
         "stop_reason": _stop(answer),
         "stop_sequence": None,
-        "usage": {"input_tokens": INPUT_TOKENS, "output_tokens": answer.output_tokens},
+        "usage": {"input_tokens": answer.input_tokens, "output_tokens": answer.output_tokens},
     }
 
 

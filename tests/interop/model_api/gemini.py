@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.interop.model_api.request import ModelRequest, Tool, text_of
 from tests.interop.model_api.script import Answer
-from tests.interop.model_api.stream import INPUT_TOKENS, Event, new_id
+from tests.interop.model_api.stream import Event, new_id
 
 STOPS = {"end": "STOP", "refusal": "SAFETY", "tokens": "MAX_TOKENS"}
 
@@ -59,9 +59,9 @@ def _chunk(
     if finish:
         candidate["finishReason"] = finish
     usage = {
-        "promptTokenCount": INPUT_TOKENS,
+        "promptTokenCount": answer.input_tokens,
         "candidatesTokenCount": answer.output_tokens,
-        "totalTokenCount": INPUT_TOKENS + answer.output_tokens,
+        "totalTokenCount": answer.input_tokens + answer.output_tokens,
     }
     return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": request.model}
 

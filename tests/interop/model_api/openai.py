@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.interop.model_api.request import ModelRequest, Tool, text_of
 from tests.interop.model_api.script import Answer
-from tests.interop.model_api.stream import INPUT_TOKENS, Event, new_id, pieces
+from tests.interop.model_api.stream import Event, new_id, pieces
 
 CALLS = ("function_call", "custom_tool_call", "local_shell_call", "tool_search_call")
 CODE_CALLS = "declare const tools"  # in the description of a tool that runs code, which calls the others
@@ -88,11 +88,11 @@ def _response_steps(
     if answer.text:
         yield from _text(answer, output)
     usage = {
-        "input_tokens": INPUT_TOKENS,
+        "input_tokens": answer.input_tokens,
         "input_tokens_details": {"cached_tokens": 0},
         "output_tokens": answer.output_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": INPUT_TOKENS + answer.output_tokens,
+        "total_tokens": answer.input_tokens + answer.output_tokens,
     }
     done = base | {"status": "completed", "output": output, "usage": usage}
     if answer.stop == "end":
@@ -115,6 +115,8 @@ def _reasoning(answer: Answer, output: list[dict[str, Any]]) -> Iterator[tuple[s
     text = "".join(answer.thoughts)
     yield "response.reasoning_summary_text.done", {**place, "text": text}
     item = item | {"summary": [{"type": "summary_text", "text": text}]}
+    if answer.encrypted:
+        item["encrypted_content"] = answer.encrypted
     yield "response.output_item.done", {"output_index": len(output), "item": item}
     output.append(item)
 
@@ -224,26 +226,33 @@ def stream_chat(request: ModelRequest, answer: Answer) -> Iterator[Event]:
 
 def plain_chat(request: ModelRequest, answer: Answer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": "".join(answer.text) or None}
+    if answer.thoughts:
+        message["reasoning_content"] = "".join(answer.thoughts)
     if answer.calls:
         functions = [{"name": t.name, "arguments": json.dumps(a)} for t, a in answer.calls]
         message["tool_calls"] = [
             {"id": new_id("call_"), "type": "function", "function": f} for f in functions
         ]
     finish = "tool_calls" if answer.calls else CHAT_STOPS[answer.stop]
-    return {
+    choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": finish}
+    completion: dict[str, Any] = {
         "id": new_id("chatcmpl-"),
         "object": "chat.completion",
         "created": int(time.time()),
         "model": request.model,
-        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+        "choices": [choice],
         "usage": _chat_usage(answer),
     }
+    if answer.token_ids:
+        choice["token_ids"] = list(answer.token_ids)
+        completion["prompt_token_ids"] = [1, 2, 3]
+    return completion
 
 
 def _chat_usage(answer: Answer) -> dict[str, int]:
-    total = INPUT_TOKENS + answer.output_tokens
+    total = answer.input_tokens + answer.output_tokens
     return {
-        "prompt_tokens": INPUT_TOKENS,
+        "prompt_tokens": answer.input_tokens,
         "completion_tokens": answer.output_tokens,
         "total_tokens": total,
     }

@@ -34,6 +34,7 @@ from typing import Any
 
 from tests.interop.model_api import tools
 from tests.interop.model_api.request import ModelRequest, Tool, spoken
+from tests.interop.model_api.stream import INPUT_TOKENS
 
 RESULT_SHOWN = 200  # characters of a tool result that are repeated
 ECHO_SHOWN = 80  # characters of the user's message that are repeated
@@ -58,9 +59,15 @@ class Answer:
     gap_s: float = 0.0  # between text deltas
     stop: str = "end"
     status: int = 200
+    message: str = ""  # of an error
     hang: bool = False
+    garbage: str = ""  # the body, instead of an answer
     aside: bool = False  # answers a side question of the agent
     headers: dict[str, str] = field(default_factory=dict)
+    redacted: str = ""  # a redacted thinking block (Anthropic)
+    encrypted: str = ""  # of the reasoning item (Responses)
+    token_ids: tuple[int, ...] = ()  # of the answer, as vLLM tells them (Chat Completions)
+    input_tokens: int = INPUT_TOKENS
 
     @property
     def output_tokens(self) -> int:

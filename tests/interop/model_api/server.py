@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -83,6 +84,7 @@ class ModelApi:
     key: str | None = None  # requests with another key get 401
     status: int | None = None  # answer every prompt with this HTTP status
     calls: list[Call] = field(default_factory=list)
+    answers: deque[Answer] = field(default_factory=deque)  # given in their order, before what the script says
     open_streams: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -133,17 +135,24 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.api.lock:
             self.server.api.calls.append(Call(route, self._key(), body, request, answer))
         if answer.status != 200:
-            self._json(
-                answer.status, provider.error(answer.status, MESSAGES_BY_STATUS.get(answer.status, "Test"))
+            message = answer.message or MESSAGES_BY_STATUS.get(answer.status, "Test")
+            self._json(answer.status, provider.error(answer.status, message))
+        elif answer.garbage:
+            self._send(
+                200, "text/event-stream" if request.stream else "application/json", answer.garbage.encode()
             )
         elif request.stream:
             self._stream(provider.stream(request, answer), answer)
-        elif not answer.hang:
+        elif answer.hang:
+            while not self._client_gone(POLL_S):
+                pass
+        elif not self._takes_its_time(answer):
             self._json(200, provider.plain(request, answer))
 
     def _decide(self, request: ModelRequest) -> Answer:
-        answer = decide(request)
         api = self.server.api
+        with api.lock:
+            answer = api.answers.popleft() if api.answers else decide(request)
         if api.key is not None and self._key() != api.key:
             return replace(answer, status=401)
         if api.status is not None and not answer.aside:
@@ -170,9 +179,11 @@ class _Handler(BaseHTTPRequestHandler):
         return data
 
     def _json(self, status: int, body: Any) -> None:
-        data = json.dumps(body).encode()
+        self._send(status, "application/json", json.dumps(body).encode())
+
+    def _send(self, status: int, kind: str, data: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command != "HEAD":
@@ -200,6 +211,10 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             with api.lock:
                 api.open_streams -= 1
+
+    def _takes_its_time(self, answer: Answer) -> bool:
+        """Wait as long as the pieces of the answer would take. Whether its client went away meanwhile."""
+        return bool(answer.gap_s) and self._client_gone(answer.gap_s * len(answer.text))
 
     def _client_gone(self, wait_s: float) -> bool:
         """Wait so long, or until the client has closed."""

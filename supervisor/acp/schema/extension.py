@@ -1,0 +1,143 @@
+"""Ostler's own notifications: its built-in agent tells a conversation in the interface's own events.
+
+They are accepted only from agents whose descriptor says so (docs/built-in-agent.md). They are read strictly:
+what does not fit is a fault of a program of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, cast
+
+import attrs
+
+from supervisor.acp.schema.bounds import EXACT_CHARS
+from supervisor.acp.schema.read import Json, member, text
+
+PREFIX: Final = "_ostler/"
+
+EVENT: Final = "_ostler/event"
+STREAM: Final = "_ostler/stream"
+STATE: Final = "_ostler/state"
+
+Kind = Literal["text", "reasoning"]
+
+
+@attrs.frozen
+class ToldEvent:
+    """An event for the log, as JSON; it is not checked yet."""
+
+    session_id: str
+    event: Json = attrs.field(repr=False)
+
+
+@attrs.frozen
+class ToldState:
+    """One property of the conversation's state."""
+
+    session_id: str
+    key: str
+    value: Any = attrs.field(repr=False)
+
+
+@attrs.frozen
+class ItemStarted:
+    """What follows becomes the event `item_id`."""
+
+    session_id: str
+    item_id: str
+    attempt: int = 0
+
+
+@attrs.frozen
+class ItemDelta:
+    """A piece of it; `order` counts from 0."""
+
+    session_id: str
+    item_id: str
+    order: int
+    kind: Kind
+    content: str
+    attempt: int = 0
+
+
+@attrs.frozen
+class ItemAborted:
+    """It becomes no event."""
+
+    session_id: str
+    item_id: str
+    reason: str
+    attempt: int = 0
+
+
+Told = ToldEvent | ToldState | ItemStarted | ItemDelta | ItemAborted
+
+
+def parse_told(method: str, params: Any) -> Told:
+    """Read one of these notifications. Raises ValueError, which names what is wrong."""
+    params = params if isinstance(params, Mapping) else {}
+    session_id = _text(params, "sessionId")
+    if method == EVENT:
+        event = params.get("event")
+        if not isinstance(event, Mapping):
+            raise ValueError(f"{method}: event is not an object")
+        return ToldEvent(session_id, event)
+    if method == STATE:
+        if "value" not in params:
+            raise ValueError(f"{method}: value is missing")
+        return ToldState(session_id, _text(params, "key"), params["value"])
+    if method == STREAM:
+        return _streamed(session_id, params)
+    raise ValueError(f"{method} is not known")
+
+
+def _streamed(session_id: str, params: Mapping[str, Any]) -> Told:
+    item_id = _text(params, "item_id")
+    attempt = 0 if "attempt" not in params else _number(params, "attempt")
+    match params.get("type"):
+        case "item_started":
+            return ItemStarted(session_id, item_id, attempt)
+        case "delta":
+            order, kind, content = _number(params, "order"), params.get("kind"), params.get("content")
+            if kind not in ("text", "reasoning") or not isinstance(content, str):
+                raise ValueError(f"{STREAM}: a delta has order, kind and content")
+            return ItemDelta(session_id, item_id, order, cast(Kind, kind), content, attempt)
+        case "item_aborted":
+            return ItemAborted(session_id, item_id, _text(params, "reason"), attempt)
+        case other:
+            raise ValueError(f"{STREAM}: type {other!r:.80} is not known")
+
+
+def _number(params: Mapping[str, Any], name: str) -> int:
+    value = params.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name} is not a whole number from 0 on")
+    return value
+
+
+def _text(params: Mapping[str, Any], name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= EXACT_CHARS:
+        raise ValueError(f"{name} is not a text of 1 to {EXACT_CHARS} characters")
+    return value
+
+
+def told_status(answer: Json) -> str | None:
+    """The execution status in the answer to a prompt."""
+    return text(_meta(answer), "status")
+
+
+def told_action(tool_call: Json) -> str | None:
+    """The event that a permission request is about; None where it names none."""
+    return text(_meta(tool_call), "eventId")
+
+
+def told_agent(answer: Json) -> Json | None:
+    """The agent, as clients of the interface know it, in the answer that opens a session."""
+    found = _meta(answer).get("agent")
+    return found if isinstance(found, Mapping) else None
+
+
+def _meta(params: Json) -> Json:
+    return member(member(params, "_meta"), "ostler")

@@ -1,0 +1,86 @@
+"""What the SDK tells of a conversation, as the notifications that Ostler accepts from its built-in agent.
+
+`_ostler/event`   `event`: an event that belongs in the log, as JSON of its own kind. It is on the disk
+                  already. An event may come again, with its id, after a restart: the first one counts. Some
+                  have the source `user` although no user said them: what the SDK answers to a malformed call
+                  or a refusal of the model, and the next round of an iterative refinement.
+`_ostler/stream`  a piece of an item that will become the event with its id: `item_started`, `delta` (`order`
+                  counts from 0, `kind` is text or reasoning), `item_aborted` (with `reason`). `attempt`
+                  counts from 1: a higher one starts the item anew, with `item_started` and an order from 0,
+                  and what came before is void.
+`_ostler/state`   one property of the conversation's state (`key`, `value`), when it has changed.
+
+Text that is too long for a line is cut in its middle (bounds.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from openhands.sdk.agent.stream_context import StreamAborted, StreamDelta, StreamProgress, StreamStarted
+from openhands.sdk.event import Event
+from openhands.sdk.event.conversation_state import ConversationStateUpdateEvent
+from openhands.sdk.event.user_action import InterruptEvent, PauseEvent
+
+from .wire import Wire
+
+EVENT = "_ostler/event"
+STREAM = "_ostler/stream"
+STATE = "_ostler/state"
+
+STATES = frozenset({"agent", "stats", "activated_knowledge_skills", "invoked_skills", "blocked_actions"})
+"""Properties that clients are told. Ostler keeps the others by itself: status, policies, title, secrets."""
+
+OSTLERS_OWN = (PauseEvent, InterruptEvent)
+"""Ostler writes these itself, when the client asks for it."""
+
+log = logging.getLogger(__name__)
+
+
+class Teller:
+    """Sends what happens in one session. May be called by any thread."""
+
+    def __init__(self, wire: Wire, session_id: str) -> None:
+        self._wire = wire
+        self._session_id = session_id
+        self._known: Callable[[str], bool] = lambda _: False
+
+    def leave_out(self, known: Callable[[str], bool]) -> None:
+        """Events whose ids are known to Ostler already are not sent: its user's messages."""
+        self._known = known
+
+    def event(self, event: Event) -> None:
+        """Send an event of the SDK, in the order of its log."""
+        if isinstance(event, ConversationStateUpdateEvent):
+            self._state(event)
+        elif not isinstance(event, OSTLERS_OWN) and not self._known(event.id):
+            self._send(EVENT, event=event.model_dump(mode="json", exclude_none=True))
+
+    def state(self, key: str, value: Any) -> None:
+        """Send a property of the state, as the SDK's own server does."""
+        self._state(ConversationStateUpdateEvent(key=key, value=value))
+
+    def progress(self, frame: StreamProgress) -> None:
+        """Send a piece of an item that is being made."""
+        place = {"item_id": frame.item_id, "attempt": frame.attempt}
+        if isinstance(frame, StreamStarted):
+            self._send(STREAM, type="item_started", **place)
+        elif isinstance(frame, StreamDelta):
+            self._send(
+                STREAM, type="delta", **place, order=frame.order, kind=frame.kind, content=frame.content
+            )
+        elif isinstance(frame, StreamAborted):
+            self._send(STREAM, type="item_aborted", **place, reason=frame.reason)
+
+    def _state(self, event: ConversationStateUpdateEvent) -> None:
+        if event.key in STATES:
+            told = event.model_dump(mode="json")
+            self._send(STATE, key=event.key, value=told["value"])
+
+    def _send(self, method: str, **fields: Any) -> None:
+        try:
+            self._wire.notify(method, {"sessionId": self._session_id, **fields})
+        except ValueError as error:
+            log.warning("%s is not told: %s", method, error)

@@ -1,0 +1,340 @@
+"""The agent as a program: ACP's methods on the standard streams, and Ostler's own.
+
+`session/new` and `session/load` carry in `_meta.ostler`:
+
+`persistence_dir`       where the SDK keeps conversations, each in a directory of its own
+`conversation_id`       of a new conversation, a UUID, which is the session's id, too
+`agent`                 the agent as a client of the SDK writes it, with its keys; or
+`agent_settings`        the settings to make one of
+`confirmation_policy`, `security_analyzer`, `hook_config`, `plugins`, `tags`, `max_iterations`,
+`max_budget_per_run`, `stuck_detection`, `stuck_detection_thresholds`, `user_id`, `client_tools`,
+`tool_module_qualnames`, `agent_definitions`
+                        as a client starts a conversation with them
+`environment`           variables that hold from then on: HOME and the like, of the conversation's home
+`secrets`               names and values, or sources as the SDK writes them
+`profile_store_dir`     where the SDK's tools find profiles of models
+`last_event_id`         (load) the last event that Ostler has of this agent; those after it are told before
+                        the answer. It tells nothing again without it.
+`closed`                (load) results that Ostler has written for actions of the process that died: events,
+                        as in its log. The agent takes them over with their ids. It closes and tells the
+                        others.
+
+The MCP servers are ACP's `mcpServers`; those in the agent's document do not count.
+
+`session/prompt` carries `message` (as the SDK writes it; else ACP's blocks count), `message_id` (of the
+event that Ostler has written for it: it is not told) and `sender`. A prompt without both continues where the
+agent stopped. A message whose id is in the log already is not appended again. The answer's
+`_meta.ostler.status` is the status in which the agent stopped: `finished`, `paused`, `stuck`, `error`,
+`idle` (rejected).
+
+`session/request_permission` has the action's event id in `toolCall._meta.ostler.eventId`; the requests of one
+step come together. One rejected is all rejected, with the `_meta.ostler.reason` of its answer.
+
+Requests: `_ostler/ask` (`question`), `_ostler/title` (`max_length`, `llm`), `_ostler/condense`,
+`_ostler/navigate` (`event_id`), `_ostler/pause`, `_ostler/load_plugin` (`plugin_ref`), `_ostler/configure`
+(`confirmation_policy`, `security_analyzer`, `secrets`, `llm`). `session/fork` copies a conversation into the
+same directory, with `_meta.ostler.conversation_id` and `from_event_id`, and does not open it. What is told:
+frames.py. Keys and secrets are left out of every line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+import threading
+import uuid
+import warnings
+from pathlib import Path
+from typing import Any
+
+PROTOCOL_VERSION = 1
+
+CLOSE_SECONDS = 2.0
+"""How long tools may take to end when the client has gone; Ostler ends their processes after this one."""
+
+QUIET = {
+    "OPENHANDS_SUPPRESS_BANNER": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it is downloaded when litellm is imported
+    "LITELLM_TELEMETRY": "False",
+    "ANONYMIZED_TELEMETRY": "false",
+    "DO_NOT_TRACK": "1",
+    "LOG_JSON": "0",
+    "LOG_LEVEL": "WARNING",
+    "LOG_RICH_TRACEBACKS": "0",  # they show the values of variables
+}
+"""Variables that keep the libraries from the network, and from the output, while they are imported."""
+
+NO_HISTORY = {"HISTFILE": ""}
+"""Secrets come to the terminal's shell as commands, which it would write into a file of the user's."""
+
+
+def main() -> int:
+    """Serve one client until the input ends."""
+    reading, writing = os.dup(0), os.dup(1)
+    # Libraries print: what they say goes to the log, and what they read is empty.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    os.environ.update(NO_HISTORY)
+    warnings.simplefilter(
+        "ignore"
+    )  # of what a model costs that is in no list of prices, for each of its answers
+    from .wire import Wire
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(_serve(Wire(reading, writing)))
+    # Neither threads of tools nor their processes keep this one: what counts is on the disk.
+    os._exit(0)
+
+
+async def _serve(wire: Any) -> None:
+    agent = BuiltIn(wire)
+    try:
+        await wire.serve(
+            {
+                "initialize": agent.initialize,
+                "session/new": agent.new,
+                "session/load": agent.load,
+                "session/resume": agent.load,
+                "session/fork": agent.fork,
+                "session/close": agent.close,
+                "session/prompt": agent.prompt,
+                "_ostler/ask": agent.ask,
+                "_ostler/condense": agent.condense,
+                "_ostler/configure": agent.configure,
+                "_ostler/load_plugin": agent.load_plugin,
+                "_ostler/navigate": agent.navigate,
+                "_ostler/pause": agent.pause,
+                "_ostler/title": agent.title,
+            },
+            {"session/prompt": agent.announce, "session/cancel": agent.cancel},
+            _end_soon,
+        )
+    finally:
+        await agent.close_all()
+
+
+def _end_soon() -> None:
+    """The client has gone: this process ends, whatever its loop does."""
+    timer = threading.Timer(2 * CLOSE_SECONDS, os._exit, [0])
+    timer.daemon = True
+    timer.start()
+
+
+class BuiltIn:
+    """The methods of ACP, and Ostler's own. Sessions live until they are closed, or the process ends."""
+
+    def __init__(self, wire: Any) -> None:
+        self._wire = wire
+        self._sessions: dict[str, Any] = {}
+        self._ready: asyncio.Task[None] | None = None
+
+    async def initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Answer the handshake at once; the SDK is imported meanwhile."""
+        if self._ready is None:
+            self._ready = asyncio.create_task(asyncio.to_thread(_import_sdk))
+        return {
+            "protocolVersion": PROTOCOL_VERSION,
+            "agentInfo": {"name": "openhands", "title": "OpenHands", "version": _version()},
+            "agentCapabilities": {
+                "loadSession": True,
+                "promptCapabilities": {"image": True, "embeddedContext": True},
+                "mcpCapabilities": {"http": True, "sse": True},
+                "sessionCapabilities": {"resume": {}, "close": {}, "fork": {}},
+                "_meta": {"ostler": {"events": 1}},
+            },
+            "authMethods": [],
+        }
+
+    async def new(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Start a conversation."""
+        given = _given(params)
+        session_id = str(_uuid(given["conversation_id"]) if "conversation_id" in given else uuid.uuid4())
+        await self._open(session_id, params, given, load=False)
+        return {"sessionId": session_id}
+
+    async def load(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Take up a conversation from its directory."""
+        given = _given(params)
+        session_id = _uuid(params.get("sessionId"))
+        stored = Path(given["persistence_dir"], session_id.hex, "base_state.json")
+        if not await asyncio.to_thread(stored.exists):
+            raise _refused(NOT_FOUND, f"Session not found: {session_id}")
+        await self._open(str(session_id), params, given, load=True)
+        return {}
+
+    async def fork(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Copy a conversation, as far as an event if one is named; the copy is only stored, not opened."""
+        session = self._session(params)
+        given = _meta(params)
+        new_id = _uuid(given["conversation_id"]) if "conversation_id" in given else uuid.uuid4()
+
+        def copy() -> None:
+            made = session.conversation.fork(
+                conversation_id=new_id, from_event_id=given.get("from_event_id"), reset_metrics=True
+            )
+            made.close()
+
+        await _threaded(copy)
+        return {"sessionId": str(new_id)}
+
+    async def close(self, params: dict[str, Any]) -> dict[str, Any]:
+        """End a session's tools; the conversation stays on the disk."""
+        session = self._session(params)
+        session.cancel()
+        del self._sessions[session.id]
+        await asyncio.to_thread(session.close)
+        return {}
+
+    async def close_all(self) -> None:
+        """The input has ended."""
+        for session in self._sessions.values():
+            session.cancel()
+        closing = (asyncio.to_thread(session.close) for session in self._sessions.values())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await asyncio.gather(*closing, return_exceptions=True)
+
+    async def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
+        """A turn. Without a message the agent continues where it stopped."""
+        session = self._session(params)
+        given = _meta(params)
+        return await session.prompt(  # type: ignore[no-any-return]
+            given.get("message_id"), given.get("message"), params.get("prompt") or [], given.get("sender")
+        )
+
+    def announce(self, params: dict[str, Any]) -> None:
+        """A prompt has arrived; called on the reading thread, so that a cancel right after it finds it."""
+        session = self._sessions.get(params.get("sessionId", ""))
+        if session is not None:
+            session.announce()
+
+    def cancel(self, params: dict[str, Any]) -> None:
+        """Interrupt a turn; called on the reading thread."""
+        session = self._sessions.get(params.get("sessionId", ""))
+        if session is not None:
+            session.cancel()
+
+    async def configure(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Policy, analyzer, secrets or model, from now on."""
+        await _threaded(self._session(params).configure, params)
+        return {}
+
+    async def ask(self, params: dict[str, Any]) -> dict[str, Any]:
+        """A question beside the conversation."""
+        return {"response": await _threaded(self._session(params).ask, _text(params, "question"))}
+
+    async def condense(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Summarize the history now."""
+        await _threaded(self._session(params).condense)
+        return {}
+
+    async def title(self, params: dict[str, Any]) -> dict[str, Any]:
+        """A title by the model."""
+        session = self._session(params)
+        return {"title": await _threaded(session.title, params.get("max_length") or 50, params.get("llm"))}
+
+    async def navigate(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Continue from another event."""
+        await _threaded(self._session(params).navigate, params.get("event_id"))
+        return {}
+
+    async def pause(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Stop after the step that runs; answered when the turn knows."""
+        await _threaded(self._session(params).conversation.pause)
+        return {}
+
+    async def load_plugin(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Load a plugin into the conversation."""
+        await _threaded(self._session(params).conversation.load_plugin, _text(params, "plugin_ref"))
+        return {}
+
+    async def _open(
+        self, session_id: str, params: dict[str, Any], given: dict[str, Any], *, load: bool
+    ) -> None:
+        if self._ready is None:
+            raise _refused(-32600, "Not initialized. Send initialize first.")
+        await self._ready
+        if session_id in self._sessions:
+            raise _refused(INVALID_PARAMS, f"The session is open already: {session_id}")
+        from .session import Session
+
+        # Of the conversation's home: this process may have been started before there was a conversation.
+        os.environ.update(given.get("environment") or {})
+        tempfile.tempdir = None  # looked up again
+
+        def build() -> Any:
+            return Session(
+                self._wire, session_id, _text(params, "cwd"), params.get("mcpServers") or [], given, load=load
+            )
+
+        self._sessions[session_id] = await _threaded(build)
+
+    def _session(self, params: dict[str, Any]) -> Any:
+        session = self._sessions.get(params.get("sessionId", ""))
+        if session is None:
+            raise _refused(NOT_FOUND, f"Session not found: {params.get('sessionId')}")
+        return session
+
+
+INVALID_PARAMS = -32602
+NOT_FOUND = -32002
+
+
+def _given(params: dict[str, Any]) -> dict[str, Any]:
+    given = _meta(params)
+    if not isinstance(given.get("persistence_dir"), str):
+        raise _refused(
+            INVALID_PARAMS, "This agent runs under Ostler, which sends _meta.ostler.persistence_dir."
+        )
+    return given
+
+
+def _meta(params: dict[str, Any]) -> dict[str, Any]:
+    meta = params.get("_meta")
+    given = meta.get("ostler") if isinstance(meta, dict) else None
+    return given if isinstance(given, dict) else {}
+
+
+def _text(params: dict[str, Any], name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str):
+        raise _refused(INVALID_PARAMS, f"{name} is not a text.")
+    return value
+
+
+def _uuid(given: Any) -> uuid.UUID:
+    try:
+        return uuid.UUID(given)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise _refused(INVALID_PARAMS, f"{given!r:.80} is not a UUID.") from error
+
+
+async def _threaded(function: Any, *arguments: Any) -> Any:
+    """Call the SDK on a thread; what it refuses with ValueError is bad input."""
+    try:
+        return await asyncio.to_thread(function, *arguments)
+    except ValueError as error:
+        raise _refused(INVALID_PARAMS, str(error)) from error
+
+
+def _refused(code: int, message: str) -> Exception:
+    from .wire import RpcError
+
+    return RpcError(code, message)
+
+
+def _import_sdk() -> None:
+    from . import repairs, session, setup  # noqa: F401
+
+    repairs.mend()
+    setup.import_tools()
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("openhands-sdk")

@@ -1,0 +1,101 @@
+"""A conversation that is taken up again: what a process that was killed left half done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from openhands.sdk.agent import Agent
+from openhands.sdk.conversation.persistence_const import BASE_STATE
+from openhands.sdk.conversation.state import ConversationExecutionStatus, ConversationState
+from openhands.sdk.event import ActionEvent, AgentErrorEvent, Event, ObservationBaseEvent
+from openhands.sdk.event.error_classification import ErrorClassification, FailureKind
+from openhands.sdk.utils.files import atomic_write_text
+from pydantic import ValidationError
+
+from .conversation import Conversation
+
+KILLED = (
+    "A restart occurred while this tool was in progress. "
+    "This may indicate a fatal memory error or system crash. "
+    "The tool execution was interrupted and did not complete."
+)
+"""The words of the SDK's own server."""
+
+UNFINISHED = (ConversationExecutionStatus.RUNNING, ConversationExecutionStatus.WAITING_FOR_CONFIRMATION)
+
+
+def use_agent(directory: Path, agent: Agent) -> None:
+    """Write the agent that was sent over the stored one, its keys left out.
+
+    The SDK refuses to take up a conversation whose agent has lost a tool: because the browser is gone, say.
+    The agent that Ostler sends is the right one; a model that calls a tool that is gone is told so.
+    """
+    stored = directory / BASE_STATE
+    state = json.loads(stored.read_text())
+    state["agent"] = agent.model_dump(mode="json", exclude_none=True)
+    atomic_write_text(stored, json.dumps(state))
+
+
+def settle(conversation: Conversation, closed: Sequence[Mapping[str, Any]], known: set[str]) -> None:
+    """Close what a process that died left open: an action whose result nobody will write.
+
+    `closed`: results that Ostler has written meanwhile; they are taken over as they are. Their ids go into
+    `known`.
+    """
+    state = conversation.state
+    with state:
+        if state.execution_status in UNFINISHED:
+            _advance(state)
+        for action in ConversationState.get_unmatched_actions(state.active_branch()):
+            result = _result_of(action, closed)
+            if result is not None:
+                known.add(result.id)
+            conversation._on_event(result or _killed(action))
+        # The view was made without actions that have no result; the result alone would be in it now.
+        state.rebuild_view()
+        if state.execution_status in UNFINISHED:
+            state.execution_status = ConversationExecutionStatus.IDLE
+
+
+def later_events(conversation: Conversation, last_known: str | None) -> list[Event]:
+    """The events after the last that Ostler has: it was killed before it could write them."""
+    events = conversation.state.events
+    if last_known is None or last_known not in events:
+        return []
+    return list(events[events.get_index(last_known) + 1 :])
+
+
+def _advance(state: ConversationState) -> None:
+    """The head may lag behind the log: it is written at the end of a step, events at once."""
+    if len(state.events) == 0:
+        return
+    last, head = state.events[-1], state.leaf_event_id
+    if last.id == head:
+        return
+    if head is None or any(event.id == head for event in state.events.path_to_root(last.id)):
+        state.leaf_event_id = last.id
+        state.rebuild_view()
+
+
+def _result_of(action: ActionEvent, closed: Sequence[Mapping[str, Any]]) -> Event | None:
+    for given in closed:
+        if given.get("tool_call_id") == action.tool_call_id:
+            try:
+                event = Event.model_validate({**given, "parent_id": None})
+            except ValidationError:
+                return None
+            if isinstance(event, ObservationBaseEvent):
+                return event
+    return None
+
+
+def _killed(action: ActionEvent) -> AgentErrorEvent:
+    return AgentErrorEvent(
+        tool_name=action.tool_name,
+        tool_call_id=action.tool_call_id,
+        error=KILLED,
+        classification=ErrorClassification(kind=FailureKind.INTERNAL, retryable=False),
+    )

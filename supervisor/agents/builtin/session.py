@@ -1,0 +1,296 @@
+"""One conversation of the SDK as one session of ACP."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from openhands.sdk.conversation.state import ConversationExecutionStatus, ConversationState
+from openhands.sdk.event import ActionEvent, Event, ObservationEvent
+from openhands.sdk.event.conversation_state import ConversationStateUpdateEvent
+
+from . import completions, recovery, setup
+from .conversation import Conversation, Executor
+from .frames import Teller
+from .lane import Lane
+from .turn import Turn
+from .wire import INTERNAL_ERROR, INVALID_PARAMS, RpcError, Wire
+
+ACCEPT = "accept"
+REJECT = "reject"
+OPTIONS = [
+    {"optionId": ACCEPT, "name": "Accept", "kind": "allow_once"},
+    {"optionId": REJECT, "name": "Reject", "kind": "reject_once"},
+]
+
+REJECTED = "User rejected the action"
+"""The reason of a rejection when the person gave none."""
+
+BUSY = "The session is busy. Wait for the end of the turn, or cancel it."
+
+CANCEL_SECONDS = 1.5
+"""How long a cancelled turn may take to end before its prompt is answered; it goes on ending after that."""
+
+ENDING_SECONDS = 60.0
+"""How long a new prompt waits for a cancelled turn whose hook or tool does not end."""
+
+SKILLS = ("activated_knowledge_skills", "invoked_skills")
+"""Lists that the SDK changes without saying so."""
+
+CANCELLED = {"stopReason": "cancelled", "_meta": {"ostler": {"status": "paused"}}}
+
+
+class Session:
+    """An open conversation. Its methods are called on the loop that serves the client."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        session_id: str,
+        cwd: str,
+        servers: list[Any],
+        given: Mapping[str, Any],
+        *,
+        load: bool,
+    ) -> None:
+        """Build the conversation, or take up the one in its directory. Slow; called on a thread.
+
+        `given`: what Ostler sends beside ACP's own parameters (program.py). Raises RpcError and ValueError.
+        """
+        self._wire = wire
+        self.id = session_id
+        self._running: tuple[Turn, Future[str]] | None = None
+        self._announced = self._taken = self._cancelled_to = 0
+        self._cancelled: asyncio.Event | None = None
+        self._serving: asyncio.AbstractEventLoop | None = None
+        self._known: set[str] = set()
+        self._skills: dict[str, list[str]] = {}
+        self.teller = Teller(wire, session_id)
+        self.teller.leave_out(self._known.__contains__)
+        setup.import_more_tools(given.get("tool_module_qualnames"))
+        setup.register_agents(given.get("agent_definitions"))
+        agent = setup.agent_of(given, servers)
+        wire.hide(setup.secrets_in(agent))
+        agent._parallel_executor = Executor(max_workers=agent.tool_concurrency_limit)
+        if load:
+            recovery.use_agent(directory_of(given, session_id), agent)
+        self.conversation = Conversation(
+            agent=agent,
+            workspace=cwd,
+            plugins=setup.plugins_of(given.get("plugins")),
+            persistence_dir=given["persistence_dir"],
+            conversation_id=uuid.UUID(session_id),
+            callbacks=[self._happened],
+            stream_callbacks=[self.teller.progress],
+            max_iteration_per_run=given.get("max_iterations") or 500,
+            max_budget_per_run=given.get("max_budget_per_run"),
+            stuck_detection=given.get("stuck_detection", True),
+            stuck_detection_thresholds=given.get("stuck_detection_thresholds"),
+            visualizer=None,
+            secrets=setup.secrets_of(given.get("secrets")),
+            hook_config=setup.hooks_of(given.get("hook_config")),
+            tags=given.get("tags") or {},
+            user_id=given.get("user_id"),
+            client_tools=setup.client_tools_of(given.get("client_tools")),
+            profile_store_dir=given.get("profile_store_dir"),
+        )
+        self.configure(given)
+        state = self.conversation.state
+        state.set_on_state_change(self._changed)
+        if load:
+            for event in recovery.later_events(self.conversation, given.get("last_event_id")):
+                self.teller.event(event)
+            recovery.settle(self.conversation, given.get("closed") or [], self._known)
+        self._skills = {key: list(getattr(state, key)) for key in SKILLS}
+        self._listen()
+        self._lane = Lane(f"conversation {session_id[:8]}")
+
+    def configure(self, given: Mapping[str, Any]) -> None:
+        """Take over what may change while the conversation is open. Raises RpcError. Called on a thread."""
+        self._wire.hide(setup.secrets_in(setup.secrets_of(given.get("secrets"))))
+        if given.get("confirmation_policy") is not None:
+            self.conversation.set_confirmation_policy(setup.policy_of(given["confirmation_policy"]))
+        if "security_analyzer" in given:
+            self.conversation.set_security_analyzer(setup.analyzer_of(given["security_analyzer"]))
+        if given.get("secrets"):
+            self.conversation.update_secrets(setup.secrets_of(given["secrets"]))
+        if given.get("llm") is not None:
+            llm = setup.llm_of(given["llm"])
+            self._wire.hide(setup.secrets_in(llm))
+            self.conversation.switch_llm(llm)
+            self._listen()
+
+    async def prompt(
+        self, message_id: str | None, message: Any, blocks: list[Any], sender: str | None
+    ) -> dict[str, Any]:
+        """Run until the agent stops; the answer to `session/prompt`. Raises RpcError while another runs."""
+        self._taken += 1
+        number = self._taken
+        await self._free()
+        send = None
+        if message is not None or blocks:
+            said = setup.message_of(message, blocks)
+            if message_id is not None:
+                self._known.add(message_id)
+
+            def send() -> None:
+                self.conversation.send(said, sender, message_id)
+                self._look_at_skills()
+
+        self._serving = asyncio.get_running_loop()
+        self._cancelled = asyncio.Event()
+        turn = Turn(self.conversation, self._ask)
+        running = self._lane.submit(turn.run(send))
+        self._running = (turn, running)
+        if number <= self._cancelled_to:
+            self.cancel()
+        if not await _ended(running, self._cancelled):
+            return CANCELLED
+        status = running.result()
+        if turn.cancelled:
+            return CANCELLED
+        return {"stopReason": "end_turn", "_meta": {"ostler": {"status": status}}}
+
+    def announce(self) -> None:
+        """A prompt is on its way to `prompt`, which takes them in this order."""
+        self._announced += 1
+
+    def cancel(self) -> None:
+        """Interrupt the turn, in the middle of a model's answer or a tool. Called on any thread."""
+        self._cancelled_to = self._announced
+        if self._running is None or self._cancelled is None or self._serving is None:
+            return
+        turn, running = self._running
+        if running.done():
+            return
+        turn.cancel()
+        self._lane.loop.call_soon_threadsafe(turn.interrupt)
+        self._serving.call_soon_threadsafe(self._cancelled.set)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn runs, or is still ending."""
+        return self._running is not None and not self._running[1].done()
+
+    def condense(self) -> None:
+        """Summarize the history now, between two steps of a turn that runs. Slow; called on a thread."""
+        if ConversationState.get_unmatched_actions(self.conversation.state.active_branch()) and not self.busy:
+            raise RpcError(INVALID_PARAMS, "An action waits for its result. Send a message first.")
+        if self.conversation.state.execution_status is ConversationExecutionStatus.WAITING_FOR_CONFIRMATION:
+            # The step that condenses would run the actions that wait.
+            raise RpcError(INVALID_PARAMS, "Actions wait for confirmation. Accept or reject them first.")
+        self.conversation.condense()
+        self._used()
+
+    def ask(self, question: str) -> str:
+        """Ask the model beside the conversation. Slow; called on a thread."""
+        answer = self.conversation.ask_agent(question)
+        self._used()
+        return answer
+
+    def title(self, max_length: int, llm: Any) -> str:
+        """A title by the model, or by one that is given. Slow; called on a thread."""
+        made = self.conversation.generate_title(setup.llm_of(llm) if llm else None, max_length)
+        self._used()
+        return made
+
+    def navigate(self, event_id: str | None) -> None:
+        """Continue from another event. Raises RpcError while a turn runs."""
+        if self.busy:
+            raise RpcError(INVALID_PARAMS, BUSY)
+        self.conversation.navigate_to(event_id)
+
+    def close(self) -> None:
+        """Release tools and their processes. Slow; called on a thread."""
+        self.conversation.close()
+        self._lane.end()
+
+    async def _free(self) -> None:
+        if self._running is None or not self.busy:
+            return
+        turn, running = self._running
+        if not turn.cancelled:
+            raise RpcError(INVALID_PARAMS, BUSY)
+        done, _ = await asyncio.wait({asyncio.wrap_future(running)}, timeout=ENDING_SECONDS)
+        if not done:
+            raise RpcError(
+                INTERNAL_ERROR, "The cancelled turn has not ended: a hook or a tool does not stop."
+            )
+
+    async def _ask(self, action: ActionEvent) -> str | None:
+        """Ask the client whether an action may run. Called on the lane, answered on the client's loop."""
+        if self._serving is None:
+            return REJECTED
+        request = {
+            "sessionId": self.id,
+            "toolCall": {
+                "toolCallId": action.tool_call_id,
+                "title": action.summary or action.tool_name,
+                "rawInput": action.action.model_dump(mode="json", exclude_none=True) if action.action else {},
+                "_meta": {"ostler": {"eventId": action.id}},
+            },
+            "options": OPTIONS,
+        }
+        asked = self._wire.ask("session/request_permission", request)
+        try:
+            answer = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._serving))
+        except RpcError as error:
+            return f"The client did not answer: {error.message}"
+        answer = answer if isinstance(answer, dict) else {}
+        outcome = answer.get("outcome") or {}
+        if outcome.get("outcome") == "selected" and outcome.get("optionId") == ACCEPT:
+            return None
+        meta = (answer.get("_meta") or {}).get("ostler") or {}
+        return str(meta.get("reason") or REJECTED)
+
+    def _happened(self, event: Event) -> None:
+        self.teller.event(event)
+        if isinstance(event, ObservationEvent):
+            self._look_at_skills()
+
+    def _changed(self, event: Event) -> None:
+        if isinstance(event, ConversationStateUpdateEvent):
+            if event.key == "agent":
+                self._listen()
+            self.teller.event(event)
+
+    def _look_at_skills(self) -> None:
+        state: ConversationState = self.conversation.state
+        for key in SKILLS:
+            now = list(getattr(state, key))
+            if self._skills and now != self._skills[key]:
+                self._skills[key] = now
+                self.teller.state(key, now)
+
+    def _listen(self) -> None:
+        """Hear of usage, and of the logs of completions, from every model of the agent."""
+        for llm in self.conversation.agent.get_all_llms():
+            llm.telemetry.set_stats_update_callback(self._used)
+            if llm.log_completions:
+                mask = self.conversation.state.secret_registry.mask_secrets_in_output
+                completions.log_to(llm, self.teller.event, mask)
+
+    def _used(self) -> None:
+        self.teller.state("stats", self.conversation.state.stats)
+
+
+def directory_of(given: Mapping[str, Any], session_id: str) -> Path:
+    """Where the SDK keeps a conversation."""
+    return Path(given["persistence_dir"], uuid.UUID(session_id).hex)
+
+
+async def _ended(running: Future[str], cancelled: asyncio.Event) -> bool:
+    """Wait for the end of a turn; after a cancel only a while. Whether it has ended."""
+    done: asyncio.Future[Any] = asyncio.wrap_future(running)
+    cancelling: asyncio.Future[Any] = asyncio.create_task(cancelled.wait())
+    await asyncio.wait({done, cancelling}, return_when=asyncio.FIRST_COMPLETED)
+    cancelling.cancel()
+    if not done.done():
+        await asyncio.wait({done}, timeout=CANCEL_SECONDS)
+    if done.done() and not done.cancelled():
+        done.exception()  # is read from `running`
+    return done.done()

@@ -1,0 +1,184 @@
+"""What Ostler sends with a session, as the SDK's own types. Raises RpcError where the SDK refuses it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from openhands.sdk.agent import Agent
+from openhands.sdk.hooks import HookConfig
+from openhands.sdk.llm import LLM, ImageContent, Message, TextContent
+from openhands.sdk.plugin import PluginSource
+from openhands.sdk.secret import SecretSource, SecretValue, StaticSecret
+from openhands.sdk.security.analyzer import SecurityAnalyzerBase
+from openhands.sdk.security.confirmation_policy import ConfirmationPolicyBase
+from openhands.sdk.settings.model import OpenHandsAgentSettings
+from openhands.sdk.subagent import AgentDefinition
+from openhands.sdk.subagent.registry import agent_definition_to_factory, register_agent_if_absent
+from openhands.sdk.tool.client_tool import ClientToolSpec
+from openhands.sdk.tool.defaults import launch_tool_specs
+from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
+
+from .wire import INVALID_PARAMS, RpcError
+
+log = logging.getLogger(__name__)
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+"""Programs that the browser tools can drive."""
+
+
+def agent_of(given: Mapping[str, Any], servers: list[Any]) -> Agent:
+    """The agent, of `agent` as a client of the SDK writes it or of `agent_settings`, with the MCP servers."""
+    browser = has_browser()
+    mcp = {server["name"]: _server(server) for server in servers}
+    if isinstance(given.get("agent"), Mapping):
+        agent = _read(Agent, "agent", {**given["agent"], "mcp_config": mcp})
+        tools = [tool for tool in agent.tools if browser or tool.name != "browser_tool_set"]
+        return agent.model_copy(update={"tools": tools})
+    settings = _read(
+        OpenHandsAgentSettings, "agent_settings", {**(given.get("agent_settings") or {}), "mcp_config": mcp}
+    )
+    tools = launch_tool_specs(settings.tools, browser_available=browser)
+    return settings.model_copy(update={"tools": tools}).create_agent()
+
+
+def import_tools() -> None:
+    """Make the tools known by their names: a conversation may have any of them."""
+    # Each enters itself when it is imported.
+    from openhands.tools import gemini, glob, grep, planning_file_editor  # noqa: F401
+    from openhands.tools.preset.default import register_builtins_agents
+
+    register_builtins_agents(enable_browser=has_browser())
+
+
+def import_more_tools(modules: Any) -> None:
+    """Import the modules (by the names of their tools) in which a client's tools enter themselves."""
+    for tool, module in (modules or {}).items():
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            # A client names all that it knows; an agent that uses this one is refused for it.
+            log.warning("The module of the tool %s cannot be imported: %s", tool, error)
+
+
+def register_agents(given: Any) -> None:
+    """Make a client's sub-agents known by their names."""
+    for each in given or ():
+        definition = _read(AgentDefinition, "agent_definitions", each)
+        register_agent_if_absent(
+            name=definition.name, factory_func=agent_definition_to_factory(definition), description=definition
+        )
+
+
+def has_browser() -> bool:
+    """Whether there is a browser that the browser tools can drive."""
+    return any(shutil.which(name) for name in BROWSERS) or any(
+        (Path.home() / ".cache" / "ms-playwright").glob("chromium*")
+    )
+
+
+def llm_of(given: Any) -> LLM:
+    """A model with its key."""
+    return _read(LLM, "llm", given)
+
+
+def policy_of(given: Any) -> ConfirmationPolicyBase:
+    """When a person is asked."""
+    return _read(ConfirmationPolicyBase, "confirmation_policy", given)
+
+
+def analyzer_of(given: Any) -> SecurityAnalyzerBase | None:
+    """What judges the risk of actions."""
+    return None if given is None else _read(SecurityAnalyzerBase, "security_analyzer", given)
+
+
+def hooks_of(given: Any) -> HookConfig | None:
+    """The hooks of the conversation."""
+    return None if given is None else _read(HookConfig, "hook_config", given)
+
+
+def plugins_of(given: Any) -> list[PluginSource] | None:
+    """The plugins of the conversation."""
+    return None if not given else [_read(PluginSource, "plugins", each) for each in given]
+
+
+def client_tools_of(given: Any) -> list[ClientToolSpec] | None:
+    """Tools that the client runs itself, when it sees their actions."""
+    return None if not given else [_read(ClientToolSpec, "client_tools", each) for each in given]
+
+
+def secrets_of(given: Any) -> dict[str, SecretValue]:
+    """Secrets by name: texts, or sources as the SDK writes them."""
+    if not isinstance(given, Mapping):
+        return {}
+    return {
+        str(name): _read(SecretSource, f"secrets.{name}", each)
+        if isinstance(each, Mapping)
+        else StaticSecret(value=SecretStr(str(each)))
+        for name, each in given.items()
+    }
+
+
+def secrets_in(value: Any) -> set[str]:
+    """The secrets in the SDK's objects, and the texts of a mapping of secrets by their names."""
+    if isinstance(value, SecretStr):
+        return {value.get_secret_value()}
+    if isinstance(value, StaticSecret):
+        return {value.get_value() or ""}
+    if isinstance(value, BaseModel):
+        return secrets_in([getattr(value, name, None) for name in type(value).model_fields])
+    if isinstance(value, Mapping):
+        return secrets_in(list(value.values()))
+    if isinstance(value, list | tuple):
+        return set().union(*map(secrets_in, value))
+    return set()
+
+
+def message_of(given: Any, prompt: list[Any]) -> Message:
+    """The user's message as the client wrote it; without one, what the prompt's blocks say."""
+    if isinstance(given, Mapping):
+        return _read(Message, "message", {**given, "role": "user"})
+    content: list[TextContent | ImageContent] = []
+    for block in prompt:
+        if not isinstance(block, Mapping):
+            continue
+        if block.get("type") == "text":
+            content.append(TextContent(text=str(block.get("text", ""))))
+        elif block.get("type") == "image":
+            content.append(
+                ImageContent(image_urls=[f"data:{block.get('mimeType')};base64,{block.get('data')}"])
+            )
+        else:
+            resource = block.get("resource") or block
+            text = f"\n{resource['text']}" if isinstance(resource.get("text"), str) else ""
+            content.append(TextContent(text=f"[{block.get('type')}] {resource.get('uri')}{text}"))
+    return Message(role="user", content=content)
+
+
+def _server(server: Mapping[str, Any]) -> dict[str, Any]:
+    pairs = {
+        name: {each["name"]: each["value"] for each in server.get(name) or ()} for name in ("env", "headers")
+    }
+    if "command" in server:
+        return {"command": server["command"], "args": server.get("args") or [], "env": pairs["env"]}
+    transport = "sse" if server.get("type") == "sse" else "http"
+    return {"url": server["url"], "transport": transport, "headers": pairs["headers"]}
+
+
+def _read(model: Any, name: str, given: Any) -> Any:
+    try:
+        return TypeAdapter(model).validate_python(given)
+    except ValidationError as error:
+        where = [".".join(map(str, (name, *flaw["loc"]))) + ": " + flaw["msg"] for flaw in error.errors()]
+        raise RpcError(INVALID_PARAMS, "; ".join(where[:5])) from None
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:  # validators stumble over what they do not expect
+        raise RpcError(INVALID_PARAMS, f"{name}: {error}") from error

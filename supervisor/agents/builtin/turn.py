@@ -1,0 +1,111 @@
+"""One turn: from a message, or from where the agent stopped, until it stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from openhands.sdk.conversation.exceptions import ConversationRunError
+from openhands.sdk.conversation.state import ConversationExecutionStatus, ConversationState
+from openhands.sdk.event import ActionEvent
+
+from .conversation import Conversation
+
+Ask = Callable[[ActionEvent], Awaitable[str | None]]
+"""Asks whether an action may run: None, or the reason why not."""
+
+Status = ConversationExecutionStatus
+
+
+class Turn:
+    """Runs on the conversation's lane. It is interrupted there, too; `cancelled` may be read anywhere."""
+
+    def __init__(self, conversation: Conversation, ask: Ask) -> None:
+        self._conversation = conversation
+        self._ask = ask
+        self._task: asyncio.Task[Any] | None = None
+        self.cancelled = False
+
+    async def run(self, send: Callable[[], None] | None) -> str:
+        """Send the message, if there is one, then run. Returns the status in which the agent stopped.
+
+        Raises what the SDK raises before the agent has begun, and what keeps it from writing its log.
+        """
+        self._task = asyncio.current_task()
+        try:
+            if not self.cancelled:
+                await asyncio.to_thread(self._prepare, send)
+            if not self.cancelled:
+                await self._steps()
+        except asyncio.CancelledError:
+            if not self.cancelled:
+                raise
+        except BaseException:
+            self._failed()
+            raise
+        finally:
+            self._task = None
+        if self.cancelled:
+            self._pause()
+        return self._conversation.state.execution_status.value
+
+    def cancel(self) -> None:
+        """Ask the tools to stop, before the lane gets to it; called on any thread."""
+        self.cancelled = True
+        token = self._conversation.cancel_token
+        if token is not None:
+            token.cancel()
+
+    def interrupt(self) -> None:
+        """Cancel what the turn waits for; called on the lane, after `cancel`."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _prepare(self, send: Callable[[], None] | None) -> None:
+        # An action without a result would run now, unasked: after a fork or a move to its event.
+        conversation = self._conversation
+        with conversation.state:
+            if ConversationState.get_unmatched_actions(conversation.state.active_branch()):
+                conversation._emit_orphaned_action_errors()
+            if conversation.state.execution_status is Status.WAITING_FOR_CONFIRMATION:
+                conversation.state.execution_status = Status.IDLE
+        if send is not None:
+            send()
+
+    async def _steps(self) -> None:
+        state = self._conversation.state
+        while not self.cancelled:
+            try:
+                await self._conversation.arun()
+            except ConversationRunError:
+                return  # the SDK has written the error into the log
+            if self.cancelled or state.execution_status is not Status.WAITING_FOR_CONFIRMATION:
+                return
+            reason = await self._confirm()
+            if reason is not None:
+                await asyncio.to_thread(self._conversation.reject_pending_actions, reason)
+                return
+
+    async def _confirm(self) -> str | None:
+        """Ask for every action that waits; None when all may run, else the reason of the rejection."""
+        pending = ConversationState.get_unmatched_actions(self._conversation.state.active_branch())
+        answers = await asyncio.gather(*map(self._ask, pending))
+        return next((reason for reason in answers if reason is not None), None)
+
+    def _pause(self) -> None:
+        """The actions that wait are closed: else the next turn would run them."""
+        state = self._conversation.state
+        with state:
+            self._conversation._emit_orphaned_action_errors()
+            if state.execution_status is not Status.PAUSED:
+                state.execution_status = Status.PAUSED
+
+    def _failed(self) -> None:
+        """What went wrong may be that nothing can be written; the status in memory is right anyway."""
+        state = self._conversation.state
+        if state.execution_status in (Status.RUNNING, Status.WAITING_FOR_CONFIRMATION):
+            try:
+                state.execution_status = Status.ERROR
+            except OSError:
+                return

@@ -1,0 +1,176 @@
+"""JSON-RPC over the standard streams: lines out from any thread, lines in on a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from .bounds import line_of
+
+PARSE_ERROR = -32700
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+AUTH_REQUIRED = -32000
+
+HIDDEN_CHARS = 6
+"""A shorter secret is too common a text to be hidden."""
+
+Handler = Callable[[dict[str, Any]], Awaitable[Any]]
+
+
+class RpcError(Exception):
+    """A request is refused, or was refused by the client."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class Wire:
+    """One client on two file descriptors.
+
+    `notify` may be called by any thread: lines keep the order in which they were handed over, and a client
+    that does not read makes the caller wait. Requests are handled on the event loop, each in a task of its
+    own. No line is longer than `bounds.LINE_BYTES`.
+    """
+
+    def __init__(self, reading: int, writing: int) -> None:
+        self._reading = reading
+        self._writing = writing
+        self._lock = threading.Lock()
+        self._ids = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._hidden: frozenset[bytes] = frozenset()
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Leave these out of every line from now on, wherever they stand as a whole."""
+        inside = (
+            json.dumps(secret, ensure_ascii=False)[1:-1] for secret in secrets if len(secret) >= HIDDEN_CHARS
+        )
+        self._hidden |= {each.encode(errors="replace") for each in inside}
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send a notification. A client that is gone is not told."""
+        self._send({"jsonrpc": "2.0", "method": method, "params": params})
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> Any:
+        """Send a request and wait for its answer. Raises RpcError."""
+        number = next(self._ids)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._asked[number] = future
+        try:
+            self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+            return await future
+        finally:
+            del self._asked[number]
+
+    async def serve(
+        self,
+        handlers: Mapping[str, Handler],
+        at_once: Mapping[str, Callable[..., None]],
+        at_end: Callable[[], None],
+    ) -> None:
+        """Handle messages until the input ends.
+
+        `at_once`: functions that are called on the reading thread, in the order of the input, before the
+        handler of a request: a cancel must not wait for a loop that is busy. `at_end` is called there, too,
+        when the input has ended.
+        """
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+
+        def read() -> None:
+            with contextlib.suppress(OSError), os.fdopen(self._reading, "rb", closefd=False) as lines:
+                for line in lines:
+                    self._take(line, loop, handlers, at_once)
+            at_end()
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(ended.set)
+
+        threading.Thread(target=read, name="stdin", daemon=True).start()
+        await ended.wait()
+
+    def _take(
+        self,
+        line: bytes,
+        loop: asyncio.AbstractEventLoop,
+        handlers: Mapping[str, Handler],
+        at_once: Mapping[str, Callable[..., None]],
+    ) -> None:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            self._send({"jsonrpc": "2.0", "id": None, "error": {"code": PARSE_ERROR, "message": "Not JSON."}})
+            return
+        if not isinstance(message, dict):
+            return
+        method = message.get("method")
+        if isinstance(method, str) and method in at_once:
+            params = message.get("params")
+            at_once[method](params if isinstance(params, dict) else {})
+            if "id" not in message:
+                return
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            loop.call_soon_threadsafe(self._dispatch, message, handlers)
+
+    def _dispatch(self, message: dict[str, Any], handlers: Mapping[str, Handler]) -> None:
+        method = message.get("method")
+        if not isinstance(method, str):
+            self._answered(message)
+        elif "id" in message:
+            task = asyncio.get_running_loop().create_task(self._handle(message, handlers.get(method)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _answered(self, message: dict[str, Any]) -> None:
+        number = message.get("id")
+        future = self._asked.get(number) if isinstance(number, int) else None
+        if future is None or future.done():
+            return
+        error = message.get("error")
+        if isinstance(error, dict):
+            future.set_exception(RpcError(error.get("code", INTERNAL_ERROR), str(error.get("message"))))
+        else:
+            future.set_result(message.get("result"))
+
+    async def _handle(self, message: dict[str, Any], handler: Handler | None) -> None:
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+        params = message.get("params") or {}
+        try:
+            answer["result"] = await _checked(message["method"], handler, params)(params)
+        except RpcError as error:
+            answer["error"] = {"code": error.code, "message": error.message, "data": error.data}
+        except Exception as error:  # noqa: BLE001  # whatever it is, the client is told
+            text = f"{type(error).__name__}: {error}"
+            answer["error"] = {"code": INTERNAL_ERROR, "message": text, "data": {"details": text}}
+        self._send(answer)
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        line = line_of(message)
+        for secret in self._hidden:
+            line = line.replace(secret, b"<secret-hidden>")
+        with self._lock:
+            view = memoryview(line)
+            try:
+                while view:
+                    view = view[os.write(self._writing, view) :]
+            except OSError:  # the client is gone; the input ends, too, and with it this process
+                return
+
+
+def _checked(method: str, handler: Handler | None, params: Any) -> Handler:
+    if handler is None:
+        raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
+    if not isinstance(params, dict):
+        raise RpcError(INVALID_PARAMS, "The parameters are not an object.")
+    return handler

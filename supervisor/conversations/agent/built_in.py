@@ -1,0 +1,73 @@
+"""What the built-in agent gets beside ACP's own parameters: `_meta.ostler` (docs/built-in-agent.md)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from supervisor.conversations.agent.homes import OWN_PATHS
+from supervisor.conversations.state.queue import Queued
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.events import TextContent
+from supervisor.events.encode import encode
+from supervisor.patience import in_time
+from supervisor.settings import BuiltInSettings
+
+MEMORY_DIR: Final = "memory"
+"""Its memory of one conversation, in the directory of that: it is deleted with it."""
+
+PASSED_ON: Final = ("agent_definitions", "client_tools", "hook_config", "plugins", "tool_module_qualnames")
+"""What of a start request concerns the built-in agent alone; Ostler keeps it in `extra`."""
+
+
+def memory_directory(data: Path, conversation_id: str) -> Path:
+    """Where it keeps its memory of a conversation."""
+    return data / conversation_id / MEMORY_DIR
+
+
+async def move_memory(data: Path, source_id: str, conversation_id: str) -> None:
+    """Put a copy of a conversation's memory, made beside it, to where that of another one is. Raises OSError.
+
+    Cancellation waits for the move.
+    """
+    name = uuid.UUID(conversation_id).hex
+
+    def move() -> None:
+        place = memory_directory(data, conversation_id)
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (memory_directory(data, source_id) / name).rename(place / name)
+
+    await in_time(move, "to move the agent's memory", limiter=OWN_PATHS.of(source_id), shield=True)
+
+
+def parameters(
+    record: ConversationRecord, agent: BuiltInSettings, secrets: Mapping[str, str], data: Path
+) -> dict[str, Any]:
+    """Those of a session. `agent`: with its document open, which holds keys, as do `secrets`."""
+    return {
+        **(agent.document or {}),
+        "conversation_id": record.id,
+        "persistence_dir": str(memory_directory(data, record.id)),
+        "confirmation_policy": record.confirmation_policy,
+        "security_analyzer": record.security_analyzer,
+        "max_iterations": record.max_iterations,
+        "stuck_detection": record.stuck_detection,
+        "tags": dict(record.tags),
+        "secrets": dict(secrets),
+        **{name: record.extra[name] for name in PASSED_ON if record.extra.get(name) is not None},
+    }
+
+
+def built_in_prompt(item: Queued, transcript: str | None) -> dict[str, Any]:
+    """Those of a prompt: the message as its client wrote it, and the id of its event. Nothing where the agent
+    is to go on. `transcript`: what stands before it, for an agent that lost its memory."""
+    if item.goes_on:
+        return {}
+    message = item.message
+    if transcript is not None:
+        message = attrs.evolve(message, content=(TextContent(text=transcript), *message.content))
+    return {"message_id": item.event_id, "message": encode(message)}

@@ -1,0 +1,190 @@
+"""What an agent tells in the interface's own events (the built-in one): checked, and passed on as it is.
+
+Pure, but for the record, which keeps the last states. Nothing appears twice: not an event whose id is known,
+and not the end of a call that has one already. Ostler closes calls whose agent is gone; when that agent comes
+back it closes them by itself, too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted, Told, ToldEvent, ToldState
+from supervisor.conversations.recording.outs import Aborted, Delta, Opened, Out
+from supervisor.conversations.recording.tool_call_events import Recorded, interrupted_action
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.events import (
+    ActionEvent,
+    AgentErrorEvent,
+    ConversationErrorEvent,
+    ConversationStateUpdateEvent,
+    Event,
+    FinishAction,
+    MessageEvent,
+    ObservationEvent,
+    UserRejectObservation,
+    decode_event,
+    new_event_id,
+)
+from supervisor.reading import Invalid
+from supervisor.settings import hidden
+
+STATES: Final[Mapping[str, type]] = {
+    "activated_knowledge_skills": list,
+    "agent": dict,
+    "blocked_actions": dict,
+    "invoked_skills": list,
+    "stats": dict,
+}
+"""The properties of the state that such an agent tells, and their types. The others are Ostler's to tell."""
+
+LISTS: Final = frozenset({"costs", "response_latencies", "token_usages"})
+"""What of `stats` has an item for each request of a model: the state has the sums."""
+
+IDS_MAX: Final = 10_000
+"""Ids of events that are remembered, so that one that comes twice is one."""
+
+MESSAGES_MAX: Final = 200
+"""Ids of messages in the role of a user that the agent wrote itself: more than hooks and critics send it back
+in a conversation."""
+
+ENDS: Final = (ObservationEvent, AgentErrorEvent, UserRejectObservation)
+
+
+class NotTold(Exception):
+    """It is not accepted. The message says why, in words for the log."""
+
+
+class Unreadable(NotTold):
+    """It is an event, and cannot be read: what happened would be missing in the log."""
+
+
+@attrs.define
+class ToldEvents:
+    """Checks what one conversation's agent tells."""
+
+    record: ConversationRecord
+    answer_id: str | None = None
+    """The event of this turn that answers it so far."""
+    failed: bool = False
+    """Whether this turn has told of an error that ends it."""
+    spoke: bool = False
+    """Whether anything was told in this turn."""
+    _ids: OrderedDict[str, None] = attrs.field(factory=OrderedDict)
+    _calls: dict[str, ActionEvent] = attrs.field(factory=dict)
+
+    @property
+    def calling(self) -> bool:
+        """Whether a call is open."""
+        return bool(self._calls)
+
+    def action(self, event_id: str) -> ActionEvent | None:
+        """The action of an open call."""
+        return next((each for each in self._calls.values() if each.id == event_id), None)
+
+    def know(self, ids: Iterable[str]) -> None:
+        """Events of these ids are in the log."""
+        for event_id in ids:
+            self._keep(event_id)
+
+    def new_turn(self) -> None:
+        """A turn begins."""
+        self.answer_id, self.failed, self.spoke = None, False, False
+
+    def close(self) -> list[Out]:
+        """End the calls that are open, as interrupted: a turn is over, and nobody will end them."""
+        calls, self._calls = self._calls, {}
+        return [
+            Recorded(interrupted_action(new_event_id(), action.tool_name, call_id))
+            for call_id, action in calls.items()
+        ]
+
+    def take(self, told: Told, session_id: str | None = None) -> list[Out]:
+        """What is to be recorded and streamed. `session_id`: the open session. Raises NotTold."""
+        if session_id not in (None, told.session_id):
+            raise NotTold("it is about another session")
+        match told:
+            case ToldEvent():
+                return self._event(told)
+            case ToldState():
+                return self._state(told.key, told.value)
+            case ItemStarted():
+                return [Opened(told.item_id, told.attempt)]
+            case ItemDelta():
+                return [Delta(told.item_id, told.kind, told.content, told.order, told.attempt)]
+            case ItemAborted():
+                return [Aborted(told.item_id, told.attempt, told.reason)]
+
+    def _event(self, told: ToldEvent) -> list[Out]:
+        try:
+            event = decode_event(told.event)
+        except Invalid as error:
+            raise Unreadable(
+                f"an event of kind {told.event.get('kind')!s:.80} is not valid: {error}"
+            ) from error
+        if isinstance(event, ConversationStateUpdateEvent):
+            raise NotTold("the state is told apart from events")
+        if event.id in self._ids:
+            return []
+        call_id = getattr(event, "tool_call_id", None)
+        if isinstance(event, ENDS) and self._calls.pop(str(call_id), None) is None:
+            raise NotTold(f"the call {call_id!s:.80} has ended, or never began")
+        self._remember(event)
+        return [Recorded(event)]
+
+    def _remember(self, event: Event) -> None:
+        self._keep(event.id)
+        self.spoke = True
+        if isinstance(event, ActionEvent):
+            self._calls[event.tool_call_id] = event
+            if isinstance(event.action, FinishAction):
+                self.answer_id = event.id
+        elif isinstance(event, MessageEvent):
+            if event.source == "agent":
+                self.answer_id = event.id
+            elif event.llm_message.role == "user":
+                # It is no message that waits for an agent, whatever becomes of this server.
+                self.record.told_messages = [*self.record.told_messages, event.id][-MESSAGES_MAX:]
+        elif isinstance(event, ConversationErrorEvent):
+            self.failed = True
+
+    def _keep(self, event_id: str) -> None:
+        self._ids[event_id] = None
+        if len(self._ids) > IDS_MAX:
+            self._ids.popitem(last=False)
+
+    def _state(self, key: str, value: Any) -> list[Out]:
+        wanted = STATES.get(key)
+        if wanted is None:
+            raise NotTold(f"the state {key:.80} is not the agent's to tell")
+        if not isinstance(value, wanted):
+            raise NotTold(f"the state {key} is not of the type {wanted.__name__}")
+        if key in CLEANED:
+            value = CLEANED[key](value)
+        if self.record.told.get(key) == value:
+            return []
+        self.record.told[key] = value
+        return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value))]
+
+
+def _sums(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures without their history, which would be in each of these states as a whole."""
+    metrics = stats.get("usage_to_metrics")
+    if not isinstance(metrics, Mapping):
+        return dict(stats)
+    return {
+        **stats,
+        "usage_to_metrics": {
+            name: {key: item for key, item in each.items() if key not in LISTS}
+            for name, each in metrics.items()
+            if isinstance(each, Mapping)
+        },
+    }
+
+
+CLEANED: Final[Mapping[str, Callable[[Any], Any]]] = {"agent": hidden, "stats": _sums}
+"""What becomes of a value before it is stored."""

@@ -1,0 +1,209 @@
+"""The built-in agent of one conversation: what it is started with, and what clients see of that. Pure.
+
+Its document is what the agent's process gets: `agent`, as clients of the SDK write it, or `agent_settings`.
+The SDK judges it, so it is kept as it came; and it is sealed as a whole, since a key may stand anywhere in
+it. MCP servers are taken out of it: they go the way of every agent's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import attrs
+import orjson
+
+from supervisor.reading import Location
+from supervisor.settings.agent import (
+    AGENT_KINDS,
+    MCP_SERVER,
+    OPENHANDS,
+    BuiltInSettings,
+    Server,
+    ServerCheck,
+    server_check,
+)
+from supervisor.settings.errors import problem, read
+from supervisor.settings.exposure import CREDENTIALS, ENCRYPTED_START, PLACEHOLDER, REDACTED, StorageCipher
+from supervisor.settings.llm import LLM
+from supervisor.settings.merge import MAX_DEPTH, too_deep
+from supervisor.settings.openhands import decode_openhands_settings
+
+KIND: Final = "Agent"
+"""The `kind` of the built-in agent in start requests, and in the resource."""
+
+DOCUMENT_BYTES: Final = 1024 * 1024
+"""Most of an agent's document, bytes of JSON: it is stored with each change of the conversation's record.
+With a hundred skills it has some hundred kilobytes."""
+
+DEFAULT_TOOLS: Final = ("FinishTool", "ThinkTool")
+"""What every such agent has, whatever its settings say; the wire's names."""
+
+NAMED: Final = frozenset(
+    {*CREDENTIALS, "critic_api_key", "client_secret", "access_token", "refresh_token", "password"}
+)
+"""Properties whose text is a secret, wherever they stand."""
+
+HOLDING: Final = frozenset({"env", "extra_headers", "headers", "secrets"})
+"""Properties below which every text is one, or the `value` of what is described there."""
+
+
+def decode_built_in(obj: object, loc: Location, check_server: ServerCheck) -> BuiltInSettings:
+    """Agent settings of the kind `openhands`, of a client or of the server. Raises SettingsError."""
+    assert isinstance(obj, Mapping)
+    given = _checked({**obj, "agent_kind": OPENHANDS}, loc)
+    judged = decode_openhands_settings(given, loc, check_server)
+    for place, name in (("agent_context", "current_datetime"), ("condenser", "max_tokens")):
+        part = given.get(place)
+        if isinstance(part, Mapping) and part.get(name, ...) is None:
+            # The SDK tells null from absent here, and nobody means the former: it came from our own settings.
+            given[place] = {key: value for key, value in part.items() if key != name}
+    servers = given.pop("mcp_config", None) or {}
+    return BuiltInSettings(
+        mcp_config=servers, shown=_shown_of_settings(judged), document={"agent_settings": given}
+    )
+
+
+def decode_agent(obj: object, loc: Location, check_server: ServerCheck) -> BuiltInSettings:
+    """The `agent` of a start request, of kind `Agent`. Raises SettingsError.
+
+    What Ostler uses of it is checked, its model and its MCP servers; the SDK judges the rest when it starts.
+    """
+    assert isinstance(obj, Mapping)
+    given = _checked(obj, loc)
+    if "llm" not in given:
+        raise problem((*loc, "llm"), "Field required", "missing")
+    read(LLM, given["llm"], (*loc, "llm"))
+    tools = given.get("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise problem((*loc, "tools"), "Input should be a valid list", "list_type")
+    found = read(
+        Mapping[str, Server],
+        given.pop("mcp_config", None) or {},
+        (*loc, "mcp_config"),
+        {MCP_SERVER: server_check(check_server)},
+    )
+    return BuiltInSettings(mcp_config=found, shown=hidden(given), document={"agent": given})
+
+
+def is_built_in(obj: Mapping[str, Any]) -> bool:
+    """Whether agent settings say that they are the built-in agent's."""
+    return AGENT_KINDS.get(str(obj.get("agent_kind"))) == OPENHANDS
+
+
+def _checked(obj: Mapping[str, Any], loc: Location) -> dict[str, Any]:
+    """A copy, without placeholders of secrets."""
+    if too_deep(obj):
+        raise problem(loc, f"Value error, nested deeper than {MAX_DEPTH} levels", "value_error")
+    if len(orjson.dumps(obj)) > DOCUMENT_BYTES:
+        raise problem(loc, f"Value error, more than {DOCUMENT_BYTES} bytes of JSON", "value_error")
+    copy = _walked(obj, lambda value: None if PLACEHOLDER.fullmatch(value) else value)
+    assert isinstance(copy, dict)
+    return copy
+
+
+def with_model(settings: BuiltInSettings, llm: Mapping[str, Any]) -> BuiltInSettings:
+    """The same agent with another model: of the document, which is open, and of what is shown."""
+    assert settings.document is not None
+    document = {name: {**part, "llm": llm} for name, part in settings.document.items()}
+    return attrs.evolve(settings, document=document, shown={**settings.shown, "llm": hidden(llm)})
+
+
+# -- secrets ------------------------------------------------------------------------------------------------
+
+
+def hidden(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy with a placeholder for each secret."""
+    copy = _walked(obj, lambda _: REDACTED)
+    assert isinstance(copy, dict)
+    return copy
+
+
+def document_secrets(settings: BuiltInSettings) -> list[str]:
+    """Every secret in the open document, to be masked where the agent says it."""
+    found: list[str] = []
+
+    def note(value: str) -> str:
+        found.append(value)
+        return value
+
+    _walked(settings.document or {}, note)
+    return found
+
+
+def decrypted(obj: Mapping[str, Any], cipher: StorageCipher) -> dict[str, Any]:
+    """An agent with every secret in the clear that a client was shown encrypted. Raises what the cipher
+    raises."""
+
+    def opened(value: str) -> str:
+        return cipher.decrypt(value).decode() if value.startswith(ENCRYPTED_START) else value
+
+    copy = _walked(obj, opened)
+    assert isinstance(copy, dict)
+    return copy
+
+
+def seal_document(settings: BuiltInSettings, cipher: StorageCipher) -> BuiltInSettings:
+    """The settings for the disk. Raises what the cipher raises."""
+    if settings.document is None:
+        return settings
+    return attrs.evolve(settings, document=None, sealed=cipher.encrypt(orjson.dumps(settings.document)))
+
+
+def open_document(settings: BuiltInSettings, cipher: StorageCipher) -> BuiltInSettings:
+    """The settings for use. Raises what the cipher raises."""
+    if settings.sealed is None:
+        return settings
+    return attrs.evolve(settings, document=orjson.loads(cipher.decrypt(settings.sealed)), sealed=None)
+
+
+def _walked(node: Any, replace: Callable[[str], str | None], *, secret: bool = False) -> Any:
+    """A copy with `replace` applied to each secret; `secret`: every text of an object here is one.
+
+    Its depth is bounded by `too_deep`.
+    """
+    if isinstance(node, Mapping):
+        copy = {}
+        described = secret and ("kind" in node or "value" in node)
+        for name, old in node.items():
+            if isinstance(old, str):
+                ours = name in NAMED or (name == "value" if described else secret)
+                copy[name] = replace(old) if ours and old else old
+            else:
+                copy[name] = _walked(old, replace, secret=name in HOLDING or (secret and not described))
+        return copy
+    if isinstance(node, list):
+        return [_walked(each, replace, secret=secret) for each in node]
+    return node
+
+
+# -- what clients see ---------------------------------------------------------------------------------------
+
+
+def _shown_of_settings(judged: Mapping[str, Any]) -> dict[str, Any]:
+    """The agent that the SDK will make of these settings, as far as that can be told before it has."""
+    condenser = judged["condenser"]
+    llm = judged["llm"]
+    made: dict[str, Any] = {
+        "kind": KIND,
+        "llm": llm,
+        "tools": judged["tools"] or [],
+        "include_default_tools": list(DEFAULT_TOOLS),
+        "agent_context": judged["agent_context"],
+        "persona": judged["persona"],
+        "condenser": None,
+        "critic": None,
+        "tool_concurrency_limit": judged["tool_concurrency_limit"],
+    }
+    if condenser["enabled"] and condenser["condenser_kind"] == "llm_summarizing":
+        kept = {
+            name: value
+            for name, value in condenser.items()
+            if name not in ("condenser_kind", "enabled") and value is not None
+        }
+        made["condenser"] = {
+            "kind": "LLMSummarizingCondenser",
+            "llm": {**llm, "usage_id": "condenser"},
+            **kept,
+        }
+    return hidden(made)

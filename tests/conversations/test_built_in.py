@@ -1,0 +1,402 @@
+"""An agent that tells its conversation in the interface's own events, as the built-in one does."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from supervisor.conversations.agent.built_in import MEMORY_DIR
+from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.forking import ForkRequest
+from supervisor.conversations.state.start import StartRequest
+from supervisor.events import Vocabulary
+from supervisor.settings import BuiltInSettings
+from tests.conversations.harness import (
+    Harness,
+    events,
+    kinds,
+    one,
+    open_harness,
+    say,
+    settled,
+    states,
+    turn,
+    until,
+)
+from tests.conversations.test_streamed_items import streamed
+from tests.support.scripted import scripted_command
+
+KEY = "sk-of-the-model-1234567890"
+DOCUMENT = {"agent": {"kind": "Agent", "llm": {"model": "m", "api_key": KEY}}}
+ALWAYS = {"kind": "AlwaysConfirm"}
+
+
+async def start(harness: Harness, *modes: str, **fields: Any) -> Conversation:
+    root = harness.root
+    command = scripted_command("tells", *modes, log=root / "scripted.log", home=root / "scripted-home")
+    agent = BuiltInSettings(
+        acp_command=tuple(command),
+        document=DOCUMENT,
+        shown={"kind": "Agent", "llm": {"model": "m", "api_key": "**********"}},
+    )
+    request = StartRequest(
+        working_dir=str(root / "workspace"),
+        agent=agent,
+        spelled_out=True,
+        event_vocabulary=Vocabulary.EXTENDED,
+        **fields,
+    )
+    conversation, _ = await harness.supervisor.create(request)
+    return conversation
+
+
+@asynccontextmanager
+async def told(root: Path, *modes: str, **fields: Any) -> AsyncIterator[tuple[Harness, Conversation]]:
+    async with open_harness(root) as harness:
+        yield harness, await start(harness, *modes, **fields)
+
+
+async def test_what_it_tells_is_in_the_journal_as_it_is(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        script = "!system s\n!act a ls\n!observe a one two\n!answer m Done, all of it."
+        found = await turn(conversation, script)
+        assert kinds(found) == [
+            "MessageEvent",
+            "SystemPromptEvent",
+            "ActionEvent",
+            "ObservationEvent",
+            "MessageEvent",
+        ]
+        ids = [event["id"] for event in found if event["kind"] != "ConversationStateUpdateEvent"]
+        assert ids[1:] == ["s", "a", "a-done", "m"]
+        assert found[-1]["id"] != "m"  # states follow
+        assert (
+            one(found, "ActionEvent")["action"]
+            == {"kind": "TerminalAction", "command": "ls"} | one(found, "ActionEvent")["action"]
+        )
+        assert conversation.record.execution_status == "finished"
+        assert await conversation.final_response() == "Done, all of it."
+        turns = states(found, "turn")
+        assert (turns[-1]["answer_id"], turns[-1]["stop_reason"]) == ("m", "end_turn")
+        # The parents of the tree are the events before.
+        parents = [e.get("parent_id") for e in found if e["kind"] != "ConversationStateUpdateEvent"]
+        assert parents[2:] == ["s", "a", "a-done"]
+        # The prompt names the event that the agent is not to tell again.
+        meta = harness.log.received("session/prompt")[0]["params"]["_meta"]["ostler"]
+        assert meta["message_id"] == ids[0]
+        assert meta["message"]["content"][0]["text"] == script
+
+
+async def test_streamed_pieces_have_the_id_of_the_event_that_they_become(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with told(tmp_path) as (_, conversation):
+        frames = streamed(conversation, monkeypatch)
+        script = '!answer m Hello there\n!tell stream {"type":"item_started","item_id":"x","attempt":2}\n'
+        script += '!tell stream {"type":"item_aborted","item_id":"x","attempt":2,"reason":"retry"}'
+        await turn(conversation, script)
+        told_items = [f for f in frames if f["type"] in ("item_started", "delta", "item_aborted")]
+        assert [(f["type"], f["item_id"], f["attempt"]) for f in told_items] == [
+            ("item_started", "m", 0),
+            ("delta", "m", 0),
+            ("delta", "m", 0),
+            ("item_started", "x", 2),
+            ("item_aborted", "x", 2),
+        ]
+        assert "".join(f.get("content", "") for f in told_items) == "Hello there"
+
+
+async def test_what_is_refused_is_logged_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    async with told(tmp_path) as (_, conversation):
+        refused = [
+            "event []",
+            'state {"key":"execution_status","value":"error"}',
+            'state {"key":"stats","value":[]}',
+            'stream {"type":"delta","item_id":"m","order":"0","kind":"text","content":"x"}',
+            "unheard-of {}",
+            'event {"sessionId":"another","event":{"kind":"PauseEvent","id":"p","source":"user"}}',
+        ]
+        script = "\n".join(f"!tell {each}" for each in refused if not each.startswith("event []"))
+        found = await turn(conversation, script + "\n!answer m Yes")
+        assert kinds(found) == ["MessageEvent", "MessageEvent"]
+        assert states(found, "execution_status") == ["running", "finished"]
+
+
+async def test_an_event_that_cannot_be_read_fails_the_turn_and_the_next_one_works(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        broken = '!tell event {"event":{"kind":"ActionEvent","id":"a","source":"agent"}}\n!hang'
+        found = await turn(conversation, broken)
+        assert one(found, "ConversationErrorEvent")["code"] == "AgentEventUnreadable"
+        assert conversation.record.execution_status == "error"
+        assert kinds(await turn(conversation, "!answer m2 Again")) == ["MessageEvent", "MessageEvent"]
+        assert len(harness.log.pids()) == 2
+
+
+async def test_other_agents_cannot_tell_events(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("tells")
+        found = await turn(conversation, "!answer m Forged\nplain")
+        assert "Forged" not in json.dumps([e for e in found if e["source"] == "agent"])
+        assert one(found, "ActionEvent")["action"]["message"].startswith("echo: plain")
+
+
+async def test_plain_updates_of_it_are_not_told_a_second_time(tmp_path: Path) -> None:
+    async with told(tmp_path) as (_, conversation):
+        found = await turn(conversation, "plain words\n!tool\n!think aloud\n!answer m Once")
+        assert kinds(found) == ["MessageEvent", "MessageEvent"]
+
+
+async def test_secrets_are_masked_in_what_it_tells(tmp_path: Path) -> None:
+    async with told(tmp_path, secrets={"TOKEN": "hush-hush-0123456789"}) as (_, conversation):
+        found = await turn(
+            conversation, f"!act a echo {KEY}\n!observe a {KEY} hush-hush-0123456789\n!answer m {KEY}"
+        )
+        agents = json.dumps([event for event in found if event["source"] != "user"])
+        assert KEY not in agents
+        assert "hush-hush" not in agents
+
+
+async def test_keys_are_sealed_at_rest_and_reach_it_over_stdin_alone(tmp_path: Path) -> None:
+    async with told(tmp_path, secrets={"TOKEN": "hush-hush-0123456789"}) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        stored = orjson.loads(conversation.record.dump())["agent"]
+        assert stored["document"] is None
+        assert stored["sealed"].startswith("gAAAA-sealed:")  # the tests' cipher shows what it seals
+        own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"]
+        assert own["agent"] == DOCUMENT["agent"]
+        assert own["conversation_id"] == conversation.id
+        assert own["secrets"]["TOKEN"] == "hush-hush-0123456789"
+        assert own["persistence_dir"] == str(tmp_path / "data" / conversation.id / MEMORY_DIR)
+        environment = harness.log.records("start")[0]["environment"]
+        assert KEY not in json.dumps(environment)
+        assert "hush-hush" not in json.dumps(environment)
+        assert conversation.info()["agent"]["llm"] == {"model": "m", "api_key": "**********"}
+        assert KEY not in json.dumps(conversation.info())
+        assert KEY.encode() not in conversation.full_state()
+
+
+async def test_states_are_told_and_shown(tmp_path: Path) -> None:
+    async with told(tmp_path) as (_, conversation):
+        metrics = {"model_name": "m", "accumulated_cost": 0.5, "costs": [1, 2], "token_usages": [3]}
+        stats = json.dumps({"usage_to_metrics": {"default": metrics}})
+        script = f'!state stats {stats}\n!state stats {stats}\n!state invoked_skills ["tdd"]\n'
+        script += f'!state agent {{"kind":"Agent","llm":{{"model":"n","api_key":"{KEY}"}}}}\n!answer m Yes'
+        found = await turn(conversation, script)
+        (told_stats,) = states(found, "stats")
+        assert told_stats == {"usage_to_metrics": {"default": {"model_name": "m", "accumulated_cost": 0.5}}}
+        assert KEY not in json.dumps(states(found, "agent"))
+        info = await conversation.durable_info()
+        assert info["stats"]["usage_to_metrics"]["default"]["accumulated_cost"] == 0.5
+        assert info["invoked_skills"] == ["tdd"]
+        assert info["agent"]["llm"]["model"] == "n"
+
+
+async def test_the_status_of_the_answer_is_the_status(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        found = await turn(conversation, "!answer m Round and round\n!status stuck")
+        assert states(found, "execution_status") == ["running", "stuck"]
+        found = await turn(conversation, "!failure f LLMAuthenticationError")
+        assert states(found, "execution_status") == ["idle", "running", "error"]
+        assert one(found, "ConversationErrorEvent")["code"] == "LLMAuthenticationError"
+        # An error that it does not tell is told for it.
+        found = await turn(conversation, "!status error")
+        assert one(found, "ConversationErrorEvent")["code"] == "ACPPromptError"
+        # It goes on without a message.
+        before = len(harness.log.prompts())
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        (prompt,) = harness.log.received("session/prompt")[before:]
+        assert (prompt["params"]["prompt"], prompt["params"]["_meta"]) == ([], {"ostler": {}})
+
+
+async def test_a_person_accepts_actions_that_are_in_the_journal(tmp_path: Path) -> None:
+    async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
+        await conversation.send(
+            say("!act a ls\n!act b ls\n!confirm a b\n!observe a x\n!observe b y"), run=True
+        )
+        await until(lambda: len(conversation._runner._permissions._open()) == 2)
+        assert conversation.record.execution_status == "waiting_for_confirmation"
+        waiting = conversation.record.agent_state["permissions"]
+        assert [each["action_id"] for each in waiting] == ["a", "b"]
+        assert waiting[0]["security_risk"] == "HIGH"
+        await conversation.respond(True, "")
+        assert await settled(conversation) == "finished"
+        found = await events(conversation)
+        assert [e["id"] for e in found if e["kind"] == "ActionEvent"] == ["a", "b"]
+        assert states(found, "execution_status")[-3:] == ["waiting_for_confirmation", "running", "finished"]
+
+
+async def test_a_person_rejects_them_with_a_reason(tmp_path: Path) -> None:
+    async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
+        await conversation.send(say("!act a rm\n!act b rm\n!confirm a b"), run=True)
+        await until(lambda: len(conversation._runner._permissions._open()) == 2)
+        await conversation.respond(False, "Not on a Sunday.")
+        assert await settled(conversation) == "idle"
+        found = await events(conversation)
+        rejected = [e for e in found if e["kind"] == "UserRejectObservation"]
+        assert [(e["action_id"], e["rejection_reason"]) for e in rejected] == [
+            ("a", "Not on a Sunday."),
+            ("b", "Not on a Sunday."),
+        ]
+        assert states(found, "execution_status") == ["running", "waiting_for_confirmation", "idle"]
+        assert not conversation.waiting
+
+
+async def test_a_question_about_no_action_is_refused(tmp_path: Path) -> None:
+    async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
+        await turn(conversation, "!act a ls\n!observe a x\n!confirm a")
+        assert conversation.record.execution_status == "error"
+        assert not conversation.waiting
+
+
+async def test_an_interrupt_closes_what_is_open_once(tmp_path: Path) -> None:
+    async with told(tmp_path) as (_, conversation):
+        await conversation.send(say("!act a sleep 100\n!hang"), run=True)
+        await until(lambda: conversation._runner._turns._told.calling)
+        await conversation.interrupt()
+        found = await events(conversation)
+        assert one(found, "AgentErrorEvent")["tool_call_id"] == "call-a"
+        assert kinds(found)[-1] == "InterruptEvent"
+        assert conversation.record.execution_status == "paused"
+        # What the agent tells of the call afterwards is no second end of it.
+        found = await turn(conversation, "!mend a\n!observe a late\n!answer m Yes")
+        assert kinds(found) == ["MessageEvent", "MessageEvent"]
+
+
+async def test_a_killed_agent_is_reported_and_the_next_message_loads_its_memory(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await conversation.send(say("!system s\n!act a sleep 100\n!crash SIGKILL"), run=True)
+        assert await settled(conversation) == "error"
+        found = await events(conversation)
+        assert one(found, "ConversationErrorEvent")["code"] == "ACPAgentExited"
+        assert one(found, "AgentErrorEvent")["tool_call_id"] == "call-a"
+        found = await turn(conversation, "!mend a\n!answer m Back")
+        assert kinds(found) == ["MessageEvent", "MessageEvent"]
+        own = harness.log.received("session/resume")[0]["params"]["_meta"]["ostler"]
+        assert own["last_event_id"] == "a"
+        assert [each["tool_call_id"] for each in own["closed"]] == ["call-a"]
+        assert own["agent"] == DOCUMENT["agent"]
+        assert conversation.record.agent_state["memory"] == "resumed"
+
+
+async def test_a_message_that_the_agent_wrote_itself_is_not_prompted_after_a_restart(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!feedback f Try again.\n!answer m Yes")
+        await conversation.send(say("!answer m2 No"), run=False)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.supervisor.get(conversation.id)
+        assert [message.content[0].text for message in conversation.queued] == ["!answer m2 No"]
+
+
+async def test_its_memory_is_deleted_with_the_conversation(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        memory = tmp_path / "data" / conversation.id / MEMORY_DIR
+        memory.mkdir(parents=True, exist_ok=True)
+        await harness.supervisor.delete(conversation.id)
+        assert not memory.exists()
+
+
+async def test_what_it_is_asked_beside_turns(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        assert await conversation.ask_agent("the weather") == "about the weather"  # it is started for this
+        await turn(conversation, "!answer m Yes")
+        await conversation.condense()
+        assert one(await events(conversation), "Condensation")["summary"] == "Short."
+        await conversation.load_plugin("p@m")
+        (asked,) = harness.log.received("_ostler/load_plugin")
+        assert asked["params"]["plugin_ref"] == "p@m"
+
+
+async def test_its_model_is_switched_now_and_for_its_next_start(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        llm = {"model": "other", "api_key": "sk-another-key-9876543210"}
+        await conversation.switch_llm(llm)
+        (configured,) = harness.log.received("_ostler/configure")
+        assert configured["params"]["llm"] == llm
+        info = await conversation.durable_info()
+        assert (info["agent"]["llm"]["model"], info["agent"]["llm"]["api_key"]) == ("other", "**********")
+        assert states(await events(conversation), "agent")[-1]["llm"]["api_key"] == "**********"
+        await conversation.stop_agent()
+        await turn(conversation, "!answer m2 Yes")
+        own = harness.log.received("session/resume")[-1]["params"]["_meta"]["ostler"]
+        assert own["agent"]["llm"] == llm
+
+
+async def test_policy_and_analyzer_reach_it(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await conversation.set_confirmation_policy(ALWAYS)  # it does not run yet: with its session
+        await turn(conversation, "!answer m Yes")
+        own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"]
+        assert own["confirmation_policy"] == ALWAYS
+        await conversation.set_confirmation_policy({"kind": "NeverConfirm"})
+        await conversation.set_security_analyzer({"kind": "LLMSecurityAnalyzer"})
+        given = [each["params"] for each in harness.log.received("_ostler/configure")]
+        assert [each.get("confirmation_policy") for each in given] == [{"kind": "NeverConfirm"}, None]
+        assert given[1]["security_analyzer"] == {"kind": "LLMSecurityAnalyzer"}
+
+
+async def test_it_moves_to_another_event_with_its_memory(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        await turn(conversation, "!answer m2 Two")
+        await conversation.navigate("m")
+        (asked,) = harness.log.received("_ostler/navigate")
+        assert asked["params"]["event_id"] == "m"
+        found = await turn(conversation, "!answer m3 Three")
+        assert one(found, "MessageEvent", "user")["parent_id"] == "m"
+        assert len(harness.log.pids()) == 1
+        assert not harness.log.received("session/new")[1:]
+
+
+async def test_a_pause_stops_it_after_its_step_and_a_run_goes_on(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await conversation.send(say("!act a ls\n!until-paused\n!observe a x\n!status paused"), run=True)
+        await until(lambda: conversation._runner._turns._told.calling)
+        await conversation.pause()
+        assert await settled(conversation) == "paused"
+        await until(lambda: not conversation.busy)
+        found = await events(conversation)
+        assert kinds(found)[-2:] in (["PauseEvent", "ObservationEvent"], ["ObservationEvent", "PauseEvent"])
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert harness.log.received("session/prompt")[-1]["params"]["_meta"] == {"ostler": {}}
+
+
+async def test_a_fork_has_a_copy_of_its_memory(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        await turn(conversation, "!answer m2 Two")
+        fork_id = str(uuid.uuid4())
+        # As the program does, beside that of the first one.
+        made = tmp_path / "data" / conversation.id / MEMORY_DIR / uuid.UUID(fork_id).hex
+        made.mkdir(parents=True)
+        (made / "base_state.json").write_text("{}")
+        fork = await harness.supervisor.fork(
+            conversation.id, ForkRequest(conversation_id=fork_id, from_event_id="m")
+        )
+        (asked,) = harness.log.received("session/fork")
+        assert asked["params"]["_meta"]["ostler"] == {"conversation_id": fork_id, "from_event_id": "m"}
+        moved = tmp_path / "data" / fork_id / MEMORY_DIR / uuid.UUID(fork_id).hex / "base_state.json"
+        assert moved.is_file()
+        assert fork.record.agent_state["memory"] == "forked"
+        assert fork.record.session_id == fork_id
+
+
+async def test_the_model_finds_a_title(tmp_path: Path) -> None:
+    async with told(tmp_path) as (_, conversation):
+        await turn(conversation, "!answer m One")
+        await until(lambda: conversation.record.title == "A title of the model's")
+    async with told(tmp_path / "other", title="Mine") as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        await turn(conversation, "!answer m2 Two")
+        assert conversation.record.title == "Mine"
+        assert not harness.log.received("_ostler/title")

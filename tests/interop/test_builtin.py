@@ -1,0 +1,227 @@
+"""The built-in agent: the SDK in a process of its own, driven by the model API."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from supervisor.agents import ensure_installed, load_catalog
+from supervisor.agents.errors import PythonMissing
+from supervisor.conversations.state.deadlines import Deadlines
+from tests.interop.model_api.server import ModelApi
+from tests.interop.recording import Recording
+from tests.interop.talk import Talk
+from tests.support.client import Json, rest_client
+from tests.support.processes import environment, kill
+from tests.support.server import ServerProcess
+from tests.support.sockets import collect
+
+pytestmark = pytest.mark.interop
+
+KEY = "sk-a-key-of-the-test-0123456789"
+ALWAYS = {"kind": "AlwaysConfirm"}
+Open = Callable[..., AbstractAsyncContextManager[Talk]]
+
+
+def llm(url: str, **more: Json) -> dict[str, Json]:
+    given = {"model": "openai/test-model", "api_key": KEY, "base_url": f"{url}/v1", "usage_id": "agent"}
+    return {**given, "num_retries": 0, "stream": True, **more}
+
+
+def agent(url: str, **more: Json) -> dict[str, Json]:
+    return {
+        "kind": "Agent",
+        "llm": llm(url),
+        "tools": [{"name": "terminal"}, {"name": "file_editor"}],
+        **more,
+    }
+
+
+@pytest.fixture
+def built_in(
+    agents_server: ServerProcess,
+    agents_prefix: Path,
+    model_api: ModelApi,
+    recording: Recording,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Open:
+    """Opens conversations with it: `async with built_in(**fields of the start request) as one`."""
+
+    @asynccontextmanager
+    async def opened(**fields: Any) -> AsyncIterator[Talk]:
+        try:
+            await ensure_installed(
+                load_catalog()["openhands"], agents_prefix, progress=print, seconds=Deadlines().install
+            )
+        except PythonMissing as missing:
+            pytest.skip(str(missing))
+        workspace = tmp_path / "workspace"
+        workspace.mkdir(exist_ok=True)
+        if not {"agent", "agent_settings", "agent_profile_id"} & fields.keys():
+            fields["agent"] = agent(model_api.url)
+        body = {"workspace": {"kind": "LocalWorkspace", "working_dir": str(workspace)}, **fields}
+        info = await agents_server.rest.call("POST", "/api/conversations", body)
+        one = Talk(agents_server, None, info["id"], workspace)  # type: ignore[arg-type]
+        async with collect(agents_server.events_socket(one.id)) as one.socket:
+            yield one
+            if not one.deleted:
+                await recording.keep(request.node.name, agents_server.rest, one.id, one.socket)
+
+    return opened
+
+
+def kinds(found: list[Json]) -> list[str]:
+    return [event["kind"] for event in found if event["kind"] != "ConversationStateUpdateEvent"]
+
+
+def of(found: list[Json], kind: str) -> list[Json]:
+    return [event for event in found if event["kind"] == kind]
+
+
+def text_of(event: Json) -> str:
+    content = (event.get("llm_message") or event.get("observation"))["content"]
+    return "".join(part.get("text", "") for part in content)
+
+
+async def test_a_text_turn_and_a_command(built_in: Open) -> None:
+    async with built_in() as one:
+        found = await one.turn("Hello.")
+        assert kinds(found) == ["MessageEvent", "SystemPromptEvent", "MessageEvent"]
+        answer = of(found, "MessageEvent")[-1]
+        assert (answer["source"], text_of(answer)) == ("agent", "ECHO: Hello.")
+        streamed = [frame for frame in one.socket.frames if frame.get("kind") == "StreamingDeltaEvent"]
+        assert "".join(frame.get("content") or "" for frame in streamed) == "ECHO: Hello."
+        found = await one.turn("TOOL: echo so it is; pwd")
+        assert kinds(found) == ["MessageEvent", "ActionEvent", "ObservationEvent", "MessageEvent"]
+        (action,), (observation,) = of(found, "ActionEvent"), of(found, "ObservationEvent")
+        assert action["action"]["kind"] == "TerminalAction"
+        assert observation["action_id"] == action["id"]
+        assert text_of(observation).split()[:4] == ["so", "it", "is", str(one.workspace)]
+        info = await one.rest.info(one.id)
+        assert info["agent"]["kind"] == "Agent"
+        assert info["agent"]["llm"]["api_key"] == "**********"
+        assert info["stats"]["usage_to_metrics"]["agent"]["accumulated_token_usage"]["prompt_tokens"] > 0
+        # The key is nowhere but in the agent's memory.
+        assert KEY not in json.dumps([*await one.rest.events(one.id), *one.socket.frames, info])
+        for pid in [each.pid for each in one.server.tree()]:
+            assert KEY not in json.dumps(environment(pid))
+            assert KEY.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        for path in one.server.state.rglob("*"):
+            if path.is_file() and "agents" not in path.relative_to(one.server.state).parts:
+                assert KEY.encode() not in path.read_bytes(), path
+
+
+async def test_an_interrupt_in_the_middle_of_an_answer(built_in: Open) -> None:
+    async with built_in() as one:
+        await one.turn("Hello.")
+        before = await one.begin("SLOW 200 50")
+        await one.wait_delta("5")
+        await one.rest.act(one.id, "interrupt")
+        found = await one.settle(before, "paused")
+        assert of(found, "InterruptEvent")
+        assert not of(found, "ConversationErrorEvent")
+        pid = _pid(one)
+        await one.turn("And now?")
+        assert _pid(one) == pid  # the process went on
+
+
+async def test_actions_are_confirmed_and_rejected(built_in: Open) -> None:
+    async with built_in(confirmation_policy=ALWAYS) as one:
+        before = await one.begin("TOOL: echo yes")
+        await one.settle(before, "waiting_for_confirmation")
+        await one.rest.respond(one.id, accept=True)
+        found = await one.settle(before + 1, "finished")
+        assert len(of(found, "ActionEvent")) == len(of(found, "ObservationEvent")) == 1
+        before = await one.begin("TOOL: echo no")
+        await one.settle(before, "waiting_for_confirmation")
+        await one.rest.respond(one.id, accept=False, reason="Not like that.")
+        await one.rest.wait_status(one.id, "idle", timeout=20)
+        found = (await one.rest.events(one.id))[before:]
+        (rejection,) = of(found, "UserRejectObservation")
+        assert rejection["rejection_reason"] == "Not like that."
+        assert rejection["action_id"] == of(found, "ActionEvent")[0]["id"]
+        await one.turn("Go on.")
+
+
+async def test_a_kill_in_the_middle_of_a_command(built_in: Open) -> None:
+    async with built_in() as one:
+        await one.turn("Hello.")
+        before = await one.begin("TOOL: echo begun; sleep 100")
+        await _acting(one, before)
+        os.kill(_pid(one), signal.SIGKILL)
+        found = await one.settle(before, "error")
+        assert of(found, "ConversationErrorEvent")[0]["code"] == "ACPAgentExited"
+        (closed,) = of(found, "AgentErrorEvent")
+        assert closed["tool_call_id"] == of(found, "ActionEvent")[0]["tool_call_id"]
+        found = await one.turn("What now?")
+        assert kinds(found) == ["MessageEvent", "MessageEvent"]
+        everything = await one.rest.events(one.id)
+        assert len(of(everything, "AgentErrorEvent")) == 1
+        assert len(of(everything, "SystemPromptEvent")) == 1
+        ids = [event["id"] for event in everything]
+        assert len(ids) == len(set(ids))
+
+
+async def test_a_kill_of_the_server(built_in: Open, model_api: ModelApi) -> None:
+    async with built_in() as one:
+        await one.turn("The word is tulip.")
+        before = await one.begin("TOOL: echo begun; sleep 100")
+        await _acting(one, before)
+        server = next(each.pid for each in one.server.tree() if each.ppid == one.server.pid)
+        kill([server], signal.SIGSTOP)  # so that it cannot act on the death of its warden
+        kill([one.server.pid, server])
+        await one.server.wait()
+        await one.server.start()
+        async with rest_client(one.server.url) as one.server.rest:
+            await _after_the_kill(one, before, model_api)
+        one.deleted = True
+
+
+async def _after_the_kill(one: Talk, before: int, model_api: ModelApi) -> None:
+    found = await one.settle(before, "error")
+    assert "ServerRestarted" in [each["code"] for each in of(found, "ConversationErrorEvent")]
+    found = await one.turn("TOOL: echo again")
+    assert kinds(found) == ["MessageEvent", "ActionEvent", "ObservationEvent", "MessageEvent"]
+    # It remembers: the model is sent what was said before, with its end.
+    sent = json.dumps(model_api.calls[-1].body)
+    assert "tulip" in sent
+    assert "sleep 100" in sent
+    assert KEY not in sent
+    info = await one.rest.info(one.id)
+    assert info["agent_state"]["memory"] in ("loaded", "resumed")
+
+
+async def test_settings_of_the_server_and_their_kinds(built_in: Open, model_api: ModelApi) -> None:
+    async with built_in(agent_settings={"agent_kind": "llm", "llm": llm(model_api.url), "tools": []}) as one:
+        await one.turn("Hello.")
+        diff = {"agent_kind": "openhands", "llm": llm(model_api.url), "tools": [{"name": "terminal"}]}
+        await one.rest.call("PATCH", "/api/settings", {"agent_settings_diff": diff})
+        other = await one.rest.create(one.workspace)
+        found = await one.rest.turn(other["id"], "TOOL: echo settings", timeout=60)
+        assert "ObservationEvent" in kinds(found)
+
+
+def _pid(one: Talk) -> int:
+    """The agent's own process. Its shells' tmux is nobody's child."""
+    program = b"supervisor/agents/builtin"
+    (pid,) = [
+        each.pid for each in one.server.tree() if program in Path(f"/proc/{each.pid}/cmdline").read_bytes()
+    ]
+    return pid
+
+
+async def _acting(one: Talk, before: int) -> None:
+    """Until an action is recorded, and its command has begun."""
+    with trio.fail_after(60):
+        while not of((await one.rest.events(one.id))[before:], "ActionEvent"):
+            await trio.sleep(0.05)
+    await trio.sleep(0.5)

@@ -1,0 +1,139 @@
+"""The built-in agent with the APIs of the providers: what they think, and what is logged of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.builtin_program import (
+    KEY,
+    Program,
+    Session,
+    agent,
+    call,
+    calls,
+    finish,
+    llm,
+    says,
+    text_of,
+)
+from tests.interop.model_api.server import ModelApi
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture
+def session(program: Program, tmp_path: Path) -> Iterator[Session]:
+    one = Session(program, tmp_path)
+    yield one
+    one.close()
+
+
+def anthropic(api: ModelApi, **fields: Any) -> dict[str, Any]:
+    return llm(api, model="anthropic/claude-sonnet-4-5", base_url=api.url, **fields)
+
+
+def responses(api: ModelApi, **fields: Any) -> dict[str, Any]:
+    return llm(api, model="openai/gpt-5.1-codex", **fields)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_anthropic_thinks(session: Session, model_api: ModelApi, stream: bool) -> None:
+    session.open(agent(model_api, "terminal", model=anthropic(model_api, stream=stream)))
+    think = calls(
+        ("terminal", {"command": "echo seen"}), thoughts=("I think ", "first."), redacted="ZW5jcnlwdGVk"
+    )
+    model_api.answers.extend([think, says("It was seen.")])
+    assert session.say("think")["_meta"]["ostler"]["status"] == "finished"
+    blocks = session.of("ActionEvent")[0]["thinking_blocks"]
+    assert {"type": "redacted_thinking", "data": "ZW5jcnlwdGVk"} in blocks
+    assert {"type": "thinking", "thinking": "I think first.", "signature": "dGVzdA=="} in blocks
+    again = model_api.calls[-1].body["messages"]  # the provider has them back, as it gave them
+    sent = [part for message in again if message["role"] == "assistant" for part in message["content"]]
+    assert [part["type"] for part in sent] == ["thinking", "redacted_thinking", "tool_use"]
+    assert sent[0]["signature"] == "dGVzdA=="
+    assert model_api.calls[-1].key == KEY
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_responses_have_reasoning_items(session: Session, model_api: ModelApi, stream: bool) -> None:
+    model = responses(model_api, stream=stream, log_completions=True)
+    session.open(agent(model_api, "terminal", model=model))
+    reason = calls(("terminal", {"command": "echo seen"}), thoughts=("Reasons.",), encrypted="CIPHERED-7")
+    model_api.answers.extend([reason, says("It was seen.")])
+    assert session.say("think")["_meta"]["ostler"]["status"] == "finished"
+    assert model_api.calls[-1].path.endswith("/responses")
+    item = session.of("ActionEvent")[0]["responses_reasoning_item"]
+    assert item["summary"] == ["Reasons."]
+    given_back = [item for item in model_api.calls[-1].body["input"] if item.get("type") == "reasoning"]
+    assert [item.get("encrypted_content") for item in given_back] == ["CIPHERED-7"]
+    logs = session.of("LLMCompletionLogEvent")
+    assert len(logs) == 2
+    assert all("CIPHERED-7" not in log["log_data"] for log in logs)
+    assert "CIPHERED-7" not in session.program.log.read_text()
+
+
+def test_gemini(session: Session, model_api: ModelApi) -> None:
+    model = llm(model_api, model="gemini/gemini-2.5-pro", base_url=f"{model_api.url}/v1beta")
+    session.open(agent(model_api, "terminal", model=model))
+    model_api.answers.extend([call("terminal", command="echo seen"), says("It was ", "seen.")])
+    assert session.say("look")["_meta"]["ostler"]["status"] == "finished"
+    assert "GenerateContent" in model_api.calls[-1].path
+    assert session.kinds[2:] == ["TerminalAction", "TerminalObservation", "agent says"]
+    assert text_of(session.last("MessageEvent")["llm_message"]["content"]) == "It was seen."
+
+
+def test_completions_are_logged_without_secrets(session: Session, model_api: ModelApi) -> None:
+    model = llm(model_api, log_completions=True, stream=False)
+    session.open(agent(model_api, "terminal", model=model), secrets={"TOKEN": "very-secret-42"})
+    model_api.answers.extend([call("terminal", command="echo $TOKEN; echo very-secret-42"), finish()])
+    session.say("say the token very-secret-42")
+    assert "<secret-hidden>" in text_of(session.of("ObservationEvent")[0]["observation"]["content"])
+    logs = session.of("LLMCompletionLogEvent")
+    assert [log["usage_id"] for log in logs] == ["agent"] * 2
+    assert all(log["filename"].endswith(".json") and json.loads(log["log_data"])["response"] for log in logs)
+    assert all("very-secret-42" not in log["log_data"] and KEY not in log["log_data"] for log in logs)
+    assert not list(session.program.home.rglob("*completions*"))  # in no file
+
+
+def test_tokens_have_ids(session: Session, model_api: ModelApi) -> None:
+    model = llm(
+        model_api, model="hosted_vllm/test", stream=False, litellm_extra_body={"return_token_ids": True}
+    )
+    session.open(agent(model_api, model=model))
+    model_api.answers.append(says("counted", token_ids=(7, 8)))
+    session.say("count")
+    told = session.last("TokenEvent")
+    assert (told["prompt_token_ids"], told["response_token_ids"]) == ([1, 2, 3], [7, 8])
+
+
+def test_models_are_switched(session: Session, model_api: ModelApi) -> None:
+    session.open(agent(model_api))
+    model_api.answers.append(says("one"))
+    session.say("one")
+    session.ask("_ostler/configure", llm=anthropic(model_api, usage_id="other", api_key="sk-other-key"))
+    model_api.answers.append(says("two"))
+    session.say("two")
+    assert [call.path.rpartition("/")[2] for call in model_api.calls] == ["completions", "messages"]
+    assert model_api.calls[-1].key == "sk-other-key"
+    told = next(state.value for state in session.states if state.key == "agent")
+    assert told["llm"]["model"] == "anthropic/claude-sonnet-4-5"
+    assert "sk-other-key" not in json.dumps(told)
+    stats = [state.value for state in session.states if state.key == "stats"]
+    assert set(stats[-1]["usage_to_metrics"]) == {"agent", "other"}
+
+
+def test_questions_and_titles_are_no_events(session: Session, model_api: ModelApi) -> None:
+    session.open(agent(model_api))
+    model_api.answers.append(says("hello"))
+    session.say("hello")
+    before = list(session.events)
+    model_api.answers.append(says("forty-two"))
+    assert session.ask("_ostler/ask", question="What is the answer?") == {"response": "forty-two"}
+    model_api.answers.append(says("A greeting"))
+    assert session.ask("_ostler/title") == {"title": "A greeting"}
+    assert session.events == before

@@ -1,0 +1,264 @@
+"""The built-in agent's tools: each told as an action and an observation of its own kind."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.interop.builtin_program import (
+    Program,
+    Session,
+    agent,
+    call,
+    calls,
+    finish,
+    says,
+    text_of,
+)
+from tests.interop.model_api.server import ModelApi
+from tests.support.mcp_servers import STDIO, real_server
+from tests.support.processes import descendants, kill
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Iterator[str]:
+    """A web server of one page."""
+    (tmp_path / "page.html").write_text("<title>Here</title><h1>Heading of the page</h1>")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def session(program: Program, tmp_path: Path) -> Iterator[Session]:
+    one = Session(program, tmp_path)
+    yield one
+    one.close()
+
+
+def test_a_text_is_streamed_and_becomes_the_event_of_its_id(session: Session, model_api: ModelApi) -> None:
+    session.open(agent(model_api))
+    model_api.answers.extend([says("Good ", "morning", thoughts=("It is ", "early."))])
+    message = {"role": "user", "content": [{"type": "text", "text": "hello"}]}
+    answer = session.say("", message=message, message_id="0198f2a0-0000-7000-8000-000000000001")
+    assert answer == {"stopReason": "end_turn", "_meta": {"ostler": {"status": "finished"}}}
+    assert session.kinds == ["SystemPromptEvent", "agent says"]  # the user's message is known already
+    told = session.last("MessageEvent")
+    assert text_of(told["llm_message"]["content"]) == "Good morning"
+    assert told["llm_message"]["reasoning_content"] == "It is early."
+    assert told["parent_id"] == "0198f2a0-0000-7000-8000-000000000001"
+    assert {item.item_id for item in session.items} == {told["id"]}
+    pieces = dict.fromkeys(("text", "reasoning"), "")
+    for item in session.items[1:]:
+        pieces[item.kind] += item.content  # type: ignore[union-attr]
+    assert pieces == {"text": "Good morning", "reasoning": "It is early."}
+    assert session.states[-1].key == "stats"
+    usage = session.states[-1].value["usage_to_metrics"]["agent"]["accumulated_token_usage"]
+    assert usage["prompt_tokens"] == 100
+
+
+def test_a_terminal(session: Session, model_api: ModelApi) -> None:
+    session.open(agent(model_api, "terminal"))
+    model_api.answers.extend(
+        [call("terminal", "I look.", command="echo wo$((3*7))rd; exit_code() { return 3; }; exit_code")]
+    )
+    model_api.answers.extend([call("terminal", command="seq 100000"), finish("looked")])
+    assert session.say("look")["_meta"]["ostler"]["status"] == "finished"
+    assert session.kinds == [
+        "SystemPromptEvent",
+        "user says",
+        *["TerminalAction", "TerminalObservation"] * 2,
+        *["FinishAction", "FinishObservation"],
+    ]
+    first, second = (event["observation"] for event in session.of("ObservationEvent")[:2])
+    assert "wo21rd" in text_of(first["content"])
+    assert first["exit_code"] == 3
+    assert 1000 < len(text_of(second["content"])) < 40_000  # the SDK's own bound
+    action = session.of("ActionEvent")[0]
+    assert (text_of(action["thought"]), action["tool_name"]) == ("I look.", "terminal")
+    assert session.of("ObservationEvent")[0]["action_id"] == action["id"]
+
+
+def test_a_file_is_edited_and_the_edit_undone(session: Session, model_api: ModelApi) -> None:
+    path = session.workspace / "text.txt"
+    session.open(agent(model_api, "file_editor"))
+    create = call("file_editor", command="create", path=str(path), file_text="one\ntwo\n")
+    replace = call("file_editor", command="str_replace", path=str(path), old_str="two", new_str="three")
+    undo = call("file_editor", command="undo_edit", path=str(path))
+    model_api.answers.extend([create, replace, finish()])
+    session.say("edit")
+    assert path.read_text() == "one\nthree\n"
+    observed = session.of("ObservationEvent")[1]["observation"]
+    assert (observed["old_content"], observed["new_content"]) == ("one\ntwo\n", "one\nthree\n")
+    model_api.answers.extend([undo, call("file_editor", command="view", path=str(path)), finish()])
+    session.say("undo")
+    assert path.read_text() == "one\ntwo\n"
+    assert session.kinds.count("FileEditorAction") == session.kinds.count("FileEditorObservation") == 4
+
+
+def test_files_are_found(session: Session, model_api: ModelApi) -> None:
+    (session.workspace / "a.py").write_text("needle = 1\n")
+    (session.workspace / "b.txt").write_text("hay\n")
+    session.open(agent(model_api, "glob", "grep"))
+    model_api.answers.extend([call("glob", pattern="*.py"), call("grep", pattern="needle"), finish()])
+    session.say("find")
+    glob, grep = (event["observation"] for event in session.of("ObservationEvent")[:2])
+    assert (glob["kind"], grep["kind"]) == ("GlobObservation", "GrepObservation")
+    assert [Path(file).name for file in glob["files"]] == ["a.py"]
+    assert "a.py" in str(grep["matches"])
+
+
+def test_tasks_plans_and_thoughts(session: Session, model_api: ModelApi) -> None:
+    session.open(agent(model_api, "task_tracker", "planning_file_editor"))
+    tasks = [{"title": "First", "notes": "", "status": "in_progress"}]
+    plan = session.workspace / "PLAN.md"
+    model_api.answers.extend(
+        [
+            call("task_tracker", command="plan", task_list=tasks),
+            call("think", thought="Let me see."),
+            call("planning_file_editor", command="create", path=str(plan), file_text="# Plan\n"),
+            finish(),
+        ]
+    )
+    session.say("plan")
+    assert session.kinds[2:] == [
+        *["TaskTrackerAction", "TaskTrackerObservation", "ThinkAction", "ThinkObservation"],
+        *["PlanningFileEditorAction", "PlanningFileEditorObservation", "FinishAction", "FinishObservation"],
+    ]
+    assert session.of("ObservationEvent")[0]["observation"]["task_list"] == tasks
+
+
+def test_tools_in_the_manner_of_gemini(session: Session, model_api: ModelApi) -> None:
+    path = session.workspace / "text.txt"
+    session.open(agent(model_api, "read_file", "write_file", "edit", "list_directory"))
+    model_api.answers.extend(
+        [
+            call("write_file", file_path=str(path), content="one\n"),
+            call("edit", file_path=str(path), old_string="one", new_string="two"),
+            call("read_file", file_path=str(path)),
+            call("list_directory", dir_path=str(session.workspace)),
+            finish(),
+        ]
+    )
+    session.say("write")
+    assert session.kinds[2:-2] == [
+        *["WriteFileAction", "WriteFileObservation", "EditAction", "EditObservation"],
+        *["ReadFileAction", "ReadFileObservation", "ListDirectoryAction", "ListDirectoryObservation"],
+    ]
+    assert path.read_text() == "two\n"
+
+
+@pytest.mark.parametrize("kind", ["stdio", "http"])
+def test_servers_of_mcp(session: Session, model_api: ModelApi, tmp_path: Path, kind: str) -> None:
+    with real_server("http", tmp_path) as running:
+        if kind == "stdio":
+            entry = {"name": "adder", **STDIO, "env": []}
+        else:
+            entry = {"name": "adder", "type": "http", "url": running.url, "headers": []}
+        session.open(agent(model_api), servers=[entry])
+        model_api.answers.extend([call("secret_sum", a=1, b=2), finish()])
+        session.say("add")
+    assert session.kinds[2:4] == ["MCPToolAction", "MCPToolObservation"]
+    assert session.of("ActionEvent")[0]["action"]["data"] == {"a": 1, "b": 2}
+    assert "the secret sum is 1003" in text_of(session.of("ObservationEvent")[0]["observation"]["content"])
+
+
+def test_calls_of_one_answer_run_at_once(session: Session, model_api: ModelApi) -> None:
+    """They wait for one another: one alone would not end."""
+    session.open(agent(model_api, "terminal", tool_concurrency_limit=2))
+    command = "touch {0}; until [ -e {1} ]; do sleep 0.05; done; echo met {1}"
+    pair = [("terminal", {"command": command.format(*names)}) for names in (("a", "b"), ("b", "a"))]
+    model_api.answers.extend([calls(*pair), finish()])
+    session.say("meet")
+    first, second, _ = session.of("ActionEvent")
+    assert first["llm_response_id"] == second["llm_response_id"]
+    assert session.kinds[2:6] == ["TerminalAction"] * 2 + ["TerminalObservation"] * 2
+    told = [text_of(event["observation"]["content"]) for event in session.of("ObservationEvent")[:2]]
+    assert ["met b" in told[0], "met a" in told[1]] == [True, True]
+
+
+def test_calls_that_are_wrong(session: Session, model_api: ModelApi) -> None:
+    session.open(agent(model_api, "terminal"))
+    model_api.answers.extend([call("nothing", a=1), call("terminal", what="?"), finish()])
+    session.say("try")
+    assert session.kinds[2:6] == ["no action", "AgentErrorEvent"] * 2
+    assert "not found" in session.of("AgentErrorEvent")[0]["error"]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium")
+def test_a_browser_that_dies(session: Session, model_api: ModelApi, pages: str) -> None:
+    session.open(agent(model_api, "browser_tool_set"))
+    visit = call("browser_navigate", url=f"{pages}/page.html")
+    model_api.answers.extend([visit, call("browser_get_content"), says("seen")])
+    session.say("browse")
+    assert session.kinds[2:6] == [
+        *["BrowserNavigateAction", "BrowserObservation", "BrowserGetContentAction", "BrowserObservation"]
+    ]
+    assert "Heading of the page" in text_of(session.observed()["content"])
+    assert "browser_navigate" in {tool["title"] for tool in session.last("SystemPromptEvent")["tools"]}
+
+    browsers = [each.pid for each in descendants(session.program.process.pid) if "chrom" in each.name]
+    assert browsers
+    kill(browsers)
+    model_api.answers.extend([visit, call("browser_get_content"), says("seen again")])
+    assert session.say("again")["_meta"]["ostler"]["status"] == "finished"
+    assert len(session.of("ObservationEvent")) + len(session.of("AgentErrorEvent")) == 4
+
+
+def test_a_task_is_given_to_a_sub_agent(session: Session, model_api: ModelApi) -> None:
+    session.open(agent(model_api, "task_tool_set", "terminal"))
+    order = {"description": "Look", "prompt": "Look around.", "subagent_type": "general-purpose"}
+    model_api.answers.extend([call("task", **order), finish("I looked around."), finish("all done")])
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert session.kinds[2:4] == ["TaskAction", "TaskObservation"]
+    observed = session.of("ObservationEvent")[0]["observation"]
+    assert (observed["subagent"], "I looked around." in text_of(observed["content"])) == (
+        "general-purpose",
+        True,
+    )
+
+
+def test_it_repairs_a_repository(session: Session, model_api: ModelApi) -> None:
+    (session.workspace / "sums.py").write_text("def add(a, b):\n    return a - b\n")
+    test = "import sums, unittest\nclass Sums(unittest.TestCase):\n    def test_add(self):\n"
+    (session.workspace / "test_sums.py").write_text(test + "        self.assertEqual(sums.add(2, 2), 4)\n")
+    session.open(agent(model_api, "terminal", "file_editor", "grep"))
+    run = call("terminal", command="python3 -B -m unittest -q; true")
+    path = str(session.workspace / "sums.py")
+    edit = call("file_editor", command="str_replace", path=path, old_str="a - b", new_str="a + b")
+    model_api.answers.extend([run, call("grep", pattern="def add"), edit, run, finish("It adds.")])
+    assert session.say("the test fails")["_meta"]["ostler"]["status"] == "finished"
+    told = [text_of(event["observation"]["content"]) for event in session.of("ObservationEvent")]
+    assert ("FAILED (failures=1)" in told[0], "OK" in told[3]) == (True, True)
+    assert "sums.py" in told[1]
+    assert (session.workspace / "sums.py").read_text() == "def add(a, b):\n    return a + b\n"
+
+
+def test_arguments_that_json_does_not_know(session: Session, model_api: ModelApi) -> None:
+    session.open(agent(model_api), servers=[{"name": "adder", **STDIO, "env": []}])
+    model_api.answers.extend([call("secret_sum", a=float("nan"), b=2), finish()])
+    assert session.say("add")["_meta"]["ostler"]["status"] == "finished"
+    assert session.kinds[2].startswith(("MCPToolAction", "no action"))
+
+
+def test_a_long_output_fits_into_a_line(session: Session, model_api: ModelApi) -> None:
+    path = session.workspace / "large.txt"
+    path.write_text("x" * 12_000_000)
+    session.open(agent(model_api, "file_editor"))
+    edit = call("file_editor", command="insert", path=str(path), insert_line=0, new_str="first")
+    model_api.answers.extend([edit, finish()])
+    session.say("edit")
+    assert session.program.longest < 9 * 1024 * 1024
+    assert session.kinds[2] == "FileEditorAction"
