@@ -42,7 +42,7 @@ ENDS = {each.__name__: each for each in (delete, stop, crash)}
     [
         pytest.param(agent, end, id=f"{key}-{name}")
         for number, (key, agent) in enumerate(EVERY.items())
-        # By turns: ten seconds of the processor for each. `conversations/test_homes.py` has every end and place.
+        # By turns, since each takes ten seconds of the processor. `conversations/test_homes.py` has all ends.
         for name, end in (ENDS.items() if THOROUGH else [list(ENDS.items())[number % len(ENDS)]])
     ],
 )
