@@ -13,7 +13,6 @@ from supervisor.conversations.agent.homes import OWN_PATHS
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import TextContent
-from supervisor.events.encode import encode
 from supervisor.patience import in_time
 from supervisor.settings import BuiltInSettings
 
@@ -70,4 +69,6 @@ def built_in_prompt(item: Queued, transcript: str | None) -> dict[str, Any]:
     message = item.message
     if transcript is not None:
         message = attrs.evolve(message, content=(TextContent(text=transcript), *message.content))
+    from supervisor.events.encode import encode  # with all types of events: not at the server's start
+
     return {"message_id": item.event_id, "message": encode(message)}
