@@ -70,6 +70,13 @@ STRANGE_MAX: Final = 64
 SPARE_WORKSPACE: Final = "workspace"
 
 
+def key_of(plan: Plan) -> bytes:
+    """`spare.key_of`, imported with the first agent: a server that starts none does without."""
+    from supervisor.conversations.agent import spare
+
+    return spare.key_of(plan)
+
+
 @attrs.define(eq=False)
 class _Kind:
     """What is known of one agent that spares are kept of."""
@@ -149,8 +156,6 @@ class Spares:
         """
         if plan.descriptor.spare is None or not self._spares:
             return None
-        from supervisor.conversations.agent.spare import key_of
-
         key = key_of(plan)
         for spare in self.waiting:
             if spare.idle_since is None or spare.key != key or not spare.usable:
@@ -179,8 +184,6 @@ class Spares:
         number = self._numbers.get(descriptor.key, 0)
         if descriptor.spare is None or number <= 0 or self._closed:
             return
-        from supervisor.conversations.agent.spare import key_of
-
         key = key_of(plan)
         if key in self._strange:
             return
@@ -396,8 +399,6 @@ class Spares:
     async def _plan(self, spare: Spare, kind: _Kind, settings: AgentSettings) -> Plan:
         record = await self._record(spare.name, kind, settings)
         plan = await self._launcher.plan(record, _ignore, self._deadlines.install)
-        from supervisor.conversations.agent.spare import key_of
-
         spare.key = key_of(plan)
         return plan
 
