@@ -47,7 +47,7 @@ async def give_back(busy: Callable[[], bool]) -> None:
 
 def _trim() -> Callable[[int], object] | None:
     found = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return None if found is None else found  # type: ignore[no-any-return]
+    return None if found is None else found
 
 
 def _resident() -> int | None:
