@@ -46,8 +46,7 @@ async def give_back(busy: Callable[[], bool]) -> None:
 
 
 def _trim() -> Callable[[int], object] | None:
-    found = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return None if found is None else found
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def _resident() -> int | None:

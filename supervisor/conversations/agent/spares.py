@@ -70,13 +70,6 @@ STRANGE_MAX: Final = 64
 SPARE_WORKSPACE: Final = "workspace"
 
 
-def key_of(plan: Plan) -> bytes:
-    """`spare.key_of`, imported with the first agent: a server that starts none does without."""
-    from supervisor.conversations.agent import spare
-
-    return spare.key_of(plan)
-
-
 @attrs.define(eq=False)
 class _Kind:
     """What is known of one agent that spares are kept of."""
@@ -143,7 +136,7 @@ class Spares:
     def forker(self, plan: Plan) -> Forker | None:
         """Who can fork the process that the plan would start; None if nobody can."""
         for parent in self.parents:
-            if parent.agent == plan.descriptor.key and parent.usable and parent.key == key_of(plan):
+            if parent.agent == plan.descriptor.key and parent.usable and parent.key == _key_of(plan):
                 return parent.forker
         return None
 
@@ -156,7 +149,7 @@ class Spares:
         """
         if plan.descriptor.spare is None or not self._spares:
             return None
-        key = key_of(plan)
+        key = _key_of(plan)
         for spare in self.waiting:
             if spare.idle_since is None or spare.key != key or not spare.usable:
                 continue  # somebody else took it meanwhile, or it is another process
@@ -184,7 +177,7 @@ class Spares:
         number = self._numbers.get(descriptor.key, 0)
         if descriptor.spare is None or number <= 0 or self._closed:
             return
-        key = key_of(plan)
+        key = _key_of(plan)
         if key in self._strange:
             return
         kind = self._kinds.get(descriptor.key)
@@ -348,7 +341,7 @@ class Spares:
                 for settings in candidates:
                     record = await self._record(parent.name, kind, settings)
                     plan = await self._launcher.plan(record, _ignore, waits.install)
-                    if key_of(plan) == parent.key:
+                    if _key_of(plan) == parent.key:
                         break
                     await plan.ended()
                 else:
@@ -399,7 +392,7 @@ class Spares:
     async def _plan(self, spare: Spare, kind: _Kind, settings: AgentSettings) -> Plan:
         record = await self._record(spare.name, kind, settings)
         plan = await self._launcher.plan(record, _ignore, self._deadlines.install)
-        spare.key = key_of(plan)
+        spare.key = _key_of(plan)
         return plan
 
     async def _candidates(self, kind: _Kind) -> list[AgentSettings]:
@@ -447,6 +440,12 @@ class Spares:
         """Give up all spares, and start no more: the server is at its end. They end in their nursery."""
         self._closed = True
         self._give_up([*self.waiting, *self.parents], "the server stops")
+
+
+def _key_of(plan: Plan) -> bytes:
+    from supervisor.conversations.agent.spare import key_of  # with all that runs agents, when one is started
+
+    return key_of(plan)
 
 
 def _ignore(step: str) -> None:
