@@ -71,6 +71,4 @@ def built_in_prompt(item: Queued, transcript: str | None) -> dict[str, Any]:
     message = item.message
     if transcript is not None:
         message = attrs.evolve(message, content=(TextContent(text=transcript), *message.content))
-    from supervisor.events.encode import encode  # with all types of events: not at the server's start
-
     return {"message_id": item.event_id, "message": encode(message)}
