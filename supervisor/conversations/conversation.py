@@ -294,6 +294,9 @@ class Conversation:
             raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
         elif self._queue.waiting or self.busy or await self._requeue():
             self._check_room()
+            if self.record.built_in and self._queue.turn is not None:
+                # Paused, and its step has not ended: it goes on after that.
+                self._queue.waiting.appendleft(self._go_on())
             self._run()
         else:
             self._runner.reports.publish()  # nothing to do is an answer, too: clients wait for a state
@@ -303,10 +306,7 @@ class Conversation:
         record = self.record
         if record.built_in:
             if record.unfinished:
-                # It goes on from its own memory, without a word.
-                message = Message(role="user", content=())
-                again = Queued(record.prompted_seq, record.last_user_message_id or "", message, False, True)
-                self._queue.waiting.append(again)
+                self._queue.waiting.append(self._go_on())
             return record.unfinished
         if record.retry_seq is not None:
             stored = await self.log.read(record.retry_seq - 1, 1)
@@ -320,6 +320,12 @@ class Conversation:
             self._queue.waiting.append(Queued(seq, event.id, message, by_user=False))
             return True
         return False
+
+    def _go_on(self) -> Queued:
+        """What has the built-in agent go on from its own memory, without a word."""
+        record = self.record
+        message = Message(role="user", content=())
+        return Queued(record.prompted_seq, record.last_user_message_id or "", message, False, True)
 
     async def pause(self) -> None:
         """Stop after the current turn: the status becomes `paused` at once, and the agent finishes the

@@ -312,10 +312,10 @@ async def test_keys_in_query_and_header(server_with, make):
         conversation = await server.conversation()
         assert await refused(server, make(conversation, "?session_api_key=wrong")) == (403, b"")
         assert await refused(server, make(conversation, "?session_api_key=")) == (403, b"")
-        assert await refused(server, make(conversation), [(b"X-Session-API-Key", b"wrong")]) == (403, b"")
+        assert await refused(server, make(conversation), [("X-Session-API-Key", "wrong")]) == (403, b"")
         async with connected(server, make(conversation, f"?session_api_key={KEY}")) as client:
             await client.next()
-        async with connected(server, make(conversation), [(b"X-Session-API-Key", KEY.encode())]) as client:
+        async with connected(server, make(conversation), [("X-Session-API-Key", KEY)]) as client:
             await client.next()
 
 

@@ -185,6 +185,11 @@ class Turns:
         self._context.counters.count_turn(stop_reason)
         record.unfinished = status != ExecutionStatus.FINISHED
         record.agent_state["stop_reason"] = stop_reason
+        if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].goes_on:
+            self._reports.turn_ended(ended)  # somebody let it go on before its step had ended
+            return
+        while self._queue.waiting and self._queue.waiting[0].goes_on:
+            self._queue.waiting.popleft()
         if self._queue.interrupted:
             self._reports.run_paused(ended)
         elif status == ExecutionStatus.FINISHED:
