@@ -25,6 +25,7 @@ from gateway.keys import is_key
 from gateway.late_application import LateApplication
 from gateway.listener import BindError, bind, serve_connections, url_of
 from gateway.mcp_jobs import open_jobs
+from gateway.memory import give_back
 from gateway.notify import Notifier
 from gateway.services import Services
 from supervisor.agents import Level, Lifeline
@@ -126,6 +127,7 @@ async def serve(
                 async with trio.open_nursery() as serving:
                     app = LateApplication(services)
                     root.start_soon(app.prepare)
+                    root.start_soon(give_back, lambda: services.supervisor.figures().turns_running > 0)
                     serve = partial(
                         serve_connections, connection_limits=services.connection_limits, control=control
                     )

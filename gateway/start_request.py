@@ -56,6 +56,9 @@ AGENT: Final = "agent"
 AGENT_SETTINGS: Final = "agent_settings"
 """The names of the checks of an agent: they need the catalogue, and are made by `_spelled_out`."""
 
+ACP_SETTINGS: Final = "acp_agent_settings"
+"""That of settings which have to be an ACP agent's."""
+
 SEALED: Final[Mapping[str, tuple[str, ...]]] = {
     AGENT: (),
     AGENT_SETTINGS: (),

@@ -44,6 +44,7 @@ from supervisor.settings import (
     SettingsError,
     SettingsStore,
     StorageCipher,
+    decode_built_in,
 )
 from supervisor.state_directory import make_private
 from supervisor.workspace.bash import Bash, BashLimits, open_bash
@@ -150,7 +151,8 @@ class Ostler:
 
         `agent`: a name of the catalogue (`demo`, `claude-code`, ...), or the command of an ACP agent.
 
-        `settings`: further fields of `AgentSettings`.
+        `settings`: further fields of `AgentSettings`; of the built-in agent (`openhands`) those of its own
+        kind (`llm` ...).
 
         `secrets`: environment variables for the agent.
 
@@ -159,6 +161,8 @@ class Ostler:
         catalog = self.launcher.catalog
         if not isinstance(agent, str):
             settings |= {"acp_server": CUSTOM, "acp_command": tuple(agent)}
+        elif agent in catalog and catalog[agent].tells_events:
+            return await self._start(decode_built_in(settings, (), server_errors), working_dir, secrets)
         elif agent in catalog and agent != CUSTOM:
             settings |= {"acp_server": agent, "acp_command": catalog[agent].command}
         else:
@@ -166,9 +170,14 @@ class Ostler:
             raise InvalidStart(
                 f"Unknown agent {agent!r}. Name one of these, or give a command: {names}.", ("agent",)
             )
+        return await self._start(AgentSettings(**settings), working_dir, secrets)
+
+    async def _start(
+        self, agent: AgentSettings, working_dir: str | Path, secrets: Mapping[str, str] | None
+    ) -> Conversation:
         request = StartRequest(
             working_dir=str(working_dir),
-            agent=AgentSettings(**settings),
+            agent=agent,
             event_vocabulary=Vocabulary.EXTENDED,
             secrets=dict(secrets or {}),
         )

@@ -16,7 +16,7 @@ from scripts.benchmark.driving import ASKED_AT_ONCE, say_all, warm, warmed
 from scripts.benchmark.servers import Server, running
 
 STAMP = re.compile(rb'"sent_ns": ?(\d+)')
-FLOOD_WAIT_SECONDS = 40.0
+FLOOD_WAIT_SECONDS = 20.0
 """How long the word of a calm agent may take beside those that flood."""
 BUSY_SECONDS = 40.0
 """How long 50 agents may take to start."""

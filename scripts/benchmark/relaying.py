@@ -118,7 +118,10 @@ def deltas(target: Target, part: float) -> Mapping[str, float | Unable]:
         True,
     ),
     Figure(
-        "stalled_mb", "memory that it leaves", "MB", "two seconds later, with the stalled socket still there"
+        "stalled_kb",
+        "memory that it keeps of 1,000 events",
+        "KB",
+        "of the server, two seconds later; the socket is still there",
     ),
 )
 def stalled(target: Target, part: float) -> Mapping[str, float]:
@@ -131,7 +134,7 @@ def stalled(target: Target, part: float) -> Mapping[str, float]:
     time.sleep(SETTLE_SECONDS)
     after = server.memory_mb()
     silent.close()
-    return {"stalled": burst.rate, "stalled_mb": after - before}
+    return {"stalled": burst.rate, "stalled_kb": max(0.0, after - before) * 1024 * 1000 / burst.pieces}
 
 
 @case(
@@ -139,7 +142,7 @@ def stalled(target: Target, part: float) -> Mapping[str, float]:
     Figure(
         "long_turn_s", "a turn of 20,000 deltas and 100 tool events", "s", "message to finished on the socket"
     ),
-    Figure("long_turn_mb", "memory that it leaves", "MB", "of the server, two seconds later", aim=5),
+    Figure("long_turn_mb", "memory that this turn leaves", "MB", "of the server, two seconds later", aim=5),
     targets=AGENTS,
 )
 def long_turn(target: Target, part: float) -> Mapping[str, float]:

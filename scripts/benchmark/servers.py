@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 AGENT = ROOT / "tests" / "fake_agent" / "scripted.py"
 
 READY = re.compile(rb"listening on http://127\.0\.0\.1:(\d+)")
-START_SECONDS = 120.0
+START_SECONDS = 90.0
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.002
 """Between two looks whether a server answers: small beside the smallest start."""

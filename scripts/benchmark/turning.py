@@ -10,7 +10,7 @@ from scripts.benchmark.cases import AGENTS, SERVERS, Figure, Target, Unable, cas
 from scripts.benchmark.client import PAUSED, RUNNING, BenchError, Socket, read_until
 from scripts.benchmark.driving import say_all, turn, warm, warmed
 
-LIVE_SECONDS = 90.0
+LIVE_SECONDS = 60.0
 """How long a server may take to have its conversations live."""
 
 

@@ -14,7 +14,7 @@ from scripts.benchmark.servers import Server, running
 
 SETTLE_SECONDS = 1.0
 """Between the last answer and a look at memory."""
-HIBERNATE_SECONDS = 60.0
+HIBERNATE_SECONDS = 90.0
 MADE_SECONDS = 60.0
 """Making conversations by requests ends then; for the peer's server the others are copied on the disk."""
 
@@ -63,7 +63,7 @@ def start(target: Target, part: float) -> Values:
 def conversations(target: Target, part: float) -> Values:
     found: dict[str, float | Unable] = {}
     made, live = (20, 8) if target.slow else (max(20, int(400 * part)), max(10, int(50 * part)))
-    settings = {} if target.slow else {"OSTLER_IDLE_SECONDS": "3"}
+    settings = {} if target.slow else {"OSTLER_IDLE_SECONDS": "15"}
     with running(target.kind, target.program, **settings) as server:
         for _ in range(2):  # what the first ones bring is not theirs
             warmed(server)
@@ -73,9 +73,9 @@ def conversations(target: Target, part: float) -> Values:
             server.conversation()
         found["stored_kb"] = (weigh(server) - empty) * 1024 / made
         with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-            before = server.memory_mb()
+            before = weigh(server)
             list(pool.map(lambda _: warmed(server), range(live)))
-        found["live_kb"] = (server.memory_mb() - before) * 1024 / live
+        found["live_kb"] = (weigh(server) - before) * 1024 / live
         if target.slow:
             found["hibernated_kb"] = Unable("keeps each agent until its conversation or the server ends")
             return found

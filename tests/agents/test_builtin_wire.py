@@ -204,6 +204,17 @@ def test_what_is_cut_says_so() -> None:
     assert json.loads(bounds.line_of(whole)) == whole
 
 
+def test_what_json_cannot_say() -> None:
+    deep: Any = "here"
+    for _ in range(100_000):
+        deep = [deep]
+    assert json.loads(bounds.line_of({"deep": deep, "kept": 1}))["kept"] == 1
+    assert json.loads(bounds.line_of({"a": float("nan"), "b": [float("-inf"), 1.5]})) == {
+        "a": None,
+        "b": [None, 1.5],
+    }
+
+
 def test_half_a_surrogate_is_sent() -> None:
     assert json.loads(bounds.line_of({"text": "a\ud800b"})) == {"text": "a?b"}
 

@@ -198,6 +198,13 @@ async def test_states_are_told_and_shown(tmp_path: Path) -> None:
         assert info["agent"]["llm"]["model"] == "n"
 
 
+async def test_what_the_agent_is_at_its_start_is_shown_and_no_event(tmp_path: Path) -> None:
+    async with told(tmp_path, "tells-agent") as (_, conversation):
+        found = await turn(conversation, "!answer m Yes")
+        assert states(found, "agent") == []
+        assert (await conversation.durable_info())["agent"]["tools"] == [{"name": "terminal"}]
+
+
 async def test_the_status_of_the_answer_is_the_status(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         found = await turn(conversation, "!answer m Round and round\n!status stuck")

@@ -259,6 +259,23 @@ async def test_a_session_that_is_never_found_ends_in_a_new_one_with_a_transcript
         assert len(harness.log.received("session/load")) == 2
 
 
+@pytest.mark.parametrize(
+    "said", ["404:The model gpt-9 does not exist", "-32002:Resource not found: model gpt-9", "404:Not found"]
+)
+async def test_a_model_that_is_not_found_costs_no_memory(tmp_path: Path, said: str) -> None:
+    """Some agents pass the status of their model's API on: it says nothing of their session."""
+    async with open_harness(tmp_path, home=real_home(tmp_path)) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "first")
+        found = await turn(conversation, "!error " + said.replace(":", " ", 1))
+        assert one(found, "ConversationErrorEvent")["code"] == "ACPPromptError"
+        assert not harness.log.received("session/load")
+        assert len(harness.log.prompts()) == 2
+        assert conversation.record.memory_lost is None
+        assert "first" in answer(await turn(conversation, "!remember"))
+        assert len(harness.log.pids()) == 1
+
+
 async def test_a_turn_of_which_something_happened_is_not_asked_again(tmp_path: Path) -> None:
     async with open_harness(tmp_path, home=real_home(tmp_path)) as harness:
         conversation = await harness.start()

@@ -419,7 +419,7 @@ async def test_attach_shows_what_comes(server):
         assert (await attached.line()).split()[1:] == ["says", "streams"]
         assert (await attached.line()).split()[1:] == ["user", "end"]
         assert await attached.end(signal.SIGINT) == (130, "")
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         while server.services.subscribers.total:
             await trio.sleep(0.01)
 

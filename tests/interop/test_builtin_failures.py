@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -222,74 +223,80 @@ def test_bad_requests_name_what_is_wrong(session: Session, model_api: ModelApi, 
     assert refused.value.code == -32002
     with pytest.raises(Refused, match="Method not found"):
         session.ask("session/nothing")
+    with pytest.raises(Refused, match="marketplaces"):
+        session.ask("_ostler/load_plugin", plugin_ref="x")
+    with pytest.raises(Refused, match="question is not a text"):
+        session.ask("_ostler/ask")
     goes_on(session, model_api)
 
 
 # -- processes and disks
+HELLO = {"role": "user", "content": [{"type": "text", "text": "hello"}]}
+HELLO_ID = "0198f2a0-0000-7000-8000-000000000001"
+
+
 def test_nothing_is_lost_or_done_twice_when_it_is_killed(
     builtin_python: Path, tmp_path: Path, model_api: ModelApi
 ) -> None:
-    with running(builtin_python, tmp_path / "first") as first:
-        killed = Session(first, tmp_path).open(agent(model_api, "terminal"))
-        model_api.answers.append(says("hello"))
-        message = {"role": "user", "content": [{"type": "text", "text": "hello"}]}
-        killed.say("", message=message, message_id="0198f2a0-0000-7000-8000-000000000001")
-        model_api.answers.append(call("terminal", command="echo ran >> runs; sleep 1000"))
-        killed.saying("run")
-        killed.until((killed.workspace / "runs").exists)
-        first.kill()
-        killed.check()
-    with running(builtin_python, tmp_path / "second") as second:
-        again = Session(second, tmp_path, killed.id)
-        again.open(agent(model_api, "terminal"), load=True, last_event_id=killed.events[-2]["id"])
-        # The last event comes again: Ostler says that it has only the one before. What is open is closed.
-        assert [event["id"] for event in again.events[:1]] == [killed.events[-1]["id"]]
-        assert again.kinds == ["TerminalAction", "AgentErrorEvent"]
-        assert again.events[-1]["tool_call_id"] == killed.of("ActionEvent")[0]["tool_call_id"]
-        assert "restart" in again.events[-1]["error"]
-        goes_on(again, model_api)
-        sent = str(model_api.calls[-1].body["messages"])
-        assert ("sleep 1000" in sent, "A restart occurred" in sent) == (True, True)
-        assert [message["role"] for message in model_api.calls[-1].body["messages"]][-3:] == [
-            "assistant",
-            "tool",
-            "user",
-        ]
-        assert (again.workspace / "runs").read_text() == "ran\n"
-        # A message that came before is not there twice.
-        model_api.answers.append(says("hello"))
-        again.say("", message=message, message_id="0198f2a0-0000-7000-8000-000000000001")
-        assert str(model_api.calls[-1].body["messages"]).count("'hello'") <= 2
-        again.close()
+    with running(builtin_python, tmp_path / "first") as one:
+        first = Session(one, tmp_path).open(agent(model_api, "terminal"))
+        model_api.answers.extend([call("terminal", command="echo first >> runs"), Answer(hang=True)])
+        one.start(
+            "session/prompt",
+            sessionId=first.id,
+            prompt=[],
+            _meta={"ostler": {"message": HELLO, "message_id": HELLO_ID}},
+        )
+        first.until(lambda: len(model_api.calls) == 2)
+        one.kill()
+        first.check()
+        assert first.kinds == ["SystemPromptEvent", "TerminalAction", "TerminalObservation"]
 
+    with running(builtin_python, tmp_path / "second") as one:
+        second = Session(one, tmp_path, first.id)
+        second.open(agent(model_api, "terminal"), load=True, last_event_id=first.events[-1]["id"])
+        assert second.events == []  # nothing was open
+        model_api.answers.clear()
+        model_api.answers.append(says("hello"))
+        second.say("", message=HELLO, message_id=HELLO_ID)  # Ostler does not know that it had come
+        assert roles(model_api) == ["system", "user", "assistant", "tool"]
+        deaf = [("terminal", {"command": f"echo {name} >> runs; sleep 1000"}) for name in ("second", "third")]
+        model_api.answers.append(calls(*deaf))
+        second.saying("run")
+        second.until(lambda: (second.workspace / "runs").read_text() == "first\nsecond\n")
+        one.kill()
+        second.check()
 
-def test_ostlers_own_result_of_what_was_open_is_taken_over(
-    builtin_python: Path, tmp_path: Path, model_api: ModelApi
-) -> None:
-    with running(builtin_python, tmp_path / "first") as first:
-        killed = Session(first, tmp_path).open(agent(model_api, "terminal"))
-        model_api.answers.append(call("terminal", command="touch began; sleep 1000"))
-        killed.saying("run")
-        killed.until((killed.workspace / "began").exists)
-        first.kill()
-    action = killed.of("ActionEvent")[0]
+    actions = second.of("ActionEvent")
     closed = {
         "kind": "AgentErrorEvent",
         "id": "0198f2a0-0000-7000-8000-00000000aaaa",
         "source": "agent",
         "tool_name": "terminal",
-        "tool_call_id": action["tool_call_id"],
-        "error": "The agent was killed.",
+        "tool_call_id": actions[0]["tool_call_id"],
+        "error": "It was killed.",
         "timestamp": "2026-11-22T12:00:00.000000",
     }
-    with running(builtin_python, tmp_path / "second") as second:
-        again = Session(second, tmp_path, killed.id)
-        again.open(agent(model_api, "terminal"), load=True, closed=[closed])
-        assert again.events == []
-        goes_on(again, model_api)
-        assert "The agent was killed." in str(model_api.calls[-1].body["messages"])
-        assert again.events[0]["parent_id"] == closed["id"]
-        again.close()
+    with running(builtin_python, tmp_path / "third") as one:
+        third = Session(one, tmp_path, first.id)
+        known = second.events[-2]["id"]
+        third.open(agent(model_api, "terminal"), load=True, last_event_id=known, closed=[closed])
+        # Ostler has not heard the last event: it comes again. Of the two open actions it has closed one.
+        assert third.kinds == ["TerminalAction", "AgentErrorEvent"]
+        assert third.events[0] == second.events[-1]
+        assert third.events[1]["tool_call_id"] == actions[1]["tool_call_id"]
+        assert "restart" in third.events[1]["error"]
+        goes_on(third, model_api)
+        assert roles(model_api)[-5:] == ["user", "assistant", "tool", "tool", "user"]
+        sent = str(model_api.calls[-1].body["messages"])
+        assert ("It was killed." in sent, "A restart occurred" in sent) == (True, True)
+        assert (third.workspace / "runs").read_text() == "first\nsecond\n"
+        third.close()
+
+
+def roles(model_api: ModelApi) -> list[str]:
+    """Whose messages the model was sent."""
+    return [message["role"] for message in model_api.calls[-1].body["messages"]]
 
 
 def test_it_ends_with_its_input(builtin_python: Path, tmp_path: Path, model_api: ModelApi) -> None:
@@ -325,13 +332,26 @@ def test_a_full_disk(builtin_python: Path, tmp_path: Path, model_api: ModelApi) 
         again.close()
 
 
-def test_it_needs_no_network_to_start(builtin_python: Path, tmp_path: Path, model_api: ModelApi) -> None:
+def test_it_needs_neither_network_nor_browser(
+    builtin_python: Path, tmp_path: Path, model_api: ModelApi
+) -> None:
+    """Without a browser its tools are left out; also of a conversation that has had them."""
     if subprocess.run(["unshare", "-rn", "true"], check=False, capture_output=True).returncode:
         pytest.skip("no network namespaces here")
-    with running(builtin_python, tmp_path / "home", ("unshare", "-rn")) as one:
-        session = Session(one, tmp_path).open(agent(model_api, "terminal"))
+    unshare = str(shutil.which("unshare"))
+    tools = ("file_editor", "browser_tool_set")
+    with running(builtin_python, tmp_path / "home", (unshare, "-rn"), PATH="/nowhere") as one:
+        session = Session(one, tmp_path).open(agent(model_api, *tools))
         assert status(session.say("hello")) == "error"  # there is no model either
-        session.close()
+        told = [tool["title"] for tool in session.last("SystemPromptEvent")["tools"]]
+        assert told == ["file_editor", "finish", "think"]
+        session.ask("session/close")
+        stored = session.stored / "base_state.json"
+        state = json.loads(stored.read_text())
+        state["agent"]["tools"].append({"name": "browser_tool_set", "params": {}})
+        stored.write_text(json.dumps(state))
+        again = Session(one, tmp_path, session.id).open(agent(model_api, *tools), load=True)
+        again.close()
 
 
 # -- keys

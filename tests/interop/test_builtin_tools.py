@@ -230,6 +230,29 @@ def test_a_task_is_given_to_a_sub_agent(session: Session, model_api: ModelApi) -
     )
 
 
+def test_it_repairs_a_repository(session: Session, model_api: ModelApi) -> None:
+    (session.workspace / "sums.py").write_text("def add(a, b):\n    return a - b\n")
+    test = "import sums, unittest\nclass Sums(unittest.TestCase):\n    def test_add(self):\n"
+    (session.workspace / "test_sums.py").write_text(test + "        self.assertEqual(sums.add(2, 2), 4)\n")
+    session.open(agent(model_api, "terminal", "file_editor", "grep"))
+    run = call("terminal", command="python3 -B -m unittest -q; true")
+    path = str(session.workspace / "sums.py")
+    edit = call("file_editor", command="str_replace", path=path, old_str="a - b", new_str="a + b")
+    model_api.answers.extend([run, call("grep", pattern="def add"), edit, run, finish("It adds.")])
+    assert session.say("the test fails")["_meta"]["ostler"]["status"] == "finished"
+    told = [text_of(event["observation"]["content"]) for event in session.of("ObservationEvent")]
+    assert ("FAILED (failures=1)" in told[0], "OK" in told[3]) == (True, True)
+    assert "sums.py" in told[1]
+    assert (session.workspace / "sums.py").read_text() == "def add(a, b):\n    return a + b\n"
+
+
+def test_arguments_that_json_does_not_know(session: Session, model_api: ModelApi) -> None:
+    session.open(agent(model_api), servers=[{"name": "adder", **STDIO, "env": []}])
+    model_api.answers.extend([call("secret_sum", a=float("nan"), b=2), finish()])
+    assert session.say("add")["_meta"]["ostler"]["status"] == "finished"
+    assert session.kinds[2].startswith(("MCPToolAction", "no action"))
+
+
 def test_a_long_output_fits_into_a_line(session: Session, model_api: ModelApi) -> None:
     path = session.workspace / "large.txt"
     path.write_text("x" * 12_000_000)

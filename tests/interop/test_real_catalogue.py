@@ -50,8 +50,9 @@ async def ready(agent: RealAgent, prefix: Path) -> None:
 
 
 def test_every_agent_of_the_catalogue_is_tried() -> None:
-    without_package = {key for key, descriptor in load_catalog().items() if descriptor.package is None}
-    assert set(ALL) | without_package == set(load_catalog())
+    # What Ostler brings along itself, and the built-in agent, have tests of their own.
+    others = {key for key, each in load_catalog().items() if each.package is None or each.tells_events}
+    assert set(ALL) | others == set(load_catalog())
 
 
 @pytest.mark.parametrize("agent", ALL.values(), ids=ALL)

@@ -16,7 +16,7 @@ from tests.interop.real_agents import (
     GEMINI_CLI,
     MORE_AGENTS,
     OPENCODE,
-    OPENHANDS,
+    OPENHANDS_CLI,
     REAL_AGENTS,
     RealAgent,
     is_installed,
@@ -179,7 +179,7 @@ async def test_mistral_vibe_is_put_into_the_mode_that_asks(talk: Open) -> None:
 async def test_openhands_asks_once_for_all_under_an_id_of_its_own(talk: Open, agents_prefix: Path) -> None:
     """Its question says nothing, and no call of that id ever comes: who is asked sees the command all the
     same, and the question is closed when it was answered."""
-    agent = OPENHANDS
+    agent = OPENHANDS_CLI
     if not is_installed(agent, agents_prefix):
         pytest.skip("it is large: install it into OSTLER_TEST_AGENTS to test it")
     async with talk(agent, confirmation_policy=ASK_ME) as one:
@@ -202,7 +202,7 @@ async def test_openhands_asks_once_for_all_under_an_id_of_its_own(talk: Open, ag
 
 
 async def test_openhands_is_told_a_no(talk: Open, agents_prefix: Path) -> None:
-    agent = OPENHANDS
+    agent = OPENHANDS_CLI
     if not is_installed(agent, agents_prefix):
         pytest.skip("it is large: install it into OSTLER_TEST_AGENTS to test it")
     async with talk(agent, confirmation_policy=ASK_ME) as one:

@@ -1,50 +1,68 @@
-"""Messages that are too large for a line: their long strings are cut in the middle, until they fit."""
+"""Messages as lines that every reader takes: not too long, not too deep, and without NaN.
+
+What is too long is cut: long strings in their middle, long lists at their end.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from itertools import islice
 from typing import Any
 
 LINE_BYTES = 8 * 1024 * 1024
 """Of one message; Ostler ends an agent whose lines are longer than 16 MiB."""
 
+DEPTH = 100
+"""Of objects and lists in one another; more is what a model made up."""
+
 SHORTEST = 256
 """Characters that are left of a string at least, and entries of a list."""
 
 
-def encode(message: Any) -> bytes:
-    """A message as a line."""
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
-
-
 def line_of(message: Any, size: int = LINE_BYTES) -> bytes:
     """A message as a line of at most `size` bytes. What is cut says so; ValueError if that is not enough."""
-    line = encode(message)
+    try:
+        line = _encode(message)
+    except (RecursionError, ValueError):  # too deep, or not a number
+        message = shortened(message, size)
+        line = _encode(message)
     chars = size // 4
     while len(line) > size:
         if chars < SHORTEST:
             raise ValueError(f"A message of {len(line)} bytes does not fit into {size}.")
-        line = encode(shortened(message, chars))
+        line = _encode(shortened(message, chars))
         chars //= 4
     return line
 
 
-def shortened(value: Any, chars: int) -> Any:
-    """`value` with every string that is longer than `chars` cut in its middle, every list and object at its
-    end.
+def shortened(value: Any, chars: int, depth: int = DEPTH) -> Any:
+    """`value` with strings longer than `chars` cut in their middle, and lists and objects at their end.
 
-    Data URLs go as a whole: half an image is none.
+    Data URLs go as a whole: half an image is none. What JSON cannot say is null.
     """
     if isinstance(value, str):
-        if len(value) <= chars:
-            return value
-        if value.startswith("data:"):
-            return "data:,"
-        half = chars // 2
-        return f"{value[:half]}\n[... {len(value) - 2 * half} characters cut ...]\n{value[-half:]}"
+        return _cut(value, chars)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict | list) and depth == 0:
+        return "[...]"
     if isinstance(value, dict):
-        return {key: shortened(each, chars) for key, each in islice(value.items(), chars)}
+        return {key: shortened(each, chars, depth - 1) for key, each in islice(value.items(), chars)}
     if isinstance(value, list):
-        return [shortened(each, chars) for each in value[:chars]]
+        return [shortened(each, chars, depth - 1) for each in value[:chars]]
     return value
+
+
+def _encode(message: Any) -> bytes:
+    text = json.dumps(message, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode(errors="replace") + b"\n"
+
+
+def _cut(text: str, chars: int) -> str:
+    if len(text) <= chars:
+        return text
+    if text.startswith("data:"):
+        return "data:,"
+    half = chars // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters cut ...]\n{text[-half:]}"

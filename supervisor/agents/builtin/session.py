@@ -106,6 +106,7 @@ class Session:
                 self.teller.event(event)
             recovery.settle(self.conversation, given.get("closed") or [], self._known)
         self._skills = {key: list(getattr(state, key)) for key in SKILLS}
+        self.teller.state("agent", self.conversation.agent)  # as the SDK has made it of what was sent
         self._listen()
         self._lane = Lane(f"conversation {session_id[:8]}")
 
@@ -285,8 +286,8 @@ def directory_of(given: Mapping[str, Any], session_id: str) -> Path:
 
 async def _ended(running: Future[str], cancelled: asyncio.Event) -> bool:
     """Wait for the end of a turn; after a cancel only a while. Whether it has ended."""
-    done = asyncio.wrap_future(running)
-    cancelling = asyncio.create_task(cancelled.wait())
+    done: asyncio.Future[Any] = asyncio.wrap_future(running)
+    cancelling: asyncio.Future[Any] = asyncio.create_task(cancelled.wait())
     await asyncio.wait({done, cancelling}, return_when=asyncio.FIRST_COMPLETED)
     cancelling.cancel()
     if not done.done():

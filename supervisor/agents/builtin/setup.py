@@ -153,8 +153,9 @@ def message_of(given: Any, prompt: list[Any]) -> Message:
                 ImageContent(image_urls=[f"data:{block.get('mimeType')};base64,{block.get('data')}"])
             )
         else:
-            uri = block.get("uri") or (block.get("resource") or {}).get("uri")
-            content.append(TextContent(text=f"[{block.get('type')}] {uri}"))
+            resource = block.get("resource") or block
+            text = f"\n{resource['text']}" if isinstance(resource.get("text"), str) else ""
+            content.append(TextContent(text=f"[{block.get('type')}] {resource.get('uri')}{text}"))
     return Message(role="user", content=content)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import structlog
 import trio
 
 from supervisor.acp import MAX_FRAME_BYTES, Jail
-from supervisor.acp.schema.handshake import AuthMethod
 from supervisor.agents import (
     Choice,
     Descriptor,
@@ -31,7 +30,6 @@ from supervisor.agents import (
     in_file_secrets,
     needs_data_dir,
     prepare_data_dir,
-    resolve_launch,
 )
 from supervisor.conversations.agent.built_in import parameters
 from supervisor.conversations.agent.homes import OWN_PATHS, Homes, OwnHome
@@ -54,6 +52,9 @@ from supervisor.settings import (
     secrets_of,
 )
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS
+
+if TYPE_CHECKING:
+    from supervisor.acp.schema.handshake import AuthMethod
 
 log = structlog.get_logger(__name__)
 
@@ -281,6 +282,9 @@ class Launcher:
 
         Cancellation stops an installation that no other task waits for.
         """
+        # Here, with what installs agents: a server that starts none does without.
+        from supervisor.agents import resolve_launch
+
         settings = record.agent
         descriptor = self.descriptor(record)
         try:

@@ -14,7 +14,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import structlog
@@ -27,7 +27,6 @@ from supervisor.agents.forker import Forker
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, memory_left
 from supervisor.conversations.agent.fork_parent import ForkParent, parent_command
 from supervisor.conversations.agent.launch import SPARE_PREFIX, Launcher, Plan
-from supervisor.conversations.agent.spare import Spare, key_of
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, InvalidStart
@@ -36,6 +35,9 @@ from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.settings import AgentSettings, SettingsFailure, agent_settings_to_dict
+
+if TYPE_CHECKING:
+    from supervisor.conversations.agent.spare import Spare
 
 log = structlog.get_logger(__name__)
 
@@ -134,7 +136,7 @@ class Spares:
     def forker(self, plan: Plan) -> Forker | None:
         """Who can fork the process that the plan would start; None if nobody can."""
         for parent in self.parents:
-            if parent.agent == plan.descriptor.key and parent.usable and parent.key == key_of(plan):
+            if parent.agent == plan.descriptor.key and parent.usable and parent.key == _key_of(plan):
                 return parent.forker
         return None
 
@@ -147,7 +149,7 @@ class Spares:
         """
         if plan.descriptor.spare is None or not self._spares:
             return None
-        key = key_of(plan)
+        key = _key_of(plan)
         for spare in self.waiting:
             if spare.idle_since is None or spare.key != key or not spare.usable:
                 continue  # somebody else took it meanwhile, or it is another process
@@ -175,7 +177,7 @@ class Spares:
         number = self._numbers.get(descriptor.key, 0)
         if descriptor.spare is None or number <= 0 or self._closed:
             return
-        key = key_of(plan)
+        key = _key_of(plan)
         if key in self._strange:
             return
         kind = self._kinds.get(descriptor.key)
@@ -256,6 +258,8 @@ class Spares:
 
     async def _start(self, kind: _Kind) -> None:
         """The task of one spare, from its plan to the end of its process."""
+        from supervisor.conversations.agent.spare import Spare
+
         spare = Spare(f"{SPARE_PREFIX}{uuid.uuid4()}", kind.descriptor.key, b"")
         self._spares.append(spare)
         try:
@@ -337,7 +341,7 @@ class Spares:
                 for settings in candidates:
                     record = await self._record(parent.name, kind, settings)
                     plan = await self._launcher.plan(record, _ignore, waits.install)
-                    if key_of(plan) == parent.key:
+                    if _key_of(plan) == parent.key:
                         break
                     await plan.ended()
                 else:
@@ -388,7 +392,7 @@ class Spares:
     async def _plan(self, spare: Spare, kind: _Kind, settings: AgentSettings) -> Plan:
         record = await self._record(spare.name, kind, settings)
         plan = await self._launcher.plan(record, _ignore, self._deadlines.install)
-        spare.key = key_of(plan)
+        spare.key = _key_of(plan)
         return plan
 
     async def _candidates(self, kind: _Kind) -> list[AgentSettings]:
@@ -436,6 +440,12 @@ class Spares:
         """Give up all spares, and start no more: the server is at its end. They end in their nursery."""
         self._closed = True
         self._give_up([*self.waiting, *self.parents], "the server stops")
+
+
+def _key_of(plan: Plan) -> bytes:
+    from supervisor.conversations.agent.spare import key_of  # with all that runs agents, when one is started
+
+    return key_of(plan)
 
 
 def _ignore(step: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import orjson
 
 from supervisor.events import new_event_id
+from supervisor.events.payload import dumps
 from supervisor.journal import Frame, Growing, Place, Shown, Stored
 
 TEXT: Final = "text"
@@ -25,7 +26,7 @@ _MEMBERS: Final = {TEXT: b"content", REASONING: b"reasoning_content"}
 
 def inside(text: str) -> bytes:
     """A text as it stands between the quotes of JSON."""
-    return orjson.dumps(text)[1:-1]
+    return dumps(text)[1:-1]
 
 
 class _DeltaFrame:

@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from supervisor.acp import ConnectionLost, Result, RpcError, classify_error, error_text, parse_prompt_result
-from supervisor.acp.errors import AUTH_REQUIRED
+from supervisor.acp.errors import AUTH_REQUIRED, session_not_found
 from supervisor.acp.schema.extension import told_status
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
@@ -142,7 +142,7 @@ class Prompting:
                     "session/prompt",
                     params,
                     timeout=math.inf,
-                    on_response=partial(self._answered, turn, attempt),
+                    on_response=partial(self._answered, turn, attempt, params["sessionId"]),
                 )
             except RpcError:
                 pass  # dealt with in its place, by _answered
@@ -151,7 +151,7 @@ class Prompting:
             nursery.cancel_scope.cancel()
         return silent
 
-    def _answered(self, turn: Turn, attempt: _Attempt, result: Result) -> None:
+    def _answered(self, turn: Turn, attempt: _Attempt, session_id: str, result: Result) -> None:
         """Handle the prompt's answer, in its place among the updates. Synchronous."""
         if self._queue.turn is not turn:
             return
@@ -166,7 +166,7 @@ class Prompting:
             self._turns.finish(turn, "cancelled")
         elif error.code == AUTH_REQUIRED and not turn.updates and attempt.may_log_in:
             attempt.again, attempt.refusal = Again.AFTER_LOGIN, error
-        elif classify_error(error) == "not_found" and not turn.updates:
+        elif not turn.updates and session_not_found(error, session_id):
             if attempt.may_load:
                 attempt.again, attempt.refusal = Again.AFTER_LOAD, error
             else:
