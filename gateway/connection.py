@@ -98,11 +98,23 @@ class Calls(TaskGroup):
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 await trio.lowlevel.checkpoint()
 
+        head: Any = None
+
         async def answer(message: Any) -> None:
-            if self._connection.answers:
+            nonlocal head
+            if not self._connection.answers:
+                await trio.lowlevel.checkpoint()
+            elif message is not None and message["type"] == "http.response.start":
+                # As ASGI has it: nothing is sent before the first part of the body, which goes with it.
+                head = message
+                await trio.lowlevel.checkpoint()
+            elif head is None:
                 await send(message)
             else:
-                await trio.lowlevel.checkpoint()
+                begun, head = head, None
+                async with self._connection.together(message):
+                    await send(begun)
+                    await send(message)
 
         async def call() -> None:
             try:
@@ -330,6 +342,7 @@ class Connection(TCPServer):
         if isinstance(event, RawData):
             await self._gather(event.data)
         elif isinstance(event, Closed):
+            await self._flush()
             if self._is_answering() and trio.lowlevel.current_task() is self._reader:
                 # What came behind a request was no HTTP. Its answer goes first, and ends the connection.
                 await trio.sleep(LINGER_SECONDS)
@@ -338,14 +351,19 @@ class Connection(TCPServer):
         elif isinstance(event, Updated) and not event.idle:
             self.since = trio.current_time()
 
+    async def _flush(self) -> None:
+        """Write what has gathered."""
+        if self._gathered:
+            data, self._gathered = bytes(self._gathered), bytearray()
+            await self._write(data)
+
     async def _gather(self, data: bytes) -> None:
         if self._gathered is None:
             await self._write(data)
             return
         self._gathered += data
         if len(self._gathered) >= GATHER_BYTES:
-            data, self._gathered = bytes(self._gathered), bytearray()
-            await self._write(data)
+            await self._flush()
 
     def _is_answering(self) -> bool:
         """Whether a part of an answer has been sent, and the rest follows."""
@@ -369,6 +387,24 @@ class Connection(TCPServer):
                     self.end()
                 finally:
                     self._writing = None
+
+    @contextlib.asynccontextmanager
+    async def together(self, message: Any) -> AsyncIterator[None]:
+        """Write what is sent in the block, the beginning of an answer with this message, in one piece.
+
+        Two pieces cost a system call more, and wake the client twice. A large body is not copied for this.
+        """
+        small = message is None or len(message.get("body", b"")) < GATHER_BYTES
+        if not small or self._gathered is not None or not isinstance(self.protocol.protocol, H11Protocol):
+            yield
+            return
+        self._gathered = bytearray()
+        try:
+            yield
+        finally:
+            data, self._gathered = bytes(self._gathered), None
+            if data:
+                await self._write(data)
 
     @contextlib.asynccontextmanager
     async def gathering(self, send: SendText) -> AsyncIterator[SendText]:

@@ -13,16 +13,17 @@ from gateway.bodies import SOURCE, TEST_FIELDS, TEST_SERVER
 from gateway.routes.agents import METRICS
 from gateway.routing import UUID_PARAMETERS, Param, Route
 from gateway.schemas import COMPONENTS, STRING, UUID, Schema, choice, nullable, obj, ref
-from gateway.start_request import AGENT, AGENT_SETTINGS
-from supervisor.agents import load_catalog
+from gateway.start_request import ACP_SETTINGS, AGENT, AGENT_SETTINGS
+from supervisor.agents import load_catalog, presets
 from supervisor.conversations.recording.info import ConversationInfo
 from supervisor.credentials.source import LookupSource, StaticSource
 from supervisor.events import Event
 from supervisor.hooks import HOOK_CONFIG, HookConfig
 from supervisor.mcp import MCPServer
 from supervisor.reading import NO_NUL, Components, HTTPValidationError
-from supervisor.settings import AgentProfile, OpenHandsAgentProfile
+from supervisor.settings import KIND, AgentProfile, OpenHandsAgentProfile
 from supervisor.settings.agent import CUSTOM, MCP_SERVER, PROVIDER, ACPAgent, AgentSettings
+from supervisor.settings.llm import LLM
 from supervisor.settings.openhands import OpenHandsAgentSettings
 from supervisor.workspace.bash_events import BashCommand, BashError, BashOutput
 from supervisor.workspace.skill import SkillInfo
@@ -71,14 +72,30 @@ def describe(routes: Iterable[Route]) -> bytes:
     return orjson.dumps(document)
 
 
+BUILT_IN: Final = {
+    **obj(
+        {
+            "kind": {"const": KIND},
+            "llm": ref(LLM.NAME),
+            "tools": {"type": ["array", "null"]},
+            "mcp_config": {"type": ["object", "null"], "additionalProperties": ref("MCPServer")},
+        },
+        "kind",
+        "llm",
+    ),
+    "description": "The built-in agent, as clients of its SDK write it: the SDK judges the rest",
+}
+
+
 def _components(routes: Iterable[Route]) -> dict[str, Any]:
-    providers = [*load_catalog(), CUSTOM]
+    providers = [*presets(load_catalog()), CUSTOM]
     components = Components(
         {
             PROVIDER: choice(providers, description="An agent of the catalogue, or custom"),
             MCP_SERVER: ref("MCPServer"),
-            AGENT: ref(ACPAgent.NAME),
-            AGENT_SETTINGS: ref(AgentSettings.NAME),
+            AGENT: {"anyOf": [ref(ACPAgent.NAME), BUILT_IN]},
+            AGENT_SETTINGS: {"anyOf": [ref(AgentSettings.NAME), ref(OpenHandsAgentSettings.NAME)]},
+            ACP_SETTINGS: ref(AgentSettings.NAME),
             SOURCE: ref("SecretSource"),
             HOOK_CONFIG: nullable(ref(HookConfig.NAME)),
             TEST_SERVER: ref("MCPTestServer"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import cache, partial
 from typing import Any
 
 import attrs
@@ -92,10 +91,14 @@ class MatchingRule(QuartRule):
     is needed: for all rules that took tens of milliseconds of each start."""
 
     def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
-        compiled = cache(partial(super()._compile_builder, append_unknown))
+        compile_builder = super()._compile_builder
+        compiled: Callable[..., tuple[str, str]] | None = None
 
         def build(rule: MatchingRule, **values: Any) -> tuple[str, str]:
-            return compiled()(rule, **values)
+            nonlocal compiled
+            if compiled is None:
+                compiled = compile_builder(append_unknown)
+            return compiled(rule, **values)
 
         return build
 

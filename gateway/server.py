@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import attrs
 import structlog
@@ -19,15 +19,15 @@ from hypercorn.typing import ASGIFramework
 
 import supervisor
 from gateway import logs
-from gateway.app import create_app
 from gateway.config import Config
 from gateway.control import ControlSocket
 from gateway.keys import is_key
+from gateway.late_application import LateApplication
 from gateway.listener import BindError, bind, serve_connections, url_of
 from gateway.mcp_jobs import open_jobs
+from gateway.memory import give_back
 from gateway.notify import Notifier
 from gateway.services import Services
-from gateway.webhooks.service import open_webhooks
 from supervisor.agents import Level, Lifeline
 from supervisor.agents.lifeline import WardenGone
 from supervisor.composition import open_secrets
@@ -37,6 +37,10 @@ from supervisor.settings import (
     SettingsFailure,
 )
 from supervisor.state_directory import StateRefused
+
+if TYPE_CHECKING:
+    from gateway.webhooks.service import Webhooks
+    from supervisor.conversations.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
 
@@ -121,11 +125,13 @@ async def serve(
                 root.start_soon(notifier.keep_alive)
                 root.start_soon(_watch_journal, services.supervisor.journal, notifier)
                 async with trio.open_nursery() as serving:
-                    app = cast(ASGIFramework, create_app(services))
+                    app = LateApplication(services)
+                    root.start_soon(app.prepare)
+                    root.start_soon(give_back, lambda: services.supervisor.figures().turns_running > 0)
                     serve = partial(
                         serve_connections, connection_limits=services.connection_limits, control=control
                     )
-                    await serving.start(serve, app, sockets, config, services.closing)
+                    await serving.start(serve, cast(ASGIFramework, app), sockets, config, services.closing)
                     if lifeline is not None:
                         lifeline.serving(sockets)
                     root.start_soon(_take_leave, services.closing, lifeline, notifier)
@@ -243,7 +249,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             secrets=secrets,
         ) as ostler,
         open_jobs(ostler.mcp) as jobs,
-        open_webhooks(config.webhooks, config.session_api_keys, config.state, ostler.supervisor) as webhooks,
+        _open_webhooks(config, ostler.supervisor) as webhooks,
     ):
         yield Services(
             config=config,
@@ -256,6 +262,18 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             webhooks=webhooks,
             bash=ostler.bash,
         )
+
+
+@asynccontextmanager
+async def _open_webhooks(config: Config, supervisor: Supervisor) -> AsyncIterator[Webhooks | None]:
+    """Open the webhooks; few servers have any, and the others do not load what sends them."""
+    if not config.webhooks:
+        yield None
+        return
+    from gateway.webhooks.service import open_webhooks
+
+    async with open_webhooks(config.webhooks, config.session_api_keys, config.state, supervisor) as webhooks:
+        yield webhooks
 
 
 def _sent_along(config: Config) -> Iterator[str]:

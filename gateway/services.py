@@ -13,13 +13,13 @@ import trio
 
 from gateway.config import Config
 from gateway.connection_limits import ConnectionLimits
-from gateway.downloads import Downloads
 from gateway.known_directories import KnownDirectories
 from supervisor.workspace.access import PathAccess
 from supervisor.workspace.pins import Pins
 
 if TYPE_CHECKING:
     from gateway.contract import Supervisor
+    from gateway.downloads import Downloads
     from gateway.mcp_jobs import McpJobs
     from gateway.webhooks.service import Webhooks
     from supervisor.conversations.agent.launch import Launcher
@@ -104,9 +104,16 @@ class Services:
     connection_limits: ConnectionLimits = attrs.field(
         default=attrs.Factory(lambda self: ConnectionLimits(self.config.max_connections), takes_self=True)
     )
-    downloads: Downloads = attrs.field(
-        default=attrs.Factory(lambda self: Downloads(self.config.descriptors.downloads), takes_self=True)
-    )
+    _downloads: list[Downloads] = attrs.field(factory=list, init=False)
     subscribers: Subscribers = attrs.field(
         default=attrs.Factory(lambda self: Subscribers(self.config.max_subscribers), takes_self=True)
     )
+
+    @property
+    def downloads(self) -> Downloads:
+        """The places for answers that are sent while they are made; imported with the first route."""
+        if not self._downloads:
+            from gateway.downloads import Downloads
+
+            self._downloads.append(Downloads(self.config.descriptors.downloads))
+        return self._downloads[0]

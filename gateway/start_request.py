@@ -29,6 +29,7 @@ from supervisor.settings import (
     decode_agent_settings,
     decode_built_in,
     security_analyzer,
+    with_own_fields,
 )
 from supervisor.settings.agent import OPENHANDS, read_kind
 
@@ -54,6 +55,9 @@ Echoed = Annotated[Any, Size(MAX_ECHOED_BYTES)]
 AGENT: Final = "agent"
 AGENT_SETTINGS: Final = "agent_settings"
 """The names of the checks of an agent: they need the catalogue, and are made by `_spelled_out`."""
+
+ACP_SETTINGS: Final = "acp_agent_settings"
+"""That of settings which have to be an ACP agent's."""
 
 SEALED: Final[Mapping[str, tuple[str, ...]]] = {
     AGENT: (),
@@ -164,6 +168,8 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
         # By name, the request's MCP servers go before those of the settings.
         servers = settings.agent_settings.get("mcp_config") or {}
         agent = attrs.evolve(agent, mcp_config={**servers, **agent.mcp_config})
+        spelled = obj[AGENT] if obj.get(AGENT) is not None else obj[AGENT_SETTINGS]
+        agent = with_own_fields(agent, spelled, _agent_of(settings, services))
     fields = _fields(found, settings, named)
     profile_id = found.agent_profile_id
     if profile_id is not None:
@@ -216,6 +222,14 @@ def _fields(
         if found.security_analyzer is None:
             fields["security_analyzer"] = security_analyzer(defaults)
     return fields
+
+
+def _agent_of(settings: SettingsDocument, services: Services) -> AgentSettings | None:
+    """The ACP agent of the settings, if they have one that can be run."""
+    try:
+        return settings.agent(services.settings.rules.presets)
+    except SettingsError:
+        return None
 
 
 def _spelled_out(obj: Mapping[str, Any], services: Services, errors: Errors) -> AgentSettings | None:

@@ -13,13 +13,14 @@ from supervisor.agents import RestartPolicy
 from supervisor.agents.warden import DRAIN_SECONDS, DRAIN_VARIABLE
 from supervisor.composition import Supervision
 from supervisor.conversations.agent.admission import (
+    DEFAULT_SPARES,
     FULL_POLICIES,
     IDLE_SECONDS,
+    SPARES_MAX,
     STARTS_AT_ONCE,
     Limits,
     memory_budget,
 )
-from supervisor.conversations.agent.spares import DEFAULT_SPARES, SPARES_MAX
 from supervisor.conversations.recording.attachments import CONVERSATION_BYTES, TURN_BYTES, Allowance
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.credentials import Lookups

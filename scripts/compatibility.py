@@ -16,6 +16,8 @@ from unittest.mock import MagicMock as Mock
 
 import attrs
 
+from scripts import sequences
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 PEER: Final = ROOT / "docs/compatibility/peer.json"
 REASONS: Final = ROOT / "docs/compatibility/reasons.toml"
@@ -252,7 +254,8 @@ def made() -> Comparison:
     reasons = tomllib.loads(REASONS.read_text())
     ours = reduced(own_description())
     verdicts = compare(kept["operations"], ours, reasons)
-    return Comparison(written(kept["operations"], ours, verdicts, kept["version"]), verdicts, reasons)
+    text = written(kept["operations"], ours, verdicts, kept["version"])
+    return Comparison(text + sequences.section(sequences.load(), sequences.reasons()), verdicts, reasons)
 
 
 def main() -> int:

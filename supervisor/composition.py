@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 import structlog
@@ -21,10 +21,8 @@ import trio
 from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import CUSTOM, Level, RestartPolicy, load_catalog, open_containment, presets
 from supervisor.agents.warden import DRAIN_SECONDS
-from supervisor.conversations.agent.admission import Limits, Places
+from supervisor.conversations.agent.admission import DEFAULT_SPARES, Limits, Places
 from supervisor.conversations.agent.launch import Launcher
-from supervisor.conversations.agent.spares import DEFAULT_SPARES
-from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.conversations.recording.attachments import Allowance
@@ -46,9 +44,13 @@ from supervisor.settings import (
     SettingsError,
     SettingsStore,
     StorageCipher,
+    decode_built_in,
 )
 from supervisor.state_directory import make_private
 from supervisor.workspace.bash import Bash, BashLimits, open_bash
+
+if TYPE_CHECKING:
+    from supervisor.conversations.conversation import Conversation
 
 log = structlog.get_logger(__name__)
 
@@ -149,7 +151,8 @@ class Ostler:
 
         `agent`: a name of the catalogue (`demo`, `claude-code`, ...), or the command of an ACP agent.
 
-        `settings`: further fields of `AgentSettings`.
+        `settings`: further fields of `AgentSettings`; of the built-in agent (`openhands`) those of its own
+        kind (`llm` ...).
 
         `secrets`: environment variables for the agent.
 
@@ -158,6 +161,8 @@ class Ostler:
         catalog = self.launcher.catalog
         if not isinstance(agent, str):
             settings |= {"acp_server": CUSTOM, "acp_command": tuple(agent)}
+        elif agent in catalog and catalog[agent].tells_events:
+            return await self._start(decode_built_in(settings, (), server_errors), working_dir, secrets)
         elif agent in catalog and agent != CUSTOM:
             settings |= {"acp_server": agent, "acp_command": catalog[agent].command}
         else:
@@ -165,9 +170,14 @@ class Ostler:
             raise InvalidStart(
                 f"Unknown agent {agent!r}. Name one of these, or give a command: {names}.", ("agent",)
             )
+        return await self._start(AgentSettings(**settings), working_dir, secrets)
+
+    async def _start(
+        self, agent: AgentSettings, working_dir: str | Path, secrets: Mapping[str, str] | None
+    ) -> Conversation:
         request = StartRequest(
             working_dir=str(working_dir),
-            agent=AgentSettings(**settings),
+            agent=agent,
             event_vocabulary=Vocabulary.EXTENDED,
             secrets=dict(secrets or {}),
         )

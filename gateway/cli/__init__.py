@@ -61,6 +61,9 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
         from supervisor.agents.descriptors import raise_limit
 
         raise_limit()
+        from gateway.start import import_structlog
+
+        import_structlog()
 
     import attrs
 

@@ -22,11 +22,14 @@ from gateway.cli.text import one_line, size
 from gateway.config import load_config
 from gateway.keys import KeysError, find
 from gateway.parsing import ConfigError, keyring_allowed
-from supervisor.agents import NodeMissing, load_catalog
+from supervisor.agents import InstallError, NodeMissing, load_catalog
+from supervisor.agents.catalog import Versions
 from supervisor.agents.descriptors import UNLIMITED, shares
+from supervisor.agents.errors import PythonMissing
 from supervisor.agents.levels import Level, obstacle
 from supervisor.agents.lifeline import NO_WARDEN_VARIABLE, warden_possible
 from supervisor.agents.node import HOW_TO_INSTALL, find_node, find_npm
+from supervisor.agents.python import find_python
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
 from supervisor.credentials.os_keyring import find_backend, plausible
 from supervisor.switches import switched_on
@@ -116,6 +119,27 @@ def node(machine: Machine) -> Findings:
         yield Finding("npm", WARN, "not found; agents cannot be installed without it", str(error))
     else:
         yield Finding("npm", OK, npm[-1])
+
+
+def pythons(machine: Machine) -> Findings:
+    """A Python for each agent that comes from PyPI. They do not all run on the same versions."""
+    wanted: dict[Versions, list[str]] = {}
+    for descriptor in load_catalog().values():
+        if descriptor.pip is not None:
+            wanted.setdefault(descriptor.pip.python, []).append(descriptor.key)
+    for versions, keys_of in wanted.items():
+        agents = ", ".join(sorted(keys_of))
+        name = "python for agents"
+        try:
+            found = trio.run(find_python, versions, agents, machine.env)
+        except PythonMissing as error:
+            cause, _, advice = str(error).rpartition(". ")
+            yield Finding(name, WARN, cause, f"{advice}; on Debian with the package python3-venv")
+        except InstallError as error:
+            yield Finding(name, WARN, f"{agents}: {error}", "Check the directories of PATH")
+        else:
+            version = ".".join(map(str, found.version))
+            yield Finding(name, OK, f"{version} ({found.path}), for {agents}")
 
 
 def _keyring_allowed(machine: Machine) -> bool:
@@ -310,5 +334,6 @@ CHECKS: Final[tuple[Callable[[Machine], Findings], ...]] = (
     keyring,
     secrets,
     node,
+    pythons,
 )
 """All checks, in the order of the report."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from gateway.cli.streamed import Streamed
 from gateway.cli.text import clean, cut, one_line
 
 PAYLOAD_CHARS: Final = 300
@@ -24,19 +25,35 @@ class Screen:
     def __init__(self) -> None:
         self._streamed: dict[str, str] = {}
         """Kind of the last piece of each event to be."""
+        self._texts: dict[str, Streamed] = {}
         self._open = False
         """Whether the last line has not ended."""
 
     def show(self, frame: Mapping[str, Any]) -> None:
         """Print a frame, if there is anything in it for people."""
         match frame:
-            case {"type": "delta", "item_id": str(item), "kind": str(kind), "content": str(content)}:
+            case {"type": "item_started", "item_id": str(item)}:
+                self._texts.setdefault(item, Streamed()).begin()
+            case {
+                "type": "delta",
+                "item_id": str(item),
+                "kind": ("text" | "reasoning") as kind,
+                "content": str(content),
+            }:
+                fresh = self._texts.setdefault(item, Streamed()).take(kind, content, frame.get("order"))
+                if not fresh:
+                    return
                 if self._streamed.get(item) != kind:
                     self._line("thinks" if kind == "reasoning" else "says", "", end="")
                     self._streamed[item] = kind
-                print(clean(content), end="", flush=True)
+                print(clean(fresh), end="", flush=True)
                 self._open = True
+            case {"type": "item_aborted", "item_id": str(item)}:
+                self._texts.pop(item, None)
+                if self._streamed.pop(item, None) is not None:
+                    self._end_line()
             case {"type": "durable", "event": dict(event)}:
+                self._texts.pop(str(event.get("id")), None)
                 if event.get("id") in self._streamed:
                     del self._streamed[event["id"]]
                     self._end_line()

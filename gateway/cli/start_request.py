@@ -14,6 +14,9 @@ from gateway.cli.suggest import did_you_mean
 ALWAYS: Final = {"kind": "AlwaysConfirm"}
 NEVER: Final = {"kind": "NeverConfirm"}
 
+BUILT_IN: Final = "openhands"
+"""The built-in agent, which is a kind of settings of its own."""
+
 LOCAL: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 EXPOSED: Final = {"X-Expose-Secrets": "encrypted"}
@@ -54,13 +57,26 @@ def start_request(server: Server, conversation_id: str, wish: Wish, message: str
     if message is not None:
         body["initial_message"] = {"content": [{"type": "text", "text": message}]}
     own = {key: value for key, value in (("acp_model", wish.model), ("acp_session_mode", wish.mode)) if value}
-    if wish.agent is not None:
+    if wish.agent == BUILT_IN:
+        body["agent_settings"] = _built_in(server, wish)
+        body["secrets_encrypted"] = True
+    elif wish.agent is not None:
         body["agent_settings"] = {"agent_kind": "acp", "acp_server": wish.agent, **own}
     elif own:
         settings = server.call("GET", "/api/settings", headers=EXPOSED)["agent_settings"]
         body["agent_settings"] = {**settings, **own}
         body["secrets_encrypted"] = True
     return body
+
+
+def _built_in(server: Server, wish: Wish) -> dict[str, Any]:
+    """The built-in agent: with the model of the settings, where those are its own."""
+    settings = server.call("GET", "/api/settings", headers=EXPOSED)["agent_settings"]
+    if settings.get("agent_kind") != BUILT_IN:
+        settings = {"agent_kind": BUILT_IN}
+    if wish.model is not None:
+        settings = {**settings, "llm": {**settings.get("llm", {}), "model": wish.model}}
+    return dict(settings)
 
 
 def create(server: Server, body: dict[str, Any], agent: str | None) -> None:

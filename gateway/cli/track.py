@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
+from gateway.cli.streamed import Streamed
+
 ENDED: Final = frozenset({"finished", "error", "paused", "stuck"})
 """States in which nothing more happens by itself."""
 
@@ -98,14 +100,6 @@ Item = Said | UserSaid | Called | CallEnded | Planned | State | Failed
 Kind = Literal["text", "reasoning"]
 
 
-class _Stream:
-    def __init__(self) -> None:
-        self.said: dict[str, str] = {"text": "", "reasoning": ""}
-        self.next_order = 0
-        self.broken = False
-        """A piece was missed: the rest is given out when the message is whole."""
-
-
 class Track:
     """Follows one conversation. `seq` is the number of the last event that was seen."""
 
@@ -121,7 +115,7 @@ class Track:
         self.answer = ""
         """The last that the agent said."""
         self.plan: tuple[tuple[str, str], ...] = ()
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, Streamed] = {}
 
     @property
     def asking(self) -> list[Call]:
@@ -134,6 +128,8 @@ class Track:
 
     def _take(self, frame: Mapping[str, Any]) -> Iterator[Item]:
         match frame:
+            case {"type": "item_started", "item_id": str(item)}:
+                self._streams.setdefault(item, Streamed()).begin()
             case {"type": "delta", "item_id": str(item), "kind": ("text" | "reasoning") as kind}:
                 yield from self._delta(item, kind, str(frame.get("content", "")), frame.get("order"))
             case {"type": "item_aborted", "item_id": str(item)}:
@@ -151,15 +147,9 @@ class Track:
                 yield Failed(str(frame.get("code", "error")), detail)
 
     def _delta(self, item: str, kind: str, content: str, order: object) -> Iterator[Item]:
-        stream = self._streams.setdefault(item, _Stream())
-        if isinstance(order, int):
-            if order < stream.next_order:
-                return
-            stream.broken = stream.broken or order > stream.next_order
-            stream.next_order = order + 1
-        if not stream.broken and content:
-            stream.said[kind] += content
-            yield Said(kind, content)
+        fresh = self._streams.setdefault(item, Streamed()).take(kind, content, order)
+        if fresh:
+            yield Said(kind, fresh)
 
     def _event(self, event: Mapping[str, Any]) -> Iterator[Item]:
         match event:
@@ -190,7 +180,7 @@ class Track:
 
     def _whole(self, event: Mapping[str, Any], thoughts: str, text: str) -> Iterator[Item]:
         """A message is whole: what of it was not streamed."""
-        stream = self._streams.pop(str(event.get("id")), None) or _Stream()
+        stream = self._streams.pop(str(event.get("id")), None) or Streamed()
         for kind, whole in (("reasoning", thoughts), ("text", text)):
             said = stream.said[kind]
             # One that was changed while it streamed is given as a whole, below.

@@ -14,7 +14,8 @@ from gateway.reading import path_uuid, read_body
 from gateway.responses import json_response
 from gateway.routing import Route
 from gateway.services import Services
-from supervisor.settings import decode_profile, materialize
+from supervisor.settings import decode_profile
+from supervisor.settings.materialize import materialize
 
 TAG: Final = "Agent profiles"
 

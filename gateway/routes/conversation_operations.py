@@ -21,7 +21,7 @@ from gateway.routes.conversations import AT_CAPACITY, UNKNOWN, find, own_origins
 from gateway.routing import Route
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
-from gateway.start_request import AGENT_SETTINGS
+from gateway.start_request import ACP_SETTINGS
 from supervisor.conversations.agent.model_discovery import failed
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.secret_box import split_secrets
@@ -123,7 +123,7 @@ class StartChildConversationRequest(Request):
 class ACPModelDiscoveryRequest(Request):
     """An agent that is asked which models it offers. `refresh`: a kept answer does not count."""
 
-    agent_settings: Annotated[Any, Named(AGENT_SETTINGS)] = attrs.field(repr=False)
+    agent_settings: Annotated[Any, Named(ACP_SETTINGS)] = attrs.field(repr=False)
     secrets: Secrets = attrs.field(factory=dict, repr=False)
     refresh: bool = False
 

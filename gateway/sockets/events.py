@@ -12,6 +12,7 @@ import attrs
 
 from gateway.reading import Handshake
 from gateway.timestamps import parse_timestamp
+from supervisor.conversations.recording.streamed import again
 from supervisor.events import ServerErrorEvent, dump_event
 from supervisor.journal import Cursor, Stored, Transient
 
@@ -58,7 +59,7 @@ class EventsDialect:
                     since=self.since, order="asc", limit=1, page=page.next_page_id
                 )
             after_seq = page.items[0].seq - 1 if page.items else seen
-        cursor = conversation.log.subscribe(after_seq)
+        cursor = conversation.log.subscribe(after_seq, again=again)
         return cursor, [await conversation.durable_state()]
 
     def frames(self, items: Iterable[object]) -> Iterator[bytes]:

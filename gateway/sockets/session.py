@@ -15,6 +15,7 @@ import attrs
 import orjson
 
 from gateway.reading import Handshake
+from supervisor.conversations.recording.streamed import again
 from supervisor.journal import Cursor, Stored, Transient
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class SessionDialect:
         if after_seq < last:
             sync["through_seq"] = last
         opening.insert(0, orjson.dumps(sync))
-        cursor = conversation.log.subscribe(after_seq)
+        cursor = conversation.log.subscribe(after_seq, again=again)
         opening.append(b'{"type":"transient","event":' + await conversation.durable_state() + b"}")
         return cursor, opening
 

@@ -134,7 +134,7 @@ class Sender:
 
     async def _follow(self) -> None:
         try:
-            cursor = self._log.subscribe(self._position)
+            cursor = self._log.subscribe(self._position, follows=False)
             while True:
                 await self._take(cursor)
         except JournalError:

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from supervisor.acp import schema
-from supervisor.acp.connection import Connection, open_connection
-from supervisor.acp.errors import (
-    AcpError,
-    ConnectionLost,
-    FrameTooLarge,
-    RequestTimeout,
-    RpcError,
-    UnsupportedProtocolVersion,
-    classify_error,
-    error_text,
-)
-from supervisor.acp.files import Jail
-from supervisor.acp.framing import MAX_FRAME_BYTES, FrameSplitter, Oversize
-from supervisor.acp.handler import Handler, Result
-from supervisor.acp.output import Seen
-from supervisor.acp.repeats import Repeats
-from supervisor.acp.schema import *  # noqa: F403 - the typed messages are this room's vocabulary
-from supervisor.acp.schema import Usage as TokenUsage
-from supervisor.acp.services import Services, TerminalPlaces
-from supervisor.acp.terminal import OutputWatch
-from supervisor.acp.trace import SHOWN_CHARS, Trace, TraceLine, shorten_session_id
+from supervisor.first_use import names_of
+
+if TYPE_CHECKING:
+    from supervisor.acp.connection import Connection, open_connection
+    from supervisor.acp.errors import (
+        AcpError,
+        ConnectionLost,
+        FrameTooLarge,
+        RequestTimeout,
+        RpcError,
+        UnsupportedProtocolVersion,
+        classify_error,
+        error_text,
+    )
+    from supervisor.acp.files import Jail
+    from supervisor.acp.framing import MAX_FRAME_BYTES, FrameSplitter, Oversize
+    from supervisor.acp.handler import Handler, Result
+    from supervisor.acp.output import Seen
+    from supervisor.acp.repeats import Repeats
+    from supervisor.acp.schema import *  # noqa: F403 - the typed messages are this room's vocabulary
+    from supervisor.acp.services import Services, TerminalPlaces
+    from supervisor.acp.terminal import OutputWatch
+    from supervisor.acp.trace import SHOWN_CHARS, Trace, TraceLine, shorten_session_id
+else:
+    homes = {
+        "connection": "Connection open_connection",
+        "errors": (
+            "AcpError ConnectionLost FrameTooLarge RequestTimeout RpcError UnsupportedProtocolVersion "
+            "classify_error error_text"
+        ),
+        "files": "Jail",
+        "framing": "FrameSplitter MAX_FRAME_BYTES Oversize",
+        "handler": "Handler Result",
+        "output": "Seen",
+        "repeats": "Repeats",
+        "schema": " ".join(schema.__all__),
+        "services": "Services TerminalPlaces",
+        "terminal": "OutputWatch",
+        "trace": "SHOWN_CHARS Trace TraceLine shorten_session_id",
+    }
+    __getattr__ = names_of(__name__, homes)
 
 __all__ = [
     "MAX_FRAME_BYTES",
@@ -44,7 +66,6 @@ __all__ = [
     "Seen",
     "Services",
     "TerminalPlaces",
-    "TokenUsage",
     "Trace",
     "TraceLine",
     "UnsupportedProtocolVersion",

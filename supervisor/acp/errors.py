@@ -139,16 +139,16 @@ _BY_CODE: Final[dict[int, ErrorClass]] = {
 }
 """Codes with a clear meaning, whatever the text."""
 
+_NO_SESSION: Final = (
+    r"\b(?:session|conversation|rollout)\b[^.\n]{0,80}\b(?:not found|does not exist|is unknown)\b"
+    r"|\b(?:no|unknown) (?:such |previous )?(?:session|conversation|rollout)s?\b"
+    # opencode's answer to session/load and session/resume of a session that it does not have.
+    r"|\bOpenCode service failure\b"
+)
+
 _WORDS: Final[tuple[tuple[ErrorClass, str], ...]] = (
     ("usage_policy", r"(?:usage|content) polic(?:y|ies)"),
-    (
-        "not_found",
-        r"\b(?:session|conversation|rollout)\b[^.\n]{0,80}\b(?:not found|does not exist|is unknown)\b"
-        r"|\b(?:no|unknown) (?:such |previous )?(?:session|conversation|rollout)s?\b"
-        r"|\bresource not found\b"
-        # opencode's answer to session/load and session/resume of a session that it does not have.
-        r"|\bOpenCode service failure\b",
-    ),
+    ("not_found", rf"{_NO_SESSION}|\bresource not found\b"),
     (
         "rate_limit",
         r"\brate.?limit|\btoo many requests\b|\bresource.?exhausted\b|\binsufficient.?quota\b"
@@ -218,6 +218,32 @@ def classify_error(error: RpcError) -> ErrorClass:
             if (error.code != INVALID_PARAMS or name == "not_found") and pattern.search(words):
                 return name
     return _OTHERWISE.get(error.code, "internal")
+
+
+_SESSION: Final = re.compile(_NO_SESSION, re.IGNORECASE)
+
+_SOMETHING_ELSE: Final = re.compile(
+    r"\b(?:models?|deployment|provider|endpoint|url|file|path|directory|tool|command|server|agent|image|skill)\b",
+    re.IGNORECASE,
+)
+"""What an agent may not find besides a session."""
+
+_ID_CHARS: Final = 8
+"""Shorter ids of sessions are found in ordinary words and numbers."""
+
+
+def session_not_found(error: RpcError, session_id: str) -> bool:
+    """Whether an agent's error says that it does not have this session, and not that something else is
+    missing: a model (some agents pass its 404 on), a file. Never raises."""
+    if classify_error(error) != "not_found":
+        return False
+    words = _all_words(error)[:_SCAN_CHARS]
+    if _SESSION.search(words):
+        return True
+    told = f"{words}\n{_brief(error.data)[:_SCAN_CHARS]}"
+    if len(session_id) >= _ID_CHARS and session_id in told:
+        return True
+    return error.code == RESOURCE_NOT_FOUND and not _SOMETHING_ELSE.search(words)
 
 
 def error_text(error: RpcError) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from supervisor.first_use import names_of
 
 if TYPE_CHECKING:
     from supervisor.agents.catalog import (
@@ -43,62 +44,24 @@ if TYPE_CHECKING:
     from supervisor.agents.restart import Parked, RestartBudget, RestartPolicy, Retry
     from supervisor.agents.shared_logins import Lease, Rotated, SharedLogins
 else:
-    HOMES = {
-        "AgentProcess": "process",
-        "CUSTOM": "catalog",
-        "CatalogError": "catalog",
-        "Choice": "credential",
-        "Credential": "credential",
-        "Descriptor": "catalog",
-        "ExitStatus": "endings",
-        "InstallError": "errors",
-        "Kind": "catalog",
-        "Launch": "package_manager",
-        "Lease": "shared_logins",
-        "Level": "levels",
-        "LevelUnavailable": "levels",
-        "Lifeline": "lifeline",
-        "Logins": "logins",
-        "MARKER": "environment",
-        "NodeMissing": "errors",
-        "Parked": "restart",
-        "RestartBudget": "restart",
-        "RestartPolicy": "restart",
-        "Retry": "restart",
-        "Rotated": "shared_logins",
-        "SharedLogins": "shared_logins",
-        "SpawnError": "errors",
-        "StopPolicy": "endings",
-        "StopReport": "endings",
-        "StopStep": "endings",
-        "TreeUsage": "endings",
-        "auth_params": "credential",
-        "base_environment": "environment",
-        "choose_credential": "credential",
-        "compose_environment": "environment",
-        "concerning": "environment",
-        "containment_level": "containment",
-        "ensure_installed": "install",
-        "find_logins": "logins",
-        "helpful_names": "credential",
-        "identify": "catalog",
-        "in_file_secrets": "credential",
-        "load_catalog": "catalog",
-        "needs_data_dir": "environment",
-        "open_containment": "containment",
-        "prepare_data_dir": "datadir",
-        "presets": "catalog",
-        "resolve_launch": "install",
-        "spawn": "process",
-        "starts_pinned": "install",
+    homes = {
+        "catalog": "CUSTOM CatalogError Descriptor Kind identify load_catalog presets",
+        "containment": "containment_level open_containment",
+        "credential": "Choice Credential auth_params choose_credential helpful_names in_file_secrets",
+        "datadir": "prepare_data_dir",
+        "endings": "ExitStatus StopPolicy StopReport StopStep TreeUsage",
+        "environment": "MARKER base_environment compose_environment concerning needs_data_dir",
+        "errors": "InstallError NodeMissing SpawnError",
+        "install": "ensure_installed resolve_launch starts_pinned",
+        "levels": "Level LevelUnavailable",
+        "lifeline": "Lifeline",
+        "logins": "Logins find_logins",
+        "package_manager": "Launch",
+        "process": "AgentProcess spawn",
+        "restart": "Parked RestartBudget RestartPolicy Retry",
+        "shared_logins": "Lease Rotated SharedLogins",
     }
-
-    def __getattr__(name):
-        # At the first use: the demo agent lives in this package and starts much faster without these.
-        if name in HOMES:
-            return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
+    __getattr__ = names_of(__name__, homes)
 
 __all__ = [
     "CUSTOM",

@@ -297,6 +297,10 @@ class Descriptor(Described):
     `directory`: its process has to be started in it. None: it cannot. See
     `supervisor.conversations.agent.spares`."""
 
+    forks: Inside | None = None
+    """A file in the program's directory that is run in place of it, to import once and fork the spares and
+    all that would start the same process (see `supervisor.agents.forker`)."""
+
     @property
     def home_kind(self) -> str:
         """`own` or `shared`.

@@ -148,6 +148,15 @@ def containment_level() -> Level:
     return Level.TREE if containment is None else containment.level
 
 
+def can_fork() -> bool:
+    """Whether a running program may fork agents' processes: not into another PID namespace, and not without
+    tags, by which a fork is told from its siblings."""
+    containment = _current.get()
+    return (
+        containment is not None and containment.spawner is not None and containment.level is not Level.PIDNS
+    )
+
+
 async def kill_agents() -> None:
     """Kill all processes that carry a mark of this state directory.
 

@@ -7,6 +7,7 @@ unreaped until the block is left, so that its PID cannot go to a stranger while 
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -15,23 +16,33 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import structlog
 import trio
 
-from supervisor.agents import cgroup
-from supervisor.agents.containment import new_mark
+from supervisor.agents import cgroup, tree
+from supervisor.agents.containment import can_fork, new_mark
 from supervisor.agents.endings import ExitStatus, StopPolicy, StopReport, StopStep, TreeUsage
 from supervisor.agents.environment import MARKER
 from supervisor.agents.errors import SpawnError
 from supervisor.agents.levels import Level
 from supervisor.agents.mark import SCANNING, Mark, Snapshot, live_marks
 from supervisor.agents.pipes import AgentPipe, LineTail
-from supervisor.agents.spawning import SPAWN_SECONDS, Child, Request, StartTimeout, start_child
+from supervisor.agents.spawning import SPAWN_SECONDS, Child, Request, Starter, StartTimeout, start_child
 from supervisor.agents.tree import ProcessEntry, ProcessId, belonging, kill_tree, living, reap
 from supervisor.fairness import share
+
+log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.02
 """Seconds between two checks of processes that are being ended: only the leader is a child of this
 process."""
+
+OWN_PIPE = -1
+"""Among the `streams` of a process: one that is read or written here."""
+
+SHARED_SECONDS = 30.0
+"""Seconds for which a forked process's share of memory that it has in common with others is taken as known:
+to find out, the kernel walks all its pages."""
 
 NAMESPACE_SIGNALLED = 128
 """From a PID namespace, an end by signal n comes as this status plus n (`levels.in_namespace`)."""
@@ -50,7 +61,11 @@ class AgentProcess:
         mark: Mark,
         policy: StopPolicy,
         spawn_seconds: float,
+        forked: bool = False,
     ) -> None:
+        self.forked = forked
+        """Whether it is a fork of another process, and shares memory with that one."""
+        self._shared = (-math.inf, 0)
         self.pid = child.pid
         self.stdin: trio.abc.SendStream = stdin
         self.stdout: trio.abc.ReceiveStream = stdout
@@ -115,11 +130,20 @@ class AgentProcess:
         that (milliseconds).
         """
         entries = (await self._look(seen)).values()
+        shared = await self._shared_bytes() if self.forked else 0
         return TreeUsage(
             processes=len(entries),
-            rss_bytes=sum(entry.rss_bytes for entry in entries),
+            rss_bytes=max(0, sum(entry.rss_bytes for entry in entries) - shared),
             cpu_seconds=sum(entry.cpu_seconds for entry in entries),
         )
+
+    async def _shared_bytes(self) -> int:
+        """What it has in common with others, of the memory that counts as its own."""
+        since, found = self._shared
+        if trio.current_time() - since >= SHARED_SECONDS:
+            found = await trio.to_thread.run_sync(tree.shared_bytes, self.pid, limiter=SCANNING)
+            self._shared = (trio.current_time(), found)
+        return found
 
     async def stop(self) -> StopReport:
         """End the process with its whole tree: close its input, then SIGTERM, then SIGKILL, each after its
@@ -262,13 +286,16 @@ async def spawn(
     stop: StopPolicy | None = None,
     seconds: float = SPAWN_SECONDS,
     streams: tuple[int, int, int] | None = None,
+    by: Starter | None = None,
 ) -> AsyncIterator[AgentProcess]:
     """Run `argv` in `cwd` with exactly `env` (plus a marker variable) while the block runs.
 
     `seconds`: the limit of the start. The program runs when the block is entered.
 
     `streams`: descriptors for its standard input, output and error, which stay the caller's. The process then
-    has no streams here.
+    has no streams here; `OWN_PIPE` in the place of one keeps it.
+
+    `by`: a running program that forks the process (`forker`). Where it cannot, the process is started.
 
     Raises SpawnError. The block's own exception comes out unwrapped.
 
@@ -278,6 +305,7 @@ async def spawn(
     with _marked(argv) as mark:
         mark.variable = env.get(MARKER) or mark.variable
         begin = partial(_start, mark=mark, policy=stop or StopPolicy(), seconds=seconds, streams=streams)
+        begin = partial(begin, by=by if can_fork() else None)
         process = await begin(argv, cwd, {**env, MARKER: mark.variable})
         async with _owned(process):
             yield process
@@ -342,6 +370,7 @@ async def _start(
     policy: StopPolicy,
     seconds: float,
     streams: tuple[int, int, int] | None,
+    by: Starter | None = None,
 ) -> AgentProcess:
     if not argv:
         raise SpawnError("an empty command cannot be started")
@@ -351,7 +380,9 @@ async def _start(
         for _ in range(3):
             ends.extend(os.pipe())
         in_read, in_write, out_read, out_write, err_read, err_write = ends
-        stdin, stdout, stderr = (in_read, out_write, err_write) if streams is None else streams
+        given = streams or (OWN_PIPE,) * 3
+        own = (in_read, out_write, err_write)
+        stdin, stdout, stderr = (own[i] if each == OWN_PIPE else each for i, each in enumerate(given))
         request = Request(
             argv=command,
             cwd=cwd,
@@ -361,7 +392,7 @@ async def _start(
             stderr=stderr,
             needs=None if command == list(argv) else argv[0],
         )
-        child = await start_child(request, mark, seconds)
+        child, forked = await _forked_or_started(request, mark, seconds, by)
     except BaseException as error:
         for end in ends:
             os.close(end)
@@ -371,8 +402,9 @@ async def _start(
     for end in (in_read, out_write, err_write):
         os.close(end)
     ours = trio.lowlevel.FdStream(in_write), AgentPipe(out_read), AgentPipe(err_read)
-    if streams is not None:
-        for stream in ours:
+    ends_here: tuple[trio.lowlevel.FdStream | AgentPipe, ...] = ours
+    for each, stream in zip(given, ends_here, strict=True):
+        if each != OWN_PIPE:
             stream.close()
     return AgentProcess(
         child,
@@ -382,7 +414,19 @@ async def _start(
         mark=mark,
         policy=policy,
         spawn_seconds=seconds,
+        forked=forked,
     )
+
+
+async def _forked_or_started(
+    request: Request, mark: Mark, seconds: float, by: Starter | None
+) -> tuple[Child, bool]:
+    if by is not None:
+        try:
+            return await start_child(request, mark, seconds, by), True
+        except OSError as error:
+            log.warning("cannot fork a process; starting it", reason=str(error))
+    return await start_child(request, mark, seconds), False
 
 
 def _explain(argv: Sequence[str], cwd: Path, error: Exception) -> str:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 import structlog
@@ -24,7 +24,7 @@ import trio
 
 from supervisor.agents import descriptors, spawner, tree
 from supervisor.agents.mark import Mark
-from supervisor.agents.spawner_link import Spawner, SpawnerGone, receive
+from supervisor.agents.spawner_link import SpawnerGone, receive
 from supervisor.agents.tree import ProcessId
 
 log = structlog.get_logger(__name__)
@@ -102,8 +102,22 @@ class Child:
         self._collect()
 
 
-async def start_child(request: Request, mark: Mark, seconds: float = SPAWN_SECONDS) -> Child:
+class Starter(Protocol):
+    """Who forks: the spawner, or an agent's own program that runs already (`forker`)."""
+
+    async def send(self, handed: Sequence[int]) -> socket.socket:
+        """Send a request, and return who has it. Raises SpawnerGone, OSError."""
+
+    def lost(self, channel: socket.socket) -> None:
+        """Note that it is gone or does not answer."""
+
+
+async def start_child(
+    request: Request, mark: Mark, seconds: float = SPAWN_SECONDS, by: Starter | None = None
+) -> Child:
     """Start a process of the agent with this `mark`, and wait until its program runs.
+
+    `by`: who starts it, instead of the mark's spawner.
 
     The mark owns the process before any code of the program runs.
 
@@ -117,9 +131,10 @@ async def start_child(request: Request, mark: Mark, seconds: float = SPAWN_SECON
         async with mark.starts:
             mark.starting += 1
             try:
-                if mark.spawner is None:
+                starter = by or mark.spawner
+                if starter is None:
                     return await _start_in_thread(request, mark)
-                return await _start_by_spawner(request, mark, mark.spawner)
+                return await _start_by_spawner(request, mark, starter)
             finally:
                 mark.starting -= 1
     raise StartTimeout(
@@ -150,7 +165,7 @@ def _check(request: Request) -> None:
 # -- by the spawner ------------------------------------------------------------------------------------------
 
 
-async def _start_by_spawner(request: Request, mark: Mark, by: Spawner) -> Child:
+async def _start_by_spawner(request: Request, mark: Mark, by: Starter) -> Child:
     content = _encode(request, mark)
     for attempt in range(ATTEMPTS):
         try:
@@ -161,7 +176,7 @@ async def _start_by_spawner(request: Request, mark: Mark, by: Spawner) -> Child:
     raise AssertionError("not reached")
 
 
-async def _ask(request: Request, content: bytes, mark: Mark, by: Spawner) -> Child:
+async def _ask(request: Request, content: bytes, mark: Mark, by: Starter) -> Child:
     with ExitStack() as stack:
         ours, theirs = socket.socketpair()
         stack.enter_context(ours)

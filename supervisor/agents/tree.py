@@ -109,6 +109,17 @@ def read_entry(pid: int) -> ProcessEntry | None:
     )
 
 
+def shared_bytes(pid: int) -> int:
+    """Of the memory of a process, what does not go to its account: pages that others have, too, count by
+    their part. 0 where the kernel does not tell. Takes milliseconds for each 100 MB."""
+    found = {
+        words[0]: int(words[1]) * 1024
+        for line in read_file(pid, "smaps_rollup").splitlines()
+        if len(words := line.split()) == 3 and words[0] in (b"Rss:", b"Pss:")
+    }
+    return max(0, found.get(b"Rss:", 0) - found.get(b"Pss:", 0))
+
+
 def read_file(pid: int, name: str) -> bytes:
     """A file of the process in /proc; empty if the process is gone or not readable."""
     try:

@@ -92,7 +92,7 @@ class Conversation:
         self.recorder = Recorder(journal_log, record)
         self._queue = TurnQueue()
         self._unconfirmed = Unconfirmed()
-        self._runner = Runner(context, self.recorder, self._queue, owner=self)
+        self._live: Runner | None = None
         self._goal = GoalLoop(self.recorder, self, context.nursery)
 
     @property
@@ -106,15 +106,29 @@ class Conversation:
         return self.record.vocabulary
 
     @property
+    def _runner(self) -> Runner:
+        """Its live part, made when something is first asked of it: most loaded conversations rest, and are
+        only read."""
+        if self._live is None:
+            self._live = Runner(self.context, self.recorder, self._queue, owner=self)
+        return self._live
+
+    @property
     def active(self) -> bool:
         """Whether a turn is running, an agent is alive, or hooks wait for the end: such a conversation stays
         loaded."""
-        return self.busy or self.agent.live or self._goal.running or self._runner.session_open
+        live = self._live is not None and (self._live.agent.live or self._live.session_open)
+        return self.busy or self._goal.running or live
 
     @property
     def agent(self) -> AgentLifecycle:
         """The lifecycle of its agent, over all incarnations."""
         return self._runner.agent
+
+    @property
+    def agent_phase(self) -> AgentPhase:
+        """Where its agent is; cheap where it has none."""
+        return AgentPhase.NONE if self._live is None else self._live.agent.phase
 
     @property
     def busy(self) -> bool:
@@ -124,12 +138,12 @@ class Conversation:
     @property
     def waiting(self) -> bool:
         """Whether a permission request waits for a person."""
-        return self._runner.waiting
+        return self._live is not None and self._live.waiting
 
     @property
     def cancelling(self) -> bool:
         """Whether a cancelled turn has not ended yet."""
-        return self._runner.cancelling
+        return self._live is not None and self._live.cancelling
 
     @property
     def queued(self) -> list[Message]:
@@ -280,6 +294,9 @@ class Conversation:
             raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
         elif self._queue.waiting or self.busy or await self._requeue():
             self._check_room()
+            if self.record.built_in and self._queue.turn is not None:
+                # Paused, and its step has not ended: it goes on after that.
+                self._queue.waiting.appendleft(self._go_on())
             self._run()
         else:
             self._runner.reports.publish()  # nothing to do is an answer, too: clients wait for a state
@@ -289,10 +306,7 @@ class Conversation:
         record = self.record
         if record.built_in:
             if record.unfinished:
-                # It goes on from its own memory, without a word.
-                message = Message(role="user", content=())
-                again = Queued(record.prompted_seq, record.last_user_message_id or "", message, False, True)
-                self._queue.waiting.append(again)
+                self._queue.waiting.append(self._go_on())
             return record.unfinished
         if record.retry_seq is not None:
             stored = await self.log.read(record.retry_seq - 1, 1)
@@ -306,6 +320,12 @@ class Conversation:
             self._queue.waiting.append(Queued(seq, event.id, message, by_user=False))
             return True
         return False
+
+    def _go_on(self) -> Queued:
+        """What has the built-in agent go on from its own memory, without a word."""
+        record = self.record
+        message = Message(role="user", content=())
+        return Queued(record.prompted_seq, record.last_user_message_id or "", message, False, True)
 
     async def pause(self) -> None:
         """Stop after the current turn: the status becomes `paused` at once, and the agent finishes the

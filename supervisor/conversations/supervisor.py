@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 import attrs
 import structlog
 import trio
 
-from supervisor.acp import TraceLine
 from supervisor.agents import RestartPolicy, containment_level
 from supervisor.agents.containment import kill_agents
 from supervisor.agents.mark import take_snapshot
-from supervisor.conversations.agent.admission import Admission, Limits, Places
+from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, Limits, Places
 from supervisor.conversations.agent.context import Context
-from supervisor.conversations.agent.launch import Launcher
-from supervisor.conversations.agent.model_discovery import ModelDiscovery
-from supervisor.conversations.agent.spares import DEFAULT_SPARES, Spares
-from supervisor.conversations.agent.worktree import make_worktree
-from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.forking import ForkRequest, fork, taken
+from supervisor.conversations.agent.spares import Spares
 from supervisor.conversations.recording.attachments import Allowance
-from supervisor.conversations.recording.resource import conversation_info
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import InvalidStart, UnknownConversation
@@ -36,13 +31,20 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox, split_secrets
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase
-from supervisor.conversations.views import AgentView, Figures, SpareView, figures, view, view_spare
 from supervisor.events import Message, TextContent, Vocabulary, timestamp_now
 from supervisor.hooks import HOOK_CONFIG, HookSource, read_project_hooks
 from supervisor.journal import AlreadyExists, Journal, JournalError, JournalUnavailable, LogDeleted
 from supervisor.journal import UnknownConversation as NotInJournal
 from supervisor.reading import as_json
 from supervisor.settings import AgentSettings, BuiltInSettings
+
+if TYPE_CHECKING:
+    from supervisor.acp import TraceLine
+    from supervisor.conversations.agent.launch import Launcher
+    from supervisor.conversations.agent.model_discovery import ModelDiscovery
+    from supervisor.conversations.conversation import Conversation
+    from supervisor.conversations.forking import ForkRequest
+    from supervisor.conversations.views import AgentView, Figures, SpareView
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +68,13 @@ RECOVER_PAUSE_SECONDS: Final = 1.0
 
 SHUTDOWN_SECONDS: Final = 8.0
 """Seconds for stopping all conversations; what is left then is cancelled without a cancelled turn."""
+
+MACHINERY: Final = (
+    "supervisor.conversations.conversation",
+    "supervisor.conversations.forking",
+    "supervisor.conversations.recording.resource",
+)
+"""Modules that a server without conversations does without; with them comes a third of all that there is."""
 
 
 async def _close(conversation: Conversation) -> None:
@@ -102,9 +111,24 @@ class Supervisor:
         self._recent: OrderedDict[str, Conversation] = OrderedDict()
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         self._used: Callable[[Conversation], None] | None = None
-        self._models = ModelDiscovery(context)
+        self._models: ModelDiscovery | None = None
         self._hurried = trio.Event()
         self._killing = trio.Event()
+        self._machinery = False
+        self._loading_machinery = trio.Lock()
+
+    async def prepare(self) -> None:
+        """Import what conversations need; without this the first one that is asked for waits for it.
+
+        Cancellation waits for the end of the import.
+        """
+        if self._machinery:
+            return
+        async with self._loading_machinery:
+            if any(name not in sys.modules for name in MACHINERY):
+                # In a thread: it takes a tenth of a second.
+                await trio.to_thread.run_sync(lambda: [import_module(name) for name in MACHINERY])
+            self._machinery = True
 
     def _lock(self, conversation_id: str) -> trio.Lock:
         lock = self._locks.get(conversation_id)
@@ -121,6 +145,9 @@ class Supervisor:
         Raises InvalidStart, and AtCapacity where there is a first message; then nothing is created. Raises
         JournalUnavailable, which says whether it is.
         """
+        await self.prepare()
+        from supervisor.conversations.conversation import Conversation
+
         conversation_id = request.conversation_id or str(uuid.uuid4())
         async with self._lock(conversation_id):
             try:
@@ -200,6 +227,8 @@ class Supervisor:
         Raises UnknownConversation, UnknownEvent, ConversationExists, JournalUnavailable, JournalError.
         """
         source = await self.get(source_id)
+        from supervisor.conversations.forking import fork, taken
+
         conversation_id = request.conversation_id or str(uuid.uuid4())
         if conversation_id == source_id:
             raise taken(conversation_id)
@@ -234,6 +263,8 @@ class Supervisor:
         box, launcher = self._context.secret_box, self._context.launcher
         place: Path | None = None
         if worktree:
+            from supervisor.conversations.agent.worktree import make_worktree
+
             root = launcher.data.parent / WORKTREES_DIR
             workspace = Path(record.working_dir)
             place = await make_worktree(workspace, root, child_id, launcher.server_environment)
@@ -263,6 +294,10 @@ class Supervisor:
         self, agent: AgentSettings, secrets: Mapping[str, str], *, refresh: bool = False
     ) -> dict[str, Any]:
         """The models that an agent offers, as clients read them; see `ModelDiscovery.models`."""
+        if self._models is None:
+            from supervisor.conversations.agent.model_discovery import ModelDiscovery
+
+            self._models = ModelDiscovery(self._context)
         return await self._models.models(agent, secrets, refresh=refresh)
 
     async def _parent(self, request: StartRequest) -> Conversation | None:
@@ -298,6 +333,9 @@ class Supervisor:
         stored = (await self._context.journal.get_records([conversation_id]))[0]
         if stored is None:
             raise UnknownConversation(f"Conversation not found: {conversation_id}")
+        await self.prepare()
+        from supervisor.conversations.conversation import Conversation
+
         conversation = Conversation(self._context, ConversationRecord.load(stored.record), journal_log)
         await conversation.recover()
         self._keep(conversation)
@@ -360,10 +398,14 @@ class Supervisor:
     async def search(self, *, status: str | None, order: str, page: str | None, limit: int) -> Page:
         """Return a page of conversation resources. `order` is one of the journal's record orders."""
         found = await self._context.journal.search_records(status=status, order=order, page=page, limit=limit)
+        if found.items:
+            await self.prepare()
         items = [self._info(stored.id, stored.record) for stored in found.items]
         return Page(items=items, next_page_id=found.next_page_id)
 
     def _info(self, conversation_id: str, stored: bytes) -> dict[str, Any]:
+        from supervisor.conversations.recording.resource import conversation_info
+
         # What is loaded is newer, and may be so new that a crash would take it back.
         loaded = self._loaded.get(conversation_id)
         durable = loaded is not None and loaded.log.settled and not loaded.recorder.unsaved
@@ -407,13 +449,15 @@ class Supervisor:
 
     async def agents(self) -> list[AgentView]:
         """List the agents that run, wait to start, or are parked; measured now."""
-        known = [found for found in self._loaded.values() if found.agent.phase not in NOT_LISTED]
+        known = [found for found in self._loaded.values() if found.agent_phase not in NOT_LISTED]
         known.sort(key=lambda each: each.record.created_at)
         return await self._views(known)
 
     async def _views(self, conversations: Iterable[Conversation]) -> list[AgentView]:
         """Views of the agents of these conversations, from one snapshot of the processes and of the
         secrets."""
+        from supervisor.conversations.views import view
+
         level, seen = containment_level(), await take_snapshot()
         secrets = await self._context.launcher.global_secrets()
         return [await view(each, level, seen, secrets) for each in conversations]
@@ -423,6 +467,8 @@ class Supervisor:
         waiting = self._context.spares.waiting
         if not waiting:
             return []
+        from supervisor.conversations.views import view_spare
+
         level, seen = containment_level(), await take_snapshot()
         return [await view_spare(each, level, seen) for each in waiting]
 
@@ -458,6 +504,8 @@ class Supervisor:
 
     def figures(self) -> Figures:
         """Counts and limits of the whole server."""
+        from supervisor.conversations.views import figures
+
         context = self._context
         return figures(list(self._loaded.values()), context.admission, context.counters)
 

@@ -89,7 +89,7 @@ class Figures:
 
 def agent_state(conversation: Conversation) -> AgentPhase:
     """The agent's state, in one word."""
-    phase = conversation.agent.phase
+    phase = conversation.agent_phase
     if phase is not AgentPhase.READY:
         return phase
     if conversation.waiting:
@@ -158,7 +158,7 @@ async def view_spare(spare: Spare, containment: str, seen: Snapshot) -> SpareVie
 
 def figures(conversations: list[Conversation], admission: Admission, counters: Counters) -> Figures:
     """The figures of the server."""
-    phases = Counter(conversation.agent.phase for conversation in conversations)
+    phases = Counter(conversation.agent_phase for conversation in conversations)
     return Figures(
         live_agents=admission.live,
         starting=admission.starting,

@@ -2,81 +2,110 @@
 
 from __future__ import annotations
 
-from supervisor.events.actions import (
-    Action,
-    FinishAction,
-    MCPToolAction,
-    ThinkAction,
-)
-from supervisor.events.decode import decode_event, decode_message
-from supervisor.events.encode import (
-    dump_event,
-    dump_stamped,
-    encode,
-    with_nulls,
-)
-from supervisor.events.ids import (
-    new_event_id,
-    timestamp_now,
-)
-from supervisor.events.observations import (
-    FinishObservation,
-    MCPToolObservation,
-    Observation,
-    ThinkObservation,
-)
-from supervisor.events.parts import (
-    CriticResult,
-    ErrorClassification,
-    FailureKind,
-    HookSource,
-    ImageContent,
-    Message,
-    MessageToolCall,
-    Origin,
-    ReasoningItemModel,
-    RedactedThinkingBlock,
-    Role,
-    SecurityRisk,
-    Source,
-    TextContent,
-    ThinkingBlock,
-    UserAction,
-)
-from supervisor.events.payload import dumps
-from supervisor.events.schema import (
-    json_schema,
-)
-from supervisor.events.tools import (
-    ToolAnnotations,
-    ToolDefinition,
-)
-from supervisor.events.types import (
-    ACPToolCallEvent,
-    ActionEvent,
-    AgentErrorEvent,
-    Condensation,
-    CondensationRequest,
-    CondensationSummaryEvent,
-    ConversationErrorEvent,
-    ConversationStateUpdateEvent,
-    Event,
-    HookEventType,
-    HookExecutionEvent,
-    InterruptEvent,
-    LLMCompletionLogEvent,
-    MessageEvent,
-    ObservationEvent,
-    PauseEvent,
-    RejectionSource,
-    SecurityAnalysisEvent,
-    ServerErrorEvent,
-    StreamingDeltaEvent,
-    SystemPromptEvent,
-    TokenEvent,
-    UserRejectObservation,
-)
-from supervisor.events.vocabulary import Vocabulary
+from typing import TYPE_CHECKING
+
+from supervisor.first_use import names_of
+
+if TYPE_CHECKING:
+    from supervisor.events.actions import (
+        Action,
+        FinishAction,
+        MCPToolAction,
+        ThinkAction,
+    )
+    from supervisor.events.decode import decode_event, decode_message
+    from supervisor.events.encode import (
+        dump_event,
+        dump_stamped,
+        with_nulls,
+    )
+    from supervisor.events.ids import (
+        new_event_id,
+        timestamp_now,
+    )
+    from supervisor.events.observations import (
+        FinishObservation,
+        MCPToolObservation,
+        Observation,
+        ThinkObservation,
+    )
+    from supervisor.events.parts import (
+        CriticResult,
+        ErrorClassification,
+        FailureKind,
+        HookSource,
+        ImageContent,
+        Message,
+        MessageToolCall,
+        Origin,
+        ReasoningItemModel,
+        RedactedThinkingBlock,
+        Role,
+        SecurityRisk,
+        Source,
+        TextContent,
+        ThinkingBlock,
+        UserAction,
+    )
+    from supervisor.events.payload import dumps
+    from supervisor.events.schema import (
+        json_schema,
+    )
+    from supervisor.events.tools import (
+        ToolAnnotations,
+        ToolDefinition,
+    )
+    from supervisor.events.types import (
+        ACPToolCallEvent,
+        ActionEvent,
+        AgentErrorEvent,
+        Condensation,
+        CondensationRequest,
+        CondensationSummaryEvent,
+        ConversationErrorEvent,
+        ConversationStateUpdateEvent,
+        Event,
+        HookEventType,
+        HookExecutionEvent,
+        InterruptEvent,
+        LLMCompletionLogEvent,
+        MessageEvent,
+        ObservationEvent,
+        PauseEvent,
+        RejectionSource,
+        SecurityAnalysisEvent,
+        ServerErrorEvent,
+        StreamingDeltaEvent,
+        SystemPromptEvent,
+        TokenEvent,
+        UserRejectObservation,
+    )
+    from supervisor.events.vocabulary import Vocabulary
+else:
+    homes = {
+        "actions": "Action FinishAction MCPToolAction ThinkAction",
+        "decode": "decode_event decode_message",
+        "encode": "dump_event dump_stamped with_nulls",
+        "ids": "new_event_id timestamp_now",
+        "observations": "FinishObservation MCPToolObservation Observation ThinkObservation",
+        "parts": (
+            "CriticResult ErrorClassification FailureKind HookSource ImageContent Message "
+            "MessageToolCall Origin ReasoningItemModel RedactedThinkingBlock Role SecurityRisk Source "
+            "TextContent ThinkingBlock UserAction"
+        ),
+        "payload": "dumps",
+        "schema": "json_schema",
+        "tools": "ToolAnnotations ToolDefinition",
+        "types": (
+            "ACPToolCallEvent ActionEvent AgentErrorEvent Condensation CondensationRequest "
+            "CondensationSummaryEvent ConversationErrorEvent ConversationStateUpdateEvent Event "
+            "HookEventType HookExecutionEvent InterruptEvent LLMCompletionLogEvent MessageEvent "
+            "ObservationEvent PauseEvent RejectionSource SecurityAnalysisEvent ServerErrorEvent "
+            "StreamingDeltaEvent SystemPromptEvent TokenEvent UserRejectObservation"
+        ),
+        "vocabulary": "Vocabulary",
+    }
+    __getattr__ = names_of(__name__, homes)
 
 __all__ = [
     "ACPToolCallEvent",
@@ -134,7 +163,6 @@ __all__ = [
     "dump_event",
     "dump_stamped",
     "dumps",
-    "encode",
     "json_schema",
     "new_event_id",
     "timestamp_now",

@@ -81,26 +81,22 @@ def with_nulls(obj: Mapping[str, Any], vocabulary: Vocabulary = Vocabulary.EXTEN
 def _record_encoder(model: type[Model], vocabulary: Vocabulary) -> _EncodeRecord:
     if not is_within(model, vocabulary):
         return _refuse(model, vocabulary)
-    plan = [
-        (
-            each.name,
-            operator.attrgetter(each.attribute),
-            _encoder(each.shape, vocabulary),
-            each.nullable and not each.required,
-        )
-        for each in properties_of(model)
-        if has_property(each, vocabulary)
-    ]
+    known = [each for each in properties_of(model) if has_property(each, vocabulary)]
+    plan = []
+    for each in known:
+        encoder, omit_null = _encoder(each.shape, vocabulary), each.nullable and not each.required
+        plan.append((each.name, encoder, omit_null, encoder is None and not omit_null))
+    read = _reader([each.attribute for each in known])
     constant = constant_of(model)
 
     def write(obj: Any) -> dict[str, Any]:
         out: dict[str, Any] = {}
-        for name, get, encoder, omit_null in plan:
-            value = get(obj)
-            if value is None:
-                if omit_null:
-                    continue
-                out[name] = None
+        for (name, encoder, omit_null, plain), value in zip(plan, read(obj), strict=True):
+            if plain:
+                out[name] = value
+            elif value is None:
+                if not omit_null:
+                    out[name] = None
             else:
                 out[name] = value if encoder is None else encoder(value)
         if constant is not None:
@@ -108,6 +104,13 @@ def _record_encoder(model: type[Model], vocabulary: Vocabulary) -> _EncodeRecord
         return out
 
     return write
+
+
+def _reader(attributes: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """What reads all of these attributes at once."""
+    if len(attributes) > 1:
+        return operator.attrgetter(*attributes)
+    return lambda obj: tuple(getattr(obj, name) for name in attributes)
 
 
 def _refuse(model: type[Model], vocabulary: Vocabulary) -> _EncodeRecord:

@@ -14,13 +14,19 @@ def new_event_id() -> str:
     instead of at random places; 74 bits are random (no secret: an id is not a credential). Written out by
     hand because every streamed delta has one.
     """
-    number = (time.time_ns() // 1_000_000 << 80) | (random.getrandbits(80) & _RANDOM) | _VERSION
-    digits = f"{number:032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    global _millisecond
+    now = time.time_ns() // 1_000_000
+    if _millisecond[0] != now:
+        _millisecond = (now, f"{now >> 16:08x}-{now & 0xFFFF:04x}-7")
+    digits = f"{random.getrandbits(76) & _RANDOM | _VARIANT:019x}"
+    return f"{_millisecond[1]}{digits[:3]}-{digits[3:7]}-{digits[7:]}"
 
 
-_VERSION = 0x7000_8000_0000_0000_0000
-_RANDOM = 0x0FFF_3FFF_FFFF_FFFF_FFFF
+_VARIANT = 0x000_8000_0000_0000_0000
+_RANDOM = 0xFFF_3FFF_FFFF_FFFF_FFFF
+
+_millisecond = (0, "")
+"""The last millisecond, written out as the beginning of an id."""
 
 _second = (0, "")
 """The last second that was written out: a busy server writes thousands of times within one."""

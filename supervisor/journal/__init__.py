@@ -7,6 +7,7 @@ in batches by one thread, and become visible to cursors only once they are commi
 
 from __future__ import annotations
 
+from supervisor.journal.cursor import Cursor
 from supervisor.journal.errors import (
     AlreadyExists,
     DuplicateEvent,
@@ -22,8 +23,9 @@ from supervisor.journal.errors import (
     UnknownConversation,
     Unstorable,
 )
+from supervisor.journal.growing import Growing, Place, Wire
 from supervisor.journal.journal import Journal, open_journal
-from supervisor.journal.log import Cursor, Log
+from supervisor.journal.log import Log
 from supervisor.journal.rows import (
     Blob,
     Brief,
@@ -36,6 +38,7 @@ from supervisor.journal.rows import (
     RecordPage,
     RecordUpdate,
     Row,
+    Shown,
     Stored,
     Transient,
 )
@@ -49,6 +52,7 @@ __all__ = [
     "DuplicateEvent",
     "Durability",
     "Frame",
+    "Growing",
     "Item",
     "Journal",
     "JournalClosed",
@@ -60,17 +64,20 @@ __all__ = [
     "LogDeleted",
     "NewerSchema",
     "Page",
+    "Place",
     "Record",
     "RecordOrder",
     "RecordPage",
     "RecordUpdate",
     "Row",
     "SearchTooLong",
+    "Shown",
     "Stored",
     "TooLarge",
     "Transient",
     "Trouble",
     "UnknownConversation",
     "Unstorable",
+    "Wire",
     "open_journal",
 ]

@@ -8,6 +8,10 @@ The tail is a window on the sequence of items (events and transients, in the ord
 
 An item is visible once every event before it, and itself if it is one, is durable. When the tail grows too
 large its oldest items go, shown or not: events come back from the file, transients do not.
+
+What grows (`growing`) stands there as spans, each for what came of it between two other items. The last span
+is open while nothing has come after it: it grows in its place, so a cursor that has taken some of it stays on
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ import weakref
 from bisect import bisect_right
 from typing import Protocol
 
-from supervisor.journal.rows import Frame, Item, Stored, Transient
+from supervisor.journal.growing import Growing, Places
+from supervisor.journal.rows import Frame, Stored, Transient
 
 TAIL_MAX_BYTES = 5 * 1024 * 1024
 """Bytes kept in memory for one conversation with subscribers; a cursor that is further behind reads the file.
@@ -33,6 +38,19 @@ weighs little, and a short pause of a reader does not cost it a trip to the file
 
 ITEM_OVERHEAD_BYTES = 400
 """What an item costs beside its payload: measured, an event's object and its four short strings."""
+
+
+class Span:
+    """What came of a growing item between two others. `end` is None while it is the last one and open."""
+
+    __slots__ = ("end", "item")
+
+    def __init__(self, item: Growing) -> None:
+        self.item = item
+        self.end: Places | None = None
+
+
+Entry = Stored | Transient | Span
 
 
 class Positioned(Protocol):
@@ -53,9 +71,10 @@ class Tail:
         self.cursors: weakref.WeakSet[Positioned] = weakref.WeakSet()
         # (seq, is_transient) sorts: a transient goes with the event before it.
         self._keys: list[tuple[int, bool]] = []
-        self._items: list[Item] = []
+        self._items: list[Entry] = []
         self._sizes: list[int] = []
         self._bytes = 0
+        self._ended: dict[int, Growing] = {}
 
     @property
     def end(self) -> int:
@@ -78,6 +97,31 @@ class Tail:
         self._add((self.next_seq - 1, True), Transient(frame), frame.size)
         return self._advance()
 
+    def grow(self, item: Growing) -> bool:
+        """Note that an item has grown. Return whether that is visible at once."""
+        last = self._items[-1] if self._items else None
+        if isinstance(last, Span) and last.end is None and last.item is item:
+            return self.visible == self.end
+        self._add((self.next_seq - 1, True), Span(item), 0)
+        return self._advance()
+
+    def ended(self, item: Growing, seq: int) -> None:
+        """Note which event an item has become: its spans may go before the event does."""
+        self._ended[seq] = item
+
+    def became(self, seq: int) -> Growing | None:
+        """The item that an event in the tail was, None for one that was none."""
+        return self._ended.get(seq)
+
+    def exhausted(self, position: int) -> bool:
+        """Whether a cursor there has to wait, when it has had what there is of an open span."""
+        left = self.visible - position
+        return left <= 0 or (left == 1 and self._is_open(position))
+
+    def _is_open(self, position: int) -> bool:
+        entry = self._items[position - self.start]
+        return isinstance(entry, Span) and entry.end is None
+
     def commit(self, high_water: int) -> bool:
         """Note that events up to this one are durable. Return whether something became visible."""
         self.high_water = high_water
@@ -89,16 +133,22 @@ class Tail:
             return None
         return self.start + bisect_right(self._keys, (after_seq, False))
 
-    def take(self, position: int, born: int, max_items: int) -> tuple[list[Item], int]:
-        """Return visible items from a kept position on, and the position after them.
+    def take(self, position: int, born: int, max_items: int) -> tuple[list[Entry], int]:
+        """Return visible items from a kept position on, and the position after them, or on an open span.
 
         Transients before `born` are skipped: they were shown before the cursor existed.
         """
+        items, position = self._take(position, born, max_items)
+        if items and position == self.end and isinstance(items[-1], Span) and items[-1].end is None:
+            position -= 1
+        return items, position
+
+    def _take(self, position: int, born: int, max_items: int) -> tuple[list[Entry], int]:
         if position >= born:
             # A cursor may wait further on than anything that shows yet.
             stop = max(position, min(self.visible, position + max_items))
             return self._items[position - self.start : stop - self.start], stop
-        items: list[Item] = []
+        items: list[Entry] = []
         while position < self.visible and len(items) < max_items:
             item = self._items[position - self.start]
             if position >= born or not isinstance(item, Transient):
@@ -113,7 +163,10 @@ class Tail:
             if had > self.start:
                 self._drop(min(had, self.visible) - self.start)
 
-    def _add(self, key: tuple[int, bool], item: Item, size: int) -> None:
+    def _add(self, key: tuple[int, bool], item: Entry, size: int) -> None:
+        last = self._items[-1] if self._items else None
+        if isinstance(last, Span) and last.end is None:
+            self._close(last)
         self._keys.append(key)
         self._items.append(item)
         self._sizes.append(size + ITEM_OVERHEAD_BYTES)
@@ -127,6 +180,12 @@ class Tail:
                 count += 1
             self._drop(count)
 
+    def _close(self, span: Span) -> None:
+        span.end = span.item.places()
+        came = span.item.uncounted()
+        self._sizes[-1] += came
+        self._bytes += came
+
     def _drop(self, count: int) -> None:
         dropped = self._keys[:count]
         self._bytes -= sum(self._sizes[:count])
@@ -136,6 +195,7 @@ class Tail:
         for seq, transient in dropped:
             if not transient:
                 self.first_seq = seq + 1
+                self._ended.pop(seq, None)
 
     def _advance(self) -> bool:
         before = self.visible

@@ -13,11 +13,13 @@ import trio
 
 from supervisor.journal import queries
 from supervisor.journal.batch import Append
+from supervisor.journal.cursor import Again, Cursor
 from supervisor.journal.errors import DuplicateEvent, JournalError, LogDeleted, SearchTooLong, TooLarge, again
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES, Tail
+from supervisor.journal.growing import Growing
 from supervisor.journal.queries import EVERYTHING, Filter, Order
 from supervisor.journal.readers import Readers
-from supervisor.journal.rows import Blob, Brief, Frame, Item, Page, RecordUpdate, Row, Stored
+from supervisor.journal.rows import Blob, Brief, Frame, Page, RecordUpdate, Row, Stored
 from supervisor.journal.trouble import Trouble
 from supervisor.journal.writer import Writer
 
@@ -51,6 +53,8 @@ class Log:
         self._durable_ticket = 0
         self._error: JournalError | None = None
         self._tail: weakref.ref[Tail] | None = None
+        self._growing: list[Growing] = []
+        self._grown = 0
         self._moved = trio.lowlevel.ParkingLot()
 
     @property
@@ -122,6 +126,8 @@ class Log:
         if tail is not None:
             for item in stored:
                 tail.append(item)
+        if self._growing:
+            self._note_ends(stored, tail)
         return seq
 
     def publish(self, frame: Frame) -> None:
@@ -133,6 +139,40 @@ class Log:
         tail = self._live_tail()
         if tail is not None and tail.publish(frame):
             self._moved.unpark_all()
+
+    def begin(self, item: Growing) -> None:
+        """Let an item begin to grow: it is shown, in its place, to the present cursors and to those that come
+        before its event is durable. Raises as `append` does.
+
+        One grows at a time: the one before, if it has not ended, is shown to nobody who comes later.
+        """
+        self._check()
+        for each in self._growing:
+            each.abandoned = each.abandoned or each.open
+        self._growing = [each for each in self._growing if not each.abandoned]
+        item.number = self._grown
+        self._grown += 1
+        self._growing.append(item)
+
+    def grow(self, item: Growing) -> None:
+        """Show what was added to an item, after everything appended so far. Raises as `append` does."""
+        self._check()
+        tail = self._live_tail()
+        if tail is not None and tail.grow(item):
+            self._moved.unpark_all()
+
+    def abandon(self, item: Growing) -> None:
+        """Note that an item never becomes an event."""
+        item.abandoned = True
+        self._growing = [each for each in self._growing if each is not item]
+
+    def _note_ends(self, rows: Sequence[Stored], tail: Tail | None) -> None:
+        for item in self._growing:
+            for row in rows:
+                if row.id == item.id:
+                    item.last_seq = row.seq
+                    if tail is not None:
+                        tail.ended(item, row.seq)
 
     def update_record(self, record: RecordUpdate) -> None:
         """Queue a new state of the conversation's record. Raises as `append` does."""
@@ -296,10 +336,13 @@ class Log:
 
     # Following.
 
-    def subscribe(self, after_seq: int | None) -> Cursor:
+    def subscribe(self, after_seq: int | None, *, again: Again | None = None, follows: bool = True) -> Cursor:
         """Return a cursor that starts after a sequence number: -1 = all, None = what shows from now on.
 
-        A number beyond the end of the log means its end. Transients shown before now are not shown again.
+        A number beyond the end of the log means its end. Transients shown before now are not shown again; of
+        what grows now the cursor gets all. `again` makes of an event what it grew from, for a cursor that
+        fell so far behind that it has missed that. Without `follows` it gets nothing of what grows.
+
         Nothing is to be closed: the cursor is gone when nobody refers to it. Raises as `append` does.
         """
         self._check()
@@ -308,7 +351,7 @@ class Log:
             tail = Tail(self._last_seq + 1, self._high_water)
             self._tail = weakref.ref(tail)
         after = self._high_water if after_seq is None else min(max(after_seq, -1), self._last_seq)
-        cursor = Cursor(self, tail, after)
+        cursor = Cursor(self, tail, after, self._growing, self._grown, again, follows=follows)
         tail.cursors.add(cursor)
         return cursor
 
@@ -325,6 +368,10 @@ class Log:
         """Everything up to here is durable: move the high-water mark and wake who waits for it."""
         self._high_water = last_seq
         self._durable_ticket = ticket
+        if self._growing:
+            self._growing = [
+                each for each in self._growing if each.last_seq is None or each.last_seq > last_seq
+            ]
         tail = self._live_tail()
         if tail is not None:
             tail.commit(last_seq)
@@ -365,71 +412,3 @@ def _check_sizes(rows: Sequence[Row], record: RecordUpdate | None, blobs: Sequen
 
 def _too_large(what: str, size: int) -> str:
     return f"{what} of {size} bytes is too large for the journal, which takes {MAX_VALUE_BYTES}"
-
-
-class Cursor:
-    """A position in a log, for one task: integers, and a share in the tail of recent items.
-
-    It sees every durable event after its start exactly once and in order, and the transients among them
-    unless it has fallen behind the tail.
-    """
-
-    __slots__ = ("__weakref__", "_after_seq", "_born", "_log", "_tail", "position")
-
-    def __init__(self, log: Log, tail: Tail, after_seq: int) -> None:
-        self._log = log
-        self._tail = tail
-        self._after_seq = after_seq
-        self._born = tail.visible
-        found = tail.locate(after_seq)
-        # Before the start means: behind the tail.
-        self.position = tail.start - 1 if found is None else found
-
-    @property
-    def after_seq(self) -> int:
-        """The last event that this cursor has returned, or the one it started after."""
-        return self._after_seq
-
-    async def next(self, max_items: int = 256) -> list[Item]:
-        """Wait until something after the cursor is visible; return it in order, at least one item.
-
-        Cancelled, nothing is taken: the next call returns what this one would have.
-        Raises LogDeleted when the conversation is deleted, JournalError when the journal fails.
-        """
-        await trio.lowlevel.checkpoint()
-        log, tail = self._log, self._tail
-        while True:
-            log._check()
-            if self.position < tail.start:
-                found = tail.locate(self._after_seq)
-                if found is None:
-                    rows = await self._read_file(max_items)
-                    if rows:
-                        return rows
-                    continue
-                self.position = found
-            items, self.position = tail.take(self.position, self._born, max_items)
-            for item in reversed(items):
-                if isinstance(item, Stored):
-                    self._after_seq = item.seq
-                    break
-            if self.position >= tail.visible:
-                tail.settle()
-            if items:
-                return items
-            if self.position >= tail.visible:
-                await log._moved.park()
-
-    async def _read_file(self, max_items: int) -> list[Item]:
-        log = self._log
-        # Up to where the tail goes on, so that the transients in the tail are not passed over.
-        until = min(log.high_water, self._tail.first_seq - 1)
-        if until <= self._after_seq:
-            await log._moved.park()
-            return []
-        after = self._after_seq
-        rows = await log._read(
-            lambda c, key: queries.read(c, key, after, until, max_items, EVERYTHING, queries.CURSOR_MAX_BYTES)
-        )
-        self._after_seq = rows[-1].seq
-        return [*rows]

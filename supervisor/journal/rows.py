@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Protocol
 
 import attrs
 
@@ -19,9 +20,12 @@ class Durability(enum.Enum):
     POWER = "FULL"
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, unsafe_hash=True)
 class Row:
-    """An event on its way in. `timestamp` is UTC ISO 8601 of fixed width; `body` is the JSON as sent."""
+    """An event on its way in. `timestamp` is UTC ISO 8601 of fixed width; `body` is the JSON as sent.
+
+    Not to be changed; attrs would take three times as long to make one that says so.
+    """
 
     id: str
     kind: str
@@ -30,7 +34,7 @@ class Row:
     body: bytes
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, unsafe_hash=True)
 class Stored(Row):
     """An event in the log. `seq` counts from 0 in its conversation, without gaps."""
 
@@ -58,11 +62,23 @@ class Frame:
         return len(self.legacy or b"") + len(self.session or b"")
 
 
+class Shown(Protocol):
+    """A `Frame`, or what makes one of a kind when it is asked for."""
+
+    @property
+    def legacy(self) -> bytes | None:
+        """Its form on the events socket."""
+
+    @property
+    def session(self) -> bytes | None:
+        """Its form on the session socket."""
+
+
 @attrs.frozen
 class Transient:
-    """A frame in its place among the events. May be missed by a slow cursor; never comes twice."""
+    """A frame in its place among the events. A `Frame` may be missed by a slow cursor; none comes twice."""
 
-    frame: Frame
+    frame: Shown
 
 
 Item = Stored | Transient

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from supervisor.mcp.forward import Forwarded, Resolve, forward_servers, resolver, to_acp_servers
-from supervisor.mcp.server import MCPServer, MCPServerError, decode_server, server_errors
+from typing import TYPE_CHECKING
+
+from supervisor.first_use import names_of
+
+if TYPE_CHECKING:
+    from supervisor.mcp.forward import Forwarded, Resolve, forward_servers, resolver, to_acp_servers
+    from supervisor.mcp.server import MCPServer, MCPServerError, decode_server, server_errors
+else:
+    homes = {
+        "forward": "Forwarded Resolve forward_servers resolver to_acp_servers",
+        "server": "MCPServer MCPServerError decode_server server_errors",
+    }
+    __getattr__ = names_of(__name__, homes)
 
 __all__ = [
     "Forwarded",

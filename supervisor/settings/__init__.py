@@ -2,77 +2,117 @@
 
 from __future__ import annotations
 
-from supervisor.settings.agent import (
-    AgentSettings,
-    BuiltInSettings,
-    FileSecret,
-    Presets,
-    ServerCheck,
-    agent_settings_from_dict,
-    agent_settings_to_dict,
-    decode_acp_agent,
-    decode_agent_settings,
-)
-from supervisor.settings.built_in import (
-    KIND,
-    decode_agent,
-    decode_built_in,
-    decrypted,
-    document_secrets,
-    hidden,
-    is_built_in,
-    open_document,
-    seal_document,
-    with_model,
-)
-from supervisor.settings.connections import (
-    ConnectionStore,
-    ProviderConnectionCreateRequest,
-    ProviderConnectionUpdateRequest,
-)
-from supervisor.settings.conversation import confirmation_policy, security_analyzer
-from supervisor.settings.document import (
-    Rules,
-    SettingsDocument,
-    SettingsUpdateRequest,
-    apply_change,
-    first_document,
-    public,
-)
-from supervisor.settings.errors import (
-    EncryptionUnavailable,
-    ProfileExists,
-    ProfileReferenced,
-    SettingsCorrupt,
-    SettingsEmpty,
-    SettingsError,
-    SettingsFailure,
-    TooManyProfiles,
-    UnknownProfile,
-)
-from supervisor.settings.exposure import (
-    EXPOSE_HEADER,
-    REDACTED,
-    Expose,
-    StorageCipher,
-    holds_token,
-    replace_secrets,
-    seal,
-    secrets_of,
-    unseal,
-)
-from supervisor.settings.llm import ProfileLLM, decode_llm, linked_settings
-from supervisor.settings.llm_profiles import LlmProfileStore, exposed
-from supervisor.settings.materialize import Channels, materialize
-from supervisor.settings.merge import MAX_DEPTH, too_deep
-from supervisor.settings.meta_profile import MetaProfile
-from supervisor.settings.meta_profiles import MetaProfileStore
-from supervisor.settings.openhands_profile import OpenHandsAgentProfile
-from supervisor.settings.profile import AgentProfile, decode_profile
-from supervisor.settings.profiles import AgentProfileStore
-from supervisor.settings.schema import agent_schema, conversation_schema
-from supervisor.settings.spoken import spoken_settings
-from supervisor.settings.store import SettingsStore
+from typing import TYPE_CHECKING
+
+from supervisor.first_use import names_of
+
+if TYPE_CHECKING:
+    from supervisor.settings.agent import (
+        AgentSettings,
+        BuiltInSettings,
+        FileSecret,
+        Presets,
+        ServerCheck,
+        agent_settings_from_dict,
+        agent_settings_to_dict,
+        decode_acp_agent,
+        decode_agent_settings,
+        with_own_fields,
+    )
+    from supervisor.settings.built_in import (
+        KIND,
+        decode_agent,
+        decode_built_in,
+        decrypted,
+        document_secrets,
+        hidden,
+        is_built_in,
+        open_document,
+        seal_document,
+        with_model,
+    )
+    from supervisor.settings.connections import (
+        ConnectionStore,
+        ProviderConnectionCreateRequest,
+        ProviderConnectionUpdateRequest,
+    )
+    from supervisor.settings.conversation import confirmation_policy, security_analyzer
+    from supervisor.settings.document import (
+        Rules,
+        SettingsDocument,
+        SettingsUpdateRequest,
+        apply_change,
+        first_document,
+        public,
+    )
+    from supervisor.settings.errors import (
+        EncryptionUnavailable,
+        ProfileExists,
+        ProfileReferenced,
+        SettingsCorrupt,
+        SettingsEmpty,
+        SettingsError,
+        SettingsFailure,
+        TooManyProfiles,
+        UnknownProfile,
+    )
+    from supervisor.settings.exposure import (
+        EXPOSE_HEADER,
+        REDACTED,
+        Expose,
+        StorageCipher,
+        holds_token,
+        replace_secrets,
+        seal,
+        secrets_of,
+        unseal,
+    )
+    from supervisor.settings.llm import ProfileLLM, decode_llm, linked_settings
+    from supervisor.settings.llm_profiles import LlmProfileStore, exposed
+    from supervisor.settings.materialize import Channels
+    from supervisor.settings.merge import MAX_DEPTH, too_deep
+    from supervisor.settings.meta_profile import MetaProfile
+    from supervisor.settings.meta_profiles import MetaProfileStore
+    from supervisor.settings.openhands_profile import OpenHandsAgentProfile
+    from supervisor.settings.profile import AgentProfile, decode_profile
+    from supervisor.settings.profiles import AgentProfileStore
+    from supervisor.settings.schema import agent_schema, conversation_schema
+    from supervisor.settings.spoken import spoken_settings
+    from supervisor.settings.store import SettingsStore
+else:
+    homes = {
+        "agent": (
+            "AgentSettings BuiltInSettings FileSecret Presets ServerCheck agent_settings_from_dict "
+            "agent_settings_to_dict decode_acp_agent decode_agent_settings with_own_fields"
+        ),
+        "built_in": (
+            "KIND decode_agent decode_built_in decrypted document_secrets "
+            "hidden is_built_in open_document seal_document with_model"
+        ),
+        "connections": "ConnectionStore ProviderConnectionCreateRequest ProviderConnectionUpdateRequest",
+        "conversation": "confirmation_policy security_analyzer",
+        "document": "Rules SettingsDocument SettingsUpdateRequest apply_change first_document public",
+        "errors": (
+            "EncryptionUnavailable ProfileExists ProfileReferenced SettingsCorrupt "
+            "SettingsEmpty SettingsError SettingsFailure TooManyProfiles UnknownProfile"
+        ),
+        "exposure": (
+            "EXPOSE_HEADER REDACTED Expose StorageCipher holds_token replace_secrets seal secrets_of unseal"
+        ),
+        "llm": "ProfileLLM decode_llm linked_settings",
+        "llm_profiles": "LlmProfileStore exposed",
+        "materialize": "Channels",
+        "merge": "MAX_DEPTH too_deep",
+        "meta_profile": "MetaProfile",
+        "meta_profiles": "MetaProfileStore",
+        "openhands_profile": "OpenHandsAgentProfile",
+        "profile": "AgentProfile decode_profile",
+        "profiles": "AgentProfileStore",
+        "schema": "agent_schema conversation_schema",
+        "spoken": "spoken_settings",
+        "store": "SettingsStore",
+    }
+    __getattr__ = names_of(__name__, homes)
 
 __all__ = [
     "EXPOSE_HEADER",
@@ -130,7 +170,6 @@ __all__ = [
     "holds_token",
     "is_built_in",
     "linked_settings",
-    "materialize",
     "open_document",
     "public",
     "replace_secrets",
@@ -142,4 +181,5 @@ __all__ = [
     "too_deep",
     "unseal",
     "with_model",
+    "with_own_fields",
 ]

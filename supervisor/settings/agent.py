@@ -247,6 +247,21 @@ class ACPAgent(CommonAgentSettings):
     acp_command: Annotated[tuple[Text, ...], Items(min_length=1)]
 
 
+def with_own_fields(
+    agent: AgentSettings, given: Mapping[str, Any], settings: AgentSettings | None
+) -> AgentSettings:
+    """An agent that a start request spells out in `given`, with what the settings say in `OWN_FIELDS`.
+
+    That holds where the request says nothing in any of them, since clients of the wire do not know them, and
+    names the agent of the settings: the same server, and for `custom` the same command.
+    """
+    if settings is None or OWN_FIELDS & given.keys() or agent.acp_server != settings.acp_server:
+        return agent
+    if agent.acp_server == "custom" and agent.acp_command != settings.acp_command:
+        return agent
+    return attrs.evolve(agent, **{name: getattr(settings, name) for name in OWN_FIELDS})
+
+
 def agent_settings_to_dict(settings: AgentSettings) -> dict[str, Any]:
     """Settings as JSON, every field of the wire present, those of our own where they say something.
 

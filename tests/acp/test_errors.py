@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from supervisor.acp.errors import ERROR_TEXT_CHARS, FrameTooLarge, RpcError, classify_error, error_text
+from supervisor.acp.errors import (
+    ERROR_TEXT_CHARS,
+    FrameTooLarge,
+    RpcError,
+    classify_error,
+    error_text,
+    session_not_found,
+)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +126,26 @@ def test_a_frame_that_is_discarded_says_which_limit_whose_and_what_to_do(
     reason: str | None, words: str
 ) -> None:
     assert f"The agent's answer was discarded: {words}" in str(FrameTooLarge(100, 64, reason))
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "data", "is_it"),
+    [
+        (-32603, "Internal error", {"details": "no rollout found for thread id 0"}, True),
+        (-32603, "session not found", None, True),
+        (-32602, "Session not found: 0000", None, True),
+        (-32603, "Internal error: OpenCode service failure", {"service": "session"}, True),
+        (-32002, "Resource not found", {"sessionId": "x"}, True),
+        (-32002, "Resource not found: 0123456789-model", {"uri": "0123456789"}, True),
+        (-32002, "Resource not found: model gpt-9", None, False),
+        (404, "Not found", {"id": "0123456789"}, True),
+        (404, "Not found", None, False),
+        (404, "The model gpt-9 does not exist", None, False),
+        (500, "session not found", None, True),
+        (-32000, "Authentication required", None, False),
+    ],
+)
+def test_what_is_not_found_is_the_session_or_something_else(
+    code: int, message: str, data: Any, is_it: bool
+) -> None:
+    assert session_not_found(RpcError(code, message, data), "0123456789") is is_it

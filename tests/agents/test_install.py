@@ -182,7 +182,7 @@ async def test_deadline_ends_npm_and_all_it_started(prefix, npm, mock_clock):
 
 async def test_cancellation_ends_npm_and_leaves_nothing(prefix, npm):
     npm.mode("hang")
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_install, prefix, npm)
             pid = await started(npm)

@@ -185,7 +185,7 @@ async def test_a_deadline_ends_pip_and_leaves_nothing(prefix, fake, locks, mock_
 
 async def test_cancellation_ends_pip_and_leaves_nothing(prefix, fake, locks):
     fake.mode("hang")
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_install, prefix, fake.env)
             pid = await started(fake)

@@ -227,7 +227,7 @@ sys.stdout.write(str(child.pid) + '\\n' + 'x' * 50000)
 sys.stdout.flush()
 os._exit(0)
 """
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with run(code, tmp_path) as process:
             await process.wait()
             await trio.sleep(0.3)  # longer than the drain: what was written must still come
@@ -245,7 +245,7 @@ subprocess.Popen([sys.executable, '-I', '-S', '-c', 'import time; time.sleep(60)
 sys.stdin.read(1)
 os._exit(0)
 """
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with run(code, tmp_path) as process, trio.open_nursery() as nursery:
             nursery.start_soon(read_all, process.stdout)
             await trio.testing.wait_all_tasks_blocked()
@@ -258,7 +258,7 @@ import os, subprocess, sys
 subprocess.Popen([sys.executable, '-I', '-S', '-c', 'import os\\nwhile True: os.write(1, b"y" * 65536)'])
 os._exit(0)
 """
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with run(code, tmp_path) as process:
             assert await read_all(process.stdout)
 
@@ -344,7 +344,7 @@ async def test_stdin_closed_by_somebody_else_first(tmp_path):
 
 async def test_stderr_flood_does_not_block_the_agent(tmp_path):
     code = "import sys; [sys.stderr.write('e' * 100 + '\\n') for _ in range(20000)]; sys.exit(5)"
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with run(code, tmp_path) as process:
             assert (await process.wait()).code == 5
     assert process.stderr_tail() == ["e" * 100] * TAIL_LINES

@@ -15,7 +15,7 @@ from tests.attack.served_targets import TARGETS as SERVED
 from tests.support.thorough import everyday
 
 SEED = 20261121
-INPUTS = everyday(3_000, 12_000)
+INPUTS = everyday(2_000, 12_000)
 
 
 def test_every_target_has_its_share():

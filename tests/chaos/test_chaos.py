@@ -6,9 +6,9 @@ from tests.chaos.run import chaos, starts
 from tests.support.thorough import everyday
 
 SEED = 20261121
-KILLS = everyday(3, 8)
+KILLS = everyday(2, 8)
 SECONDS = everyday(6, 12)
-STARTS, WARM_UP = everyday((40, 20), (100, 40))
+STARTS, WARM_UP = everyday((24, 12), (100, 40))
 
 
 async def test_everything_at_once(tmp_path):

@@ -14,6 +14,7 @@ import pytest
 
 from gateway.cli import checks
 from gateway.cli.findings import Machine
+from supervisor.agents import load_catalog
 
 
 def found(done):
@@ -42,7 +43,7 @@ def test_a_machine_on_which_all_is_well(place):
     findings = look(place, OSTLER_PORT=free_port())
     wanted = {
         "python", "configuration", "state", "disk", "disk for agents", "descriptors", "port", "containment",
-        "keyring", "secrets", "node",
+        "keyring", "secrets", "node", "python for agents",
     }  # fmt: skip
     assert wanted <= findings.keys()
     assert not place.state.exists()  # looking changes nothing
@@ -149,6 +150,27 @@ def test_containment_that_cannot_be_had(place):
     assert (finding["status"], finding["advice"]) == ("FAIL", "Unset OSTLER_CONTAINMENT.")
     finding = look(place, OSTLER_NO_WARDEN="1", OSTLER_PORT=free_port())["containment"]
     assert finding["status"] == "WARN"
+
+
+def test_pythons_of_agents_from_pypi(place, monkeypatch):
+    """Each agent that needs one is named, with the versions that it runs on."""
+    programs = place.directory / "programs"
+    programs.mkdir()
+    (programs / "python3").write_text("#!/bin/sh\nprintf '3.9.1\\n%s\\n' \"$0\"\n")
+    (programs / "python3").chmod(0o755)
+    monkeypatch.setattr("supervisor.agents.python.sys.executable", str(programs / "python3"))
+    env = {"PATH": str(programs), "HOME": str(place.home)}
+    missing = list(checks.pythons(Machine(place.state, env)))
+    told = " ".join(finding.detail for finding in missing)
+    from_pypi = {key for key, descriptor in load_catalog().items() if descriptor.pip is not None}
+    assert {finding.status for finding in missing} == {"WARN"}
+    assert all(key in told for key in from_pypi)
+    assert "found: 3.9.1" in told
+    assert all("Install one" in finding.advice for finding in missing)
+    (programs / "python3").write_text("#!/bin/sh\nprintf '3.13.2\\n%s\\n' \"$0\"\n")
+    found = [each for each in checks.pythons(Machine(place.state, env)) if each.status == "OK"]
+    assert found
+    assert all(str(programs / "python3") in each.detail for each in found)
 
 
 def test_node(place, monkeypatch):

@@ -67,10 +67,29 @@ def test_what_was_not_streamed_is_said(frames):
     assert text_of(frames.delta("n", 0, "half ") + frames.finish("n", "half of it")) == "half of it"
 
 
-def test_after_a_gap_the_rest_comes_with_the_whole(frames):
-    items = frames.delta("m", 0, "a") + frames.delta("m", 3, "d") + frames.delta("m", 4, "e")
-    assert text_of(items) == "a"
-    assert text_of(frames.finish("m", "abcde")) == "bcde"
+def test_merged_deltas_jump_in_their_order_and_lack_nothing(frames):
+    items = frames.delta("m", 0, "a") + frames.delta("m", 3, "bcd") + frames.delta("m", 4, "e")
+    assert text_of(items) == "abcde"
+    assert text_of(frames.finish("m", "abcde")) == ""
+
+
+def test_an_item_that_begins_anew_is_said_on(frames):
+    begun = {"type": "item_started", "item_id": "m"}
+    items = (
+        frames.track.take({**begun, "attempt": 0}) + frames.delta("m", 0, "a") + frames.delta("m", 2, "bc")
+    )
+    items += (
+        frames.track.take({**begun, "attempt": 1}) + frames.delta("m", 1, "ab") + frames.delta("m", 4, "cde")
+    )
+    assert text_of(items) == "abcde"
+    assert text_of(frames.finish("m", "abcdef")) == "f"
+
+
+def test_an_item_that_begins_anew_otherwise_is_said_when_it_is_whole(frames):
+    begun = {"type": "item_started", "item_id": "m", "attempt": 1}
+    items = frames.delta("m", 0, "abc") + frames.track.take(begun) + frames.delta("m", 5, "[cut]cde")
+    assert text_of(items) == "abc"
+    assert text_of(frames.finish("m", "abcde")) == "de"
 
 
 def test_a_delta_or_an_event_that_comes_twice_counts_once(frames):

@@ -180,14 +180,14 @@ STARTS = sorted(set(messages.RESPONSES) - {"session/prompt"})
 @pytest.mark.parametrize("method", STARTS)
 async def test_no_field_of_an_answer_is_too_much(method: str) -> None:
     for message in messages.RESPONSES[method]:
-        for path, monster, changed in enormous(message):
+        for number, (path, monster, changed) in enumerate(enormous(message)):
             answers = {name: samples[0] for name, samples in messages.RESPONSES.items()} | {method: changed}
             if method == "session/load":
                 answers["session/resume"] = RpcError(-32603, "cannot")
             if method == "authenticate":
                 answers["session/new"] = [RpcError(-32000, "log in"), messages.SESSION]
             prior = "session-1" if method in ("session/load", "session/resume") else None
-            for world in worlds():
+            for world in worlds() if THOROUGH else [list(worlds())[number // len(MONSTERS) % 2]]:
                 await world.start(answers, prior)
                 check(world, (path, monster))
 

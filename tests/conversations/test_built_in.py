@@ -198,6 +198,13 @@ async def test_states_are_told_and_shown(tmp_path: Path) -> None:
         assert info["agent"]["llm"]["model"] == "n"
 
 
+async def test_what_the_agent_is_at_its_start_is_shown_and_no_event(tmp_path: Path) -> None:
+    async with told(tmp_path, "tells-agent") as (_, conversation):
+        found = await turn(conversation, "!answer m Yes")
+        assert states(found, "agent") == []
+        assert (await conversation.durable_info())["agent"]["tools"] == [{"name": "terminal"}]
+
+
 async def test_the_status_of_the_answer_is_the_status(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         found = await turn(conversation, "!answer m Round and round\n!status stuck")
@@ -369,6 +376,19 @@ async def test_a_pause_stops_it_after_its_step_and_a_run_goes_on(tmp_path: Path)
         await conversation.run()
         assert await settled(conversation) == "finished"
         assert harness.log.received("session/prompt")[-1]["params"]["_meta"] == {"ostler": {}}
+
+
+async def test_a_run_before_the_paused_step_has_ended_goes_on_after_it(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await conversation.send(say("!act a ls\n!until-paused\n!observe a x\n!status paused"), run=True)
+        await until(lambda: conversation._runner._turns._told.calling)
+        await conversation.pause()
+        await conversation.run()
+        assert conversation.busy
+        assert await settled(conversation) == "finished"
+        prompts = harness.log.received("session/prompt")
+        assert [message["params"]["_meta"] for message in prompts[1:]] == [{"ostler": {}}]
+        assert not conversation.queued
 
 
 async def test_a_fork_has_a_copy_of_its_memory(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ async def test_updates_after_the_end_of_a_turn_are_kept(tmp_path: Path) -> None:
                 if e["kind"] == "MessageEvent" and e["source"] == "agent"
             ]
 
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             while not await late():
                 await trio.sleep(0.02)
         assert len(await late()) == 1

@@ -153,7 +153,7 @@ async def test_control_returns_while_nothing_can_be_stored(tmp_path: Path, disk:
         disk.full = True
         conversation.recorder.save()
         await until(lambda: conversation.log.trouble)
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await conversation.interrupt()
             await settled_in_trouble(conversation)
             await conversation.interrupt()
@@ -161,7 +161,7 @@ async def test_control_returns_while_nothing_can_be_stored(tmp_path: Path, disk:
         assert ready_pid(conversation) == pid  # its answer to the cancel was heard
         durable = await conversation.durable_info()
         assert durable["execution_status"] == "running"
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await harness.supervisor.stop_agent(conversation.id)
         assert ready_pid(conversation) is None
         disk.full = False
@@ -220,7 +220,7 @@ async def test_nothing_is_shown_that_a_crash_could_take_back(tmp_path: Path, dis
             nursery.start_soon(conversation.set_tags, {"new": "1"})
             await until(lambda: conversation.record.tags)
             assert conversation.info()["tags"] == {"new": "1"}
-            with trio.fail_after(5):
+            with trio.fail_after(30):
                 assert (await conversation.durable_info())["tags"] == {}
                 assert b'"tags":{}' in await conversation.durable_state()
             page = await harness.supervisor.search(status=None, order="created_at", page=None, limit=10)

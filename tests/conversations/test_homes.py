@@ -32,6 +32,7 @@ from tests.conversations.harness import (
 )
 from tests.conversations.test_credentials import environment, start
 from tests.support.processes import alive
+from tests.support.thorough import everyday
 
 LOGIN = {"tokens": {"access_token": "old-access", "refresh_token": "old-refresh"}}
 
@@ -72,10 +73,18 @@ async def crash(harness: Harness, conversation: Conversation) -> None:
 
 
 ENDS = {each.__name__: each for each in (delete, stop, hibernate, crash)}
+PLACES = ("HOME", "TMPDIR", "TMUX_TMPDIR")
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-@pytest.mark.parametrize("place", ["HOME", "TMPDIR", "TMUX_TMPDIR"])
+@pytest.mark.parametrize(
+    ("place", "end"),
+    [
+        pytest.param(place, end, id=f"{place}-{name}")
+        for name, end in ENDS.items()
+        # How it ends does not depend on where its helper is found.
+        for place in everyday(PLACES if name == "crash" else PLACES[:1], PLACES)
+    ],
+)
 async def test_the_end_of_one_conversation_does_not_reach_the_helper_of_another(
     tmp_path: Path, end: Callable[[Harness, Conversation], Awaitable[None]], place: str
 ) -> None:
@@ -248,6 +257,23 @@ async def test_a_session_that_is_never_found_ends_in_a_new_one_with_a_transcript
         found = await turn(conversation, "third")
         assert (conversation.record.execution_status, pids) == ("finished", [1, 2])
         assert len(harness.log.received("session/load")) == 2
+
+
+@pytest.mark.parametrize(
+    "said", ["404:The model gpt-9 does not exist", "-32002:Resource not found: model gpt-9", "404:Not found"]
+)
+async def test_a_model_that_is_not_found_costs_no_memory(tmp_path: Path, said: str) -> None:
+    """Some agents pass the status of their model's API on: it says nothing of their session."""
+    async with open_harness(tmp_path, home=real_home(tmp_path)) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "first")
+        found = await turn(conversation, "!error " + said.replace(":", " ", 1))
+        assert one(found, "ConversationErrorEvent")["code"] == "ACPPromptError"
+        assert not harness.log.received("session/load")
+        assert len(harness.log.prompts()) == 2
+        assert conversation.record.memory_lost is None
+        assert "first" in answer(await turn(conversation, "!remember"))
+        assert len(harness.log.pids()) == 1
 
 
 async def test_a_turn_of_which_something_happened_is_not_asked_again(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
@@ -211,3 +212,63 @@ async def test_a_forced_stop_does_not_wait_for_the_next_try(tmp_path: Path) -> N
         await conversation.stop_agent(force=True)
         await until(lambda: not conversation.busy, "the end of the turn")
         assert conversation.record.execution_status == "paused"
+
+
+NOT_FOUND = "error=prompt:-32002:session not found"
+
+
+async def test_an_interrupt_while_an_agent_logs_in_prompts_nothing_more(tmp_path: Path) -> None:
+    modes = ("prompt-key=NEVER_SET", "env-auth=way:MY_KEY", "slow=auth:0.4")
+    async with open_harness(tmp_path, secrets={"MY_KEY": "k" * 20}) as harness:
+        conversation = await harness.start(*modes)
+        await conversation.send(say("hello"), run=True)
+        await until(lambda: harness.log.received("authenticate"))
+        await conversation.interrupt()
+        assert await settled(conversation) == "paused"
+        assert [e["code"] for e in await events(conversation) if e["kind"] == "ConversationErrorEvent"] == []
+        assert "echo: next" in answer(await turn(conversation, "next"))
+        assert harness.log.prompts().count("hello") == 1
+
+
+@pytest.mark.parametrize("method", ["authenticate", "session/load"])
+async def test_an_interrupt_waits_for_no_login_and_no_session(tmp_path: Path, method: str) -> None:
+    """Both are part of a turn, and have deadlines of their own, of half a minute and more."""
+    modes = {
+        "authenticate": ("prompt-key=NEVER_SET", "env-auth=way:MY_KEY", "hang=auth"),
+        "session/load": (NOT_FOUND, "hang=load"),
+    }
+    async with open_harness(tmp_path, secrets={"MY_KEY": "k" * 20}, deadlines=Deadlines()) as harness:
+        conversation = await harness.start(*modes[method])
+        await conversation.send(say("hello"), run=True)
+        await until(lambda: harness.log.received(method))
+        began = trio.current_time()
+        await conversation.interrupt()
+        assert await settled(conversation) == "paused"
+        assert trio.current_time() - began < PATIENCE_SECONDS / 2
+        found = await events(conversation)
+        assert "ConversationErrorEvent" not in kinds(found)
+        assert [each["stop_reason"] for each in states(found, "turn")[1:]] == ["cancelled"]
+
+
+@pytest.mark.parametrize(("said", "finished"), [("", False), ("!text some words\n", True)])
+async def test_an_interrupted_turn_that_the_agent_calls_ended_is_no_answer_without_a_word(
+    tmp_path: Path, said: str, finished: bool
+) -> None:
+    """There are agents that answer a cancelled prompt with end_turn: whether they were done nobody knows."""
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("cancel=end_turn")
+        await conversation.send(say(f"{said}!hang"), run=True)
+        await until(lambda: harness.log.prompts())
+        if said:
+            await speaking(conversation)
+        await conversation.interrupt()
+        assert await settled(conversation) == "paused"
+        found = await events(conversation)
+        finishes = [e for e in found if (e.get("action") or {}).get("kind") == "FinishAction"]
+        assert len(finishes) == finished
+        if finished:
+            assert finishes[0]["summary"] == "Ended after an interrupt; may be cut short"
+        assert "InterruptEvent" in kinds(found)
+        (ended,) = [each for each in states(found, "turn") if each["status"] == "ended"]
+        assert (ended["stop_reason"], ended["answered"]) == ("end_turn", finished)
+        assert ended["error"] is None

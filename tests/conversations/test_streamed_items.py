@@ -10,23 +10,32 @@ import pytest
 import trio
 
 from supervisor.conversations.conversation import Conversation
-from supervisor.journal import Frame
+from supervisor.journal import Frame, Growing, Shown
+from supervisor.journal.growing import Follower
 from tests.conversations.harness import events, open_harness, say, speaking, turn, until
 from tests.conversations.test_interrupted_calls import ENDS
 from tests.conversations.world import World
 
 
 def streamed(conversation: Conversation, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The frames of a session socket that are shown from now on and are no events."""
+    """The frames that a session socket that keeps up is shown from now on, and that are no events."""
     shown: list[dict[str, Any]] = []
-    publish = conversation.log.publish
+    publish, grow = conversation.log.publish, conversation.log.grow
+    followed: dict[str, Follower] = {}
+
+    def see(frames: list[Shown]) -> None:
+        shown.extend(orjson.loads(frame.session) for frame in frames if frame.session is not None)
 
     def spy(frame: Frame) -> None:
-        if frame.session is not None:
-            shown.append(orjson.loads(frame.session))
+        see([frame])
         publish(frame)
 
+    def spy_growing(item: Growing) -> None:
+        see(followed.setdefault(item.id, Follower(item, late=False)).take())
+        grow(item)
+
     monkeypatch.setattr(conversation.log, "publish", spy, raising=False)
+    monkeypatch.setattr(conversation.log, "grow", spy_growing, raising=False)
     return shown
 
 

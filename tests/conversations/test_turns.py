@@ -195,6 +195,21 @@ async def test_a_message_that_is_prompted_again_is_another_turn(tmp_path: Path) 
         assert {each["message_id"] for each in states(found, "turn")} == {found[0]["id"]}
 
 
+async def test_a_message_whose_agent_cannot_be_started_has_no_turn(tmp_path: Path) -> None:
+    """It stays queued, and has one turn when the agent gets it."""
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("error=new:-32603:no luck", "until-start=1")
+        found = await turn(conversation, "hello")
+        assert conversation.record.execution_status == "error"
+        assert told(found) == []
+        assert "turn" not in conversation.record.agent_state
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        found = await events(conversation)
+        assert told(found) == [(1, "running", None), (1, "ended", "end_turn")]
+        assert {each["message_id"] for each in states(found, "turn")} == {found[0]["id"]}
+
+
 @pytest.mark.parametrize("during", ["a turn", "a cancelled turn", "none"])
 async def test_the_exit_of_an_agent_says_whether_a_turn_was_under_way(tmp_path: Path, during: str) -> None:
     async with open_harness(tmp_path) as harness:

@@ -43,7 +43,8 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.conversations.turns.turns import Turns
 from supervisor.events import Message, Vocabulary, timestamp_now
-from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row
+from supervisor.journal import Blob, Frame, Growing, Log, RecordUpdate, Row, Shown
+from supervisor.journal.growing import Follower
 from supervisor.settings import AgentSettings
 
 DATA = Path("/data")
@@ -55,9 +56,10 @@ class Sink:
 
     rows: list[Row] = attrs.field(factory=list)
     blobs: list[Blob] = attrs.field(factory=list)
-    frames: list[Frame] = attrs.field(factory=list)
+    frames: list[Shown] = attrs.field(factory=list)
     records: list[bytes] = attrs.field(factory=list)
     last_seq: int = -1
+    following: Follower = attrs.field(init=False)
 
     def append(
         self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
@@ -74,6 +76,16 @@ class Sink:
 
     def publish(self, frame: Frame) -> None:
         self.frames.append(frame)
+
+    def begin(self, item: Growing) -> None:
+        self.following = Follower(item, late=False)
+
+    def grow(self, item: Growing) -> None:
+        assert item is self.following.item
+        self.frames += self.following.take()
+
+    def abandon(self, item: Growing) -> None:
+        assert item is self.following.item
 
 
 class Answering:

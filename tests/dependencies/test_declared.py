@@ -6,7 +6,9 @@ import ast
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import packages_distributions
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,11 @@ TOOLS = {
     "pytest-cov": "a plugin of pytest",
     "pytest-xdist": "a plugin of pytest",
 }
+
+
+@cache
+def modules_of(path: Path) -> list[str]:
+    return list(modules(ast.parse(path.read_text())))
 
 
 def modules(tree: ast.AST) -> Iterator[str]:
@@ -59,7 +66,7 @@ def imported(*directories: str) -> dict[str, set[str]]:
             file = str(path.relative_to(ROOT))
             if file.startswith(OTHER_ENVIRONMENTS):
                 continue
-            for module in modules(ast.parse(path.read_text())):
+            for module in modules_of(path):
                 top = module.partition(".")[0]
                 if top in sys.stdlib_module_names or "ostler" in known.get(top, []):
                     continue

@@ -19,10 +19,10 @@ from supervisor.events import (
     decode_event,
     dump_event,
     dumps,
-    encode,
     json_schema,
     with_nulls,
 )
+from supervisor.events.encode import encode
 from supervisor.events.vocabulary import has_property, members_of
 from supervisor.reading import HTTPValidationError, Limit, Model, decode
 from supervisor.reading.shapes import (

@@ -30,6 +30,7 @@ from scripted_agent import (  # noqa: F401 - they add their directives
     endings,
     flooding,
     leaking,
+    loads,
     pouring,
     questions,
     telling,

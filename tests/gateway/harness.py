@@ -21,6 +21,7 @@ from gateway.app import create_app
 from gateway.config import Config
 from gateway.listener import bind, serve_connections, url_of
 from gateway.mcp_jobs import open_jobs
+from gateway.routing import MatchingRule
 from gateway.services import Services
 from supervisor.acp import TraceLine
 from supervisor.agents import load_catalog
@@ -269,6 +270,9 @@ class FakeSupervisor:
         self.lines: list[str] = []
         self.frames: list[TraceLine] = []
 
+    async def prepare(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     def add_agent(self, conversation_id: str, **fields: Any) -> None:
         self.views[conversation_id] = agent_view(conversation_id, **fields)
 
@@ -384,6 +388,26 @@ class FakeSupervisor:
             await closed()
         del self.conversations[conversation_id]
         await self.journal.delete(conversation_id)
+
+
+def compile_once() -> None:
+    """Have each route's path read once in this process: two hundred paths took half of the time of a test."""
+    compile_rule = MatchingRule.compile
+    known: dict[str, MatchingRule] = {}
+
+    def compiled(rule: MatchingRule) -> None:
+        first = known.setdefault(rule.rule, rule)
+        if first is rule:
+            compile_rule(rule)
+            return
+        rule._parts, rule._trace, rule._converters = first._parts, first._trace, first._converters
+        rule.arguments |= first.arguments
+        rule._build, rule._build_unknown = first._build, first._build_unknown
+
+    MatchingRule.compile = compiled  # type: ignore[method-assign, assignment]
+
+
+compile_once()
 
 
 @asynccontextmanager

@@ -101,7 +101,7 @@ async def test_a_client_that_resets_ends_its_request_though_more_wait_behind_it(
         assert len(server.services.connection_limits) == 1
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         stream.socket.close()
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await cancelled.wait()
         assert len(server.services.connection_limits) == 0
 
@@ -113,7 +113,7 @@ async def test_who_sends_no_more_gets_what_was_asked_for(server_with):
         await stream.send_all(GET * 5 + close)
         await stream.send_eof()
         received = b""
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             async for data in stream:
                 received += data
         assert received.count(b"HTTP/1.1 200") >= 5
@@ -248,7 +248,7 @@ async def test_thousands_of_requests_on_one_connection(server_with):
         await client.read(lambda: len(client.ended) == 1500)
         (connection,) = server.services.connection_limits._open
         protocol = connection.protocol.protocol
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while protocol.stream_buffers or protocol.streams:
                 await trio.sleep(0.01)
         assert not protocol._sent
@@ -268,7 +268,7 @@ async def test_frames_that_only_make_work_end_the_connection(server, kind):
                 async for data in stream:
                     received += data
 
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(read)
                 await stream.send_all(OPEN_H2 + FLOODS[kind] * 900)
@@ -278,7 +278,7 @@ async def test_frames_that_only_make_work_end_the_connection(server, kind):
                     await stream.send_all(FLOODS[kind] * 1000)
         calm = frame(GOAWAY, payload=bytes(4) + b"\0\0\0\x0b")  # ENHANCE_YOUR_CALM
         assert received.endswith(calm)
-        with trio.fail_after(10):  # it need not leave for that
+        with trio.fail_after(30):  # it need not leave for that
             while len(server.services.connection_limits):
                 await trio.sleep(0.05)
 
@@ -306,7 +306,7 @@ async def test_what_comes_behind_a_request_does_not_cost_its_answer(server_with)
                 with suppress(trio.BrokenResourceError):
                     await stream.send_all(garbage)
                 received = b""
-                with trio.fail_after(10), suppress(trio.BrokenResourceError):
+                with trio.fail_after(30), suppress(trio.BrokenResourceError):
                     async for data in stream:
                         received += data
             answer, _, body = received.partition(b"\r\n\r\n")

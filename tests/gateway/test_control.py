@@ -179,6 +179,6 @@ async def test_a_client_that_reads_nothing_is_cut_off_there_too(tmp_path):
                     while sock.recv(1 << 16):
                         pass
 
-            with trio.fail_after(15):
+            with trio.fail_after(30):
                 await trio.to_thread.run_sync(drain, abandon_on_cancel=True)
         assert "ready" in await ostler(server, "status")

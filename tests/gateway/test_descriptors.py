@@ -199,7 +199,7 @@ async def test_a_server_without_any_descriptor_goes_on(tmp_path):
         with connect(server.state / "control.sock", 5) as sock:
             sock.sendall(b"GET /api/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             answer = b""
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 while data := await trio.to_thread.run_sync(sock.recv, 1 << 16):
                     answer += data
         assert answer.startswith(b"HTTP/1.1 200")

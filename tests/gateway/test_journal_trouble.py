@@ -105,7 +105,7 @@ async def test_the_service_manager_is_told_and_a_failure_ends_the_server(gateway
             await _watch_journal(journal, Listener(None, None))
         ended.append(True)
 
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
             await trio.testing.wait_all_tasks_blocked()

@@ -190,7 +190,7 @@ async def dribble(server, data, pause=0.02):
                     await trio.sleep(pause)
 
         nursery.start_soon(send)
-        with trio.fail_after(10), suppress(trio.BrokenResourceError):
+        with trio.fail_after(30), suppress(trio.BrokenResourceError):
             while await stream.receive_some():
                 pass
         nursery.cancel_scope.cancel()

@@ -23,7 +23,7 @@ async def exchange(server, data, *, ended=False):
     host, port = server.url.removeprefix("http://").split(":")
     stream = await trio.open_tcp_stream(host, int(port))
     async with stream:
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             await stream.send_all(data)
             if ended:
                 await stream.send_eof()

@@ -22,6 +22,8 @@ import httpx2
 import pytest
 import trio
 
+from supervisor.conversations.mcp.logins import McpLogins
+from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.credentials import SecretStore
 from supervisor.mcp.logins import LoginStore
 from tests.support.inside import run_inside
@@ -139,6 +141,7 @@ class Odd(http.server.BaseHTTPRequestHandler):
         word = self.path.strip("/")
         if word == "never":
             time.sleep(30)
+            return
         self.send_response(int(word))
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", "2")
@@ -374,11 +377,21 @@ def test_another_address_gets_no_token(mcp: Machine, oauth: RealServer) -> None:
 
 
 def log_in(mcp: Machine, server: RealServer) -> None:
+    """As `ostler mcp login` does, inside this process."""
     mcp.write({"calc": {"url": server.url, "auth": "oauth"}})
-    process = mcp.start("login", "calc")
-    httpx2.get(browser(authorization_url(process)))
-    process.communicate(timeout=60)
-    assert process.returncode == 0
+    entry = {"url": server.url, "auth": {"strategy": "oauth2"}}
+
+    async def run() -> None:
+        secrets = await SecretStore.open(mcp.state, {})
+        logins = McpLogins(LoginStore(mcp.state, secrets.cipher), mcp.environment, mcp.state)
+        async with McpProbe(mcp.environment, mcp.state, logins).login("calc", entry, {}) as login:
+            while (event := await login.event())["event"] != "done":
+                back = await trio.to_thread.run_sync(browser, event["url"])
+                await login.answer(callback_url=back)
+        assert event["ok"], event
+
+    with helpers_inside(logins=True):
+        trio.run(run)
 
 
 def test_the_file_of_keys_counts(mcp: Machine, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -11,6 +12,7 @@ import pytest
 import trio
 
 from supervisor.credentials import MasterKeyUnavailable
+from tests.support.mcp_helper import helpers_inside
 from tests.support.mcp_servers import STDIO, TOOLS, real_server
 from tests.support.processes import mentioning
 
@@ -118,6 +120,13 @@ async def test_what_is_no_server(gateway: Any, method: str, body: Any, loc: list
     assert await servers(gateway) == before
 
 
+@pytest.fixture
+def helpers_in_here() -> Iterator[None]:
+    """Helpers start no process: the SDK, which they import, is imported once."""
+    with helpers_inside(logins=True):
+        yield
+
+
 async def test_trying_a_command(gateway: Any, tmp_path: Path) -> None:
     await gateway.services.secrets.set("TRACKER", VALUE)
     server = {"type": "stdio", **STDIO, "env": {"KEY": "${TRACKER}", "PLACE": str(tmp_path)}}
@@ -134,7 +143,7 @@ async def test_trying_a_command(gateway: Any, tmp_path: Path) -> None:
     assert not mentioning(tmp_path)
 
 
-async def test_trying_what_does_not_work(gateway: Any) -> None:
+async def test_trying_what_does_not_work(gateway: Any, helpers_in_here: None) -> None:
     for server, kind, words in (
         ({"command": "no-such-command"}, "connection", "Command not found"),
         ({"command": "sh", "args": ["-c", f"echo {VALUE} >&2"], "env": {"A": VALUE}}, "connection", "exited"),
@@ -218,7 +227,7 @@ async def test_a_login_over_the_interface(gateway: Any, tmp_path: Path) -> None:
         assert found["ok"] is True, found
 
 
-async def test_logins_that_cannot_begin(gateway: Any) -> None:
+async def test_logins_that_cannot_begin(gateway: Any, helpers_in_here: None) -> None:
     status, found = await gateway.call("POST", "/api/mcp/oauth/start", {"server": {"command": "c"}})
     assert status == 422
     body = {"server": {"type": "http", "url": "http://127.0.0.1:1/"}, "timeout": 60}

@@ -59,6 +59,32 @@ async def test_forms_of_naming_an_agent(gateway, named, spelled_out, server, com
         assert (request.agent.acp_server, request.agent.acp_command) == (server, command)
 
 
+OWN = {"acp_env": {"AWS_REGION": "eu-central-1"}, "acp_home": "shared", "acp_home_links": [".aws"]}
+CODEX = {"agent_kind": "acp", "acp_server": "codex"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named", "inherits"),
+    [
+        (CODEX, {"agent_settings": CODEX}, True),
+        (CODEX, {"agent_settings": {**CODEX, "acp_model": "m"}}, True),
+        (CODEX, {"agent_settings": {**CODEX, "acp_env": {}}}, False),  # it knows them, and wants none
+        (CODEX, {"agent_settings": {"agent_kind": "acp", "acp_server": "claude-code"}}, False),
+        (ACP, {"agent_settings": ACP}, True),
+        (ACP, {"agent": {"kind": "ACPAgent", "acp_command": ["agent", "--acp"]}}, True),
+        (ACP, {"agent": AGENT}, False),  # another command is another agent
+    ],
+)
+async def test_fields_that_clients_do_not_know_are_those_of_the_settings(gateway, settings, named, inherits):
+    status, _ = await gateway.call("PATCH", "/api/settings", {"agent_settings_diff": {**settings, **OWN}})
+    assert status == 200
+    status, info = await gateway.call("POST", BASE, {"workspace": WORKSPACE, **named})
+    assert status == 201
+    agent = gateway.supervisor.conversations[info["id"]].request.agent
+    wanted = (OWN["acp_env"], "shared", (".aws",)) if inherits else ({}, None, ())
+    assert (agent.acp_env, agent.acp_home, agent.acp_home_links) == wanted
+
+
 async def test_agent_profile(gateway):
     await gateway.call("POST", "/api/agent-profiles/mine", {"acp_server": "claude-code", "acp_model": "opus"})
     _, listed = await gateway.call("GET", "/api/agent-profiles")

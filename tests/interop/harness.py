@@ -13,6 +13,7 @@ import pytest
 from tests.interop.authorization import Packages
 from tests.interop.authorization import install as install_authorization_server
 from tests.interop.builtin_program import PYTHON, Program, running
+from tests.interop.custom_agents.installed import CustomAgents
 from tests.interop.model_api.server import ModelApi, running_model_api
 from tests.interop.peer_environment import PeerEnvironment, find_python
 from tests.interop.real_agents import RealAgent, install
@@ -117,17 +118,24 @@ def talk(
     @asynccontextmanager
     async def opened(agent: RealAgent, *, with_key: bool = True, **fields: Any) -> AsyncIterator[Talk]:
         await install(agent, agents_prefix)
+        agent.put_files(model_api.url, agents_server.home)
         await agents_server.rest.put_secrets((agent.secrets if with_key else agent.keyless)(model_api.url))
         workspace = tmp_path / f"workspace-{agent.key}"
         workspace.mkdir(exist_ok=True)
         info = await agents_server.rest.create(workspace, agent.agent_settings(), **fields)
-        one = Talk(agents_server, agent, info["id"], workspace)
+        one = Talk(agents_server, agent, info["id"], workspace, model_api)
         async with collect(agents_server.events_socket(one.id)) as one.socket:
             yield one
             if not one.deleted:
                 await recording.keep(request.node.name, agents_server.rest, one.id, one.socket)
 
     return opened
+
+
+@pytest.fixture
+def custom(model_api: ModelApi) -> CustomAgents:
+    """Installs agents that are not in the catalogue: `await custom(kimi_cli)`."""
+    return CustomAgents(CACHE / "custom-agents", model_api.url)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +19,10 @@ SCRIPT_TIMEOUT_S = 180  # importing the SDK alone takes some seconds
 QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENHANDS_SUPPRESS_BANNER": "1"}
 
 
-def find_python() -> Path | None:
-    """An interpreter that can run the peer's SDK, from PATH or from pyenv."""
-    for version in VERSIONS:
+def find_python(versions: Sequence[str] = VERSIONS) -> Path | None:
+    """An interpreter of one of these versions (by default, that can run the peer's SDK), from PATH or from
+    pyenv."""
+    for version in versions:
         candidates = [shutil.which(f"python{version}")]
         pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
         candidates += sorted(map(str, pyenv.glob(f"{version}.*/bin/python{version}")), reverse=True)

@@ -26,14 +26,23 @@ class RealAgent:
     # Its session files are named by the minute in which they were opened: a session/load in the minute of the
     # session/new opens the same file anew, and the memory is gone before it is read.
     forgets_within_the_minute: bool = False
-    interrupted: str = "paused"  # the state after an interrupt, as it ends the cancelled turn
+    files: Callable[[str], dict[str, str]] = lambda url: {}  # of a user of this agent, by their place in HOME
+    streams: bool = True  # whether it asks its model for an answer in pieces
     asks: bool = True  # whether it asks before it runs a command
     # Too large for a test run to install it: tested where it is installed already.
     large: bool = False
-    deviates: frozenset[str] = frozenset()  # checks of `ostler agents probe` that it was seen to fail
+    deviates: frozenset[str] = frozenset()  # checks of `ostler agents probe` that it fails
+    at_times: frozenset[str] = frozenset()  # those that it fails or passes, as time will have it
 
     def agent_settings(self) -> dict[str, Any]:
         return {"acp_server": self.key, **self.settings}
+
+    def put_files(self, url: str, home: Path) -> None:
+        """Write the user's files."""
+        for place, content in self.files(url).items():
+            path = home / place
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.write_text(content)
 
 
 def is_installed(agent: RealAgent, prefix: Path) -> bool:
@@ -42,7 +51,9 @@ def is_installed(agent: RealAgent, prefix: Path) -> bool:
 
 
 async def install(agent: RealAgent, prefix: Path) -> None:
-    """Install it as a server would, unless it is there."""
+    """Install it as a server would, unless it is there. A custom one is there already."""
+    if agent.settings.get("acp_server") == "custom":
+        return
     await ensure_installed(load_catalog()[agent.key], prefix, progress=print, seconds=Deadlines().install)
 
 
@@ -110,7 +121,7 @@ GEMINI_CLI = RealAgent(
     settings={"acp_session_mode": "default", "acp_isolate_data_dir": True},
     keyless=lambda url: {"GEMINI_BASE_URL": url},
     forgets_within_the_minute=True,
-    deviates=frozenset({"session/load"}),
+    at_times=frozenset({"session/load"}),  # unless a minute has just begun
 )
 OPENCODE = RealAgent(
     "opencode",
@@ -173,8 +184,8 @@ KIMI_CODE = RealAgent("kimi-code", lambda url: {"KIMI_API_KEY": KEY, "KIMI_BASE_
 MISTRAL_VIBE = RealAgent(
     "mistral-vibe",
     _vibe,
-    # At times it goes on streaming for seconds after a cancel, and stays busy.
-    deviates=frozenset({"session/cancel", "after a cancel", "exit"}),
+    # It goes on streaming for seconds after a cancel, and is busy.
+    at_times=frozenset({"session/cancel", "after a cancel", "exit"}),
 )
 FAST_AGENT = RealAgent(
     "fast-agent",
@@ -185,21 +196,36 @@ FAST_AGENT = RealAgent(
     },
     asks=False,
 )
-# Its hub stays; on a busy machine it does not find a session of a moment ago.
-CLINE = RealAgent("cline", _cline, deviates=frozenset({"exit", "session/load"}))
+CLINE = RealAgent("cline", _cline, deviates=frozenset({"exit"}))  # its hub stays
 COPILOT = RealAgent("copilot", _copilot)
 OPENHANDS_CLI = RealAgent(
     "openhands-cli",
     _openhands_cli,
     large=True,
-    interrupted="finished",  # it answers a cancelled prompt with end_turn
-    # Its question does not name the command, so that a probe rejects it.
-    deviates=frozenset({"shell", "unknown method", "exit"}),
+    streams=False,
+    # A cancel does not end what its model is asked, for which it waits; its tmux server stays.
+    deviates=frozenset({"session/cancel", "after a cancel", "unknown method", "exit"}),
+)
+
+
+def _pi_files(url: str) -> dict[str, str]:
+    provider = {"baseUrl": f"{url}/v1", "api": "openai-completions", "apiKey": KEY}
+    models = {"providers": {"local": {**provider, "models": [{"id": "test-model"}]}}}
+    settings = {"defaultProvider": "local", "defaultModel": "test-model"}
+    return {".pi/agent/models.json": json.dumps(models), ".pi/agent/settings.json": json.dumps(settings)}
+
+
+PI = RealAgent(
+    "pi",
+    lambda url: {},
+    files=_pi_files,
+    asks=False,
+    deviates=frozenset({"exit"}),  # the agent behind the adapter stays
 )
 
 MORE_AGENTS = {
     agent.key: agent
-    for agent in (QWEN_CODE, KIMI_CODE, MISTRAL_VIBE, FAST_AGENT, CLINE, COPILOT, OPENHANDS_CLI)
+    for agent in (QWEN_CODE, KIMI_CODE, MISTRAL_VIBE, FAST_AGENT, CLINE, COPILOT, OPENHANDS_CLI, PI)
 }
 
 AUGGIE = RealAgent("auggie", lambda url: {}, deviates=frozenset({"session/new"}))

@@ -7,6 +7,9 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import trio
+
+from tests.interop.model_api.server import ModelApi
 from tests.interop.real_agents import RealAgent
 from tests.support.client import Rest
 from tests.support.processes import environment
@@ -21,8 +24,16 @@ MARKER = "OSTLER_AGENT"  # in the environment of every process of an agent
 class Talk:
     """One conversation with a real agent, and what arrives on its socket."""
 
-    def __init__(self, server: ServerProcess, agent: RealAgent, conversation: str, workspace: Path) -> None:
+    def __init__(
+        self,
+        server: ServerProcess,
+        agent: RealAgent,
+        conversation: str,
+        workspace: Path,
+        model_api: ModelApi,
+    ) -> None:
         self.server, self.agent, self.workspace = server, agent, workspace
+        self.model_api = model_api
         self.id = conversation
         self.deleted = False
         self.socket: Collector
@@ -55,6 +66,18 @@ class Talk:
             return text in said
 
         await self.socket.wait_for(heard, timeout=TURN_S, start=start)
+
+    async def answering(self, before: int) -> None:
+        """Until the model is in the middle of its answer to a `SLOW` prompt; `before` calls of it ago there
+        was none. What an agent does not stream is told when it is over."""
+        if self.agent.streams:
+            await self.wait_delta("s3")
+            return
+        with trio.fail_after(TURN_S):
+            while not any(
+                call.request.last_line.startswith("SLOW") for call in self.model_api.calls[before:]
+            ):
+                await trio.sleep(0.02)
 
     def pids(self) -> list[int]:
         """The agents' own processes: marked ones whose parent is not."""

@@ -200,6 +200,56 @@ async def _after_the_kill(one: Talk, before: int, model_api: ModelApi) -> None:
     assert info["agent_state"]["memory"] in ("loaded", "resumed")
 
 
+async def test_a_pause_and_going_on(built_in: Open) -> None:
+    async with built_in() as one:
+        before = await one.begin("LOOP 3: sleep 2; echo %i")
+        await _acting(one, before)
+        await one.rest.act(one.id, "pause")
+        with trio.fail_after(60):
+            while not of((await one.rest.events(one.id))[before:], "ObservationEvent"):
+                await trio.sleep(0.05)
+        await trio.sleep(1)
+        found = (await one.rest.events(one.id))[before:]
+        assert len(of(found, "ActionEvent")) == 1  # the next step did not begin
+        assert (await one.rest.info(one.id))["execution_status"] == "paused"
+        before = len(await one.rest.events(one.id))
+        await one.rest.act(one.id, "run")
+        found = await one.settle(before, "finished")
+        assert len(of(found, "ActionEvent")) == 2
+        assert not [event for event in of(found, "MessageEvent") if event["source"] != "agent"]
+
+
+async def test_a_branch_a_fork_and_a_summary(built_in: Open, model_api: ModelApi) -> None:
+    condenser = {
+        "kind": "LLMSummarizingCondenser",
+        "llm": {**llm(model_api.url), "usage_id": "condenser", "stream": False},
+        "max_size": 80,
+        "keep_first": 1,
+    }
+    async with built_in(agent=agent(model_api.url, condenser=condenser)) as one:
+        first = await one.turn("The word is tulip.")
+        await one.turn("The word is rose.")
+        answer = of(first, "MessageEvent")[-1]
+        made = await one.rest.act(one.id, "fork", {"from_event_id": answer["id"]})
+        await one.rest.turn(made["id"], "Which word?", timeout=60)
+        sent = json.dumps(model_api.calls[-1].body)
+        assert ("tulip" in sent, "rose" in sent) == (True, False)
+        assert (await one.rest.info(made["id"]))["agent_state"]["memory"] in ("loaded", "resumed")
+        await one.rest.act(one.id, "navigate", {"event_id": answer["id"]})
+        await one.turn("And which one now?")
+        sent = json.dumps(model_api.calls[-1].body)
+        assert ("tulip" in sent, "rose" in sent) == (True, False)
+        answered = await one.rest.act(one.id, "ask_agent", {"question": "What was it?"})
+        assert answered["response"]
+        await one.turn("TOOL: echo one")
+        await one.turn("TOOL: echo two")
+        await one.rest.act(one.id, "condense")
+        assert of(await one.rest.events(one.id), "Condensation")
+        await one.rest.act(one.id, "switch_llm", {"llm": llm(model_api.url, model="openai/gpt-5.5")})
+        await one.turn("Who are you?")
+        assert model_api.calls[-1].body["model"] == "gpt-5.5"
+
+
 async def test_settings_of_the_server_and_their_kinds(built_in: Open, model_api: ModelApi) -> None:
     async with built_in(agent_settings={"agent_kind": "llm", "llm": llm(model_api.url), "tools": []}) as one:
         await one.turn("Hello.")

@@ -8,8 +8,6 @@ import json
 import os
 import signal
 import sysconfig
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +25,9 @@ from tests.interop.real_agents import (
     install,
     is_installed,
 )
-from tests.interop.talk import ASK_ME, TURN_S, Talk
+from tests.interop.talk import ASK_ME, TURN_S, Open
 from tests.support.client import answer_text, of_kind, summary
 from tests.support.processes import alive
-from tests.support.server import ServerProcess
-from tests.support.sockets import collect
 
 pytestmark = pytest.mark.interop
 
@@ -54,9 +50,9 @@ async def ready(agent: RealAgent, prefix: Path) -> None:
 
 
 def test_every_agent_of_the_catalogue_is_tried() -> None:
-    without_package = {key for key, descriptor in load_catalog().items() if descriptor.package is None}
-    # Pi takes its model from a file of its own.
-    assert set(ALL) | without_package | {"pi"} == set(load_catalog())
+    # What Ostler brings along itself, and the built-in agent, have tests of their own.
+    others = {key for key, each in load_catalog().items() if each.package is None or each.tells_events}
+    assert set(ALL) | others == set(load_catalog())
 
 
 @pytest.mark.parametrize("agent", ALL.values(), ids=ALL)
@@ -67,6 +63,7 @@ async def test_a_descriptor_is_probed(
     state, home = tmp_path / "state", tmp_path / "home"
     state.mkdir(mode=0o700)
     home.mkdir()
+    agent.put_files(model_api.url, home)
     (state / "agents").symlink_to(agents_prefix)
     secrets = {f"OSTLER_SECRET_{name}": value for name, value in agent.secrets(model_api.url).items()}
     probe = [str(Path(sysconfig.get_path("scripts")) / "ostler"), "agents", "probe", agent.key, "--json"]
@@ -82,22 +79,14 @@ async def test_a_descriptor_is_probed(
         )
     found = {each["check"]: each for each in json.loads(done.stdout)["results"]}
     failed = {check for check, each in found.items() if each["result"] == "FAIL"}
-    assert failed <= agent.deviates, json.dumps(list(found.values()), indent=1)
+    said = json.dumps(list(found.values()), indent=1)
+    assert failed <= agent.deviates | agent.at_times, said
+    assert agent.deviates <= failed, (
+        f"{agent.key} deviates no longer, which is to be said in its entry: {said}"
+    )
     if agent.key not in WITHOUT_A_MODEL:
         assert found["session/prompt"]["result"] == "PASS"
         assert found["shell"]["result"] == "PASS" or "shell" in agent.deviates
-
-
-@asynccontextmanager
-async def talking(
-    server: ServerProcess, agent: RealAgent, name: str, **fields: object
-) -> AsyncIterator[Talk]:
-    workspace = server.directory / name
-    workspace.mkdir()
-    info = await server.rest.create(workspace, agent.agent_settings(), **fields)
-    one = Talk(server, agent, info["id"], workspace)
-    async with collect(server.events_socket(one.id)) as one.socket:
-        yield one
 
 
 def echo(events: list[Any]) -> str:
@@ -109,12 +98,11 @@ def echo(events: list[Any]) -> str:
 
 @each_more
 async def test_an_agent_from_its_start_to_its_resumption(
-    agents_server: ServerProcess, agent: RealAgent, agents_prefix: Path, model_api: ModelApi
+    talk: Open, agent: RealAgent, agents_prefix: Path, model_api: ModelApi
 ) -> None:
     await ready(agent, agents_prefix)
-    await agents_server.rest.put_secrets(agent.secrets(model_api.url))
     policy = {"confirmation_policy": ASK_ME} if agent.asks else {}
-    async with talking(agents_server, agent, "workspace", **policy) as one:
+    async with talk(agent, **policy) as one:
         # It starts, and answers.
         assert "remember the word PINEAPPLE" in echo(await one.turn("remember the word PINEAPPLE"))
 
@@ -131,13 +119,15 @@ async def test_an_agent_from_its_start_to_its_resumption(
         assert "TOOL-DONE" in answer_text(events)
 
         # It is interrupted.
+        calls = len(model_api.calls)
         before = await one.begin("SLOW 600 50")
-        await one.wait_delta("s3")
+        await one.answering(calls)
         begin = trio.current_time()
         await one.rest.act(one.id, "interrupt")
         assert trio.current_time() - begin < INTERRUPT_S
-        events = await one.settle(before, agent.interrupted)
-        assert of_kind(events, "InterruptEvent") or agent.interrupted != "paused"
+        events = await one.settle(before, "paused")
+        assert of_kind(events, "InterruptEvent")
+        assert "s599" not in answer_text(events)
         assert "go on" in echo(await one.turn("go on"))
 
         # It is killed, comes back, and remembers.

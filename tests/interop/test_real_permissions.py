@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from tests.interop.real_agents import (
     GEMINI_CLI,
     MORE_AGENTS,
     OPENCODE,
+    OPENHANDS_CLI,
     REAL_AGENTS,
     RealAgent,
+    is_installed,
 )
 from tests.interop.talk import ASK_ME, TURN_S, Open
 from tests.support.sockets import collect, session_socket
@@ -171,3 +174,99 @@ async def test_mistral_vibe_is_put_into_the_mode_that_asks(talk: Open) -> None:
         await one.rest.respond(one.id, accept=False)
         await one.settle(before, "finished")
         assert not (one.workspace / "made.txt").exists()
+
+
+async def test_openhands_asks_once_for_all_under_an_id_of_its_own(talk: Open, agents_prefix: Path) -> None:
+    """Its question says nothing, and no call of that id ever comes: who is asked sees the command all the
+    same, and the question is closed when it was answered."""
+    agent = OPENHANDS_CLI
+    if not is_installed(agent, agents_prefix):
+        pytest.skip("it is large: install it into OSTLER_TEST_AGENTS to test it")
+    async with talk(agent, confirmation_policy=ASK_ME) as one:
+        before = await one.begin("TOOL: echo made > made.txt")
+        events = await one.settle(before, "waiting_for_confirmation")
+        question = of_kind(events, "ActionEvent")[-1]
+        (call,) = question["action"]["data"]["permission"]["calls"]
+        assert call["raw_input"]["command"] == "echo made > made.txt"
+        assert "echo made > made.txt" in question["thought"][0]["text"]
+        assert question["security_risk"] == "HIGH"
+        assert not (one.workspace / "made.txt").exists()
+        await one.rest.respond(one.id, accept=True)
+        events = await one.settle(before, "finished")
+        assert (one.workspace / "made.txt").read_text() == "made\n"
+        assert not of_kind(events, "AgentErrorEvent")
+        (closed,) = [e for e in of_kind(events, "ObservationEvent") if e["action_id"] == question["id"]]
+        assert "Allowed." in json.dumps(closed)
+        kinds = [(event.get("action") or {}).get("kind") for event in events]
+        assert events.index(closed) < kinds.index("FinishAction")
+
+
+async def test_openhands_is_told_a_no(talk: Open, agents_prefix: Path) -> None:
+    agent = OPENHANDS_CLI
+    if not is_installed(agent, agents_prefix):
+        pytest.skip("it is large: install it into OSTLER_TEST_AGENTS to test it")
+    async with talk(agent, confirmation_policy=ASK_ME) as one:
+        before = await one.begin("TOOL: echo made > made.txt")
+        await one.settle(before, "waiting_for_confirmation")
+        await one.rest.respond(one.id, accept=False, reason="not today")
+        events = await one.settle(before, "finished")
+        assert not (one.workspace / "made.txt").exists()
+        (rejection,) = of_kind(events, "UserRejectObservation")
+        assert rejection["rejection_reason"] == "not today"
+        begun = {e["id"] for e in of_kind(events, "ActionEvent")}
+        ended = [e["action_id"] for e in events if e.get("action_id") in begun and "key" not in e]
+        assert sorted(ended) == sorted(set(ended))  # each call ends once
+
+
+async def test_a_conversation_says_once_that_pi_does_not_ask(talk: Open) -> None:
+    """It offers no mode that asks."""
+    async with talk(MORE_AGENTS["pi"], confirmation_policy=ASK_ME) as one:
+        events = await one.turn("TOOL: echo one > one.txt")
+        events += await one.turn("TOOL: echo two > two.txt")
+        assert (one.workspace / "two.txt").exists()
+        told = states(events, "confirmation")
+        assert told[0]["asks"] is False
+        assert told[0]["set"] is False
+        assert [each["unasked"]["tool_kind"] for each in told if "unasked" in each] == ["execute"]
+        notes = [e for e in of_kind(events, "MessageEvent") if e["source"] == "environment"]
+        assert len(notes) == 1
+        assert "without asking" in json.dumps(notes)
+        info = await one.rest.info(one.id)
+        assert "unasked" in info["agent_state"]["confirmation"]
+
+
+async def test_pis_failed_call_of_its_model_is_no_empty_success(talk: Open) -> None:
+    async with talk(MORE_AGENTS["pi"]) as one:
+        await one.turn("hello")  # its first answer begins with its version
+        events = await one.turn("ERROR 400")
+        finish = of_kind(events, "ActionEvent")[-1]["action"]["message"]
+        assert "The agent ended its turn without an answer." in finish
+        (ended,) = [each for each in states(events, "turn") if each["status"] == "ended"]
+        assert ended["answered"] is False
+
+
+async def test_of_clines_options_the_one_that_names_models_is_taken(talk: Open) -> None:
+    """Its first one of category `model` lists providers."""
+    agent = changed(MORE_AGENTS["cline"], {"acp_model": "test-model"})
+    async with talk(agent) as one:
+        await one.turn("hello")
+        state = (await one.rest.info(one.id))["agent_state"]
+        assert state["acp_current_model_id"] == "test-model"
+        listed = {model["model_id"] for model in state["acp_available_models"]}
+        assert listed
+        assert not listed & {"anthropic", "openai-native", "openai-compatible", "openrouter", "cline"}
+
+
+async def test_a_session_that_clines_hub_took_along_is_loaded_again(talk: Open) -> None:
+    """In a shared home the hub is the first conversation's, and ends with it: the second one's session is not
+    found then."""
+    agent = changed(MORE_AGENTS["cline"], {"acp_home": "shared"})
+    async with talk(agent) as first, talk(agent) as second:
+        await first.turn("hello")
+        await second.turn("remember the word PINEAPPLE")
+        first.deleted = True
+        await first.rest.call("DELETE", f"/api/conversations/{first.id}")
+        events = await second.turn("what was the word")
+        assert "what was the word" in json.dumps(of_kind(events, "ActionEvent"))
+        assert not of_kind(events, "ConversationErrorEvent")
+        assert "PINEAPPLE" in json.dumps(second.model_api.last_saying("what was the word").body)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from tests.interop.model_api.server import ModelApi
 from tests.interop.real_agents import MORE_AGENTS, REAL_AGENTS, RealAgent, is_installed
 from tests.interop.talk import Open, Talk
 from tests.support.client import answer_text, of_kind, summary
@@ -26,20 +29,29 @@ async def stop(one: Talk) -> None:
     await one.rest.call("POST", f"/api/agents/{one.id}/stop")
 
 
-ENDS = {each.__name__: each for each in (delete, stop)}
+async def crash(one: Talk) -> None:
+    os.kill(one.pids()[0], signal.SIGKILL)  # the oldest: the others are its helpers, or the second one's
+
+
+ENDS = {each.__name__: each for each in (delete, stop, crash)}
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("agent", EVERY.values(), ids=EVERY)
 async def test_the_end_of_one_does_not_reach_the_turn_of_the_other(
-    talk: Open, agent: RealAgent, end: Callable[[Talk], Awaitable[None]], agents_prefix: Path
+    talk: Open,
+    agent: RealAgent,
+    end: Callable[[Talk], Awaitable[None]],
+    agents_prefix: Path,
+    model_api: ModelApi,
 ) -> None:
     if agent.large and not is_installed(agent, agents_prefix):
         pytest.skip(f"{agent.key} is large: install it into OSTLER_TEST_AGENTS to test it")
     async with talk(agent) as first, talk(agent) as second:
         assert "say hello please" in answer_text(await first.turn("say hello please"))
-        before = await second.begin(f"SLOW {CHUNKS} 20")
-        await second.wait_delta("s3")
+        calls = len(model_api.calls)
+        before = await second.begin(f"SLOW {CHUNKS} 40")
+        await second.answering(calls)
         await end(first)
         events = await second.settle(before, "finished", "error", "paused")
         assert not of_kind(events, "ConversationErrorEvent"), summary(events)

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from supervisor.journal import Frame, LogDeleted, Stored, Transient, feed, queries
+from tests.support.thorough import everyday
 
 
 def shown(items):
@@ -153,7 +154,7 @@ async def test_a_page_from_the_file_is_bounded_in_bytes(log, make_row, monkeypat
     assert portions == [[0, 1], [2], [3], [4, 5]]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(everyday(4, 8)))
 async def test_any_schedule(journal, make_log, make_row, monkeypatch, seed):
     """Many cursors, small tail, small pages; producers and readers of every pace."""
     chance = random.Random(seed)

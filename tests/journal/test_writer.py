@@ -80,7 +80,7 @@ async def test_flushed_waits_for_what_was_appended_before_it(log, make_row, hold
     gate.set()
     await log.flushed()
     assert log.high_water == 0
-    with trio.fail_after(1):
+    with trio.fail_after(30):
         await log.flushed()
 
 
@@ -125,14 +125,14 @@ async def test_room_holds_producers_back(log, make_row, hold, monkeypatch):
     gate, _ = hold
     gate.clear()
     log.append([make_row(b"x" * 5_000)])
-    with trio.fail_after(1):
+    with trio.fail_after(30):
         await log.room()
     log.append([make_row(b"x" * 5_000)])
     with trio.move_on_after(0.02) as scope:
         await log.room()
     assert scope.cancelled_caught
     gate.set()
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         await log.room()
     await log.flushed()
     assert journal_pending(log) == 0
@@ -159,7 +159,7 @@ async def test_a_failure_that_lasts_is_told_to_everybody_and_nothing_hangs(journ
             await log.flushed()
             cursor = log.subscribe(0)
             spoil(journal)
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(expect, cursor.next)
                     await trio.testing.wait_all_tasks_blocked()
@@ -177,7 +177,7 @@ async def test_a_failure_that_lasts_is_told_to_everybody_and_nothing_hangs(journ
             ):
                 with pytest.raises(JournalError, match="readonly"):
                     use()
-            with trio.fail_after(5):
+            with trio.fail_after(30):
                 for wait in (
                     log.room,
                     lambda: make_log(journal, "c-3"),
@@ -200,7 +200,7 @@ async def test_a_call_under_way_fails_with_the_journal(journal_path, make_log, m
         async with open_journal(journal_path) as journal:
             await make_log(journal, "c-1")
             journal._writer._store._connection.execute("PRAGMA query_only = ON")
-            with trio.fail_after(5), pytest.raises(JournalError, match="readonly"):
+            with trio.fail_after(30), pytest.raises(JournalError, match="readonly"):
                 await (make_log(journal, "c-2") if call == "create" else journal.delete("c-1"))
 
 
@@ -213,7 +213,7 @@ async def test_an_error_that_nobody_foresaw_is_told_too(journal_path, make_log, 
             log = await make_log(journal, "c-1")
             monkeypatch.setattr(writer, "_write", write)
             log.append([make_row()])
-            with trio.fail_after(5), pytest.raises(JournalError, match="a mistake"):
+            with trio.fail_after(30), pytest.raises(JournalError, match="a mistake"):
                 await log.flushed()
     assert isinstance(caught.value.__cause__.__cause__, ZeroDivisionError)
 
@@ -265,7 +265,7 @@ async def test_a_repeated_id_breaks_one_log_and_no_other(journal, log, make_log,
         nursery.start_soon(create)
         await trio.testing.wait_all_tasks_blocked()
         gate.set()
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             for wait in (log.flushed, cursor.next):
                 with pytest.raises(DuplicateEvent):
                     await wait()
@@ -292,7 +292,7 @@ async def test_rows_queued_for_a_log_that_broke_are_dropped(journal, log, make_r
     await trio.sleep(0.02)
     log.append([make_row()])  # in the next batch, with a number that must not come true
     gate.set()
-    with trio.fail_after(5), pytest.raises(DuplicateEvent):
+    with trio.fail_after(30), pytest.raises(DuplicateEvent):
         await log.flushed()
     while journal_pending(log):
         await trio.sleep(0)
@@ -321,7 +321,7 @@ async def test_a_disk_that_never_answers_does_not_hold_up_the_end(
     journal_path, make_log, make_row, hold_forever, monkeypatch
 ):
     monkeypatch.setattr("supervisor.journal.journal.CLOSE_TIMEOUT", 0.05)
-    with trio.fail_after(5), pytest.raises(JournalError, match="still writing"):
+    with trio.fail_after(30), pytest.raises(JournalError, match="still writing"):
         async with open_journal(journal_path) as journal:
             log = await make_log(journal, "c-1")
             hold_forever(True)

@@ -134,7 +134,7 @@ CANARY = "k3y-that-nobody-may-read"
 CONTROL = "c0ntrol-that-everybody-reads"
 LATE = "l4te-" + "control"
 
-CRASHES = everyday(16, 50)
+CRASHES = everyday(8, 50)
 STARTS = everyday(2, 5)
 
 OSTLER = """

@@ -28,7 +28,7 @@ from tests.support.scripted import ScriptedLog, scripted_command
 from tests.support.server import running_server
 from tests.support.thorough import everyday
 
-AGENTS = everyday(8, 20)
+AGENTS = everyday(5, 20)
 WAIT_S = 20.0
 GONE_S = 2.0  # the promise
 

@@ -92,7 +92,7 @@ class Rest:
     async def events_by_id(self, conversation: str, ids: Sequence[str]) -> list[Json]:
         return list(await self.call("GET", f"/api/conversations/{conversation}/events", list(ids)))
 
-    async def wait_status(self, conversation: str, *wanted: str, timeout: float = 10.0) -> str:
+    async def wait_status(self, conversation: str, *wanted: str, timeout: float = 30.0) -> str:
         """Wait until the conversation is in one of these states; beware of the state before a turn began."""
         seen: list[str] = []
 

@@ -81,7 +81,7 @@ class PipeClient:
         self.send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         return request_id
 
-    def finish(self, request_id: int, timeout: float = 10.0) -> Any:
+    def finish(self, request_id: int, timeout: float = 30.0) -> Any:
         """The result; AgentError, ConnectionError at the end of stdout, queue.Empty after the timeout."""
         message = self._answers[request_id].get(timeout=timeout)
         if message is None:
@@ -90,7 +90,7 @@ class PipeClient:
             raise AgentError(message["error"])
         return message["result"]
 
-    def call(self, method: str, params: Message, timeout: float = 10.0) -> Any:
+    def call(self, method: str, params: Message, timeout: float = 30.0) -> Any:
         return self.finish(self.begin(method, params), timeout)
 
     def notify(self, method: str, params: Message) -> None:
@@ -101,13 +101,13 @@ class PipeClient:
         self.process.stdin.close()
 
     # -- ACP
-    def initialize(self, timeout: float = 10.0) -> Any:
+    def initialize(self, timeout: float = 30.0) -> Any:
         capabilities = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
         client = {"name": "tests", "version": "0"}
         params = {"protocolVersion": 1, "clientCapabilities": capabilities, "clientInfo": client}
         return self.call("initialize", params, timeout)
 
-    def new(self, timeout: float = 10.0) -> Any:
+    def new(self, timeout: float = 30.0) -> Any:
         result = self.call("session/new", {"cwd": str(self.cwd), "mcpServers": []}, timeout)
         self.session = result["sessionId"]
         return result
@@ -121,7 +121,7 @@ class PipeClient:
         prompt = [{"type": "text", "text": text}]
         return self.begin("session/prompt", {"sessionId": self.session, "prompt": prompt})
 
-    def prompt(self, text: str, timeout: float = 10.0) -> Any:
+    def prompt(self, text: str, timeout: float = 30.0) -> Any:
         return self.finish(self.begin_prompt(text), timeout)
 
     def cancel(self) -> None:

@@ -65,7 +65,7 @@ class Collector:
         self._arrival = trio.Event()
 
     async def wait_for(
-        self, wanted: Callable[[dict[str, Any]], bool], timeout: float = 10.0, start: int = 0
+        self, wanted: Callable[[dict[str, Any]], bool], timeout: float = 30.0, start: int = 0
     ) -> dict[str, Any]:
         """The first frame from `start` on that satisfies `wanted`, already arrived or to come."""
         position = start

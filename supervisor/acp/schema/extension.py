@@ -133,11 +133,5 @@ def told_action(tool_call: Json) -> str | None:
     return text(_meta(tool_call), "eventId")
 
 
-def told_agent(answer: Json) -> Json | None:
-    """The agent, as clients of the interface know it, in the answer that opens a session."""
-    found = _meta(answer).get("agent")
-    return found if isinstance(found, Mapping) else None
-
-
 def _meta(params: Json) -> Json:
     return member(member(params, "_meta"), "ostler")

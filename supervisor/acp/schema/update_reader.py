@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from supervisor.acp.schema.bounds import ITEMS_MAX, NAME_CHARS, WORDS_CHARS
+from supervisor.acp.schema.bounds import NAME_CHARS, WORDS_CHARS
 from supervisor.acp.schema.read import (
     Json,
     as_object,
@@ -20,7 +20,6 @@ from supervisor.acp.schema.read import (
     member,
     number,
     objects,
-    text,
 )
 from supervisor.acp.schema.session import parse_config_options
 from supervisor.acp.schema.updates import (
@@ -33,7 +32,6 @@ from supervisor.acp.schema.updates import (
     ConfigOptionsUpdate,
     Cost,
     CurrentMode,
-    Location,
     Notice,
     Plan,
     PlanEntry,
@@ -45,10 +43,6 @@ from supervisor.acp.schema.updates import (
     UsageUpdate,
     UserMessageChunk,
 )
-
-BLOCK_TYPES: Final = frozenset({"text", "image", "audio", "resource", "resource_link"})
-"""The content blocks of the protocol. In a tool call they belong inside an object of type `content`; some
-agents forget it."""
 
 
 def parse_update(params: Any) -> tuple[str, Update]:
@@ -92,42 +86,7 @@ def _tool_call(cls: type[Call], raw: Json) -> Call | None:
     call_id = label_id(raw, "toolCallId")
     if call_id is None:
         return None
-    locations = objects(raw, "locations")
-    return cls(
-        tool_call_id=call_id,
-        title=line(raw, "title", WORDS_CHARS),
-        name=line(raw, "name", NAME_CHARS),
-        kind=line(raw, "kind", NAME_CHARS),
-        status=line(raw, "status", NAME_CHARS),
-        content=_tool_content(raw.get("content")),
-        locations=None if locations is None else _locations(locations),
-        raw_input=raw.get("rawInput"),
-        raw_output=raw.get("rawOutput"),
-        raw=raw,
-    )
-
-
-def _tool_content(content: Any) -> tuple[Json, ...] | None:
-    if isinstance(content, str | dict):
-        content = [content]
-    if not isinstance(content, list):
-        return None
-    items: list[Json] = []
-    for item in content[:ITEMS_MAX]:
-        block = {"type": "text", "text": item} if isinstance(item, str) else item
-        if isinstance(block, dict):
-            items.append(
-                {"type": "content", "content": block} if text(block, "type") in BLOCK_TYPES else block
-            )
-    return tuple(items)
-
-
-def _locations(items: tuple[Json, ...]) -> tuple[Location, ...]:
-    return tuple(
-        Location(path, integer(item, "line"))
-        for item in items
-        if (path := line(item, "path", WORDS_CHARS)) is not None
-    )
+    return cls(call_id, raw)
 
 
 def _plan(raw: Json) -> Plan | None:

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
-from supervisor.acp.schema.read import Json, text
+from supervisor.acp.schema.bounds import ITEMS_MAX, NAME_CHARS, WORDS_CHARS
+from supervisor.acp.schema.read import Json, integer, line, objects, text
 from supervisor.acp.schema.session import ConfigOption
 
 
@@ -58,24 +59,86 @@ class Location:
     line: int | None
 
 
+BLOCK_TYPES: Final = frozenset({"text", "image", "audio", "resource", "resource_link"})
+"""The content blocks of the protocol. In a tool call they belong inside an object of type `content`; some
+agents forget it."""
+
+
+def _tool_content(content: Any) -> tuple[Json, ...] | None:
+    if isinstance(content, str | dict):
+        content = [content]
+    if not isinstance(content, list):
+        return None
+    items: list[Json] = []
+    for item in content[:ITEMS_MAX]:
+        block = {"type": "text", "text": item} if isinstance(item, str) else item
+        if isinstance(block, dict):
+            items.append(
+                {"type": "content", "content": block} if text(block, "type") in BLOCK_TYPES else block
+            )
+    return tuple(items)
+
+
+def _locations(items: tuple[Json, ...]) -> tuple[Location, ...]:
+    return tuple(
+        Location(path, integer(item, "line"))
+        for item in items
+        if (path := line(item, "path", WORDS_CHARS)) is not None
+    )
+
+
 @attrs.frozen
 class ToolCallFields:
     """What a tool call and its updates say. None means not said, that is, unchanged.
 
     `content` holds objects of type content, diff or terminal (a bare content block has been wrapped);
-    `raw_input` and `raw_output` are any JSON. Arrays replace those of earlier updates as a whole.
+    `raw_input` and `raw_output` are any JSON. Arrays replace those of earlier updates as a whole. Each is
+    read when it is asked for: most of what agents send is calls, and who records them reads `raw`.
     """
 
     tool_call_id: str
-    title: str | None
-    name: str | None
-    kind: str | None
-    status: str | None
-    content: tuple[Json, ...] | None
-    locations: tuple[Location, ...] | None
-    raw_input: Any
-    raw_output: Any
     raw: Json = attrs.field(repr=False)
+
+    @property
+    def title(self) -> str | None:
+        """What it does, in words."""
+        return line(self.raw, "title", WORDS_CHARS)
+
+    @property
+    def name(self) -> str | None:
+        """The tool's programmatic name."""
+        return line(self.raw, "name", NAME_CHARS)
+
+    @property
+    def kind(self) -> str | None:
+        """What sort of call it is."""
+        return line(self.raw, "kind", NAME_CHARS)
+
+    @property
+    def status(self) -> str | None:
+        """How far it is."""
+        return line(self.raw, "status", NAME_CHARS)
+
+    @property
+    def content(self) -> tuple[Json, ...] | None:
+        """What it gave back."""
+        return _tool_content(self.raw.get("content"))
+
+    @property
+    def locations(self) -> tuple[Location, ...] | None:
+        """The files that it is about."""
+        items = objects(self.raw, "locations")
+        return None if items is None else _locations(items)
+
+    @property
+    def raw_input(self) -> Any:
+        """Its input."""
+        return self.raw.get("rawInput")
+
+    @property
+    def raw_output(self) -> Any:
+        """Its output."""
+        return self.raw.get("rawOutput")
 
 
 class ToolCall(ToolCallFields):

@@ -39,9 +39,10 @@ class Conversation(LocalConversation):
 
     @_on_event.setter
     def _on_event(self, callback: Callable[[Event], None]) -> None:
-        # The SDK sets it anew when hooks are loaded.
+        # The SDK sets it anew when hooks are loaded, in the middle of sending the first message.
         self._emit = callback
-        self._given = threading.local()
+        if "_given" not in self.__dict__:
+            self._given = threading.local()
 
     def _with_given_id(self, event: Event) -> None:
         given = getattr(self._given, "id", None)

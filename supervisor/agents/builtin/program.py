@@ -10,6 +10,7 @@
 `max_budget_per_run`, `stuck_detection`, `stuck_detection_thresholds`, `user_id`, `client_tools`,
 `tool_module_qualnames`, `agent_definitions`
                         as a client starts a conversation with them
+`environment`           variables that hold from then on: HOME and the like, of the conversation's home
 `secrets`               names and values, or sources as the SDK writes them
 `profile_store_dir`     where the SDK's tools find profiles of models
 `last_event_id`         (load) the last event that Ostler has of this agent; those after it are told before
@@ -41,6 +42,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import tempfile
 import threading
 import uuid
 import warnings
@@ -262,6 +264,10 @@ class BuiltIn:
         if session_id in self._sessions:
             raise _refused(INVALID_PARAMS, f"The session is open already: {session_id}")
         from .session import Session
+
+        # Of the conversation's home: this process may have been started before there was a conversation.
+        os.environ.update(given.get("environment") or {})
+        tempfile.tempdir = None  # looked up again
 
         def build() -> Any:
             return Session(

@@ -107,6 +107,7 @@ class Session:
                 self.teller.event(event)
             recovery.settle(self.conversation, given.get("closed") or [], self._known)
         self._skills = {key: list(getattr(state, key)) for key in SKILLS}
+        self.teller.state("agent", self.conversation.agent)  # as the SDK has made it of what was sent
         self._listen()
         self._lane = Lane(f"conversation {session_id[:8]}")
 

@@ -7,7 +7,7 @@ longest first. If none is idle, a start waits in a queue, or is refused, as conf
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, Protocol
@@ -35,6 +35,12 @@ SAMPLE_SECONDS: Final = 5.0
 
 RETRY_AFTER_SECONDS: Final = 5.0
 """Seconds that a refused client is told to wait (Retry-After)."""
+
+DEFAULT_SPARES: Final[Mapping[str, int]] = {"openhands": 1}
+"""Spares by the agent's key: the built-in agent takes seconds to import its library."""
+
+SPARES_MAX: Final = 16
+"""Spares of one agent at most: each is a process that may never be used."""
 
 FULL_POLICIES: Final = ("queue", "refuse")
 

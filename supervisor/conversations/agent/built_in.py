@@ -12,7 +12,7 @@ import attrs
 from supervisor.conversations.agent.homes import OWN_PATHS
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.events import TextContent, encode
+from supervisor.events import TextContent
 from supervisor.patience import in_time
 from supervisor.settings import BuiltInSettings
 
@@ -66,6 +66,8 @@ def built_in_prompt(item: Queued, transcript: str | None) -> dict[str, Any]:
     is to go on. `transcript`: what stands before it, for an agent that lost its memory."""
     if item.goes_on:
         return {}
+    from supervisor.events.encode import encode  # with all types of events, which the start does without
+
     message = item.message
     if transcript is not None:
         message = attrs.evolve(message, content=(TextContent(text=transcript), *message.content))

@@ -21,6 +21,7 @@ from supervisor.acp import (
     open_connection,
 )
 from supervisor.agents import AgentProcess, SpawnError, StopPolicy, base_environment, spawn
+from supervisor.agents.spawning import Starter
 from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.session import Session
 from supervisor.conversations.agent.sides import SideSession, SideSessions
@@ -161,11 +162,12 @@ async def run_agent(
     spawn_seconds: float,
     places: TerminalPlaces | None = None,
     watch: Callable[[str], OutputWatch] | None = None,
+    by: Starter | None = None,
 ) -> AsyncIterator[Incarnation]:
     """Start the agent's process within a deadline, and connect to it.
 
     `stop` bounds the steps of ending it; `places` is the limit on terminals that all agents share;
-    `watch` gives who is told of the output of each.
+    `watch` gives who is told of the output of each; `by` is a running program that forks the process.
 
     When the process exits by itself, pending requests fail with its last words, and the block continues.
 
@@ -177,7 +179,14 @@ async def run_agent(
     try:
         async with (
             told_of_the_end(plan),
-            spawn(plan.argv, cwd=plan.cwd, env=plan.environment, stop=stop, seconds=spawn_seconds) as process,
+            spawn(
+                plan.argv,
+                cwd=plan.cwd,
+                env=plan.start_environment,
+                stop=stop,
+                seconds=spawn_seconds,
+                by=by,
+            ) as process,
             trio.open_nursery() as nursery,
             open_connection(
                 process.stdout,

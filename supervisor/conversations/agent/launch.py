@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import structlog
 import trio
 
 from supervisor.acp import MAX_FRAME_BYTES, Jail
-from supervisor.acp.schema.handshake import AuthMethod
 from supervisor.agents import (
     Choice,
     Descriptor,
@@ -31,7 +30,6 @@ from supervisor.agents import (
     in_file_secrets,
     needs_data_dir,
     prepare_data_dir,
-    resolve_launch,
 )
 from supervisor.conversations.agent.built_in import parameters
 from supervisor.conversations.agent.homes import OWN_PATHS, Homes, OwnHome
@@ -54,6 +52,9 @@ from supervisor.settings import (
     secrets_of,
 )
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS
+
+if TYPE_CHECKING:
+    from supervisor.acp.schema.handshake import AuthMethod
 
 log = structlog.get_logger(__name__)
 
@@ -167,11 +168,24 @@ class Plan:
     """The secrets that it has as files shared with other agents."""
     own: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
     """What an agent of Ostler's own gets with its session (`built_in.own_parameters`)."""
+    told: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """Of its environment, what an agent of Ostler's own gets with its session: a process that waits
+    cannot have the variables of a conversation's home."""
+    neutral: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """The same variables as they are for nobody's process."""
     ended: Callable[[], Awaitable[None]] = _nothing
     """Await it when the agent's processes are gone: it takes over the tokens that the agent rotated.
 
     Raises nothing. Cancellation waits for writes in progress, and may leave the rest to the next start.
     """
+
+    @property
+    def start_environment(self) -> Mapping[str, str]:
+        """The environment that its process is started with."""
+        if not self.told:
+            return self.environment
+        kept = {name: value for name, value in self.environment.items() if name not in self.told}
+        return {**kept, **self.neutral}
 
 
 KeepSecret = Callable[[str, str, Callable[[str], bool]], Awaitable[bool]]
@@ -268,6 +282,9 @@ class Launcher:
 
         Cancellation stops an installation that no other task waits for.
         """
+        # Here, with what installs agents: a server that starts none does without.
+        from supervisor.agents import resolve_launch
+
         settings = record.agent
         descriptor = self.descriptor(record)
         try:
@@ -323,6 +340,11 @@ class Launcher:
             reachable = {name: value for name, value in given.items() if name in named}
             own_parameters = parameters(record, opened, reachable, self.data)
         mask = await trio.to_thread.run_sync(_masker, every, tokens, shown, own_values)
+        told: Mapping[str, str] = {}
+        if descriptor.tells_events and descriptor.spare == "session" and prepared.home is not None:
+            told = prepared.home.environment
+            own_parameters = None if own_parameters is None else {**own_parameters, "environment": dict(told)}
+        neutral = {name: self.server_environment[name] for name in told if name in self.server_environment}
         return Plan(
             descriptor=descriptor,
             argv=launch.argv,
@@ -339,6 +361,8 @@ class Launcher:
             private=prepared.private,
             lent=frozenset(lease.name for lease in prepared.leases),
             own=own_parameters,
+            told=told,
+            neutral=neutral,
             ended=partial(self._give_back, prepared.leases, prepared.home),
         )
 

@@ -376,7 +376,8 @@ class AgentLifecycle:
             admission, watch = self._context.admission, self.watch_terminal
             if spare is None:
                 place = admission.tenancy(self, lambda: self.set_phase(AgentPhase.QUEUED))
-                begun = run_agent(plan, handler, stop, waits.spawn, admission.terminals, watch)
+                by = self._context.spares.forker(plan)
+                begun = run_agent(plan, handler, stop, waits.spawn, admission.terminals, watch, by)
             else:
                 self.rss_bytes, self.cpu_seconds = spare.rss_bytes, spare.cpu_seconds
                 place = admission.succession(spare, self)

@@ -9,7 +9,6 @@ from typing import Any, Final
 import attrs
 
 from supervisor.acp import SHOWN_CHARS, InitializeResult, mode_option
-from supervisor.acp.schema.extension import told_agent
 from supervisor.conversations.agent.asking_mode import ask_first, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.session import (
@@ -35,7 +34,6 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import AgentPhase, Memory
 from supervisor.events import SecurityRisk
 from supervisor.mcp import Forwarded, forward_servers
-from supervisor.settings import hidden
 from supervisor.version import __version__
 
 RESTORES_TRIED: Final = 2
@@ -244,9 +242,6 @@ def note_session(record: ConversationRecord, run: Incarnation, started: Started)
         if record.usage:
             record.usage = usage.new_session(record.usage)
     record.session_id = session.session_id
-    told = told_agent(session.result.raw) if record.built_in else None
-    if told is not None:
-        record.told["agent"] = hidden(told)
     record.failed_restores = 0
     record.session_cwd = record.working_dir
     record.session_opened = time.time()

@@ -14,6 +14,7 @@ import trio
 from supervisor.acp import Connection, Handler, InitializeResult, OutputWatch, TerminalPlaces, open_connection
 from supervisor.agents import AgentProcess, StopPolicy, spawn
 from supervisor.agents.mark import Snapshot
+from supervisor.agents.spawning import Starter
 from supervisor.agents.tree import read_file
 from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.incarnation import Incarnation, explain_end, serve, told_of_the_end
@@ -37,7 +38,7 @@ def key_of(plan: Plan) -> bytes:
         plan.descriptor.key,
         plan.version,
         plan.argv,
-        sorted(plan.environment.items()),
+        sorted(plan.start_environment.items()),
         str(plan.cwd) if plan.descriptor.spare == "directory" else None,
         plan.max_frame,
         plan.private,
@@ -125,8 +126,11 @@ class Spare:
         deadlines: Deadlines,
         admission: Admission,
         ready: Callable[[], None],
+        by: Starter | None = None,
     ) -> None:
         """Start the process, initialize it, call `ready`, and keep it until it ends or is given up.
+
+        `by`: the parent that forks it, if there is one.
 
         Returns when a process that nobody has taken has ended by itself.
 
@@ -137,7 +141,12 @@ class Spare:
         async with (
             told_of_the_end(plan),
             spawn(
-                plan.argv, cwd=plan.cwd, env=plan.environment, stop=stop, seconds=deadlines.spawn
+                plan.argv,
+                cwd=plan.cwd,
+                env=plan.start_environment,
+                stop=stop,
+                seconds=deadlines.spawn,
+                by=by,
             ) as process,
             open_connection(
                 process.stdout,

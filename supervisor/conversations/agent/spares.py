@@ -12,9 +12,9 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import structlog
@@ -22,9 +22,11 @@ import trio
 
 from supervisor.acp import AcpError
 from supervisor.agents import Descriptor, SpawnError, StopPolicy
-from supervisor.conversations.agent.admission import Admission, memory_left
+from supervisor.agents.containment import can_fork
+from supervisor.agents.forker import Forker
+from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, memory_left
+from supervisor.conversations.agent.fork_parent import ForkParent, parent_command
 from supervisor.conversations.agent.launch import SPARE_PREFIX, Launcher, Plan
-from supervisor.conversations.agent.spare import Spare, key_of
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, InvalidStart
@@ -34,13 +36,10 @@ from supervisor.credentials import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.settings import AgentSettings, SettingsFailure, agent_settings_to_dict
 
+if TYPE_CHECKING:
+    from supervisor.conversations.agent.spare import Spare
+
 log = structlog.get_logger(__name__)
-
-DEFAULT_SPARES: Final[Mapping[str, int]] = {"openhands": 1}
-"""Spares by the agent's key: the built-in agent takes seconds to import its library."""
-
-SPARES_MAX: Final = 16
-"""Spares of one agent at most: each is a process that may never be used."""
 
 PAUSE_SECONDS: Final = 2.0
 """Seconds between the start of an agent and that of the spare for the next: the first turn has the processor
@@ -88,6 +87,8 @@ class _Kind:
     deaths: int = 0
     expected_bytes: int = EXPECTED_BYTES
     starting: bool = False
+    parent: ForkParent | None = None
+    """Forks its processes, where its program can."""
 
 
 class Spares:
@@ -127,6 +128,18 @@ class Spares:
         """The spares that no conversation has, ready or not; the oldest first."""
         return [spare for spare in self._spares if spare.idle_since is not None]
 
+    @property
+    def parents(self) -> list[ForkParent]:
+        """The programs that fork agents' processes."""
+        return [kind.parent for kind in self._kinds.values() if kind.parent is not None]
+
+    def forker(self, plan: Plan) -> Forker | None:
+        """Who can fork the process that the plan would start; None if nobody can."""
+        for parent in self.parents:
+            if parent.agent == plan.descriptor.key and parent.usable and parent.key == _key_of(plan):
+                return parent.forker
+        return None
+
     # -- for conversations ------------------------------------------------------------------------------
 
     async def take(self, plan: Plan) -> Spare | None:
@@ -136,7 +149,7 @@ class Spares:
         """
         if plan.descriptor.spare is None or not self._spares:
             return None
-        key = key_of(plan)
+        key = _key_of(plan)
         for spare in self.waiting:
             if spare.idle_since is None or spare.key != key or not spare.usable:
                 continue  # somebody else took it meanwhile, or it is another process
@@ -164,7 +177,7 @@ class Spares:
         number = self._numbers.get(descriptor.key, 0)
         if descriptor.spare is None or number <= 0 or self._closed:
             return
-        key = key_of(plan)
+        key = _key_of(plan)
         if key in self._strange:
             return
         kind = self._kinds.get(descriptor.key)
@@ -205,21 +218,22 @@ class Spares:
         if self._closed:
             return
         now = trio.current_time()
-        if self.waiting and await self._short_of_memory():
-            self._give_up(self.waiting, "memory is short")
+        if (self.waiting or self.parents) and await self._short_of_memory():
+            self._give_up([*self.waiting, *self.parents], "memory is short")
             for kind in self._kinds.values():
                 kind.not_before = now + LOOK_SECONDS
             return
         for kind in list(self._kinds.values()):
-            mine = [spare for spare in self.waiting if spare.agent == kind.descriptor.key]
+            mine: list[Spare | ForkParent] = [s for s in self.waiting if s.agent == kind.descriptor.key]
+            mine += [] if kind.parent is None else [kind.parent]
             if mine:
                 fingerprint = await self._fingerprint(kind)
                 self._give_up([s for s in mine if now - s.born >= AGE_SECONDS], "it waited for too long")
                 other = [s for s in mine if s.fingerprint != fingerprint]
                 self._give_up(other, "settings or secrets changed")
-            mine = [s for s in self.waiting if s.agent == kind.descriptor.key and s.key in (b"", kind.wanted)]
+            fit = [s for s in self.waiting if s.agent == kind.descriptor.key and s.key in (b"", kind.wanted)]
             if (
-                len(mine) < kind.number
+                len(fit) < kind.number
                 and not kind.starting
                 and now >= kind.not_before
                 and await self._has_room(kind)
@@ -227,7 +241,7 @@ class Spares:
                 kind.starting = True
                 self._nursery.start_soon(self._start, kind)
 
-    def _give_up(self, spares: list[Spare], reason: str) -> None:
+    def _give_up(self, spares: Sequence[Spare | ForkParent], reason: str) -> None:
         for spare in spares:
             log.info("ending a spare agent", agent=spare.agent, reason=reason)
             spare.scope.cancel()
@@ -244,6 +258,8 @@ class Spares:
 
     async def _start(self, kind: _Kind) -> None:
         """The task of one spare, from its plan to the end of its process."""
+        from supervisor.conversations.agent.spare import Spare
+
         spare = Spare(f"{SPARE_PREFIX}{uuid.uuid4()}", kind.descriptor.key, b"")
         self._spares.append(spare)
         try:
@@ -296,7 +312,57 @@ class Spares:
             self._look_again()
 
         with self._admission.spare(spare):
-            await spare.wait(plan, stop, waits, self._admission, ready)
+            by = await self._parent(kind, spare, plan)
+            await spare.wait(plan, stop, waits, self._admission, ready, by)
+
+    async def _parent(self, kind: _Kind, spare: Spare, plan: Plan) -> Forker | None:
+        """Who forks the spare: started if need be. None if nobody can."""
+        command = await trio.to_thread.run_sync(parent_command, plan)
+        if command is None or not can_fork():
+            return None
+        parent = kind.parent
+        if parent is None or parent.key != spare.key or parent.scope.cancel_called:
+            if parent is not None:
+                parent.scope.cancel()
+            name = f"{SPARE_PREFIX}{uuid.uuid4()}"
+            parent = ForkParent(name, spare.agent, spare.fingerprint, spare.key)
+            kind.parent = parent
+            self._nursery.start_soon(self._run_parent, kind, parent, command)
+        await parent.decided.wait()
+        return parent.forker if parent.usable else None
+
+    async def _run_parent(self, kind: _Kind, parent: ForkParent, command: Sequence[str]) -> None:
+        """The task of a parent, from its plan to the end of its process."""
+        waits = self._deadlines
+        stop = StopPolicy(stdin_grace=waits.stop_stdin, term_grace=waits.stop_term, kill=waits.stop_kill)
+        try:
+            with parent.scope:
+                candidates = await self._candidates(kind)
+                for settings in candidates:
+                    record = await self._record(parent.name, kind, settings)
+                    plan = await self._launcher.plan(record, _ignore, waits.install)
+                    if _key_of(plan) == parent.key:
+                        break
+                    await plan.ended()
+                else:
+                    return
+                try:
+                    with self._admission.spare(parent):
+                        await parent.run(plan, command, stop, waits.spawn)
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await plan.ended()
+        except (AgentFailure, SpawnError, CredentialsFailure, SettingsFailure, OSError) as error:
+            log.warning("agents are not forked", agent=parent.agent, reason=str(error))
+        except Exception:
+            log.exception("agents are not forked", agent=parent.agent)
+        finally:
+            if kind.parent is parent:
+                kind.parent = None
+            parent.decided.set()
+            parent.gone.set()
+            with trio.CancelScope(shield=True):
+                await self._launcher.forget(parent.name)
 
     async def _planned(self, spare: Spare, kind: _Kind) -> Plan | None:
         """The plan of a process that belongs to no conversation and is the wanted one; None if none is."""
@@ -324,9 +390,9 @@ class Spares:
         return None
 
     async def _plan(self, spare: Spare, kind: _Kind, settings: AgentSettings) -> Plan:
-        record = await self._record(spare, kind, settings)
+        record = await self._record(spare.name, kind, settings)
         plan = await self._launcher.plan(record, _ignore, self._deadlines.install)
-        spare.key = key_of(plan)
+        spare.key = _key_of(plan)
         return plan
 
     async def _candidates(self, kind: _Kind) -> list[AgentSettings]:
@@ -342,11 +408,11 @@ class Spares:
             return None
         return _deciding(default) if default.acp_server == kind.descriptor.key else None
 
-    async def _record(self, spare: Spare, kind: _Kind, settings: AgentSettings) -> ConversationRecord:
+    async def _record(self, name: str, kind: _Kind, settings: AgentSettings) -> ConversationRecord:
         now = timestamp_now()
-        own = str(Path(self._launcher.data) / spare.name / SPARE_WORKSPACE)
+        own = str(Path(self._launcher.data) / name / SPARE_WORKSPACE)
         record = ConversationRecord(
-            id=spare.name,
+            id=name,
             working_dir=own if kind.descriptor.spare == "session" else kind.working_dir,
             created_at=now,
             updated_at=now,
@@ -360,7 +426,8 @@ class Spares:
     async def _fingerprint(self, kind: _Kind) -> bytes:
         """A digest of what a spare is made of and what may change: settings and secrets."""
         default = await self._default(kind)
-        secrets = await self._launcher.global_secrets()
+        # An agent of Ostler's own gets them with its session.
+        secrets = None if kind.descriptor.tells_events else await self._launcher.global_secrets()
         facts: list[Any] = [
             None if default is None else sorted(agent_settings_to_dict(default).items()),
             None if secrets is None else sorted(secrets.items()),
@@ -372,7 +439,13 @@ class Spares:
     def close(self) -> None:
         """Give up all spares, and start no more: the server is at its end. They end in their nursery."""
         self._closed = True
-        self._give_up(self.waiting, "the server stops")
+        self._give_up([*self.waiting, *self.parents], "the server stops")
+
+
+def _key_of(plan: Plan) -> bytes:
+    from supervisor.conversations.agent.spare import key_of  # with all that runs agents, when one is started
+
+    return key_of(plan)
 
 
 def _ignore(step: str) -> None:

@@ -18,7 +18,8 @@ from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls import Ending, ToolCallState
 from supervisor.conversations.recording.truncation import unpacked
 from supervisor.conversations.state.queue import Queued, TurnQueue
-from supervisor.events import Event, HookExecutionEvent, TextContent, encode, new_event_id
+from supervisor.events import Event, HookExecutionEvent, TextContent, new_event_id
+from supervisor.events.encode import encode
 from supervisor.events.payload import dumps
 from supervisor.hooks import (
     HOOK_CONFIG,

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import attrs
-import orjson
 import structlog
 
 from supervisor.acp import shorten_session_id
@@ -20,6 +19,7 @@ from supervisor.conversations.recording.attachments import Attachment
 from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
 from supervisor.conversations.recording.live_output import LiveOutput
 from supervisor.conversations.recording.outs import Aborted, Delta, Opened, Out, Title, Usage
+from supervisor.conversations.recording.streamed import WIRE, aborted, inside
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import ToolOutput
 from supervisor.conversations.state.record import ConversationRecord
@@ -30,15 +30,13 @@ from supervisor.events import (
     ConversationStateUpdateEvent,
     Event,
     ObservationEvent,
-    StreamingDeltaEvent,
     UserRejectObservation,
     Vocabulary,
-    dump_event,
     dump_stamped,
     new_event_id,
     timestamp_now,
 )
-from supervisor.journal import Blob, Frame, Log, RecordUpdate, Row, TooLarge
+from supervisor.journal import Blob, Frame, Growing, Log, RecordUpdate, Row, TooLarge
 
 log = structlog.get_logger(__name__)
 
@@ -76,8 +74,8 @@ class Recorder:
     """Keeps the agent's secrets out of every event but what a person says."""
     live: LiveOutput | None = None
     """Shows what tools write while they run."""
-    _open_item: str | None = None
-    """The id of what is being streamed, until its event is written."""
+    _open_item: Growing | None = None
+    """What is being streamed, until its event is written."""
 
     @property
     def extended(self) -> bool:
@@ -110,11 +108,15 @@ class Recorder:
             log.warning("event is too large to store", conversation_id=self.record.id, error=str(error))
             value = {"kind": "too_large", "detail": str(error)}
             self.log.append([self._row(self.state("acp_dropped", value))])
-            if self._open_item in {row.id for row in rows}:
+            if self._closes_item(rows):
                 self.abort_item("too_large")
         else:
-            if self._open_item is not None and self._open_item in {row.id for row in rows}:
+            if self._closes_item(rows):
                 self._open_item = None
+
+    def _closes_item(self, rows: Sequence[Row]) -> bool:
+        item = self._open_item
+        return item is not None and any(row.id == item.id for row in rows)
 
     def _rows(self, events: Iterable[Event | Recorded]) -> tuple[list[Row], list[Blob]]:
         rows: list[Row] = []
@@ -198,7 +200,7 @@ class Recorder:
             if isinstance(out, Delta | Opened):
                 self.stream(out)
             elif isinstance(out, Aborted):
-                self._abort(out.item_id, out.attempt, out.reason)
+                self._abort(out.item_id, out.reason)
             elif isinstance(out, ToolOutput):
                 if self.live is not None:
                     self.live.take(out)
@@ -218,36 +220,19 @@ class Recorder:
     # -- streamed, not journalled ---------------------------------------------------------------------
 
     def stream(self, item: Delta | Opened) -> None:
-        """Publish a piece of a segment to the present subscribers."""
+        """Show a piece of a segment: to the present subscribers, and to those that come before it ends."""
         if isinstance(item, Opened):
-            self._open_item = item.item_id
-            frame = {
-                "type": "item_started",
-                "item_id": item.item_id,
-                "attempt": item.attempt,
-                "anchor_seq": self.log.last_seq,
-            }
-            self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
+            self._open_item = Growing(item.item_id, self.log.last_seq, WIRE, item.attempt)
+            self.log.begin(self._open_item)
             return
-        text = item.kind == "text"
+        growing = self._open_item
+        if growing is None or growing.id != item.item_id:
+            return  # it was aborted
         content = item.content
         if self.record.session_id != self.record.id:  # which is no secret
             content = shorten_session_id(content, self.record.session_id)
-        delta = StreamingDeltaEvent(
-            id=new_event_id(),
-            timestamp=timestamp_now(),
-            content=content if text else None,
-            reasoning_content=None if text else content,
-        )
-        frame = {
-            "type": "delta",
-            "item_id": item.item_id,
-            "attempt": item.attempt,
-            "order": item.order,
-            "kind": item.kind,
-            "content": content,
-        }
-        self.log.publish(Frame(legacy=dump_event(delta, Vocabulary.EXTENDED), session=orjson.dumps(frame)))
+        growing.add(item.kind, inside(content), item.order, timestamp_now())
+        self.log.grow(growing)
 
     def abort_item(self, reason: str) -> None:
         """Tell whoever listens that what is being streamed, if anything is, never becomes an event.
@@ -256,13 +241,14 @@ class Recorder:
         every item becomes an event, however its turn ends.
         """
         if self._open_item is not None:
-            self._abort(self._open_item, 0, reason)
+            self._abort(self._open_item.id, reason)
 
-    def _abort(self, item_id: str, attempt: int, reason: str) -> None:
-        if self._open_item == item_id:
+    def _abort(self, item_id: str, reason: str) -> None:
+        item = self._open_item
+        if item is not None and item.id == item_id:
             self._open_item = None
-        frame = {"type": "item_aborted", "item_id": item_id, "attempt": attempt, "reason": reason}
-        self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
+            self.log.abandon(item)
+            self.log.publish(aborted(item, reason))
 
     def publish(self, event: bytes) -> None:
         """Publish an event that is not journalled, such as a snapshot of the state."""

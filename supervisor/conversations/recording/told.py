@@ -111,7 +111,9 @@ class ToldEvents:
             case ToldEvent():
                 return self._event(told)
             case ToldState():
-                return self._state(told.key, told.value)
+                states = self._state(told.key, told.value)
+                # What the agent is when its session opens is no change.
+                return [] if told.key == "agent" and session_id is None else states
             case ItemStarted():
                 return [Opened(told.item_id, told.attempt)]
             case ItemDelta():
@@ -143,12 +145,11 @@ class ToldEvents:
             self._calls[event.tool_call_id] = event
             if isinstance(event.action, FinishAction):
                 self.answer_id = event.id
-        elif isinstance(event, MessageEvent):
-            if event.source == "agent":
-                self.answer_id = event.id
-            elif event.llm_message.role == "user":
-                # It is no message that waits for an agent, whatever becomes of this server.
-                self.record.told_messages = [*self.record.told_messages, event.id][-MESSAGES_MAX:]
+        elif is_message(event):
+            # It is no message that waits for an agent, whatever becomes of this server.
+            self.record.told_messages = [*self.record.told_messages, event.id][-MESSAGES_MAX:]
+        elif isinstance(event, MessageEvent) and event.source == "agent":
+            self.answer_id = event.id
         elif isinstance(event, ConversationErrorEvent):
             self.failed = True
 
@@ -169,6 +170,11 @@ class ToldEvents:
             return []
         self.record.told[key] = value
         return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value))]
+
+
+def is_message(event: Event) -> bool:
+    """Whether an event is a message in the role of a user."""
+    return isinstance(event, MessageEvent) and event.source != "agent" and event.llm_message.role == "user"
 
 
 def _sums(stats: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from supervisor.conversations.recording.edits import change
 
 def text_of(block: Any) -> str:
     """The text of a block, as an agent sent it; empty if it has none."""
-    if not isinstance(block, Mapping):
+    if not isinstance(block, dict):
         return ""
     if block.get("type") == "diff":
         return change(block)
     inner = block.get("content") if block.get("type") == "content" else block
-    if isinstance(inner, Mapping) and isinstance(inner.get("text"), str):
+    if isinstance(inner, dict) and isinstance(inner.get("text"), str):
         return str(inner["text"])
     return ""
 
@@ -25,7 +25,7 @@ def diffs_of(blocks: Any) -> list[Any]:
     """The diffs among blocks."""
     if not isinstance(blocks, list):
         return []
-    return [block for block in blocks if isinstance(block, Mapping) and block.get("type") == "diff"]
+    return [block for block in blocks if isinstance(block, dict) and block.get("type") == "diff"]
 
 
 def terminals_of(blocks: Any) -> list[str]:
@@ -35,7 +35,7 @@ def terminals_of(blocks: Any) -> list[str]:
     return [
         block["terminalId"]
         for block in blocks
-        if isinstance(block, Mapping)
+        if isinstance(block, dict)
         and block.get("type") == "terminal"
         and isinstance(block.get("terminalId"), str)
     ]
@@ -43,7 +43,7 @@ def terminals_of(blocks: Any) -> list[str]:
 
 def has_text(blocks: list[Any] | None) -> bool:
     """Whether a block is content, and not a diff or a terminal."""
-    return any(block.get("type") == "content" for block in blocks or [] if isinstance(block, Mapping))
+    return any(block.get("type") == "content" for block in blocks or [] if isinstance(block, dict))
 
 
 def text_block(text: str) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def snake_blocks(blocks: list[Any] | None) -> list[Any] | None:
 
 
 def _snake_block(block: Any) -> Any:
-    if not isinstance(block, Mapping):
+    if not isinstance(block, dict):
         return block
     kind = block.get("type")
     if kind == "diff":
@@ -88,12 +88,12 @@ _SNAKE: Final = {"mimeType": "mime_type", "_meta": "field_meta"}
 
 
 def _snake_content(inner: Any) -> Any:
-    if not isinstance(inner, Mapping):
+    if not isinstance(inner, dict):
         return inner
     out: dict[str, Any] = {_SNAKE.get(str(key), str(key)): value for key, value in inner.items()}
     out.setdefault("annotations", None)
     out.setdefault("field_meta", None)
-    if isinstance(out.get("resource"), Mapping):
+    if isinstance(out.get("resource"), dict):
         out["resource"] = {_SNAKE.get(str(key), str(key)): value for key, value in out["resource"].items()}
     return out
 
@@ -103,7 +103,7 @@ def describe(content: Mapping[str, Any]) -> str:
     kind = content.get("type")
     if kind == "resource_link":
         return f"[{_words(content.get('name') or content.get('uri'))}]({_words(content.get('uri'))})"
-    if kind == "resource" and isinstance(content.get("resource"), Mapping):
+    if kind == "resource" and isinstance(content.get("resource"), dict):
         inner = content["resource"]
         words = inner.get("text")
         return words if isinstance(words, str) else f"[resource {_words(inner.get('uri'))}]"

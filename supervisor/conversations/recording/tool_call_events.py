@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import attrs
@@ -48,9 +48,14 @@ UNCLAIMED: Final = "Allowed. The agent told nothing more of it."
 """What is said at the end of a call that was only asked about."""
 
 
-@attrs.frozen
+UNSTAMPED: Final = ""
+"""The time of an event that the recorder gives its own, as it does to all: calls are most of them, and asking
+for the time twice costs."""
+
+
+@attrs.define
 class Recorded:
-    """An event for the journal and the originals that were cut out of it."""
+    """An event for the journal and the originals that were cut out of it. Not to be changed."""
 
     event: Event
     attachments: tuple[Attachment, ...] = ()
@@ -66,6 +71,7 @@ def start_event(call: ToolCallState, form: Form, event_id: str, response_id: str
         return Recorded(
             ACPToolCallEvent(
                 id=event_id,
+                timestamp=UNSTAMPED,
                 tool_call_id=call.call_id,
                 title=call.title or call.kind or "tool",
                 status=call.status or "pending",
@@ -237,6 +243,7 @@ def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clip
     return Recorded(
         ACPToolCallEvent(
             id=event_id,
+            timestamp=UNSTAMPED,
             tool_call_id=call.call_id,
             title=call.title or call.kind or "tool",
             status="failed" if failed else "completed",
@@ -264,7 +271,7 @@ def _content(call: ToolCallState, more: list[str], event_id: str, *, done: bool 
     given, left_out = call.blocks(done=done)
     clipped = clip_payload(snake_blocks(given), f"{event_id}-content", PAYLOAD_BYTES, call.originals)
     blocks, attachments = clipped.value, clipped.attachments
-    if isinstance(blocks, Mapping):  # its shape was lost
+    if isinstance(blocks, dict):  # its shape was lost
         blocks = [text_block(str(blocks["truncated"]))]
     if left_out:
         original = Original(f"{event_id}-blocks", call.originals, JSON)

@@ -207,11 +207,11 @@ class ToolCallState:
     def _take_terminal_output(self, meta: Any) -> list[Attachment | ToolOutput]:
         # Two agents stream the output of their shell this way to clients that advertise it.
         attachments: list[Attachment | ToolOutput] = []
-        if not isinstance(meta, Mapping):
+        if not isinstance(meta, dict):
             return attachments
         for key in ("terminal_output", "terminal_output_delta"):
             part = meta.get(key)
-            if not isinstance(part, Mapping) or not isinstance(part.get("data"), str):
+            if not isinstance(part, dict) or not isinstance(part.get("data"), str):
                 continue
             if key == "terminal_output":
                 self.output = self._stream = None
@@ -323,7 +323,7 @@ class ToolCallState:
     def arguments(self) -> dict[str, Any]:
         """The raw input as an object, as tool calls carry it."""
         given = unpacked(self.raw_input)
-        if isinstance(given, Mapping):
+        if isinstance(given, dict):
             return dict(given)
         return {} if given is None else {"input": given}
 

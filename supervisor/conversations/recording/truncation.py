@@ -35,9 +35,9 @@ _DEPTH: Final = 40
 """Deepest nesting that is walked; what lies deeper in an over-budget payload is dropped with a note."""
 
 
-@attrs.frozen
+@attrs.define
 class Clipped:
-    """A value within its budget, and its attachments."""
+    """A value within its budget, and its attachments. Not to be changed (see `journal.rows.Row`)."""
 
     value: Any
     attachments: tuple[Attachment, ...] = ()

@@ -57,21 +57,27 @@ _BY_STOP_REASON: Final[dict[str, Outcome]] = {
 }
 
 
-def outcome_of(stop_reason: str, *, cancel_requested: bool) -> Outcome:
-    """The outcome of a prompt's answer.
+CUT_SHORT: Final = "Ended after an interrupt; may be cut short"
+"""The note of an answer that came after a cancel: some agents call every end `end_turn`."""
+
+
+def outcome_of(stop_reason: str, *, cancel_requested: bool, answered: bool = True) -> Outcome:
+    """The outcome of a prompt's answer. `answered`: whether the agent has said a word.
 
     An unknown stop reason ends the turn like `end_turn`, with its name as the note. An answer that comes
-    while a cancel is pending is accepted as it is: the agent may have finished already. `cancelled` without a
+    while a cancel is pending is accepted as it is, with CUT_SHORT as the note: the agent may have finished
+    already. Where it has said nothing it has not, whatever it calls its end. `cancelled` without a
     cancel from Ostler (agents say so after a rejected permission) ends the turn like `end_turn`: nothing more
     comes of it, and clients wait for a run to be finished.
     """
     known = _BY_STOP_REASON.get(stop_reason)
     if known is None:
         known = Outcome(ExecutionStatus.FINISHED, finish=True, note=f"Stop reason: {stop_reason[:80]}")
-    if cancel_requested and stop_reason == "cancelled":
+    if cancel_requested and (stop_reason == "cancelled" or (known.finish and not answered)):
         return Outcome(ExecutionStatus.PAUSED, finish=False)
     if cancel_requested:
-        return attrs.evolve(known, status=ExecutionStatus.PAUSED)
+        note = known.note if known.note or not known.finish else CUT_SHORT
+        return attrs.evolve(known, status=ExecutionStatus.PAUSED, note=note)
     return known
 
 
@@ -108,10 +114,11 @@ class Turn:
         """Whether a cancel has been sent and not yet answered."""
         return self.phase is TurnPhase.CANCELLING
 
-    def settle(self, stop_reason: str) -> Outcome:
-        """Settle the turn with the prompt's answer. Raises RuntimeError for a second answer."""
+    def settle(self, stop_reason: str, *, answered: bool = True) -> Outcome:
+        """Settle the turn with the prompt's answer (see `outcome_of`). Raises RuntimeError for a second
+        answer."""
         if self.phase is TurnPhase.SETTLED:
             raise RuntimeError("this turn is already settled")
-        outcome = outcome_of(stop_reason, cancel_requested=self.cancelling)
+        outcome = outcome_of(stop_reason, cancel_requested=self.cancelling, answered=answered)
         self.phase = TurnPhase.SETTLED
         return outcome

@@ -30,7 +30,8 @@ from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.side_session import refuse
 from supervisor.conversations.recording.large import Relieved, relieve
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.told import NotTold, ToldEvents, Unreadable
+from supervisor.conversations.recording.told import NotTold, ToldEvents, Unreadable, is_message
+from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import TurnQueue
@@ -152,11 +153,13 @@ class Incoming:
                 self._record.session_used = True
                 self._record.memory_lost = None
                 self._recorder.save()
+        messages = [each for each in outs if isinstance(each, Recorded) and is_message(each.event)]
+        if messages:
+            self._recorder.write(messages)  # with whom it is from: see `ConversationRecord.told_messages`
+            return
         self._recorder.emit(outs)
         if isinstance(told, ToldState):
             self._recorder.unsaved = True
-        elif isinstance(told, ToldEvent) and told.event.get("kind") == "MessageEvent":
-            self._recorder.save()  # with whom it is from: see `ConversationRecord.told_messages`
 
     def _refuse(self, method: str, reason: str) -> None:
         if self._refused.note(0, trio.current_time()):

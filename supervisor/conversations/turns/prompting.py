@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from supervisor.acp import ConnectionLost, Result, RpcError, classify_error, error_text, parse_prompt_result
-from supervisor.acp.errors import AUTH_REQUIRED
+from supervisor.acp.errors import AUTH_REQUIRED, session_not_found
 from supervisor.acp.schema.extension import told_status
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
@@ -142,7 +142,7 @@ class Prompting:
                     "session/prompt",
                     params,
                     timeout=math.inf,
-                    on_response=partial(self._answered, turn, attempt),
+                    on_response=partial(self._answered, turn, attempt, params["sessionId"]),
                 )
             except RpcError:
                 pass  # dealt with in its place, by _answered
@@ -151,7 +151,7 @@ class Prompting:
             nursery.cancel_scope.cancel()
         return silent
 
-    def _answered(self, turn: Turn, attempt: _Attempt, result: Result) -> None:
+    def _answered(self, turn: Turn, attempt: _Attempt, session_id: str, result: Result) -> None:
         """Handle the prompt's answer, in its place among the updates. Synchronous."""
         if self._queue.turn is not turn:
             return
@@ -166,7 +166,7 @@ class Prompting:
             self._turns.finish(turn, "cancelled")
         elif error.code == AUTH_REQUIRED and not turn.updates and attempt.may_log_in:
             attempt.again, attempt.refusal = Again.AFTER_LOGIN, error
-        elif classify_error(error) == "not_found" and not turn.updates:
+        elif not turn.updates and session_not_found(error, session_id):
             if attempt.may_load:
                 attempt.again, attempt.refusal = Again.AFTER_LOAD, error
             else:
@@ -183,7 +183,7 @@ class Prompting:
         failure = from_rpc(refusal, "ACPPromptError")
         self._recorder.write([self._recorder.state("agent_retry", error_text(refusal))])
         try:
-            await self._lifecycle.load_again(agent)
+            done = await self._unless_called_off(partial(self._lifecycle.load_again, agent))
         except AgentFailure as error:
             failure.detail = f"{failure.detail} Loading the session fails, too: {error}"
             if turn.cancelling:
@@ -195,26 +195,63 @@ class Prompting:
         except ConnectionLost as error:
             self._agent_gone(agent, turn, error)
             return False
-        if turn.cancelling:
-            self._turns.finish(turn, "cancelled")
-        return not turn.cancelling
+        return self._goes_on(agent, turn, done)
 
     async def _log_in(self, agent: Incarnation, turn: Turn, refusal: RpcError) -> bool:
         """Send `authenticate`. Returns False if that ended the turn."""
         assert agent.initialized is not None
+        log_in = partial(
+            authenticate,
+            agent.connection,
+            methods_of(agent.initialized, refusal),
+            agent.plan.login,
+            self._deadlines,
+            error_text(refusal),
+        )
         try:
-            await authenticate(
-                agent.connection,
-                methods_of(agent.initialized, refusal),
-                agent.plan.login,
-                self._deadlines,
-                error_text(refusal),
-            )
+            done = await self._unless_called_off(log_in)
         except AgentFailure as failure:
-            self._turns.fail(turn, failure)
+            if turn.cancelling:
+                self._turns.finish(turn, "cancelled")
+            else:
+                self._turns.fail(turn, failure)
             return False
         except ConnectionLost as error:
             self._agent_gone(agent, turn, error)
+            return False
+        return self._goes_on(agent, turn, done)
+
+    async def _unless_called_off(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do what a turn waits for, unless the turn is called off meanwhile. Returns whether it was done.
+
+        Raises what the work raises of AgentFailure and ConnectionLost.
+        """
+        done = False
+        failure: AgentFailure | ConnectionLost | None = None
+        async with trio.open_nursery() as nursery:
+
+            async def call_off() -> None:
+                await self._queue.called_off.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(call_off)
+            try:
+                await work()
+                done = True
+            except (AgentFailure, ConnectionLost) as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return done
+
+    def _goes_on(self, agent: Incarnation, turn: Turn, done: bool) -> bool:
+        """Whether the prompt is sent again now; else the turn was called off, and ends. An agent amid
+        something is ended with it: nobody knows when it would listen again."""
+        if self._queue.interrupted or turn.cancelling:
+            self._turns.finish(turn, "cancelled")
+            if not done:
+                self._lifecycle.drop(agent)
             return False
         return True
 

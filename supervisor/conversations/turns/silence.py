@@ -185,10 +185,12 @@ class SilenceWatch:
 def _in_words(value: Mapping[str, Any]) -> str:
     """What is known of a silence (`agent_silent`), for a person."""
     since = "its last word" if value["updates"] else "it got the message"
-    known = "It has written nothing to standard error, either."
+    known = "It has written nothing else, either."
     if value["last_line"] is not None:
         ago = value["last_line_seconds_ago"]
-        known = f"Its last line on standard error, {ago:.0f} s ago: {cut(value['last_line'], WORDS_CHARS)}"
+        known = (
+            f"The last line that it wrote besides, {ago:.0f} s ago: {cut(value['last_line'], WORDS_CHARS)}"
+        )
     return (
         f"The agent has said nothing for {value['silent_seconds']:.0f} s, since {since}. {known}\n"
         "Interrupt it, or wait: its turn is given up after another "

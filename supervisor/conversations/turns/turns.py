@@ -125,11 +125,11 @@ class Turns:
             return
         if self._queue.interrupted:
             turn.cancel()  # it may have had no session to cancel yet
-        outcome = turn.settle(stop_reason)
+        answered = self._translator.spoke
+        outcome = turn.settle(stop_reason, answered=answered)
         record = self._record
         if tokens is not None:
             record.usage = usage.with_tokens(record.usage, tokens)
-        answered = self._translator.spoke
         unsaid = self._unsaid(turn, outcome.note) if outcome.finish and not answered else None
         outs = self._translator.end_turn(
             Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
@@ -185,6 +185,11 @@ class Turns:
         self._context.counters.count_turn(stop_reason)
         record.unfinished = status != ExecutionStatus.FINISHED
         record.agent_state["stop_reason"] = stop_reason
+        if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].goes_on:
+            self._reports.turn_ended(ended)  # somebody let it go on before its step had ended
+            return
+        while self._queue.waiting and self._queue.waiting[0].goes_on:
+            self._queue.waiting.popleft()
         if self._queue.interrupted:
             self._reports.run_paused(ended)
         elif status == ExecutionStatus.FINISHED:

@@ -199,6 +199,9 @@ class Agent:
             raise RpcError(-32602, "cwd must be absolute, mcpServers a list")
         session = self.store.new(params["cwd"])
         session.options["mode"] = shapes.mode_ids(self.modes)[0]
+        if "tells-agent" in self.modes:
+            told = {"kind": "Agent", "tools": [{"name": "terminal"}]}
+            self.wire.notify("_ostler/state", {"sessionId": session.id, "key": "agent", "value": told})
         return {"sessionId": session.id, **self.opened(session)}
 
     def stored(self, params: dict[str, Any]) -> Session:

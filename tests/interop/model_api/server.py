@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif answer.hang:
             while not self._client_gone(POLL_S):
                 pass
-        else:
+        elif not self._takes_its_time(answer):
             self._json(200, provider.plain(request, answer))
 
     def _decide(self, request: ModelRequest) -> Answer:
@@ -211,6 +211,10 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             with api.lock:
                 api.open_streams -= 1
+
+    def _takes_its_time(self, answer: Answer) -> bool:
+        """Wait as long as the pieces of the answer would take. Whether its client went away meanwhile."""
+        return bool(answer.gap_s) and self._client_gone(answer.gap_s * len(answer.text))
 
     def _client_gone(self, wait_s: float) -> bool:
         """Wait so long, or until the client has closed."""

@@ -20,7 +20,7 @@ SHELL = (
     "run_commands",
     "terminal",
 )
-WRITE = ("write", "write_file", "create_file", "apply_patch")
+WRITE = ("write", "write_file", "writefile", "create_file", "apply_patch")
 COMMAND_KEYS = ("command", "cmd", "script", "input", "commands")
 PATH_KEYS = ("file_path", "filePath", "path", "absolute_path")
 TEXT_KEYS = ("content", "contents", "file_text")

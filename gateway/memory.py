@@ -1,0 +1,57 @@
+"""Gives memory back to the system that a burst of work has left behind.
+
+What a relay of many events needs for moments is freed again, but the C library keeps it for the next one: an
+idle server would hold the most that it ever needed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import trio
+
+LOOK_SECONDS: Final = 2.0
+"""Seconds between two looks at the size of the process."""
+
+WORTH_BYTES: Final = 2 * 1024 * 1024
+"""Growth since the last time that makes giving back worth its milliseconds."""
+
+STATM: Final = Path("/proc/self/statm")
+
+
+async def give_back(busy: Callable[[], bool]) -> None:
+    """Give memory back whenever the process has grown and nothing is at work, until cancelled.
+
+    `busy`: whether work is under way, which the giving back would hold up for some milliseconds.
+
+    Returns at once where the C library cannot do it (it is not GNU's), or the size cannot be read.
+    """
+    trim, least = _trim(), _resident()
+    if trim is None or least is None:
+        return
+    while True:
+        await trio.sleep(LOOK_SECONDS)
+        size = _resident()
+        if size is None:
+            return
+        least = min(least, size)
+        if size - least >= WORTH_BYTES and not busy():
+            # In a thread, without the interpreter's lock: only who allocates in C at that moment waits.
+            await trio.to_thread.run_sync(trim, 0)
+            least = _resident() or size
+
+
+def _trim() -> Callable[[int], object] | None:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def _resident() -> int | None:
+    """The size of the process in memory, in bytes."""
+    try:
+        return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,101 @@
+"""The conversations that both servers held with the SDK's own client (tests/clients/python/scenarios.py):
+what came of them, and the part of docs/compatibility.md about it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+RECORDING: Final = ROOT / "docs/compatibility/sequences.json"
+REASONS: Final = ROOT / "docs/compatibility/sequences.toml"
+
+EVENTS, STATUSES = "events", "statuses"
+
+HEAD: Final = """
+## Conversations with the built-in agent
+
+One script drives the peer's server and Ostler with the peer's own client (`RemoteConversation` with an
+`Agent`, {version}), and one model API gives both the same answers. Compared are the events of each
+conversation in order - kind, source, tool, kind of action or observation, code of an error - and the statuses
+that the client saw. They are recorded in
+[compatibility/sequences.json](compatibility/sequences.json) by `tests/clients/sequences.py`;
+`tests/clients/test_sequences.py` plays them again. What differs has a number, and below it a reason, from
+[compatibility/sequences.toml](compatibility/sequences.toml).
+"""
+
+
+def load(path: Path = RECORDING) -> dict[str, Any]:
+    """The recording: `version`, and of `peer` and `ostler` by scenario its title, events and statuses."""
+    return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def reasons(path: Path = REASONS) -> dict[str, dict[str, str]]:
+    """Why a difference is there, by scenario (`*` for all of them) and difference."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def differences(peer: Mapping[str, Any], ostler: Mapping[str, Any]) -> list[str]:
+    """What one of the two has and the other has not, in order: `peer: WHAT` and `Ostler: WHAT`."""
+    return [line for part in (EVENTS, STATUSES) for line in _differences(peer[part], ostler[part], part)]
+
+
+def _differences(peer: Sequence[str], ostler: Sequence[str], part: str) -> Iterator[str]:
+    said = "" if part == EVENTS else "status "
+    matcher = SequenceMatcher(None, peer, ostler, autojunk=False)
+    for kind, first, last, begin, end in matcher.get_opcodes():
+        if kind != "equal":
+            yield from (f"peer: {said}{each}" for each in peer[first:last])
+            yield from (f"Ostler: {said}{each}" for each in ostler[begin:end])
+
+
+def explained(
+    scenario: str, found: Sequence[str], known: Mapping[str, Mapping[str, str]]
+) -> list[str | None]:
+    """The reason of each difference; None for one that nobody has explained."""
+    return [known.get(scenario, {}).get(each) or known.get("*", {}).get(each) for each in found]
+
+
+def section(recording: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]) -> str:
+    """The part of the page."""
+    lines = [HEAD.format(version=recording["version"])]
+    lines += ["| Conversation | Events, in order | Statuses | Ostler |", "|---|---|---|---|"]
+    notes: list[str] = []
+    for name, peer in recording["peer"].items():
+        ostler = recording["ostler"].get(name)
+        if ostler is None:
+            lines.append(_row(peer, "not recorded"))
+            continue
+        found = differences(peer, ostler)
+        said = []
+        for difference, reason in zip(found, explained(name, found, known), strict=True):
+            note = f"{difference}: {reason or 'not explained'}"
+            if note not in notes:
+                notes.append(note)
+            said.append(notes.index(note) + 1)
+        numbers = ", ".join(str(number) for number, _ in groupby(sorted(said)))
+        lines.append(_row(peer, f"differs: {numbers}" if said else "same"))
+    lines += ["", *(f"{number}. {note}" for number, note in enumerate(notes, 1))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(peer: Mapping[str, Any], ostler: str) -> str:
+    shown = [_counted(each, len(list(same))) for each, same in groupby(map(_short, peer[EVENTS]))]
+    return f"| {peer['title']} | {', '.join(shown)} | {', '.join(peer[STATUSES])} | {ostler} |"
+
+
+def _short(line: str) -> str:
+    """An event as the table has it: what an action or an observation is says its kind already."""
+    source, kind, *more = line.split()
+    if kind in ("ActionEvent", "ObservationEvent"):
+        return f"`{' '.join(more[1:2] or more)}`"
+    return f"`{kind}` ({' '.join([source, *more])})"
+
+
+def _counted(text: str, count: int) -> str:
+    return text if count == 1 else f"{count} x {text}"

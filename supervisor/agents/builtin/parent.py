@@ -1,0 +1,148 @@
+"""The program as a parent: it imports the SDK once, and forks a process for each conversation.
+
+    python DIRECTORY/parent.py ARGUMENTS... SERVER SPAWNER
+
+Started by `supervisor.agents.forker` with a channel as its standard input, on which it takes the requests of
+spawner.py (the file SPAWNER, for the server with the process id SERVER). What it forks is the server's child
+in a session of its own, with a tag, a marker, an environment, streams and a directory of its own, as if it
+had been started by an exec; it runs the program, and has the memory of the imports in common with its
+siblings. Nothing of a conversation comes into the parent itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from socket import socket
+from types import ModuleType
+from typing import Any, NoReturn
+
+NAME = "ostler_builtin"
+HERE = Path(__file__).resolve().parent
+
+FIRST_TURN = (
+    "h11",
+    "h2.connection",
+    "httpcore",
+    "litellm._service_logger",
+    "litellm.litellm_core_utils.default_encoding",
+    "litellm.llms.litellm_proxy.chat.transformation",
+    "litellm.llms.openai.chat.gpt_audio_transformation",
+    "litellm.llms.openai_like.dynamic_config",
+    "litellm.llms.vertex_ai.vertex_ai_partner_models.anthropic.transformation",
+    "litellm.proxy._experimental.mcp_server.utils",
+    "litellm.proxy.openai_files_endpoints.common_utils",
+    "litellm.responses.mcp.chat_completions_handler",
+    "litellm.types.litellm_core_utils.streaming_chunk_builder_utils",
+    "openai.resources",
+    "openhands.sdk.llm.provider_connection_store",
+    "tiktoken.load",
+    "tiktoken_ext.openai_public",
+)
+"""What the first turn would import in each process anew: 100 MB and a second. What is missing is left out."""
+
+ENV_START, ENV_END = 50, 51
+"""Fields of /proc/self/stat (proc(5)): where the environment of the exec stands in memory."""
+
+
+def main() -> int:
+    """Serve the server until it closes the channel."""
+    server, spawner_file = int(sys.argv[-2]), sys.argv[-1]
+    channel = socket(fileno=os.dup(0))
+    os.set_inheritable(channel.fileno(), False)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    program = _package()
+    for name, value in program.QUIET.items():
+        os.environ.setdefault(name, value)
+    program._import_sdk()
+    for name in FIRST_TURN:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads != 1:
+        # Of a process with threads a fork has one: whoever held a lock never gives it back.
+        print(f"{threads} threads run after the imports; forks need one", file=sys.stderr)
+        return 1
+    spawner = _module("ostler_spawner", spawner_file)
+
+    def become(argv: list[bytes], env: dict[bytes, bytes], path: list[bytes]) -> NoReturn:
+        _go_on(program, argv, env)
+
+    spawner.become_program = become  # type: ignore[attr-defined]
+    # What is there now stays: a collection must not touch, and so copy, the pages of every process.
+    gc.collect()
+    gc.freeze()
+    channel.send(spawner.READY)
+    spawner.serve(channel, server)
+    return 0
+
+
+def _go_on(program: ModuleType, argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
+    """Be the program in a fork. Streams, directory, session and tag are there already."""
+    status = 1
+    try:
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_IGN)  # as Python has them
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the server hears that the start is over
+        _show(env)
+        os.environb.clear()
+        os.environb.update(env)
+        sys.argv = [os.fsdecode(word) for word in argv]
+        status = program.main()
+    except SystemExit as ending:
+        status = ending.code if isinstance(ending.code, int) else 1
+    except BaseException:  # noqa: BLE001 - the interpreter's own end would run the parent's
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _show(env: dict[bytes, bytes]) -> None:
+    """Put the values that differ into the environment that others see of this process (/proc/PID/environ),
+    where they have the same length: the marker has. The parent's is there from its exec."""
+    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    start, end = int(fields[ENV_START - 3]), int(fields[ENV_END - 3])
+    block = ctypes.string_at(start, end - start)
+    at = 0
+    for entry in block.split(b"\0"):
+        name, equals, old = entry.partition(b"=")
+        new = env.get(name)
+        if equals and new is not None and new != old and len(new) == len(old):
+            ctypes.memmove(start + at + len(name) + 1, new, len(new))
+        at += len(entry) + 1
+
+
+def _package() -> Any:
+    """The program of this directory, as `__main__` loads it."""
+    spec = importlib.util.spec_from_file_location(
+        NAME, HERE / "__init__.py", submodule_search_locations=[str(HERE)]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{HERE} is not a package")
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[NAME] = package
+    spec.loader.exec_module(package)
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
+    return importlib.import_module(f"{NAME}.program")
+
+
+def _module(name: str, path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a module")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""A position in a log, and what is told from there on."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import trio
+
+from supervisor.journal import queries
+from supervisor.journal.feed import Span, Tail
+from supervisor.journal.growing import Follower, Growing
+from supervisor.journal.queries import EVERYTHING
+from supervisor.journal.rows import Frame, Item, Stored, Transient
+
+Again = Callable[[Stored], Growing | None]
+"""What an event grew from; None for one that did not."""
+
+
+class Source(Protocol):
+    """The log of a cursor, as it sees it."""
+
+    _moved: trio.lowlevel.ParkingLot
+
+    @property
+    def high_water(self) -> int:
+        """The last durable sequence number."""
+
+    def _check(self) -> None: ...
+
+    async def _read(self, query: Callable[[sqlite3.Connection, int], list[Stored]]) -> list[Stored]: ...
+
+
+class Cursor:
+    """A position in a log, for one task: integers, and a share in the tail of recent items.
+
+    It sees every durable event after its start exactly once and in order, and the transients among them
+    unless it has fallen behind the tail. Of what grows it sees all, in as many pieces as it keeps up with,
+    and the last one before the event that it becomes.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_after_seq",
+        "_again",
+        "_born",
+        "_followed",
+        "_follows",
+        "_live_seq",
+        "_log",
+        "_number",
+        "_tail",
+        "_waiting",
+        "position",
+    )
+
+    def __init__(
+        self,
+        log: Source,
+        tail: Tail,
+        after_seq: int,
+        growing: Iterable[Growing],
+        number: int,
+        again: Again | None,
+        *,
+        follows: bool = True,
+    ) -> None:
+        self._log = log
+        self._tail = tail
+        self._after_seq = after_seq
+        self._born = tail.visible
+        self._number = number
+        """That of the next item that grows: earlier ones are those in `growing`, or over."""
+        self._again = again
+        self._live_seq = log.high_water
+        self._follows = follows
+        self._followed = {
+            item.id: Follower(item, late=True) for item in growing if follows and not item.is_over(after_seq)
+        }
+        self._waiting = [each for each in self._followed.values() if each.item.size]
+        """Those of which it was told nothing yet, although they began before it."""
+        found = tail.locate(after_seq)
+        # Before the start means: behind the tail.
+        self.position = tail.start - 1 if found is None else found
+
+    @property
+    def after_seq(self) -> int:
+        """The last event that this cursor has returned, or the one it started after."""
+        return self._after_seq
+
+    async def next(self, max_items: int = 256) -> list[Item]:
+        """Wait until something after the cursor is visible; return it in order, at least one item.
+
+        Of what grows there may be more frames than `max_items`.
+
+        Cancelled, nothing is taken: the next call returns what this one would have.
+        Raises LogDeleted when the conversation is deleted, JournalError when the journal fails.
+        """
+        await trio.lowlevel.checkpoint()
+        log, tail = self._log, self._tail
+        while True:
+            log._check()
+            items: list[Item] = []
+            if self._waiting:
+                self._catch_up(items)
+                if items:
+                    return items
+            if self.position < tail.start:
+                found = tail.locate(self._after_seq)
+                if found is None:
+                    rows = await self._read_file(max_items)
+                    if rows:
+                        return rows
+                    continue
+                self.position = found
+            entries, self.position = tail.take(self.position, self._born, max_items)
+            for entry in entries:
+                if isinstance(entry, Stored):
+                    self._tell(entry, items, tail.became(entry.seq))
+                elif isinstance(entry, Span):
+                    self._follow(entry, items)
+                else:
+                    items.append(entry)
+            exhausted = tail.exhausted(self.position)
+            if exhausted:
+                tail.settle()
+            if items:
+                return items
+            if exhausted:
+                await log._moved.park()
+
+    async def _read_file(self, max_items: int) -> list[Item]:
+        log = self._log
+        # Up to where the tail goes on, so that the transients in the tail are not passed over.
+        until = min(log.high_water, self._tail.first_seq - 1)
+        if until <= self._after_seq:
+            await log._moved.park()
+            return []
+        after = self._after_seq
+        rows = await log._read(
+            lambda c, key: queries.read(c, key, after, until, max_items, EVERYTHING, queries.CURSOR_MAX_BYTES)
+        )
+        items: list[Item] = []
+        for row in rows:
+            if row.seq > self._live_seq and self._again is not None and row.id not in self._followed:
+                missed = self._again(row)
+                if missed is not None:
+                    items += map(Transient, Follower(missed, late=False).take())
+            self._tell(row, items)
+        return items
+
+    def _tell(self, row: Stored, items: list[Item], item: Growing | None = None) -> None:
+        """An event, and before it the rest of what grew into it: `item`, where that is known."""
+        self._after_seq = row.seq
+        if self._followed or item is not None:
+            follower = self._followed.pop(row.id, None)
+            if follower is None and item is not None and self._follows and item.number >= self._number:
+                follower = Follower(item, late=False)
+            if follower is not None:
+                items += map(Transient, follower.take())
+                if follower.cut:
+                    items += self._tell_anew(follower, row)
+        items.append(row)
+        if self._waiting:
+            self._catch_up(items)
+
+    def _tell_anew(self, follower: Follower, row: Stored) -> Sequence[Item]:
+        """The whole of what was told with a part cut out; only for the socket that can begin an item anew."""
+        whole = None if self._again is None else self._again(row)
+        if whole is None:
+            return ()
+        whole.attempts = follower.item.attempts
+        return [Transient(Frame(session=frame.session)) for frame in Follower(whole, late=True).take()]
+
+    def _follow(self, span: Span, items: list[Item]) -> None:
+        item = span.item
+        follower = self._followed.get(item.id)
+        if follower is None:
+            if not self._follows or item.number < self._number or item.is_over(self._after_seq):
+                return  # over before this cursor was there, or told with its event
+            self._followed = {each: old for each, old in self._followed.items() if not old.item.abandoned}
+            follower = self._followed[item.id] = Follower(item, late=False)
+        items += map(Transient, follower.take(span.end))
+
+    def _catch_up(self, items: list[Item]) -> None:
+        """Tell of the items that were growing when this cursor came, as soon as it is where they began."""
+        waiting = self._waiting
+        while waiting and (waiting[0].had is not None or waiting[0].item.anchor_seq <= self._after_seq):
+            follower = waiting.pop(0)
+            if follower.had is None and self._followed.get(follower.item.id) is follower:
+                items += map(Transient, follower.take())

@@ -1,0 +1,258 @@
+"""What is shown while it grows, piece by piece, until an event takes its place: an answer that streams. Pure.
+
+Its text is kept once for all who follow it; a follower is a place in it. So what a follower has not taken yet
+is merged for it by itself: it takes the bytes between its place and the end, in fewer and larger frames the
+slower it is, and nobody's slowness takes memory. Whoever comes later begins at its start.
+
+Texts of several channels (what is said, what is thought) grow side by side; each is JSON text, encoded once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+from supervisor.journal.rows import Shown
+
+GROWING_MAX_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of one item's texts that are kept while it grows: more than twice what its event may have. What
+exceeds it is forgotten from the beginning, and whoever has not taken it is told so."""
+
+GROWING_TRIMMED_BYTES: Final = GROWING_MAX_BYTES // 2
+"""An item that grew too large is cut to this: half at once, since cutting the front moves the rest."""
+
+FRAME_BYTES: Final = 32 * 1024
+"""Bytes of JSON text that are merged into one frame, unless a single piece has more: far below what any
+client takes, and enough that a frame costs nothing beside its content."""
+
+CACHED_FRAMES: Final = 8
+"""Frames that are kept for the followers that take the same pieces in the same moment."""
+
+
+class Place(NamedTuple):
+    """The end of a piece in its channel: where, the piece's number in its item, and when it came."""
+
+    offset: int
+    order: int
+    time: str
+
+
+Places = Mapping[str, Place]
+"""For each channel that has any text: how far it goes, or how far somebody has taken it."""
+
+NOWHERE: Final = Place(0, -1, "")
+
+
+class Wire(Protocol):
+    """How an item is told to clients."""
+
+    def begun(self, item: Growing, attempt: int) -> Shown:
+        """The item begins, or begins anew where `attempt` is larger than before."""
+
+    def piece(self, item: Growing, channel: str, content: bytes, end: Place, attempt: int) -> Shown:
+        """The next pieces of a channel. `content`: the inside of a JSON string."""
+
+    def cut(self, size: int) -> bytes:
+        """What stands for so many bytes that are forgotten: the inside of a JSON string."""
+
+
+class _Channel:
+    __slots__ = ("data", "marks", "order", "start", "time")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.start = 0  # the offset of its first byte
+        self.order = -1
+        self.time = ""
+        self.marks: list[Place] = []
+        """Ends of pieces about every `FRAME_BYTES`: where its text is cut into frames."""
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+    def place(self) -> Place:
+        return Place(self.end, self.order, self.time)
+
+
+class Growing:
+    """One item. `id` is that of the event that it becomes, `anchor_seq` the last event before it. `attempt`
+    is larger than 0 where its agent began it anew."""
+
+    def __init__(self, item_id: str, anchor_seq: int, wire: Wire, attempt: int = 0) -> None:
+        self.id = item_id
+        self.anchor_seq = anchor_seq
+        self.wire = wire
+        self.attempt = attempt
+        """The attempt of those that follow it from its start."""
+        self.attempts = attempt
+        """The latest attempt: one more for each time that it was told from its start to somebody who may have
+        had a part of it."""
+        self.number = -1
+        """Counts the items of a log."""
+        self.last_seq: int | None = None
+        """The number of its event, once that is appended."""
+        self.abandoned = False
+        """Whether it never becomes an event."""
+        self._channels: dict[str, _Channel] = {}
+        self._frames: dict[tuple[str, int, int, int], Shown] = {}
+        self._size = 0
+        self._uncounted = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of its texts in memory."""
+        return self._size
+
+    def uncounted(self) -> int:
+        """Bytes that were added since this was last asked."""
+        size, self._uncounted = self._uncounted, 0
+        return size
+
+    @property
+    def open(self) -> bool:
+        """Whether it may still grow."""
+        return self.last_seq is None and not self.abandoned
+
+    def is_over(self, after_seq: int) -> bool:
+        """Whether its event is not behind this number."""
+        return self.last_seq is not None and self.last_seq <= after_seq
+
+    def add(self, channel: str, content: bytes, order: int, time: str) -> None:
+        """Add a piece: the inside of a JSON string. `order` counts the pieces of all channels."""
+        texts = self._channels.get(channel)
+        if texts is None:
+            texts = self._channels[channel] = _Channel()
+        size = len(content)
+        last = texts.marks[-1].offset if texts.marks else texts.start
+        if texts.end + size - last > FRAME_BYTES and texts.end > last:
+            texts.marks.append(texts.place())
+        texts.data += content
+        texts.order = order
+        texts.time = time
+        self._size += size
+        self._uncounted += size
+        if self._size > GROWING_MAX_BYTES:
+            self._trim()
+
+    def places(self) -> dict[str, Place]:
+        """How far it goes now."""
+        return {name: texts.place() for name, texts in self._channels.items()}
+
+    def reaches(self, had: Places) -> bool:
+        """Whether somebody who has taken so much has taken all of it."""
+        return all(texts.end <= had.get(name, NOWHERE).offset for name, texts in self._channels.items())
+
+    def lacks(self, had: Places) -> bool:
+        """Whether what comes after these places is not all in memory any more."""
+        return any(texts.start > had.get(name, NOWHERE).offset for name, texts in self._channels.items())
+
+    def since(self, had: Places, until: Places | None, attempt: int) -> list[Shown]:
+        """The frames after the places `had`, up to `until` (None: its end), by their last pieces.
+
+        Pieces that are forgotten are told as such.
+        """
+        found: list[tuple[Place, str, int]] = []
+        for name, texts in self._channels.items():
+            begin = had.get(name, NOWHERE).offset
+            end = texts.place() if until is None else until.get(name, NOWHERE)
+            if end.offset <= begin:
+                continue
+            if texts.marks:
+                at = bisect_right(texts.marks, begin, key=_offset)
+                for mark in texts.marks[at:]:
+                    if mark.offset >= end.offset:
+                        break
+                    found.append((mark, name, begin))
+                    begin = mark.offset
+            found.append((end, name, begin))
+        if len(found) > 1:
+            found.sort(key=_order)
+        return [
+            frame
+            for end, name, begin in found
+            if (frame := self._frame(name, begin, end, attempt)) is not None
+        ]
+
+    def _frame(self, name: str, begin: int, end: Place, attempt: int) -> Shown | None:
+        key = (name, begin, end.offset, attempt)
+        frame = self._frames.get(key)
+        if frame is None:
+            texts = self._channels[name]
+            if end.offset <= texts.start:
+                return None
+            content = bytes(texts.data[max(0, begin - texts.start) : end.offset - texts.start])
+            if begin < texts.start:
+                content = self.wire.cut(texts.start - begin) + content
+            frame = self.wire.piece(self, name, content, end, attempt)
+            if len(self._frames) >= CACHED_FRAMES:
+                del self._frames[next(iter(self._frames))]
+            self._frames[key] = frame
+        return frame
+
+    def _trim(self) -> None:
+        name = max(self._channels, key=lambda each: len(self._channels[each].data))
+        texts = self._channels[name]
+        least = texts.end - max(0, len(texts.data) - (self._size - GROWING_TRIMMED_BYTES))
+        for at, mark in enumerate(texts.marks):
+            if mark.offset >= least:
+                self._size -= mark.offset - texts.start
+                del texts.data[: mark.offset - texts.start]
+                texts.start = mark.offset
+                del texts.marks[: at + 1]
+                return
+
+
+def _offset(place: Place) -> int:
+    return place.offset
+
+
+def _order(found: tuple[Place, str, int]) -> int:
+    return found[0].order
+
+
+class Follower:
+    """How far one cursor is in an item."""
+
+    __slots__ = ("attempt", "cut", "had", "item")
+
+    def __init__(self, item: Growing, *, late: bool) -> None:
+        self.item = item
+        self.had: Places | None = None
+        """None: it was not told of it yet."""
+        self.cut = False
+        """Whether it missed what is forgotten."""
+        self.attempt = item.attempt
+        if late:
+            item.attempts += 1
+            self.attempt = item.attempts
+
+    def take(self, until: Places | None = None) -> list[Shown]:
+        """What it has not taken yet. Where a part of that is forgotten, the item begins anew."""
+        item = self.item
+        frames: list[Shown] = []
+        if self.had is None:
+            self.had = {}
+            frames.append(item.wire.begun(item, self.attempt))
+        elif until is None and item.reaches(self.had):
+            return frames
+        if item.lacks(self.had):
+            if self.had:
+                self.anew(frames)
+            self.cut = True
+        frames += item.since(self.had, until, self.attempt)
+        self.had = _later(self.had, item.places() if until is None else until)
+        return frames
+
+    def anew(self, frames: list[Shown]) -> None:
+        """Let the item begin anew for it."""
+        self.item.attempts += 1
+        self.attempt = self.item.attempts
+        frames.append(self.item.wire.begun(self.item, self.attempt))
+
+
+def _later(had: Places, until: Places) -> Places:
+    if not had:
+        return until
+    return {**had, **{name: end for name, end in until.items() if end.offset > had.get(name, NOWHERE).offset}}

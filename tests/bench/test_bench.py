@@ -1,0 +1,297 @@
+"""The code of `scripts/bench`: what it reads, what it prints, and that it measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from scripts import bench
+from scripts.benchmark import document, peer_store, processes
+from scripts.benchmark.cases import CASES, Case, Figure, Target, Unable, chosen, percentile
+from scripts.benchmark.client import FINISHED, BenchError, Socket, read_until
+from scripts.benchmark.driving import drain
+from scripts.benchmark.plot import svg
+from scripts.benchmark.relay_floor import framed
+from scripts.benchmark.results import Results, Row, number
+from scripts.benchmark.servers import Ostler, Peer
+
+ROOT = Path(__file__).resolve().parents[2]
+LESS = Figure("less_ms", "less of it", "ms", "somehow", aim=3)
+MORE = Figure("more", "more of it", "/s", "somehow", more_is_better=True, aim=100)
+MACHINE = {
+    "date": "2026-11-22 10:00 UTC",
+    "processor": "A <fast> one",
+    "processors": 2,
+    "system": "Linux",
+    "python": "3.11",
+    "load_before": 0.1,
+    "load_after": 0.2,
+    "seconds": 5,
+}
+
+
+def case_of(*figures: Figure) -> Case:
+    return Case("some", figures, lambda target, part: {}, True, frozenset({"ostler", "peer"}))
+
+
+@pytest.fixture
+def results() -> Results:
+    made = Results(["ostler", "peer"], MACHINE)
+    made.add(case_of(LESS, MORE), "ostler", {"less_ms": 4.0, "more": 50.0})
+    made.add(case_of(LESS, MORE), "ostler", {"less_ms": 2.0, "more": 80.0})
+    made.add(case_of(LESS, MORE), "peer", {"less_ms": 200.0, "more": Unable("it has none")})
+    return made
+
+
+def a_socket(data: bytes) -> Socket:
+    """A socket of the bench that has got these bytes, without a server."""
+    ours, theirs = socket.socketpair()
+    made = Socket.__new__(Socket)
+    made.socket, made._buffer = ours, bytearray()
+    theirs.sendall(data)
+    made.receive()
+    theirs.close()
+    return made
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536])
+def test_frames_are_cut_whatever_their_size(size):
+    made = a_socket(framed([b"x" * size, b"last"])[:100_000])
+    assert list(made.frames()) == [b"x" * size, b"last"]
+    assert made.rest() == b""
+    made.close()
+
+
+def test_a_frame_that_has_not_come_whole_waits():
+    made = a_socket(framed([b"first", b"second"])[:-1])
+    assert list(made.frames()) == [b"first"]
+    made._buffer += b"d"
+    assert list(made.frames()) == [b"second"]
+    made.close()
+
+
+def test_a_ping_is_answered_and_is_no_frame():
+    ours, theirs = socket.socketpair()
+    made = Socket.__new__(Socket)
+    made.socket, made._buffer = ours, bytearray(b"\x89\x02hi" + framed([b"event"]))
+    assert list(made.frames()) == [b"event"]
+    assert theirs.recv(100) == b"\x8a\x82" + bytes(4) + b"hi"
+    made.close()
+    theirs.close()
+
+
+def test_sockets_are_read_until_all_have_ended():
+    seen: list[bytes] = []
+    event = b"{" + FINISHED + b"}"
+    made = [a_socket(framed([b"one", event])), a_socket(framed([b"two", event]))]
+    for each in made:  # what has arrived before counts when something arrives
+        each.socket.close()
+        each.socket, other = socket.socketpair()
+        other.sendall(framed([b"three"]))
+        other.detach()
+    read_until(made, lambda frame, arrival: seen.append(frame))
+    assert sorted(seen) == sorted([b"one", b"two", event, event, b"three", b"three"])
+    for each in made:
+        each.close()
+
+
+def test_a_socket_that_never_ends_is_given_up():
+    ours, theirs = socket.socketpair()
+    made = Socket.__new__(Socket)
+    made.socket, made._buffer = ours, bytearray()
+    with pytest.raises(BenchError, match="not finished after 0 s"):
+        read_until([made], seconds=0)
+    made.close()
+    theirs.close()
+
+
+def test_draining_finds_an_end_that_came_in_two_parts():
+    ours, theirs = socket.socketpair()
+    made = Socket.__new__(Socket)
+    made.socket, made._buffer = ours, bytearray(b"kind" + FINISHED[:10])
+    theirs.sendall(b"")
+    theirs.sendall(FINISHED[10:] + b"mark")
+    assert drain([made], b"mark") > 0
+    made.close()
+    theirs.close()
+
+
+def test_the_best_round_counts(results):
+    less, more = results.rows
+    assert (less.values["ostler"], more.values["ostler"]) == (2.0, 80.0)
+    assert (less.missed(), more.missed()) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("figure", "ostler", "peer", "ratio"),
+    [(LESS, 2.0, 200.0, 100.0), (LESS, 200.0, 2.0, 0.01), (MORE, 80.0, 8.0, 10.0), (MORE, 80.0, 0.0, None)],
+)
+def test_a_ratio_above_one_means_better(figure, ostler, peer, ratio):
+    assert Row("some", figure, {"ostler": ostler, "peer": peer}).ratio() == ratio
+    assert Row("some", figure, {"ostler": ostler}).ratio() is None
+
+
+def test_the_table(results):
+    lines = results.table().splitlines()
+    assert lines[0].split() == ["Ostler", "peer", "unit", "x", "peer", "goal"]
+    assert lines[1].split() == ["less", "of", "it", "2.00", "200", "ms", "100", "3.00"]
+    assert lines[2].split() == ["more", "of", "it", "80.0", "cannot", "/s", "-", "100", "missed"]
+    assert lines[-1] == "peer cannot: more of it: it has none"
+    assert len({len(line) for line in lines[:2]}) == 1
+
+
+def test_the_table_of_the_document(results):
+    lines = results.markdown().splitlines()
+    assert lines[0] == "|  | unit | Ostler | peer | times better | goal |"
+    assert lines[2] == "| less of it | ms | 2.00 | 200 | 100 | 3.00 |"
+    assert lines[3] == "| more of it | /s | 80.0 | cannot |  | 100 missed |"
+    assert lines[-1] == "* peer cannot: more of it: it has none."
+
+
+def test_json_has_everything(results):
+    text = json.dumps(results.as_json())
+    again = Results.from_json(json.loads(text))
+    assert again.table() == results.table()
+    assert json.loads(text)["figures"]["less_ms"]["times_better_than_peer"] == 100
+
+
+def test_the_plot_is_svg_with_a_bar_for_each_ratio(results):
+    drawn = ElementTree.fromstring(svg(results))
+    name = "{http://www.w3.org/2000/svg}"
+    (bar,) = drawn.findall(f"{name}rect")
+    assert float(bar.attrib["width"]) > 100
+    texts = "".join(each.text or "" for each in drawn.findall(f"{name}text"))
+    assert "A <fast> one" in texts
+    assert "x 100 (2.00 / 200 ms)" in texts
+
+
+def test_the_document_keeps_what_is_around_the_table(results):
+    text = f"before\n{document.BEGIN}old\n{document.END}after\n"
+    found = document.replaced(text, document.section(results))
+    assert found.startswith("before\n")
+    assert found.endswith("after\n")
+    assert "old" not in found
+    assert results.markdown() in found
+    with pytest.raises(ValueError, match="has not the marks"):
+        document.replaced("nothing", "new")
+    document.replaced(document.DOCUMENT.read_text(), "new")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.01234, "0.012"), (1.234, "1.23"), (12.34, "12.3"), (1234.5, "1,234"), (-12.34, "-12.3")],
+)
+def test_numbers_have_three_figures(value, text):
+    assert number(value) == text
+
+
+def test_percentiles():
+    values = range(100, 0, -1)
+    assert [percentile(values, percent) for percent in (0, 50, 99, 100)] == [1, 51, 100, 100]
+
+
+def test_cases_are_chosen_by_name_in_their_own_order():
+    assert [each.name for each in chosen(["turn", "start"])] == ["start", "turn"]
+    assert list(chosen([])) == list(CASES.values())
+    with pytest.raises(KeyError):
+        list(chosen(["nonsense"]))
+
+
+def test_each_figure_says_its_unit_and_how_it_is_measured():
+    figures = [figure for each in CASES.values() for figure in each.figures]
+    assert len({figure.key for figure in figures}) == len(figures)
+    assert all(figure.unit and figure.how and figure.words for figure in figures)
+
+
+def test_a_target_that_fails_is_named_and_ostler_alone_ends_the_run():
+    def measure(target: Target, part: float) -> dict[str, float]:
+        if target.name == failing:
+            raise BenchError("it went away\nwith words")
+        return {"less_ms": 1.0}
+
+    failing = "peer"
+    each = Case("some", [LESS], measure, True, frozenset({"ostler", "peer"}))
+    targets = [Target(Ostler, Path("o")), Target(Peer, Path("p"))]
+    made = Results(["ostler", "peer"], MACHINE)
+    bench.run([each], targets, made, 1.0, 2)
+    assert made.reasons() == ["peer cannot: less of it: it went away"]
+    failing = "ostler"
+    with pytest.raises(BenchError, match="it went away"):
+        bench.run([each], targets, made, 1.0, 2)
+
+
+def test_memory_and_processor_time_of_a_process():
+    with subprocess.Popen(
+        [sys.executable, "-c", "x = b'x' * (30 << 20); print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert processes.memory_mb([process.pid]) > 30
+        assert process.pid in processes.children(os.getpid())
+        assert processes.cpu_seconds([process.pid]) >= 0
+        process.communicate(b"\n")
+
+
+def test_the_peers_store_is_filled(tmp_path):
+    name = "72f5d02e257f4b15908303dd88da1f94"
+    place = tmp_path / peer_store.PLACE / name
+    (place / "events").mkdir(parents=True)
+    dashed = "72f5d02e-257f-4b15-9083-03dd88da1f94"
+    (place / "base_state.json").write_text(json.dumps({"id": dashed}))
+    (place / "owner_lease.json").write_text("{}")
+    body = '{"id":"a","parent_id":"z","kind":"ACPToolCallEvent"}'
+    (place / "events" / "event-00000-a.json").write_text(body)
+    (place / "events" / ".eventlog-len-1.marker").touch()
+    peer_store.multiply_events(tmp_path, dashed, 4)
+    files = sorted((place / "events").iterdir())
+    events = [json.loads(path.read_text()) for path in files]
+    assert [path.name[:11] for path in files] == [f"event-0000{n}" for n in range(4)]
+    assert [event["parent_id"] for event in events[1:]] == [event["id"] for event in events[:-1]]
+    peer_store.multiply_conversations(tmp_path, 3)
+    copies = list((tmp_path / peer_store.PLACE).iterdir())
+    assert len(copies) == 3
+    found = {json.loads((each / "base_state.json").read_text())["id"].replace("-", "") for each in copies}
+    assert found == {each.name for each in copies}
+
+
+def test_the_command_measures_a_case():
+    """As a person runs it, but in the environment that is there."""
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.bench", "--quick", "--case", "turn", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["targets"] == ["ostler", "floor", "bare"]
+    turn = found["figures"]["turn_p50_ms"]
+    assert turn["unit"] == "ms"
+    assert set(turn["values"]) == {"ostler", "floor"}
+    assert all(value > 0 for value in turn["values"].values())
+
+
+def test_the_command_refuses_what_it_does_not_know(capsys):
+    with pytest.raises(SystemExit) as ended:
+        bench.main(["--case", "nonsense"])
+    assert ended.value.code == 2
+    assert "nonsense" in capsys.readouterr().err
+    assert bench.main(["--list"]) == 0
+    assert "turns-at-once" in capsys.readouterr().out
+
+
+def test_sizes_of_frames_are_those_of_the_protocol():
+    assert framed([b"x" * 126])[:4] == b"\x81\x7e" + struct.pack(">H", 126)
+    assert framed([b"x" * 65536])[:10] == b"\x81\x7f" + struct.pack(">Q", 65536)

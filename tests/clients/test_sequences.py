@@ -1,0 +1,78 @@
+"""The peer's client holds the same conversations with Ostler's built-in agent as with the peer's server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from scripts import sequences
+from supervisor.agents import ensure_installed, load_catalog
+from supervisor.agents.errors import PythonMissing
+from supervisor.conversations.state.deadlines import Deadlines
+from tests.clients.sequences import play, titles
+from tests.clients.served import served
+from tests.interop.harness import CACHE
+from tests.interop.peer_environment import PeerEnvironment
+
+RECORDED = sequences.load()
+KNOWN = sequences.reasons()
+
+
+@pytest.fixture(scope="module")
+def played(peer: PeerEnvironment, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """All conversations with one Ostler."""
+    prefix = Path(os.environ.get("OSTLER_TEST_AGENTS", CACHE / "agents"))
+
+    async def install() -> None:
+        await ensure_installed(
+            load_catalog()["openhands"], prefix, progress=print, seconds=Deadlines().install
+        )
+
+    try:
+        trio.run(install)
+    except PythonMissing as missing:
+        pytest.skip(str(missing))
+    directory = tmp_path_factory.mktemp("sequences")
+    with served(directory, {"OSTLER_AGENTS_DIR": str(prefix)}) as server:
+        return play(peer.python, server.url, directory)
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("name", list(RECORDED["ostler"]))
+def test_a_conversation_is_the_recorded_one(played: dict[str, Any], name: str) -> None:
+    """The recording is what the document is made of: what differs from it now is new."""
+    assert "error" not in played[name], played[name]["error"]
+    for part in (sequences.EVENTS, sequences.STATUSES):
+        assert played[name][part] == RECORDED["ostler"][name][part]
+
+
+@pytest.mark.parametrize("name", list(RECORDED["peer"]))
+def test_every_difference_from_the_peer_is_explained(name: str) -> None:
+    found = sequences.differences(RECORDED["peer"][name], RECORDED["ostler"][name])
+    reasons = sequences.explained(name, found, KNOWN)
+    assert [each for each, reason in zip(found, reasons, strict=True) if reason is None] == []
+
+
+def test_every_scenario_is_recorded_and_no_reason_is_left_over() -> None:
+    assert titles() == {name: each["title"] for name, each in RECORDED["peer"].items()}
+    assert len(RECORDED["peer"]) >= 12
+    seen = {
+        (scenario, difference)
+        for scenario, peer in RECORDED["peer"].items()
+        for difference in sequences.differences(peer, RECORDED["ostler"][scenario])
+    }
+    for scenario, reasons in KNOWN.items():
+        for difference in reasons:
+            assert any(scenario in ("*", each) and difference == other for each, other in seen), difference
+
+
+def test_a_repository_with_a_failing_test_is_repaired() -> None:
+    """What the scenario asserts about files and words happened with both; here is what the agents did."""
+    steps = [line.split()[-1] for line in RECORDED["ostler"]["repair"]["events"] if "ActionEvent" in line]
+    terminal, editor = "TerminalAction", "FileEditorAction"
+    assert steps == [terminal, editor, editor, terminal, "FinishAction"]
+    assert RECORDED["ostler"]["repair"]["statuses"][-1] == "finished"

@@ -1,0 +1,72 @@
+"""Memory that is given back after a burst of work."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from gateway import memory
+
+MEGABYTE = 1024 * 1024
+
+
+@pytest.fixture
+def process(monkeypatch):
+    """A process of this size; giving back brings it down to `least`."""
+
+    class Process:
+        size = least = 50 * MEGABYTE
+        trimmed = 0
+
+        def trim(self, pad):
+            assert pad == 0
+            self.trimmed += 1
+            self.size = self.least
+
+    made = Process()
+    monkeypatch.setattr(memory, "_trim", lambda: made.trim)
+    monkeypatch.setattr(memory, "_resident", lambda: made.size)
+    return made
+
+
+async def reached(process, times):
+    """Wait for a thread, in which the clock of the test jumps on."""
+    with trio.fail_after(10_000_000):
+        while process.trimmed < times:
+            await trio.sleep(10)
+    assert process.trimmed == times
+
+
+async def test_growth_is_given_back_once_the_work_is_done(process, autojump_clock):
+    work = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(memory.give_back, lambda: work)
+        await trio.sleep(10)
+        assert process.trimmed == 0
+        process.size += 40 * MEGABYTE
+        await trio.sleep(10)
+        assert process.trimmed == 0  # it would hold up the work
+        work = False
+        await reached(process, 1)
+        process.least += MEGABYTE  # what stays is not tried again and again
+        process.size = process.least + MEGABYTE
+        await trio.sleep(100)
+        assert process.trimmed == 1
+        process.size += 5 * MEGABYTE
+        await reached(process, 2)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("missing", ["_trim", "_resident"])
+async def test_a_system_that_cannot_do_it_is_left_alone(process, monkeypatch, missing):
+    monkeypatch.setattr(memory, missing, lambda: None)
+    await memory.give_back(lambda: False)
+
+
+def test_this_system_can(monkeypatch):
+    size = memory._resident()
+    assert size is not None
+    assert size > MEGABYTE
+    trim = memory._trim()
+    if trim is not None:
+        trim(0)

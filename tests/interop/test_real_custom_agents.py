@@ -1,0 +1,147 @@
+"""Real agents that are not in the catalogue, given by a command: older ones, and one that is given up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.interop.custom_agents.installed import (
+    CustomAgents,
+    Make,
+    claude_of_before,
+    codex_of_zed,
+    kimi_cli,
+    kimi_cli_at_its_end,
+)
+from tests.interop.model_api.server import ModelApi
+from tests.interop.talk import ASK_ME, Open, Talk
+from tests.support.client import answer_text, of_kind, summary
+from tests.support.processes import environment
+
+pytestmark = pytest.mark.interop
+
+EACH = {
+    "codex-acp-of-zed": codex_of_zed,
+    "claude-agent-acp-of-before": claude_of_before,
+    "kimi-cli": kimi_cli,
+}
+each_agent = pytest.mark.parametrize("make", EACH.values(), ids=EACH)
+
+
+def states(events: list[Any], key: str) -> list[Any]:
+    return [event["value"] for event in events if event.get("key") == key]
+
+
+async def asked(one: Talk, text: str) -> tuple[int, Any]:
+    """Prompt it; how many events there were, and the action that waits."""
+    before = await one.begin(text)
+    events = await one.settle(before, "waiting_for_confirmation")
+    return before, of_kind(events, "ActionEvent")[-1]
+
+
+def written(file: Path) -> dict[str, str]:
+    """The variables in the output of `env`."""
+    return dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
+
+
+@each_agent
+async def test_it_answers_is_interrupted_and_remembers(
+    talk: Open, custom: CustomAgents, make: Make, model_api: ModelApi
+) -> None:
+    async with talk(await custom(make)) as one:
+        assert "ECHO: remember PINEAPPLE" in answer_text(await one.turn("remember PINEAPPLE"))
+        before = await one.begin("SLOW 600 50")
+        await one.wait_delta("s3")
+        await one.rest.act(one.id, "interrupt")
+        events = await one.settle(before, "paused")
+        assert of_kind(events, "InterruptEvent"), summary(events)
+        await one.rest.call("POST", f"/api/agents/{one.id}/stop")
+        assert "what was the word" in answer_text(await one.turn("what was the word"))
+        assert "PINEAPPLE" in json.dumps(model_api.last_saying("what was the word").body)
+
+
+async def test_a_method_of_type_env_var_whose_variables_are_given_logs_in(
+    talk: Open, custom: CustomAgents, model_api: ModelApi
+) -> None:
+    """Zed's codex-acp requires a login at session/new, and takes it from its environment."""
+    agent = await custom(codex_of_zed)
+    async with talk(agent, with_key=False) as one:
+        events = await one.turn("say hello", wanted=("error",))
+        (error,) = of_kind(events, "ConversationErrorEvent")
+        assert error["code"] == "ACPAuthRequired"
+        assert "OPENAI_API_KEY" in error["detail"]
+        needs = (await one.rest.info(one.id))["agent_state"]["needs_credentials"]
+        assert "OPENAI_API_KEY" in needs["secrets"]
+        assert "given" not in needs
+        await one.rest.put_secrets(agent.secrets(model_api.url))
+        events = await one.turn("say hello again")
+        assert "ECHO: say hello again" in answer_text(events), summary(events)
+        assert "needs_credentials" not in (await one.rest.info(one.id))["agent_state"]
+
+
+@pytest.mark.parametrize("make", [codex_of_zed, kimi_cli], ids=["codex-acp", "kimi"])
+async def test_custom_means_custom_whatever_the_command_is_called(
+    talk: Open, custom: CustomAgents, make: Make
+) -> None:
+    """Neither gets what the catalogue's Codex and Kimi Code would get: data directories and files."""
+    agent = await custom(make)
+    async with talk(agent) as one:
+        logins = {"CODEX_AUTH_JSON": json.dumps({"OPENAI_API_KEY": "sk-of-the-catalogues-codex-Qx81"})}
+        logins["KIMI_CODE_CONFIG_TOML"] = "# of-the-catalogues-kimi-code-Wm27"
+        await one.rest.put_secrets(logins)
+        await one.turn("TOOL: env > env.txt")
+        settings = (await one.rest.info(one.id))["agent"]
+        assert settings["acp_server"] == "custom"
+        assert settings["acp_command"] == agent.settings["acp_command"]
+        # One overwrites its environment with its name, the other one's commands are in a sandbox.
+        variables = environment(one.pids()[0]) if one.pids() else written(one.workspace / "env.txt")
+        assert not {"CODEX_HOME", "KIMI_CODE_HOME", *logins} & variables.keys()
+        # Its home is its conversation's own.
+        assert one.id in str(await trio.Path(variables["HOME"]).resolve())
+
+
+@pytest.mark.parametrize("make", [claude_of_before, kimi_cli], ids=["claude-agent-acp-of-before", "kimi-cli"])
+async def test_who_is_asked_sees_the_command_and_the_diff(
+    talk: Open, custom: CustomAgents, make: Make
+) -> None:
+    async with talk(await custom(make), confirmation_policy=ASK_ME) as one:
+        before, action = await asked(one, "TOOL: touch x")
+        assert "touch x" in json.dumps(action["action"]["data"])
+        assert "touch x" in json.dumps([action["thought"], action["summary"]])
+        await one.rest.respond(one.id, accept=True)
+        await one.settle(before, "finished")
+        assert (one.workspace / "x").exists()
+
+        before, action = await asked(one, f"WRITE: {one.workspace / 'made.txt'} these-are-words")
+        (diff,) = [b for b in action["action"]["data"]["permission"]["content"] if b["type"] == "diff"]
+        assert diff["path"].endswith("made.txt")
+        assert "these-are-words" in diff["new_text"]
+        assert "+these-are-words" in "".join(part["text"] for part in action["thought"])
+        assert not (one.workspace / "made.txt").exists()
+        await one.rest.respond(one.id, accept=True)
+        events = await one.settle(before, "finished")
+        (result,) = [e for e in of_kind(events, "ObservationEvent") if e["action_id"] == action["id"]]
+        assert "+these-are-words" in json.dumps(result)
+
+
+async def test_a_failed_call_of_the_model_is_no_empty_success(talk: Open, custom: CustomAgents) -> None:
+    """Kimi CLI ends its turn then as if it had answered."""
+    async with talk(await custom(kimi_cli)) as one:
+        events = await one.turn("ERROR 400")
+        assert "The agent ended its turn without an answer." in answer_text(events), summary(events)
+        (ended,) = [each for each in states(events, "turn") if each["status"] == "ended"]
+        assert (ended["stop_reason"], ended["answered"]) == ("end_turn", False)
+        assert "go on" in answer_text(await one.turn("go on"))
+
+
+async def test_what_an_agent_says_on_stdout_before_it_ends_is_its_reason(
+    talk: Open, custom: CustomAgents
+) -> None:
+    async with talk(await custom(kimi_cli_at_its_end)) as one:
+        events = await one.turn("say hello", wanted=("error",))
+        (error,) = of_kind(events, "ConversationErrorEvent")
+        assert "kimi-cli is no longer maintained" in error["detail"], error
