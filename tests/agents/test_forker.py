@@ -72,7 +72,7 @@ async def forking(program: Path, **env: str) -> AsyncIterator[Forker]:
     state = program.parent / "state"
     state.mkdir(exist_ok=True)
     async with open_containment(state, Level.TREE):
-        argv = [sys.executable, str(program / "parent.py")]
+        argv = [sys.executable, str(program / "parent.py"), "--an", "argument"]
         given = {"PATH": "/usr/bin:/bin", **env}
         async with open_forker(argv, cwd=state, env=given, stop=StopPolicy(), seconds=10) as forker:
             yield forker
@@ -101,7 +101,7 @@ async def test_a_fork_is_a_process_of_its_own(program: Path, tmp_path: Path) -> 
             pids = {forker.process.pid, one.pid, two.pid}
             assert len(pids) == 3
             # Known as the server's child, in its own session, under its own tag and marker, as every agent.
-            said = f"{tmp_path} {one.pid} {one.pid} {os.getpid()} 40960000 ['program', '--an', 'argument']"
+            said = f"{tmp_path} {one.pid} {one.pid} {os.getpid()} 40960000 ['--an', 'argument']"
             assert await ask(one, "where") == said
             assert [await ask(each, "env COLOUR") for each in (one, two)] == ["red", "green"]
             assert await ask(one, "env QUIETED") == "None"

@@ -273,7 +273,7 @@ async def test_changed_secrets_replace_the_spare(tmp_path: Path) -> None:
         (spare,) = await spare_of(harness)
         harness.secrets["TOKEN"] = "second-value-0"
         await until(lambda: waiting(harness) and waiting(harness)[0] is not spare, "another spare")
-        assert not alive(pid_of(spare))
+        await until(lambda spare=spare: not alive(pid_of(spare)), "the end of the first")
         (spare,) = await spare_of(harness)
         second = await begun(harness)
         await turn(second, "hello")
@@ -313,7 +313,7 @@ async def test_an_old_spare_is_replaced(tmp_path: Path, monkeypatch: pytest.Monk
         assert waiting(harness) == [spare]
         spare.born -= spares.AGE_SECONDS
         await until(lambda: waiting(harness) and waiting(harness)[0] is not spare, "another spare")
-        assert not alive(pid_of(spare))
+        await until(lambda spare=spare: not alive(pid_of(spare)), "the end of the first")
 
 
 async def test_a_spare_starts_after_a_pause_and_later_with_each_loss(

@@ -65,7 +65,7 @@ def main() -> int:
         os.environ.setdefault(name, value)
     program._import_sdk()
     for name in FIRST_TURN:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(Exception):
             importlib.import_module(name)
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
@@ -75,7 +75,8 @@ def main() -> int:
     spawner = _module("ostler_spawner", spawner_file)
 
     def become(argv: list[bytes], env: dict[bytes, bytes], path: list[bytes]) -> NoReturn:
-        _go_on(program, argv, env)
+        # Whatever is asked to be forked here would be started with these.
+        _go_on(program, [str(HERE), *sys.argv[1:-2]], env)
 
     spawner.become_program = become  # type: ignore[attr-defined]
     # What is there now stays: a collection must not touch, and so copy, the pages of every process.
@@ -86,18 +87,21 @@ def main() -> int:
     return 0
 
 
-def _go_on(program: ModuleType, argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
+def _go_on(program: ModuleType, arguments: list[str], env: dict[bytes, bytes]) -> NoReturn:
     """Be the program in a fork. Streams, directory, session and tag are there already."""
     status = 1
     try:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_IGN)  # as Python has them
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the server hears that the start is over
+        for each in list(Path("/proc/self/fd").iterdir()):
+            if int(each.name) > 2:  # the server hears by it that the start is over
+                with contextlib.suppress(OSError):
+                    os.close(int(each.name))
         _show(env)
         os.environb.clear()
         os.environb.update(env)
-        sys.argv = [os.fsdecode(word) for word in argv]
-        status = program.main()
+        sys.argv = arguments
+        status = program.main() or 0
     except SystemExit as ending:
         status = ending.code if isinstance(ending.code, int) else 1
     except BaseException:  # noqa: BLE001 - the interpreter's own end would run the parent's

@@ -257,9 +257,7 @@ class BuiltIn:
         await _threaded(self._session(params).conversation.load_plugin, _text(params, "plugin_ref"))
         return {}
 
-    async def _open(
-        self, session_id: str, params: dict[str, Any], given: dict[str, Any], *, load: bool
-    ) -> None:
+    async def _open(self, session_id: str, params: dict[str, Any], given: dict[str, Any]) -> None:
         if self._ready is None:
             raise _refused(-32600, "Not initialized. Send initialize first.")
         await self._ready
