@@ -13,6 +13,7 @@ import structlog
 from supervisor import state_directory as state_module
 from supervisor.state_directory import StateRefused, make_private
 from tests.support.server import running_server
+from tests.support.thorough import everyday
 from tests.support.user import AS_USER, NEEDS_USER, USER, give
 
 PROGRAM = Path(sysconfig.get_path("scripts")) / "ostler"
@@ -152,7 +153,7 @@ def unusable(state):
 
 
 @NEEDS_USER
-@pytest.mark.parametrize("mask", [0o000, 0o277, 0o777])
+@pytest.mark.parametrize("mask", everyday((0o000, 0o777), (0o000, 0o277, 0o777)))
 async def test_all_that_a_server_keeps_is_its_own_whatever_the_umask(tmp_path, mask):
     (tmp_path / "work").mkdir()
     for each in (tmp_path, tmp_path / "work"):

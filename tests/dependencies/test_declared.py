@@ -14,8 +14,14 @@ import pytest
 
 from tests.support.requirements import ROOT, RUNTIME, TEST, normal
 
-OTHER_ENVIRONMENTS = ("tests/interop/peer", "tests/clients/python/", "scripts/mutate.py")
-"""Run in environments of their own: with the peer's SDK (tests/interop/peer_environment.py), with mutmut."""
+OTHER_ENVIRONMENTS = (
+    "supervisor/agents/builtin/",
+    "tests/interop/peer",
+    "tests/clients/python/",
+    "scripts/mutate.py",
+)
+"""Run in environments of their own: with the built-in agent's lock, with the peer's SDK
+(tests/interop/peer_environment.py), with mutmut."""
 
 NOT_IMPORTED = {
     "cattrs": "reads what clients and operators send",

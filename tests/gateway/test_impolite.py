@@ -279,7 +279,7 @@ BEFORE_FLOOD = {
     "requests": b"",
 }
 
-FLOODING_SECONDS = everyday(0.6, 1.5)
+FLOODING_SECONDS = everyday(0.4, 1.5)
 """How long each flood goes on."""
 
 PROMPT_SECONDS = 0.5

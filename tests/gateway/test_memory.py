@@ -23,18 +23,15 @@ def process(monkeypatch):
             self.trimmed += 1
             self.size = self.least
 
+    async def at_once(function, *arguments):
+        await trio.lowlevel.checkpoint()
+        return function(*arguments)
+
     made = Process()
+    monkeypatch.setattr(trio.to_thread, "run_sync", at_once)  # the clock would jump on meanwhile
     monkeypatch.setattr(memory, "_trim", lambda: made.trim)
     monkeypatch.setattr(memory, "_resident", lambda: made.size)
     return made
-
-
-async def reached(process, times):
-    """Wait for a thread, in which the clock of the test jumps on."""
-    with trio.fail_after(10_000_000):
-        while process.trimmed < times:
-            await trio.sleep(10)
-    assert process.trimmed == times
 
 
 async def test_growth_is_given_back_once_the_work_is_done(process, autojump_clock):
@@ -47,13 +44,17 @@ async def test_growth_is_given_back_once_the_work_is_done(process, autojump_cloc
         await trio.sleep(10)
         assert process.trimmed == 0  # it would hold up the work
         work = False
-        await reached(process, 1)
-        process.least += MEGABYTE  # what stays is not tried again and again
-        process.size = process.least + MEGABYTE
-        await trio.sleep(100)
+        await trio.sleep(10)
         assert process.trimmed == 1
+        process.size = process.least = 60 * MEGABYTE
+        await trio.sleep(100)
+        assert process.trimmed == 2  # what stays is not tried again and again
+        process.size += MEGABYTE
+        await trio.sleep(100)
+        assert process.trimmed == 2
         process.size += 5 * MEGABYTE
-        await reached(process, 2)
+        await trio.sleep(10)
+        assert process.trimmed == 3
         nursery.cancel_scope.cancel()
 
 

@@ -95,7 +95,7 @@ class Program:
             self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
             self.process.stdin.flush()
 
-    def start(self, method: str, **params: Any) -> Callable[[float], Any]:
+    def start(self, method: str, **params: Any) -> Callable[..., Any]:
         """Send a request; the function that is returned waits so many seconds for its answer."""
         number = next(self._ids)
         self._answers[number] = queue.SimpleQueue()
@@ -198,7 +198,7 @@ class Session:
         """A turn; the answer to its prompt."""
         return self.saying(text, **meta)(HANGS_SECONDS)  # type: ignore[no-any-return]
 
-    def saying(self, text: str | None, **meta: Any) -> Callable[[float], Any]:
+    def saying(self, text: str | None, **meta: Any) -> Callable[..., Any]:
         """Begin a turn; without a text, go on with the last."""
         prompt = [] if text is None else [{"type": "text", "text": text}]
         return self.program.start("session/prompt", sessionId=self.id, prompt=prompt, _meta={"ostler": meta})

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.interop.builtin_program import (
+    HANGS_SECONDS,
     Program,
     Refused,
     Session,
@@ -277,6 +278,22 @@ def test_skills_and_instructions_of_the_project(session: Session, model_api: Mod
     assert states["activated_knowledge_skills"] == ["greeting"]
     assert "Count from zero." in text_of(session.observed()["content"])
     assert states["invoked_skills"] == ["counting"]
+
+
+# -- a pause
+def test_a_pause_lets_the_step_end(session: Session, model_api: ModelApi) -> None:
+    session.open(agent(model_api, "terminal"))
+    wait = call("terminal", command="touch began; until [ -e go ]; do sleep 0.05; done; echo went")
+    model_api.answers.extend([wait, says("done")])
+    answer = session.saying("wait")
+    session.until((session.workspace / "began").exists)
+    pausing = session.program.start("_ostler/pause", sessionId=session.id)
+    (session.workspace / "go").touch()
+    assert pausing() == {}
+    assert answer(HANGS_SECONDS) == {"stopReason": "end_turn", "_meta": {"ostler": {"status": "paused"}}}
+    assert session.kinds[2:] == ["TerminalAction", "TerminalObservation"]
+    assert status(session.saying(None)(HANGS_SECONDS)) == "finished"
+    assert session.kinds[4:] == ["agent says"]
 
 
 # -- branches

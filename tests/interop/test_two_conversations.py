@@ -13,6 +13,7 @@ from tests.interop.model_api.server import ModelApi
 from tests.interop.real_agents import MORE_AGENTS, REAL_AGENTS, RealAgent, is_installed
 from tests.interop.talk import Open, Talk
 from tests.support.client import answer_text, of_kind, summary
+from tests.support.thorough import THOROUGH
 
 pytestmark = pytest.mark.interop
 
@@ -36,8 +37,15 @@ async def crash(one: Talk) -> None:
 ENDS = {each.__name__: each for each in (delete, stop, crash)}
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-@pytest.mark.parametrize("agent", EVERY.values(), ids=EVERY)
+@pytest.mark.parametrize(
+    ("agent", "end"),
+    [
+        pytest.param(agent, end, id=f"{key}-{name}")
+        for number, (key, agent) in enumerate(EVERY.items())
+        # By turns, since each takes ten seconds of the processor. `conversations/test_homes.py` has all ends.
+        for name, end in (ENDS.items() if THOROUGH else [list(ENDS.items())[number % len(ENDS)]])
+    ],
+)
 async def test_the_end_of_one_does_not_reach_the_turn_of_the_other(
     talk: Open,
     agent: RealAgent,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections import Counter
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
+import attrs
 import pytest
 
 from supervisor.journal import Durability, Stored, open_journal, queries, schema
@@ -150,8 +153,8 @@ async def test_a_file_of_version_2_gets_the_counts_that_it_would_have(tmp_path, 
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory):
-    """Few events under the number 1, many under the number 2, and one of each sort of read of them."""
+def filled_path(tmp_path_factory):
+    """A journal with few events under the number 1, and many under the number 2."""
     path = tmp_path_factory.mktemp("filled") / "journal.sqlite"
     store = Store.open(path, Durability.PROCESS)
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -160,10 +163,32 @@ def filled(tmp_path_factory):
     for key, events in ((1, FEW), (2, MANY)):
         store._count_blocks(key, 0, events - 1)
     store.close()
-    connection = sqlite3.connect(path, isolation_level=None)
+    return path
+
+
+@pytest.fixture(scope="module")
+def filled(filled_path):
+    connection = sqlite3.connect(filled_path, isolation_level=None)
     queries.prepare(connection)
     yield connection
     connection.close()
+
+
+def steps_of(connection, action) -> int:
+    """The work of an action in tens of steps of SQLite's machine, which are the same on every computer."""
+    taken = 0
+
+    def step() -> int:
+        nonlocal taken
+        taken += 1
+        return 0
+
+    connection.set_progress_handler(step, 10)
+    try:
+        assert action() is not False
+    finally:
+        connection.set_progress_handler(None, 0)
+    return taken
 
 
 def page(connection, key, until, order="asc", kind=None):
@@ -183,24 +208,27 @@ READS = {
 
 @pytest.mark.parametrize("name", READS)
 def test_a_read_is_no_more_work_among_many_events(filled, name):
-    """Work in steps of SQLite's machine, which are the same on every computer."""
+    read = READS[name]
+    few = steps_of(filled, lambda: bool(read(filled, 1, FEW - 1)))
+    many = steps_of(filled, lambda: bool(read(filled, 2, MANY - 1)))
+    assert many <= MOST_RATIO * few + 10
 
-    def steps(key: int, events: int) -> int:
-        taken = 0
 
-        def step() -> int:
-            nonlocal taken
-            taken += 1
-            return 0
+def test_an_event_is_no_more_work_to_store_among_many(filled_path, tmp_path):
+    """Whole blocks, so that the counting of their kinds is in it."""
+    path = shutil.copy(filled_path, tmp_path)
+    with closing(Store.open(Path(path), Durability.PROCESS)) as store:
 
-        filled.set_progress_handler(step, 10)
-        try:
-            assert READS[name](filled, key, events - 1)
-        finally:
-            filled.set_progress_handler(None, 0)
-        return taken
+        def stored(key: int, first: int) -> int:
+            rows = [
+                (key, attrs.evolve(row, id=f"new-{row.seq}")) for row in made(first, first + BLOCK_EVENTS - 1)
+            ]
+            work = 0
+            for step in store.insert_steps(rows):
+                work += steps_of(store._connection, step)
+            return work
 
-    assert steps(2, MANY) <= MOST_RATIO * steps(1, FEW) + 10
+        assert stored(2, MANY) <= MOST_RATIO * stored(1, FEW)
 
 
 def test_a_batch_has_large_events_too(filled, monkeypatch):

@@ -15,7 +15,7 @@ from tests.support.scripted import scripted_command
 from tests.support.server import running_server
 from tests.support.thorough import everyday
 
-FLOOD_BYTES = everyday(64_000_000, 128_000_000)
+FLOOD_BYTES = everyday(40_000_000, 128_000_000)
 KINDS = everyday(
     ("text", "output", "updates", "calls"),
     ("text", "thoughts", "output", "shown", "content", "updates", "calls"),

@@ -22,9 +22,8 @@ from supervisor.settings import (
     conversation_schema,
     decode_profile,
     first_document,
-    materialize,
 )
-from supervisor.settings.materialize import Channels
+from supervisor.settings.materialize import Channels, materialize
 from supervisor.settings.openhands import openhands_from_stored
 
 PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1")}

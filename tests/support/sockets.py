@@ -30,13 +30,17 @@ class ClientSocket(WebSocketConnection):
             await super()._handle_ping_event(event)
 
 
+def encoded(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
 async def wrap_client_stream(
     nursery: trio.Nursery,
     stream: trio.abc.Stream,
     host: str,
     resource: str,
     *,
-    extra_headers: Sequence[tuple[str, str]] = (),
+    extra_headers: Sequence[tuple[str | bytes, str | bytes]] = (),
     message_queue_size: int = QUEUED_FRAMES,
     max_message_size: int = MAX_FRAME_BYTES,
 ) -> ClientSocket:
@@ -46,7 +50,7 @@ async def wrap_client_stream(
         WSConnection(ConnectionType.CLIENT),
         host=host,
         path=resource,
-        client_extra_headers=[(name.encode(), value.encode()) for name, value in extra_headers],
+        client_extra_headers=[(encoded(name), encoded(value)) for name, value in extra_headers],
         message_queue_size=message_queue_size,
         max_message_size=max_message_size,
     )

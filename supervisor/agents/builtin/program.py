@@ -46,6 +46,7 @@ import tempfile
 import threading
 import uuid
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,9 @@ PROTOCOL_VERSION = 1
 
 CLOSE_SECONDS = 2.0
 """How long tools may take to end when the client has gone; Ostler ends their processes after this one."""
+
+REQUESTS = 32
+"""That may be in work at the same time: questions wait for a model, each on a thread."""
 
 QUIET = {
     "OPENHANDS_SUPPRESS_BANNER": "1",
@@ -85,6 +89,7 @@ def main() -> int:
     from .wire import Wire
 
     loop = asyncio.new_event_loop()
+    loop.set_default_executor(ThreadPoolExecutor(REQUESTS, thread_name_prefix="request"))
     loop.run_until_complete(_serve(Wire(reading, writing)))
     # Neither threads of tools nor their processes keep this one: what counts is on the disk.
     os._exit(0)
@@ -153,7 +158,7 @@ class BuiltIn:
         """Start a conversation."""
         given = _given(params)
         session_id = str(_uuid(given["conversation_id"]) if "conversation_id" in given else uuid.uuid4())
-        await self._open(session_id, params, given, load=False)
+        await self._open(session_id, params, given)
         return {"sessionId": session_id}
 
     async def load(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +168,7 @@ class BuiltIn:
         stored = Path(given["persistence_dir"], session_id.hex, "base_state.json")
         if not await asyncio.to_thread(stored.exists):
             raise _refused(NOT_FOUND, f"Session not found: {session_id}")
-        await self._open(str(session_id), params, given, load=True)
+        await self._open(str(session_id), params, given)
         return {}
 
     async def fork(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -252,9 +257,7 @@ class BuiltIn:
         await _threaded(self._session(params).conversation.load_plugin, _text(params, "plugin_ref"))
         return {}
 
-    async def _open(
-        self, session_id: str, params: dict[str, Any], given: dict[str, Any], *, load: bool
-    ) -> None:
+    async def _open(self, session_id: str, params: dict[str, Any], given: dict[str, Any]) -> None:
         if self._ready is None:
             raise _refused(-32600, "Not initialized. Send initialize first.")
         await self._ready
@@ -268,7 +271,7 @@ class BuiltIn:
 
         def build() -> Any:
             return Session(
-                self._wire, session_id, _text(params, "cwd"), params.get("mcpServers") or [], given, load=load
+                self._wire, session_id, _text(params, "cwd"), params.get("mcpServers") or [], given
             )
 
         self._sessions[session_id] = await _threaded(build)

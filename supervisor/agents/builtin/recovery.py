@@ -27,6 +27,11 @@ KILLED = (
 UNFINISHED = (ConversationExecutionStatus.RUNNING, ConversationExecutionStatus.WAITING_FOR_CONFIRMATION)
 
 
+def is_stored(directory: Path) -> bool:
+    """Whether a conversation has begun there: also one whose `session/new` was not answered any more."""
+    return (directory / BASE_STATE).exists()
+
+
 def use_agent(directory: Path, agent: Agent) -> None:
     """Write the agent that was sent over the stored one, its keys left out.
 

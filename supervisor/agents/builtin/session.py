@@ -54,8 +54,6 @@ class Session:
         cwd: str,
         servers: list[Any],
         given: Mapping[str, Any],
-        *,
-        load: bool,
     ) -> None:
         """Build the conversation, or take up the one in its directory. Slow; called on a thread.
 
@@ -74,10 +72,13 @@ class Session:
         setup.import_more_tools(given.get("tool_module_qualnames"))
         setup.register_agents(given.get("agent_definitions"))
         agent = setup.agent_of(given, servers)
+        setup.check(given)
         wire.hide(setup.secrets_in(agent))
         agent._parallel_executor = Executor(max_workers=agent.tool_concurrency_limit)
-        if load:
-            recovery.use_agent(directory_of(given, session_id), agent)
+        directory = Path(given["persistence_dir"], uuid.UUID(session_id).hex)
+        stored = recovery.is_stored(directory)
+        if stored:
+            recovery.use_agent(directory, agent)
         self.conversation = Conversation(
             agent=agent,
             workspace=cwd,
@@ -101,7 +102,7 @@ class Session:
         self.configure(given)
         state = self.conversation.state
         state.set_on_state_change(self._changed)
-        if load:
+        if stored:
             for event in recovery.later_events(self.conversation, given.get("last_event_id")):
                 self.teller.event(event)
             recovery.settle(self.conversation, given.get("closed") or [], self._known)
@@ -277,11 +278,6 @@ class Session:
 
     def _used(self) -> None:
         self.teller.state("stats", self.conversation.state.stats)
-
-
-def directory_of(given: Mapping[str, Any], session_id: str) -> Path:
-    """Where the SDK keeps a conversation."""
-    return Path(given["persistence_dir"], uuid.UUID(session_id).hex)
 
 
 async def _ended(running: Future[str], cancelled: asyncio.Event) -> bool:

@@ -96,6 +96,15 @@ def analyzer_of(given: Any) -> SecurityAnalyzerBase | None:
     return None if given is None else _read(SecurityAnalyzerBase, "security_analyzer", given)
 
 
+def check(given: Mapping[str, Any]) -> None:
+    """Refuse what is wrong before anything is written."""
+    if given.get("confirmation_policy") is not None:
+        policy_of(given["confirmation_policy"])
+    analyzer_of(given.get("security_analyzer"))
+    if given.get("llm") is not None:
+        llm_of(given["llm"])
+
+
 def hooks_of(given: Any) -> HookConfig | None:
     """The hooks of the conversation."""
     return None if given is None else _read(HookConfig, "hook_config", given)

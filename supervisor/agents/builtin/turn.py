@@ -34,10 +34,9 @@ class Turn:
         """
         self._task = asyncio.current_task()
         try:
-            if not self.cancelled:
-                await asyncio.to_thread(self._prepare, send)
-            if not self.cancelled:
-                await self._steps()
+            # Also after a cancel: what the user has said is said.
+            await asyncio.to_thread(self._prepare, send)
+            await self._steps()
         except asyncio.CancelledError:
             if not self.cancelled:
                 raise

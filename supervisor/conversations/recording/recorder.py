@@ -248,7 +248,8 @@ class Recorder:
         if item is not None and item.id == item_id:
             self._open_item = None
             self.log.abandon(item)
-            self.log.publish(aborted(item, reason))
+            if item.size:  # else nobody was told that it began
+                self.log.publish(aborted(item, reason))
 
     def publish(self, event: bytes) -> None:
         """Publish an event that is not journalled, such as a snapshot of the state."""
