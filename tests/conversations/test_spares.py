@@ -26,7 +26,17 @@ from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
 from supervisor.settings import AgentSettings
-from tests.conversations.harness import Harness, answer, events, kinds, open_harness, ready_pid, turn, until
+from tests.conversations.harness import (
+    QUICK,
+    Harness,
+    answer,
+    events,
+    kinds,
+    open_harness,
+    ready_pid,
+    turn,
+    until,
+)
 from tests.support.processes import alive
 from tests.support.scripted import scripted_command
 
@@ -196,7 +206,8 @@ async def test_zero_spares_are_none(tmp_path: Path) -> None:
 async def test_a_spare_that_is_killed_fails_no_conversation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    async with opened(tmp_path) as harness:
+    # So long that a stopped one that is asked all the same is noticed here.
+    async with opened(tmp_path, deadlines=attrs.evolve(QUICK, new_session=90.0)) as harness:
         await turn(await begun(harness), "hello")
         (spare,) = await spare_of(harness)
         pid = pid_of(spare)
