@@ -24,6 +24,7 @@ from gateway.openapi import describe
 from gateway.routes.agent_profiles import AgentProfileRoutes
 from gateway.routes.agents import METRICS, AgentRoutes
 from gateway.routes.bash import BashRoutes
+from gateway.routes.built_in import BuiltInRoutes
 from gateway.routes.connections import ConnectionRoutes
 from gateway.routes.conversation_operations import ConversationOperationRoutes
 from gateway.routes.conversations import ConversationRoutes
@@ -108,6 +109,7 @@ def create_app(services: Services) -> QuartTrio:
         *LlmProfileRoutes(services).routes(),
         *MetaProfileRoutes(services).routes(),
         *ConnectionRoutes(services).routes(),
+        *BuiltInRoutes().routes(),
         *PlaceholderRoutes().routes(),
     )
     register(app, routes)

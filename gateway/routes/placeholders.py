@@ -125,31 +125,7 @@ _STATUS: Final = schemas.obj(
 )
 
 TABLE: Final = (
-    # -- language models: Ostler calls none ---------------------------------------------------------------
-    Placeholder(
-        method="GET",
-        path="/api/llm/models/verified",
-        tag="LLM",
-        summary="List verified models by provider",
-        answer={"models": {}},
-        schema=schemas.obj({"models": schemas.FREE}, "models"),
-    ),
-    Placeholder(
-        method="GET",
-        path="/api/llm/models",
-        tag="LLM",
-        summary="List models",
-        answer={"models": []},
-        schema=schemas.obj({"models": _STRINGS}, "models"),
-    ),
-    Placeholder(
-        method="GET",
-        path="/api/llm/providers",
-        tag="LLM",
-        summary="List providers of models",
-        answer={"providers": []},
-        schema=schemas.obj({"providers": _STRINGS}, "providers"),
-    ),
+    # -- subscriptions to language models ------------------------------------------------------------------
     Placeholder(
         method="GET",
         path=f"{_SUBSCRIPTION}/models",
@@ -207,18 +183,6 @@ TABLE: Final = (
     *_installable("/api/plugins", "Plugins", "Plugin", "plugin_name", NO_PLUGINS),
     # -- the rest -----------------------------------------------------------------------------------------
     _list("/api/sub-agents", "Agents", "List sub-agents", "agents", method="POST", body=SubAgentsRequest),
-    _list("/api/tools/catalog", "Tools", "List tools of the built-in agent, described", "tools"),
-    *(
-        Placeholder(
-            method="GET",
-            path=path,
-            tag="Tools",
-            summary="List tools of the built-in agent",
-            answer=[],
-            schema=_STRINGS,
-        )
-        for path in ("/api/tools/", "/api/tools")
-    ),
     _list("/api/canvas-extensions/installed", "Extensions", "List installed extensions", "canvas_extensions"),
     *(
         each

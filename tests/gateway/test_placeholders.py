@@ -12,10 +12,6 @@ NOBODY = "00000000-0000-4000-8000-000000000000"
 BODIES = {"InstallRequest": {"source": "x"}, "EnabledRequest": {"enabled": True}}
 
 EMPTY = [
-    ("GET", "/api/llm/models/verified", None, {"models": {}}),
-    ("GET", "/api/llm/models", None, {"models": []}),
-    ("GET", "/api/llm/models?provider=openai", None, {"models": []}),
-    ("GET", "/api/llm/providers", None, {"providers": []}),
     ("GET", "/api/skills/catalog", None, {"skills": []}),
     ("GET", "/api/skills/installed", None, {"skills": []}),
     ("GET", "/api/skills/marketplace", None, {"skills": []}),
@@ -23,9 +19,6 @@ EMPTY = [
     ("GET", "/api/plugins/installed", None, {"plugins": []}),
     ("GET", "/api/plugins/marketplace", None, {"plugins": []}),
     ("POST", "/api/sub-agents", {}, {"agents": []}),
-    ("GET", "/api/tools/", None, []),
-    ("GET", "/api/tools", None, []),
-    ("GET", "/api/tools/catalog", None, {"tools": []}),
     ("GET", "/api/canvas-extensions/installed", None, {"canvas_extensions": []}),
     ("POST", "/api/hooks", {"project_dir": "/nowhere"}, {"hook_config": None}),
     ("POST", "/api/hooks", {}, {"hook_config": None}),

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from supervisor.agents import ensure_installed, load_catalog
+from supervisor.agents.errors import PythonMissing
+from supervisor.conversations.state.deadlines import Deadlines
 from tests.interop.authorization import Packages
 from tests.interop.authorization import install as install_authorization_server
 from tests.interop.builtin_program import PYTHON, Program, running
@@ -70,12 +75,16 @@ def peer() -> PeerEnvironment:
 
 @pytest.fixture(scope="session")
 def builtin_python(agents_prefix: Path) -> Path:
-    """A Python with the SDK of the built-in agent."""
+    """The Python of the built-in agent's environment, installed as a server would; or one that is named."""
     given = os.environ.get(PYTHON)
-    found = [Path(given)] if given else sorted(agents_prefix.glob("openhands/**/bin/python"))
-    if not found:
-        pytest.skip(f"the built-in agent is not installed; {PYTHON} may name a Python with openhands-sdk")
-    return found[-1]
+    if given:
+        return Path(given)
+    ensure = partial(ensure_installed, progress=print, seconds=Deadlines().install)
+    try:
+        launch = trio.run(ensure, load_catalog()["openhands"], agents_prefix)
+    except PythonMissing as missing:
+        pytest.skip(str(missing))
+    return Path(launch.argv[0])
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import trio
 
 from supervisor.agents import ensure_installed, load_catalog
 from supervisor.agents.errors import PythonMissing
+from supervisor.agents.known import KNOWN
 from supervisor.conversations.state.deadlines import Deadlines
 from tests.interop.model_api.server import ModelApi
 from tests.interop.recording import Recording
@@ -275,3 +277,14 @@ async def _acting(one: Talk, before: int) -> None:
         while not of((await one.rest.events(one.id))[before:], "ActionEvent"):
             await trio.sleep(0.05)
     await trio.sleep(0.5)
+
+
+def test_what_clients_can_offer_is_what_the_library_knows(builtin_python: Path) -> None:
+    """Else: run `known.py` with the Python of the environment, and keep what it prints as `known.json`."""
+    done = subprocess.run(
+        [builtin_python, KNOWN.with_suffix(".py")],
+        capture_output=True,
+        check=True,
+        env={"HOME": "/nonexistent"},
+    )
+    assert json.loads(done.stdout) == json.loads(KNOWN.read_bytes())

@@ -1,0 +1,54 @@
+"""What the SDK knows of models and tools, as JSON on the standard output: `known.json` beside this file.
+
+Run it with the Python of the agent's environment when its lock is renewed: `ENVIRONMENT/bin/python known.py`.
+The server answers from the file, without a process that takes seconds to import what says it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from typing import Any
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it is downloaded when litellm is imported
+os.environ["OPENHANDS_SUPPRESS_BANNER"] = "1"
+
+
+def known() -> dict[str, Any]:
+    """`verified`: models by provider. `models`: each with its provider, "" where the name says none.
+    `providers`. `tools`: whether a person can choose each, and whether it is there without being chosen.
+    `registered`: the names by which agents have tools."""
+    from openhands.sdk.llm.utils.unverified_models import (
+        _extract_model_and_provider,
+        _get_litellm_provider_names,
+        get_supported_llm_models,
+    )
+    from openhands.sdk.llm.utils.verified_models import VERIFIED_MODELS
+    from openhands.sdk.tool.registry import list_registered_tools, list_tool_catalog
+    from openhands.tools.preset.default import register_builtins_agents, register_default_tools
+    from openhands.tools.preset.gemini import register_gemini_tools
+    from openhands.tools.preset.planning import register_planning_tools
+
+    register_default_tools(enable_browser=True)
+    register_builtins_agents(enable_browser=True)
+    register_gemini_tools(enable_browser=True)
+    register_planning_tools()
+    models: dict[str, list[str]] = defaultdict(list)
+    for model in sorted(set(get_supported_llm_models())):
+        models[_extract_model_and_provider(model)[0] or ""].append(model)
+    return {
+        "verified": VERIFIED_MODELS,
+        "providers": sorted(_get_litellm_provider_names()),
+        "models": models,
+        "tools": {
+            entry.name: {"user_selectable": entry.user_selectable, "in_default_set": entry.in_default_set}
+            for entry in list_tool_catalog(check_usable=False)
+        },
+        "registered": list_registered_tools(),
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(known(), indent=1) + "\n")

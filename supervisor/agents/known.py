@@ -1,0 +1,58 @@
+"""Models and tools that the built-in agent's library knows (`builtin/known.json`, by `builtin/known.py`)."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import attrs
+import orjson
+
+KNOWN: Final = Path(__file__).parent / "builtin" / "known.json"
+
+
+@attrs.frozen
+class KnownTool:
+    """A tool of the built-in agent."""
+
+    user_selectable: bool
+    in_default_set: bool
+
+
+@attrs.frozen
+class Known:
+    """Models, their providers, and tools."""
+
+    verified: dict[str, list[str]]
+    """Models that were tried by those who make the library, by provider."""
+    providers: list[str]
+    by_provider: dict[str, list[str]]
+    """All models; `""` has those whose name does not say a provider."""
+    tools: dict[str, KnownTool]
+    registered: list[str]
+    """The names by which agents have tools."""
+
+    def models(self, provider: str | None = None) -> list[str]:
+        """The names of all models, or of a provider's: by their names, and by the verified ones of it, unless
+        the name says another provider."""
+        if provider is None:
+            return sorted({name for names in self.by_provider.values() for name in names})
+        verified = set(self.verified.get(provider, ()))
+        found = set(self.by_provider.get(provider, ()))
+        for other, names in self.by_provider.items():
+            found.update(name for name in verified.intersection(names) if not (other and "/" in name))
+        return sorted(found)
+
+
+@cache
+def known() -> Known:
+    """Read the file, once; some milliseconds, for a thread. Raises OSError."""
+    given = orjson.loads(KNOWN.read_bytes())
+    return Known(
+        verified=given["verified"],
+        providers=given["providers"],
+        by_provider=given["models"],
+        tools={name: KnownTool(**each) for name, each in given["tools"].items()},
+        registered=given["registered"],
+    )
