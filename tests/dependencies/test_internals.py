@@ -29,7 +29,7 @@ LISTENER = "gateway/listener.py"
 FRAME_WRITER = "gateway/frame_writer.py"
 
 ONE_VERSION = ROOT / "supervisor" / "agents" / "builtin"
-"""Its library is locked, hashes and all, and the tests of tests/interop drive it: no other version ever runs."""
+"""Its library is locked, with hashes, and the tests of tests/interop drive it: no other version ever runs."""
 
 KEYRING = "supervisor/credentials/os_keyring.py"
 REGISTRATION = "supervisor/mcp/registration.py"
