@@ -470,8 +470,7 @@ class Runner:
         with trio.CancelScope() as starting:
             self._start_scope = starting
             try:
-                if not self._goes_straight_on:
-                    await self._recorder.log.flushed()  # an agent works on nothing that could be lost
+                await self._recorder.log.flushed()  # an agent works on nothing that could be lost
                 agent = await self.agent.ensure()
                 said = await self._hooks.before_prompt(item) if self._hooks.active else NOTHING
                 if self.session_open:
@@ -518,19 +517,6 @@ class Runner:
         if isinstance(title, str) and title.strip():
             with suppress(JournalError):
                 self._recorder.emit([Title(title.strip())])
-
-    @property
-    def _goes_straight_on(self) -> bool:
-        """Whether nothing is done with a message before its hand-over, which waits until both are durable:
-        one wait instead of two."""
-        run = self.agent.ready
-        return (
-            run is not None
-            and run.usable
-            and not self._hooks.active
-            and self._record.memory_lost is None
-            and self._recorder.log.trouble is None
-        )
 
     async def _end_run(self) -> None:
         """End a run that the agent has finished, after its hooks. A Stop hook may send the agent back."""
