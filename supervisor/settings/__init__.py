@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         is_built_in,
         open_document,
         seal_document,
+        secrets_within,
         with_model,
     )
     from supervisor.settings.connections import (
@@ -87,7 +88,7 @@ else:
         ),
         "built_in": (
             "KIND decode_agent decode_built_in decrypted document_secrets "
-            "hidden is_built_in open_document seal_document with_model"
+            "hidden is_built_in open_document seal_document secrets_within with_model"
         ),
         "connections": "ConnectionStore ProviderConnectionCreateRequest ProviderConnectionUpdateRequest",
         "conversation": "confirmation_policy security_analyzer",
@@ -176,6 +177,7 @@ __all__ = [
     "seal",
     "seal_document",
     "secrets_of",
+    "secrets_within",
     "security_analyzer",
     "spoken_settings",
     "too_deep",
