@@ -62,7 +62,7 @@ SOURCE: Final = frozenset({"kind", "url", "value"})
 AUTH: Final = "auth"
 """The property with the credentials of an MCP server, in its `value` or under one of the names above."""
 
-NO_TOKEN: Final = "oauth"
+BY_LOGIN: Final = "oauth"
 """What stands for a way to log in, and is no token."""
 
 
@@ -258,7 +258,7 @@ def _place_of(name: str, value: Any, around: _Place) -> _Place:
     if name in HOLDING:
         return _Place.BY_NAME
     if isinstance(value, str):
-        return _Place.SECRET if name in NAMED or (name == AUTH and value != NO_TOKEN) else _Place.PLAIN
+        return _Place.SECRET if name in NAMED or (name == AUTH and value != BY_LOGIN) else _Place.PLAIN
     return _Place.AUTH if name == AUTH else _Place.PLAIN
 
 

@@ -32,10 +32,7 @@ def at(path: tuple[str, ...], value: str) -> Any:
     """A document with `value` there."""
     node: Any = value
     for name, parent in zip(reversed(path), (*reversed(path[:-1]), ""), strict=True):
-        if name == ANY and parent in LISTS:
-            node = [node]
-        else:
-            node = {"named" if name == ANY else name: node}
+        node = [node] if name == ANY and parent in LISTS else {"named" if name == ANY else name: node}
         if name in ("url", "value") and parent == ANY and path[:2] == ("agent_context", "secrets"):
             node["kind"] = "LookupSecret"
     return node
