@@ -34,7 +34,7 @@ from supervisor.conversations.state.errors import (
 )
 from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.queue import Queued, TurnQueue, message_size
-from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.record import ANALYZER, ConversationRecord
 from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus, Memory
 from supervisor.conversations.state.unconfirmed import Unconfirmed
@@ -628,11 +628,12 @@ class Conversation:
     async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
         """Replace the analyzer. The built-in agent runs it; for external ones it is kept for clients to read
         (see `recording/risk.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
+        analyzer, sealed = await self.context.secret_box.seal_part(analyzer)
         self.log.accept()
         if self.record.built_in:
             await self._runner.tell(own_requests.CONFIGURE, {"security_analyzer": analyzer})
-        self.record.security_analyzer = analyzer
-        self.recorder.write([self.recorder.state("security_analyzer", analyzer)])
+        self.record.keep_part(ANALYZER, analyzer, sealed)
+        self.recorder.write([self.recorder.state(ANALYZER, self.record.shown_part(ANALYZER))])
         await self._durable()
 
     async def set_secrets(self, secrets: Mapping[str, str | LookupSecret]) -> None:

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
         decrypted,
         document_secrets,
         hidden,
+        hidden_within,
         is_built_in,
         open_document,
         seal_document,
         secrets_within,
         with_model,
+        without_placeholders,
     )
     from supervisor.settings.connections import (
         ConnectionStore,
@@ -88,7 +90,8 @@ else:
         ),
         "built_in": (
             "KIND decode_agent decode_built_in decrypted document_secrets "
-            "hidden is_built_in open_document seal_document secrets_within with_model"
+            "hidden hidden_within is_built_in open_document seal_document secrets_within with_model "
+            "without_placeholders"
         ),
         "connections": "ConnectionStore ProviderConnectionCreateRequest ProviderConnectionUpdateRequest",
         "conversation": "confirmation_policy security_analyzer",
@@ -168,6 +171,7 @@ __all__ = [
     "exposed",
     "first_document",
     "hidden",
+    "hidden_within",
     "holds_token",
     "is_built_in",
     "linked_settings",
@@ -184,4 +188,5 @@ __all__ = [
     "unseal",
     "with_model",
     "with_own_fields",
+    "without_placeholders",
 ]

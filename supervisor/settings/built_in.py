@@ -130,7 +130,7 @@ def _checked(obj: Mapping[str, Any], loc: Location) -> dict[str, Any]:
         raise problem(loc, f"Value error, nested deeper than {MAX_DEPTH} levels", "value_error")
     if len(orjson.dumps(obj)) > DOCUMENT_BYTES:
         raise problem(loc, f"Value error, more than {DOCUMENT_BYTES} bytes of JSON", "value_error")
-    copy = _walked(obj, lambda value: None if PLACEHOLDER.fullmatch(value) else value)
+    copy = without_placeholders(obj)
     assert isinstance(copy, dict)
     return copy
 
@@ -147,9 +147,19 @@ def with_model(settings: BuiltInSettings, llm: Mapping[str, Any]) -> BuiltInSett
 
 def hidden(obj: Mapping[str, Any]) -> dict[str, Any]:
     """A copy with a placeholder for each secret."""
-    copy = _walked(obj, lambda _: REDACTED, shown_url)
+    copy = hidden_within(obj)
     assert isinstance(copy, dict)
     return copy
+
+
+def hidden_within(value: Any) -> Any:
+    """The same of any JSON value."""
+    return _walked(value, lambda _: REDACTED, shown_url)
+
+
+def without_placeholders(value: Any) -> Any:
+    """A copy of a JSON value without what clients send that have no secret."""
+    return _walked(value, lambda text: None if PLACEHOLDER.fullmatch(text) else text)
 
 
 def document_secrets(settings: BuiltInSettings) -> list[str]:
