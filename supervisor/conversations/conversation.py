@@ -52,7 +52,7 @@ from supervisor.events import (
     new_event_id,
 )
 from supervisor.journal import JournalUnavailable, Log, Stored
-from supervisor.settings import BuiltInSettings, hidden, with_model
+from supervisor.settings import BuiltInSettings, hidden, secrets_within, with_model
 
 log = structlog.get_logger(__name__)
 
@@ -548,6 +548,7 @@ class Conversation:
         record, box = self.record, self.context.secret_box
         if not isinstance(record.agent, BuiltInSettings):
             raise NotAccepted(own_requests.OWN_MODELS)
+        await self.agent.conceal(secrets_within(llm))
         self.log.accept()
         await self._runner.tell(own_requests.CONFIGURE, {"llm": dict(llm)})
         opened = await box.open_settings(record.agent)
@@ -629,6 +630,7 @@ class Conversation:
         """Replace the analyzer. The built-in agent runs it; for external ones it is kept for clients to read
         (see `recording/risk.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
         analyzer, sealed = await self.context.secret_box.seal_part(analyzer)
+        await self.agent.conceal(secrets_within(analyzer))
         self.log.accept()
         if self.record.built_in:
             await self._runner.tell(own_requests.CONFIGURE, {"security_analyzer": analyzer})

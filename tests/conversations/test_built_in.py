@@ -186,6 +186,38 @@ async def test_keys_are_sealed_at_rest_and_reach_it_over_stdin_alone(tmp_path: P
         assert KEY.encode() not in conversation.full_state()
 
 
+async def test_a_key_that_it_gets_while_it_runs_is_masked(tmp_path: Path) -> None:
+    new = "sk-another-key-9876543210"
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        await conversation.switch_llm({"model": "other", "api_key": new})
+        await conversation.set_security_analyzer(ANALYZER)
+        await turn(conversation, f"!answer n It is {new} and {ANALYZER_KEY}")
+        said = json.dumps([each for each in await events(conversation) if each["source"] != "user"])
+        trace = str(await harness.supervisor.trace(conversation.id))
+        assert "_ostler/configure" in trace
+        assert [key for key in (KEY, new, ANALYZER_KEY) if key in said or key in trace] == []
+
+
+async def test_a_key_that_it_gets_while_it_starts_is_masked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = "sk-another-key-9876543210"
+    async with told(tmp_path) as (_, conversation):
+        plan = conversation.context.launcher.plan
+
+        async def late(*given: Any) -> Any:
+            made = await plan(*given)
+            await conversation.switch_llm({"model": "other", "api_key": new})
+            return made
+
+        monkeypatch.setattr(type(conversation.context.launcher), "plan", staticmethod(late))
+        await turn(conversation, f"!answer n It is {new}")
+        said = json.dumps([each for each in await events(conversation) if each["source"] != "user"])
+        assert "It is" in said
+        assert new not in said
+
+
 ANALYZER_KEY = "gs-of-the-analyzer-1234567890"
 ANALYZER = {"kind": "GraySwanAnalyzer", "api_key": ANALYZER_KEY, "policy_id": "p"}
 DEFINITION_KEY = "tok-of-the-definition-1234567890"
