@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         KIND,
         decode_agent,
         decode_built_in,
+        decode_model,
         decrypted,
         document_secrets,
         hidden,
@@ -89,7 +90,7 @@ else:
             "agent_settings_to_dict decode_acp_agent decode_agent_settings with_own_fields"
         ),
         "built_in": (
-            "KIND decode_agent decode_built_in decrypted document_secrets "
+            "KIND decode_agent decode_built_in decode_model decrypted document_secrets "
             "hidden hidden_within is_built_in open_document seal_document secrets_within with_model "
             "without_placeholders"
         ),
@@ -165,6 +166,7 @@ __all__ = [
     "decode_agent_settings",
     "decode_built_in",
     "decode_llm",
+    "decode_model",
     "decode_profile",
     "decrypted",
     "document_secrets",

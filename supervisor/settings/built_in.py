@@ -34,7 +34,7 @@ from supervisor.settings.exposure import (
     StorageCipher,
     shown_url,
 )
-from supervisor.settings.llm import LLM
+from supervisor.settings.llm import LLM, decode_llm
 from supervisor.settings.merge import MAX_DEPTH, too_deep
 from supervisor.settings.openhands import decode_openhands_settings
 
@@ -117,6 +117,13 @@ def decode_agent(obj: object, loc: Location, check_server: ServerCheck) -> Built
         {MCP_SERVER: server_check(check_server)},
     )
     return BuiltInSettings(mcp_config=found, shown=hidden(given), document={"agent": given})
+
+
+def decode_model(obj: object, loc: Location) -> dict[str, Any]:
+    """Another model for it. Placeholders of secrets are none. Raises SettingsError."""
+    if isinstance(obj, Mapping):
+        obj = _checked(obj, loc)
+    return decode_llm(obj, loc)
 
 
 def is_built_in(obj: Mapping[str, Any]) -> bool:
