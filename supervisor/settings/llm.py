@@ -161,21 +161,36 @@ def connection_of(llm: Any) -> str | None:
 
 def models_of(settings: Mapping[str, Any]) -> list[Any]:
     """Every language model in agent settings."""
-    return [settings.get("llm"), *(settings.get("meta_profile_llms") or {}).values()]
+    routed, condenser = settings.get("meta_profile_llms"), settings.get("condenser")
+    return [
+        settings.get("llm"),
+        *(routed.values() if isinstance(routed, Mapping) else ()),
+        condenser.get("llm") if isinstance(condenser, Mapping) else None,
+    ]
 
 
 def linked_settings(
     settings: Mapping[str, Any], connections: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Agent settings whose models have the key and the URL of their connections, as these are now."""
+    """Agent settings whose models have the key and the URL of their connections, as these are now.
+
+    What is no model stays as it is: the SDK judges agents that clients spell out.
+    """
     found = dict(settings)
-    if isinstance(found.get("llm"), Mapping):
-        found["llm"] = linked(found["llm"], connections)
-    if found.get("meta_profile_llms"):
+    if "llm" in found:
+        found["llm"] = _linked_if_model(found["llm"], connections)
+    routed, condenser = found.get("meta_profile_llms"), found.get("condenser")
+    if isinstance(routed, Mapping):
         found["meta_profile_llms"] = {
-            name: linked(llm, connections) for name, llm in found["meta_profile_llms"].items()
+            name: _linked_if_model(llm, connections) for name, llm in routed.items()
         }
+    if isinstance(condenser, Mapping) and "llm" in condenser:
+        found["condenser"] = {**condenser, "llm": _linked_if_model(condenser["llm"], connections)}
     return found
+
+
+def _linked_if_model(llm: Any, connections: Mapping[str, Mapping[str, Any]]) -> Any:
+    return linked(llm, connections) if isinstance(llm, Mapping) else llm
 
 
 def linked(llm: Mapping[str, Any], connections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

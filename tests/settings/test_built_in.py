@@ -11,6 +11,7 @@ from supervisor.mcp import server_errors
 from supervisor.settings import REDACTED, agent_settings_to_dict, secrets_of
 from supervisor.settings.built_in import decode_agent, decrypted, document_secrets, hidden
 from supervisor.settings.exposure import _URL_PATHS, _VALUE_PATHS, ANY
+from supervisor.settings.llm import linked_settings, models_of
 
 CANARY = "canary-0123456789"
 URL = f"https://vault.example/v1/it?key={CANARY}"
@@ -97,3 +98,33 @@ def test_what_is_no_secret_is_shown() -> None:
     }
     assert {**shown, "agent_context": None} == {**given, "agent_context": None}
     assert shown["agent_context"]["skills"] == given["agent_context"]["skills"]
+
+
+CONNECTIONS = {"c": {"base_url": "https://x", "api_key": CANARY}}
+LINKED = {"model": "m", "provider_connection_id": "c"}
+
+
+def test_every_model_has_the_key_of_its_connection() -> None:
+    condenser = {"kind": "LLMSummarizingCondenser", "llm": LINKED}
+    given = {"llm": LINKED, "condenser": condenser, "meta_profile_llms": {"a": LINKED}}
+    found = linked_settings(given, CONNECTIONS)
+    keys = [found["llm"], found["condenser"]["llm"], found["meta_profile_llms"]["a"]]
+    assert [each["api_key"] for each in keys] == [CANARY] * 3
+    assert [each["provider_connection_id"] for each in models_of(given)] == ["c"] * 3
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"meta_profile_llms": [1]},
+        {"meta_profile_llms": {"a": 5}},
+        {"meta_profile_llms": "x"},
+        {"condenser": [1]},
+        {"condenser": {"llm": "x"}},
+        {"llm": 5},
+    ],
+    ids=str,
+)
+def test_what_is_no_model_is_linked_to_nothing(odd: dict[str, Any]) -> None:
+    assert linked_settings(odd, CONNECTIONS) == odd
+    assert set(models_of(odd)) <= {None, 5, "x"}
