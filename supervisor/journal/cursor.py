@@ -143,7 +143,11 @@ class Cursor:
         )
         items: list[Item] = []
         for row in rows:
-            if row.seq > self._live_seq and self._again is not None and row.id not in self._followed:
+            follower = self._followed.get(row.id)
+            if follower is not None and follower.item.abandoned:
+                del self._followed[row.id]
+                items += self._tell_anew(follower, row)
+            elif row.seq > self._live_seq and self._again is not None and follower is None:
                 missed = self._again(row)
                 if missed is not None:
                     items += map(Transient, Follower(missed, late=False).take())
@@ -155,27 +159,37 @@ class Cursor:
         self._after_seq = row.seq
         if self._followed or item is not None:
             follower = self._followed.pop(row.id, None)
-            if follower is None and item is not None and self._follows and item.number >= self._number:
-                follower = Follower(item, late=False)
+            if follower is None:
+                if item is not None and self._follows and item.number >= self._number:
+                    follower = Follower(item, late=False)
+            elif item is not None and follower.item is not item:
+                follower = follower.of(item)
             if follower is not None:
                 items += map(Transient, follower.take())
                 if follower.cut:
-                    items += self._tell_anew(follower, row)
+                    # Only for the socket that can begin an item anew.
+                    items += [
+                        Transient(Frame(session=each.frame.session))
+                        for each in self._tell_anew(follower, row)
+                    ]
         items.append(row)
         if self._waiting:
             self._catch_up(items)
 
-    def _tell_anew(self, follower: Follower, row: Stored) -> Sequence[Item]:
-        """The whole of what was told with a part cut out; only for the socket that can begin an item anew."""
-        whole = None if self._again is None else self._again(row)
-        if whole is None:
+    def _tell_anew(self, follower: Follower, row: Stored) -> Sequence[Transient]:
+        """The whole of what was told with a part cut out, or in an attempt that the agent gave up."""
+        if self._again is None:
             return ()
-        whole.attempts = follower.item.attempts
-        return [Transient(Frame(session=frame.session)) for frame in Follower(whole, late=True).take()]
+        whole = self._again(row) or Growing(row.id, row.seq - 1, follower.item.wire)
+        return [Transient(frame) for frame in follower.of(whole).take()]
 
     def _follow(self, span: Span, items: list[Item]) -> None:
         item = span.item
         follower = self._followed.get(item.id)
+        if follower is not None and follower.item is not item:
+            if follower.item.number > item.number:
+                return  # of an attempt that the agent gave up since
+            follower = self._followed[item.id] = follower.of(item)
         if follower is None:
             if not self._follows or item.number < self._number or item.is_over(self._after_seq):
                 return  # over before this cursor was there, or told with its event

@@ -245,6 +245,12 @@ class Follower:
         self.had = _later(self.had, item.places() if until is None else until)
         return frames
 
+    def of(self, item: Growing) -> Follower:
+        """Who follows what began anew under the same id: in a later attempt than any of this one."""
+        attempts = self.item.attempts
+        item.attempts = max(item.attempts, attempts)
+        return Follower(item, late=item.attempt <= attempts)
+
     def anew(self, frames: list[Shown]) -> None:
         """Let the item begin anew for it."""
         self.item.attempts += 1

@@ -149,6 +149,8 @@ class Log:
         self._check()
         for each in self._growing:
             each.abandoned = each.abandoned or each.open
+            if each.id == item.id:  # who comes back may have had a part of it
+                item.attempts = max(item.attempts, each.attempts)
         self._growing = [each for each in self._growing if not each.abandoned]
         item.number = self._grown
         self._grown += 1

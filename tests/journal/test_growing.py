@@ -125,6 +125,7 @@ class Play:
         self.count = 0
         self.whole: dict[str, dict[str, str]] = {}
         self.began: dict[str, int] = {}
+        self.retried = False
 
     def piece(self, kind: str, text: str) -> None:
         if self.item is None:
@@ -136,6 +137,18 @@ class Play:
         self.order += 1
         self.said[kind] += text
         self.log.grow(self.item)
+
+    def retry(self, *, aborts: bool) -> None:
+        """The agent begins its item anew, under the same id."""
+        old = self.item
+        if old is None:
+            return
+        if aborts:
+            self.abort()
+        self.item = Growing(old.id, self.log.last_seq, WIRE, old.attempt + 1)
+        self.said, self.order = {"text": "", "reasoning": ""}, 0
+        self.log.begin(self.item)
+        self.retried = True
 
     def close(self) -> None:
         if self.item is None:
@@ -166,6 +179,8 @@ class Play:
                 self.piece(kind, text)
             case ("close",):
                 self.close()
+            case ("retry", aborts):
+                self.retry(aborts=aborts)
             case ("tool", size):
                 self.tool(size)
             case ("commit",):
@@ -193,10 +208,10 @@ class Play:
             assert not reader.items
             for item_id, said in self.whole.items():
                 if seq_of[item_id] > reader.joined:
-                    assert reader.ended[item_id] == said
+                    assert reader.ended.get(item_id, {"text": "", "reasoning": ""}) == said
                 else:
                     assert item_id not in reader.ended
-            if not cut:
+            if not cut and not self.retried:  # the events socket knows no attempts
                 messages = [row for row in self.store.rows if row.kind == "MessageEvent"]
                 told = [row.id for row in messages if row.seq >= reader.from_seq]
                 for item_id, legacy in zip(told, reader.legacy_before, strict=True):
@@ -209,6 +224,7 @@ STEP = st.one_of(
     st.tuples(st.just("piece"), st.sampled_from(["text", "reasoning"]), TEXT),
     st.tuples(st.just("piece"), st.just("text"), TEXT),
     st.tuples(st.just("close")),
+    st.tuples(st.just("retry"), st.booleans()),
     st.tuples(st.just("tool"), st.integers(0, 300)),
     st.tuples(st.just("commit")),
     st.tuples(st.just("join"), st.one_of(st.none(), st.integers(-1, 20))),
@@ -333,6 +349,20 @@ def test_an_item_that_never_becomes_an_event_is_told_to_nobody_who_comes_later()
             assert each.legacy["text"] == "b"
 
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("aborts", [False, True])
+@pytest.mark.parametrize("slow", [False, True])
+def test_what_is_begun_anew_under_its_id_is_told_anew(small: Any, *, aborts: bool, slow: bool) -> None:
+    """To who has had some of the first attempt, and to who comes later; also to who fell behind the tail."""
+    steps: list[tuple[Any, ...]] = [("join", None), ("piece", "text", "first try"), ("read", 0, 256)]
+    steps += [("join", None), ("read", 1, 256), ("join", None), ("read", 2, 256)]
+    steps += [("piece", "text", ", more"), ("retry", aborts), ("piece", "text", "second")]
+    steps += [("tool", 1), ("commit",)] * 9 if slow else [("read", 0, 256), ("read", 1, 256)]
+    steps += [("join", None), ("piece", "text", " try")]
+    played = play(steps)
+    played.check()
+    assert [reader.ended["item-1"]["text"] for reader in played.readers] == ["second try"] * 4
 
 
 def test_a_reader_that_does_not_follow_is_told_events_alone(small: Any) -> None:
