@@ -192,15 +192,19 @@ class Growing:
         return frame
 
     def _trim(self) -> None:
-        name = max(self._channels, key=lambda each: len(self._channels[each].data))
-        texts = self._channels[name]
-        least = texts.end - max(0, len(texts.data) - (self._size - GROWING_TRIMMED_BYTES))
-        for at, mark in enumerate(texts.marks):
-            if mark.offset >= least:
-                self._size -= mark.offset - texts.start
-                del texts.data[: mark.offset - texts.start]
-                texts.start = mark.offset
-                del texts.marks[: at + 1]
+        """Forget the beginnings of its texts: of the largest, and where that is not enough, of the next."""
+        for texts in sorted(self._channels.values(), key=lambda each: -len(each.data)):
+            if not texts.marks:
+                continue
+            least = texts.end - max(0, len(texts.data) - (self._size - GROWING_TRIMMED_BYTES))
+            last = len(texts.marks) - 1
+            at = next((at for at, mark in enumerate(texts.marks) if mark.offset >= least), last)
+            gone = texts.marks[at].offset - texts.start
+            self._size -= gone
+            del texts.data[:gone]
+            texts.start += gone
+            del texts.marks[: at + 1]
+            if self._size <= GROWING_TRIMMED_BYTES:
                 return
 
 

@@ -405,3 +405,15 @@ def test_a_long_answer_weighs_little_more_than_its_text() -> None:
     assert len(item._channels["text"].marks) <= 20_000 // growing.FRAME_BYTES
     log.publish(Frame(session=b"{}"))
     assert cursor._tail.size == 20_000 + 2 * ITEM_OVERHEAD_BYTES + 2
+
+
+@pytest.mark.parametrize("channels", [["text"], ["text", "reasoning"], ["text", "text", "text", "reasoning"]])
+def test_what_an_item_keeps_has_a_bound(channels: list[str]) -> None:
+    """However what is said and what is thought share it."""
+    item = Growing("item", -1, WIRE)
+    piece = b"x" * 4096
+    for number in range(4 * growing.GROWING_MAX_BYTES // len(piece)):
+        item.add(channels[number % len(channels)], piece, number, TIME)
+        assert item.size <= growing.GROWING_MAX_BYTES
+    assert item.size == sum(len(texts.data) for texts in item._channels.values())
+    assert item.size > growing.GROWING_TRIMMED_BYTES // 2
