@@ -12,7 +12,7 @@ from supervisor.journal import queries
 from supervisor.journal.feed import Span, Tail
 from supervisor.journal.growing import Follower, Growing
 from supervisor.journal.queries import EVERYTHING
-from supervisor.journal.rows import Frame, Item, Stored, Transient
+from supervisor.journal.rows import Frame, Item, Shown, Stored, Transient
 
 Again = Callable[[Stored], Growing | None]
 """What an event grew from; None for one that did not."""
@@ -107,6 +107,9 @@ class Cursor:
                 if items:
                     return items
             if self.position < tail.start:
+                self._tell_farewells(items)
+                if items:
+                    return items
                 found = tail.locate(self._after_seq)
                 if found is None:
                     rows = await self._read_file(max_items)
@@ -120,7 +123,7 @@ class Cursor:
                     self._tell(entry, items, tail.became(entry.seq))
                 elif isinstance(entry, Span):
                     self._follow(entry, items)
-                else:
+                elif self._concerns(entry.frame):
                     items.append(entry)
             exhausted = tail.exhausted(self.position)
             if exhausted:
@@ -197,10 +200,28 @@ class Cursor:
             follower = self._followed[item.id] = Follower(item, late=False)
         items += map(Transient, follower.take(span.end))
 
+    def _concerns(self, frame: Shown) -> bool:
+        """Whether a frame is not the end of what was over before this cursor came, and may have begun anew
+        since."""
+        ends = frame.ends if isinstance(frame, Frame) else -1
+        return not 0 <= ends < self._number or any(
+            follower.item.number == ends for follower in self._followed.values()
+        )
+
+    def _tell_farewells(self, items: list[Item]) -> None:
+        """Tell of what ended without an event while this cursor was behind the tail."""
+        for follower in list(self._followed.values()):
+            item = follower.item.latest
+            if item.farewell is not None and self.position <= item.farewell_at < self._tail.start:
+                del self._followed[item.id]
+                if follower.had is not None:
+                    items.append(Transient(item.farewell))
+
     def _catch_up(self, items: list[Item]) -> None:
         """Tell of the items that were growing when this cursor came, as soon as it is where they began."""
         waiting = self._waiting
         while waiting and (waiting[0].had is not None or waiting[0].item.anchor_seq <= self._after_seq):
             follower = waiting.pop(0)
-            if follower.had is None and self._followed.get(follower.item.id) is follower:
+            item = follower.item
+            if follower.had is None and not item.abandoned and self._followed.get(item.id) is follower:
                 items += map(Transient, follower.take())

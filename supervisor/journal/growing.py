@@ -95,6 +95,12 @@ class Growing:
         """The number of its event, once that is appended."""
         self.abandoned = False
         """Whether it never becomes an event."""
+        self.farewell: Shown | None = None
+        """What tells clients that."""
+        self.farewell_at = -1
+        """The position of that in the tail."""
+        self.successor: Growing | None = None
+        """What began anew under its id."""
         self._channels: dict[str, _Channel] = {}
         self._frames: dict[tuple[str, int, int, int], Shown] = {}
         self._size = 0
@@ -104,6 +110,14 @@ class Growing:
     def size(self) -> int:
         """Bytes of its texts in memory."""
         return self._size
+
+    @property
+    def latest(self) -> Growing:
+        """What began anew under its id last, or itself."""
+        item = self
+        while item.successor is not None:
+            item = item.successor
+        return item
 
     def uncounted(self) -> int:
         """Bytes that were added since this was last asked."""

@@ -63,6 +63,7 @@ class Reader:
         self.items: dict[str, dict[str, Any]] = {}
         self.ended: dict[str, dict[str, str]] = {}
         self.attempts: list[int] = []
+        self.aborted: list[str] = []
 
     async def read(self, most: int) -> bool:
         """Take what there is. Returns whether there was anything."""
@@ -108,6 +109,7 @@ class Reader:
             item["said"][told["kind"]] += told["content"]
         else:
             assert told["type"] == "item_aborted"
+            self.aborted.append(told["item_id"])
             self.items.pop(told["item_id"], None)
             self.legacy = {"text": "", "reasoning": ""}
 
@@ -169,8 +171,7 @@ class Play:
 
     def abort(self) -> None:
         if self.item is not None:
-            self.log.abandon(self.item)
-            self.log.publish(aborted(self.item, "failed"))
+            self.log.abandon(self.item, aborted(self.item, "failed"))
             self.item = None
 
     async def do(self, step: tuple[Any, ...]) -> None:
@@ -179,6 +180,8 @@ class Play:
                 self.piece(kind, text)
             case ("close",):
                 self.close()
+            case ("abort",):
+                self.abort()
             case ("retry", aborts):
                 self.retry(aborts=aborts)
             case ("tool", size):
@@ -224,6 +227,7 @@ STEP = st.one_of(
     st.tuples(st.just("piece"), st.sampled_from(["text", "reasoning"]), TEXT),
     st.tuples(st.just("piece"), st.just("text"), TEXT),
     st.tuples(st.just("close")),
+    st.tuples(st.just("abort")),
     st.tuples(st.just("retry"), st.booleans()),
     st.tuples(st.just("tool"), st.integers(0, 300)),
     st.tuples(st.just("commit")),
@@ -363,6 +367,26 @@ def test_what_is_begun_anew_under_its_id_is_told_anew(small: Any, *, aborts: boo
     played = play(steps)
     played.check()
     assert [reader.ended["item-1"]["text"] for reader in played.readers] == ["second try"] * 4
+
+
+@pytest.mark.parametrize("meanwhile", ["tool", "piece"])
+def test_who_fell_behind_the_tail_is_told_what_never_becomes_an_event(small: Any, meanwhile: str) -> None:
+    steps: list[tuple[Any, ...]] = [("join", None), ("piece", "text", "a"), ("read", 0, 256), ("abort",)]
+    for number in range(20):
+        steps += [("tool", 1), ("commit",)]
+        if meanwhile == "piece":
+            steps += [("piece", "text", f"{number}"), ("close",), ("commit",)]
+    played = play(steps)
+    played.check(cut=True)
+    assert played.readers[0].aborted == ["item-1"]
+
+
+def test_also_where_a_later_attempt_was_the_one_that_ended(small: Any) -> None:
+    steps: list[tuple[Any, ...]] = [("join", None), ("piece", "text", "a"), ("read", 0, 256)]
+    steps += [("retry", False), ("piece", "text", "b"), ("abort",)]
+    played = play([*steps, *[("tool", 1), ("commit",)] * 20])
+    played.check()
+    assert played.readers[0].aborted == ["item-1"]
 
 
 def test_a_reader_that_does_not_follow_is_told_events_alone(small: Any) -> None:

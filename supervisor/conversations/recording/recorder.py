@@ -247,9 +247,8 @@ class Recorder:
         item = self._open_item
         if item is not None and item.id == item_id:
             self._open_item = None
-            self.log.abandon(item)
-            if item.size:  # else nobody was told that it began
-                self.log.publish(aborted(item, reason))
+            # Without any text nobody was told that it began.
+            self.log.abandon(item, aborted(item, reason) if item.size else None)
 
     def publish(self, event: bytes) -> None:
         """Publish an event that is not journalled, such as a snapshot of the state."""
