@@ -253,12 +253,13 @@ class Follower:
         if self.had is None:
             self.had = {}
             frames.append(item.wire.begun(item, self.attempt))
-        elif until is None and item.reaches(self.had):
+        elif item.reaches(self.had) if until is None else not _goes_beyond(until, self.had):
             return frames
         if item.lacks(self.had):
             if self.had:
                 self.anew(frames)
             self.cut = True
+            until = None  # all at once: pieces of what is left would begin anew again and again
         frames += item.since(self.had, until, self.attempt)
         self.had = _later(self.had, item.places() if until is None else until)
         return frames
@@ -274,6 +275,10 @@ class Follower:
         self.item.attempts += 1
         self.attempt = self.item.attempts
         frames.append(self.item.wire.begun(self.item, self.attempt))
+
+
+def _goes_beyond(until: Places, had: Places) -> bool:
+    return any(end.offset > had.get(name, NOWHERE).offset for name, end in until.items())
 
 
 def _later(had: Places, until: Places) -> Places:

@@ -441,3 +441,18 @@ def test_what_an_item_keeps_has_a_bound(channels: list[str]) -> None:
         assert item.size <= growing.GROWING_MAX_BYTES
     assert item.size == sum(len(texts.data) for texts in item._channels.values())
     assert item.size > growing.GROWING_TRIMMED_BYTES // 2
+
+
+def test_who_is_behind_what_is_forgotten_begins_anew_once(small: Any) -> None:
+    """And not for each of the spans between which events stand."""
+    small.setattr(growing, "GROWING_MAX_BYTES", 200)
+    small.setattr(growing, "GROWING_TRIMMED_BYTES", 100)
+    small.setattr(feed, "TAIL_MAX_BYTES", 1_000_000)
+    steps: list[tuple[Any, ...]] = [("join", None), ("piece", "text", "begin"), ("read", 0, 256)]
+    for number in range(40):
+        steps += [("piece", ("text", "reasoning")[number % 2], f"{number:30}"), ("tool", 0), ("commit",)]
+    (reader,) = play([*steps, ("read", 0, 256)]).readers
+    # At first, then with what is left, and with the whole once its event is there.
+    assert reader.attempts == [0, 1, 2]
+    assert reader.seqs == list(range(41))
+    assert reader.ended["item-1"]["text"].endswith(f"{38:30}")

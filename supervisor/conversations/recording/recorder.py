@@ -222,6 +222,8 @@ class Recorder:
     def stream(self, item: Delta | Opened) -> None:
         """Show a piece of a segment: to the present subscribers, and to those that come before it ends."""
         if isinstance(item, Opened):
+            if self._open_item is not None and self._open_item.id != item.item_id:
+                self.abort_item("failed")  # its agent has forgotten it
             self._open_item = Growing(item.item_id, self.log.last_seq, WIRE, item.attempt)
             self.log.begin(self._open_item)
             return
