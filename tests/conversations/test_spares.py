@@ -19,7 +19,7 @@ from trio.testing import MockClock
 from supervisor import composition
 from supervisor.agents import load_catalog
 from supervisor.agents.catalog import AgentHome
-from supervisor.conversations.agent import admission, spares
+from supervisor.conversations.agent import admission, homes, spares
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.agent.spare import Spare
 from supervisor.conversations.conversation import Conversation
@@ -480,6 +480,52 @@ async def test_the_end_of_the_server_gives_them_up(tmp_path: Path) -> None:
             nursery.start_soon(harness.supervisor.close)
         await until(lambda: not alive(pid_of(spare)), "the end of the spare")
         assert not harness.supervisor._context.spares.waiting
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), RuntimeError("a fault")])
+async def test_a_directory_that_cannot_be_removed_harms_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    remove = homes._remove
+    refused: list[str] = []
+
+    def refuse(directory: Path) -> None:
+        if directory.name in kept:
+            refused.append(directory.name)
+            raise error
+        remove(directory)
+
+    async with opened(tmp_path) as harness:
+        first = await begun(harness)
+        await turn(first, "hello")
+        (spare,) = await spare_of(harness)
+        kept = {spare.name}
+        monkeypatch.setattr(homes, "_remove", refuse)
+        os.kill(pid_of(spare), signal.SIGKILL)
+        await until(lambda: refused == [spare.name], "the end of the spare")
+        await until(lambda: waiting(harness) and waiting(harness)[0] is not spare, "another spare")
+        assert "again" in answer(await turn(first, "again"))
+
+
+async def test_what_cannot_be_removed_does_not_keep_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = homes._remove
+
+    def refuse(directory: Path) -> None:
+        if directory.name in first:
+            raise PermissionError(13, "Permission denied", str(directory))
+        remove(directory)
+
+    async with opened(tmp_path) as harness:
+        data = tmp_path / "data"
+        left = [data / f"{spares.SPARE_PREFIX}{number}" for number in range(3)]
+        for each in left:
+            (each / "workspace").mkdir(parents=True)
+        first = [next(data.glob(f"{spares.SPARE_PREFIX}*")).name]
+        monkeypatch.setattr(homes, "_remove", refuse)
+        await harness.supervisor._context.launcher.forget_spares()
+        assert [each.name for each in left if each.exists()] == first
 
 
 async def test_spares_are_listed_with_their_figures(tmp_path: Path) -> None:

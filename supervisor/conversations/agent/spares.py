@@ -285,9 +285,17 @@ class Spares:
             if spare.initialized is None:
                 kind.starting = False
             spare.gone.set()
-            with trio.CancelScope(shield=True):
-                await self._launcher.forget(spare.name)
+            await self._forget(spare.name)
             self._look_again()
+
+    async def _forget(self, name: str) -> None:
+        """Remove the directory of a spare or a parent, shielded: the last that its task does. Raises nothing:
+        the task is in the whole server's nursery."""
+        with trio.CancelScope(shield=True):
+            try:
+                await self._launcher.forget(name)
+            except Exception:
+                log.exception("cannot remove what a spare agent left", name=name)
 
     def _died(self, kind: _Kind, reason: str, words: list[str]) -> None:
         self._counters.spares_lost += 1
@@ -361,8 +369,7 @@ class Spares:
                 kind.parent = None
             parent.decided.set()
             parent.gone.set()
-            with trio.CancelScope(shield=True):
-                await self._launcher.forget(parent.name)
+            await self._forget(parent.name)
 
     async def _planned(self, spare: Spare, kind: _Kind) -> Plan | None:
         """The plan of a process that belongs to no conversation and is the wanted one; None if none is."""
