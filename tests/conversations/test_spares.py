@@ -21,9 +21,13 @@ from supervisor.agents import load_catalog
 from supervisor.agents.catalog import AgentHome
 from supervisor.conversations.agent import admission, homes, spares
 from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.spare import Spare
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.start import StartRequest
+from supervisor.conversations.state.status import AgentPhase
 from supervisor.events import Vocabulary
 from supervisor.settings import AgentSettings
 from tests.conversations.harness import (
@@ -34,6 +38,7 @@ from tests.conversations.harness import (
     kinds,
     open_harness,
     ready_pid,
+    say,
     turn,
     until,
 )
@@ -526,6 +531,83 @@ async def test_what_cannot_be_removed_does_not_keep_the_rest(
         monkeypatch.setattr(homes, "_remove", refuse)
         await harness.supervisor._context.launcher.forget_spares()
         assert [each.name for each in left if each.exists()] == first
+
+
+@pytest.mark.parametrize("when", ["planned", "planned again"])
+async def test_a_conversation_that_is_deleted_while_it_starts_keeps_no_spare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    async with opened(tmp_path) as harness:
+        await turn(await begun(harness), "hello")
+        second = await begun(harness)
+        await turn(second, "hello")
+        await second.stop_agent()
+        (spare,) = await spare_of(harness)
+        plan, plans = second.agent._plan, 0
+        inside, gate, ended = trio.Event(), trio.Event(), trio.Event()
+
+        async def slow(install: float) -> Plan:
+            nonlocal plans
+            plans += 1
+            made = await plan(install)
+
+            async def end() -> None:
+                await made.ended()
+                ended.set()
+
+            if plans == (1 if when == "planned" else 2):
+                inside.set()
+                await gate.wait()
+                return attrs.evolve(made, ended=end)
+            return made
+
+        async def unready(run: Incarnation) -> bool:
+            run.asked = AgentPhase.STARTING
+            run.scope.cancel()
+            await run.gone.wait()
+            return False
+
+        monkeypatch.setattr(second.agent, "_plan", slow)
+        if when == "planned again":
+            monkeypatch.setattr(second.agent, "_make_ready_untried", unready)
+        failures: list[Exception] = []
+
+        async def restart() -> None:
+            try:
+                await second.restart_agent(force=True)
+            except Exception as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(restart)
+            await inside.wait()
+            await harness.supervisor.delete(second.id)
+            gate.set()
+        (failure,) = failures
+        assert isinstance(failure, AgentFailure)
+        assert failure.retryable
+        assert ended.is_set()
+        assert harness.supervisor._context.admission.live == 1 + harness.supervisor.figures().spares
+        if when == "planned":
+            assert waiting(harness) == [spare]
+        else:
+            await until(lambda: not alive(pid_of(spare)), "the end of the spare")
+
+
+async def test_a_spare_that_no_conversation_could_take_over_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as harness:
+        await turn(await begun(harness), "hello")
+        second = await begun(harness)
+        (spare,) = await spare_of(harness)
+
+        def refuse(*_: Any) -> None:
+            raise AgentFailure("ACPSpawnError", "no place")
+
+        monkeypatch.setattr(admission.Admission, "succession", refuse)
+        await second.send(say("hello"), run=True)
+        await until(lambda: not alive(pid_of(spare)), "the end of the spare")
 
 
 async def test_spares_are_listed_with_their_figures(tmp_path: Path) -> None:
