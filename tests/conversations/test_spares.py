@@ -8,8 +8,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -21,6 +21,7 @@ from supervisor.agents import load_catalog
 from supervisor.agents.catalog import AgentHome
 from supervisor.conversations.agent import admission, homes, spares
 from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.agent.fork_parent import ForkParent
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.spare import Spare
@@ -411,6 +412,88 @@ async def test_short_memory_ends_the_spare_and_starts_none(
         await trio.sleep(0.3)
         assert not harness.supervisor._context.spares.waiting
         assert len(harness.log.pids()) == 2
+
+
+class Forking:
+    """Parents and spares that are no processes: `parents` that were started, and what they take of `left`."""
+
+    PARENT, SPARE = 330 * 2**20, 20 * 2**20
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.parents: list[ForkParent] = []
+        self.left = 2**40
+        self.living = 0
+        self.broken: Exception | None = None
+        forking = self
+
+        async def run(parent: ForkParent, plan: Plan, *_: Any) -> None:
+            forking.parents.append(parent)
+            try:
+                if forking.broken is not None:
+                    raise forking.broken
+                parent.forker = cast("Any", SimpleNamespace(usable=True, process=SimpleNamespace(pid=1)))
+                parent.rss_bytes = forking.PARENT
+                parent.decided.set()
+                forking.living += forking.PARENT
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    forking.living -= forking.PARENT
+            finally:
+                parent.decided.set()
+
+        async def measure(_: Any, seen: Any = None) -> None:
+            """They take what they take."""
+
+        async def wait(spare: Spare, plan: Plan, stop: Any, waits: Any, of: Any, ready: Any, by: Any) -> None:
+            spare.initialized, spare.rss_bytes = cast("Any", object()), forking.SPARE
+            ready()
+            forking.living += forking.SPARE
+            try:
+                await trio.sleep_forever()
+            finally:
+                forking.living -= forking.SPARE
+
+        monkeypatch.setattr(spares, "can_fork", lambda: True)
+        monkeypatch.setattr(spares, "parent_command", lambda plan: ["parent"])
+        monkeypatch.setattr(ForkParent, "run", run)
+        monkeypatch.setattr(ForkParent, "measure", measure)
+        monkeypatch.setattr(Spare, "measure", measure)
+        monkeypatch.setattr(Spare, "wait", wait)
+        monkeypatch.setattr(spares, "memory_left", lambda: forking.left - forking.living)
+
+
+@pytest.fixture
+def forking(monkeypatch: pytest.MonkeyPatch, catalog: dict[str, Any]) -> Forking:
+    catalog[KEY] = attrs.evolve(catalog[KEY], forks="parent.py")
+    return Forking(monkeypatch)
+
+
+@pytest.mark.parametrize("whose", ["agents", "machine", "others'"])
+async def test_where_memory_is_short_parents_are_not_started_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock, forking: Forking, whose: str
+) -> None:
+    monkeypatch.setattr(spares, "LOOK_SECONDS", 10.0)
+    async with opened(tmp_path, clock=mock_clock) as harness:
+        pool, admitted = harness.supervisor._context.spares, harness.supervisor._context.admission
+        await turn(await begun(harness), "hello")
+        await until(lambda: len(pool.waiting) == 1, "a spare")
+        assert len(forking.parents) == 1
+        room = (forking.PARENT + forking.SPARE) * 9 // 10  # for less than the two of them
+        if whose == "agents":
+            rss = sum(t.rss_bytes for t in admitted._tenants - admitted._spares)
+            admitted.limits = Limits(memory_bytes=rss + room)
+        elif whose == "machine":
+            forking.left = spares.LEFT_BYTES + room
+        else:
+            # Enough for them, until they run: somebody else takes it then.
+            monkeypatch.setattr(spares, "memory_left", lambda: 0 if forking.living else 2**40)
+        for _ in range(60):
+            mock_clock.jump(10.0)
+            for _ in range(4):
+                await trio.to_thread.run_sync(time.sleep, 0.002)
+        assert not pool.waiting
+        assert len(forking.parents) <= (1 if whose != "others'" else 7)  # ten minutes, and the pause doubles
 
 
 async def test_a_hundred_conversations_share_no_spare(tmp_path: Path) -> None:
