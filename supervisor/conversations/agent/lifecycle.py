@@ -306,10 +306,10 @@ class AgentLifecycle:
                 raise AgentFailure("ACPAgentExited", "The conversation is being closed.", retryable=True)
             run = await self._nursery.start(self._own, plan, spare)
             assert run is not None
+            return run
         finally:
             if run is None and spare is not None:
                 spare.scope.cancel()
-        return run
 
     async def _make_ready_untried(self, run: Incarnation) -> bool:
         """Open the session of a process that waited as a spare. False if it ended, or did not answer: nobody

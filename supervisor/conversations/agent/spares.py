@@ -232,7 +232,8 @@ class Spares:
         if self._closed:
             return
         now = trio.current_time()
-        living = [*self.waiting, *(each for each in self.parents if not each.scope.cancel_called)]
+        living: list[Spare | ForkParent] = [*self.waiting]
+        living += [each for each in self.parents if not each.scope.cancel_called]
         if living and await self._short_of_memory():
             self._give_up(living, "memory is short")
             for kind in self._kinds.values():
