@@ -267,21 +267,19 @@ class AgentLifecycle:
         return bool(await self.changed_secrets(await self._context.launcher.global_secrets()))
 
     async def _start(self) -> Incarnation:
-        assert self._nursery is not None
         ready = False
         run: Incarnation | None = None
         try:
             self.set_phase(AgentPhase.STARTING)
             install = self._context.deadlines.install
             plan = await self._plan(install)
-            spare = await self._context.spares.take(plan)
+            spare = None if self._nursery is None else await self._context.spares.take(plan)
             if spare is not None:
-                run = await self._nursery.start(self._own, plan, spare)
+                run = await self._begin(plan, spare)
                 if not await self._make_ready_untried(run):
                     run, plan = None, await self._plan(install)
             if run is None:
-                run = await self._nursery.start(self._own, plan)
-                assert run is not None
+                run = await self._begin(plan)
                 await self._make_ready(run)
             self._context.spares.used(self._record, run.plan)
             ready = True
@@ -293,6 +291,25 @@ class AgentLifecycle:
                 elif self.phase is not AgentPhase.PARKED:
                     self.set_phase(AgentPhase.STOPPED)
         return run
+
+    async def _begin(self, plan: Plan, spare: Spare | None = None) -> Incarnation:
+        """Start the task of an incarnation. A spare that does not become one is given up: nobody else knows
+        of it.
+
+        Raises AgentFailure if the conversation was closed meanwhile: not every start is in a task of its own.
+        """
+        run: Incarnation | None = None
+        try:
+            if self._nursery is None:
+                with trio.CancelScope(shield=True):
+                    await plan.ended()
+                raise AgentFailure("ACPAgentExited", "The conversation is being closed.", retryable=True)
+            run = await self._nursery.start(self._own, plan, spare)
+            assert run is not None
+            return run
+        finally:
+            if run is None and spare is not None:
+                spare.scope.cancel()
 
     async def _make_ready_untried(self, run: Incarnation) -> bool:
         """Open the session of a process that waited as a spare. False if it ended, or did not answer: nobody
