@@ -549,13 +549,16 @@ class Conversation:
         if not isinstance(record.agent, BuiltInSettings):
             raise NotAccepted(own_requests.OWN_MODELS)
         self.log.accept()
-        await self._runner.tell(own_requests.CONFIGURE, {"llm": dict(llm)})
         opened = await box.open_settings(record.agent)
         assert isinstance(opened, BuiltInSettings)
         sealed = await box.seal_settings(with_model(opened, llm))
         assert isinstance(sealed, BuiltInSettings)
-        record.agent = sealed
-        record.told["agent"] = {**record.told.get("agent", {}), "llm": hidden(llm)}
+
+        def note() -> None:
+            record.agent = sealed
+            record.told["agent"] = {**record.told.get("agent", {}), "llm": hidden(llm)}
+
+        await self.agent.configure({"llm": dict(llm)}, note)
         self.recorder.write([self.recorder.state("agent", agent_object(record))])
         await self._durable()
 
@@ -618,9 +621,14 @@ class Conversation:
     async def set_confirmation_policy(self, policy: dict[str, Any]) -> None:
         """Replace the confirmation policy; it applies from the next permission request on."""
         self.log.accept()
+
+        def note() -> None:
+            self.record.confirmation_policy = policy
+
         if self.record.built_in:
-            await self._runner.tell(own_requests.CONFIGURE, {"confirmation_policy": policy})
-        self.record.confirmation_policy = policy
+            await self.agent.configure({"confirmation_policy": policy}, note)
+        else:
+            note()
         self._runner.policy_changed()
         self.recorder.write([self.recorder.state("confirmation_policy", policy)])
         await self._durable()
@@ -629,9 +637,14 @@ class Conversation:
         """Replace the analyzer. The built-in agent runs it; for external ones it is kept for clients to read
         (see `recording/risk.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
         self.log.accept()
+
+        def note() -> None:
+            self.record.security_analyzer = analyzer
+
         if self.record.built_in:
-            await self._runner.tell(own_requests.CONFIGURE, {"security_analyzer": analyzer})
-        self.record.security_analyzer = analyzer
+            await self.agent.configure({"security_analyzer": analyzer}, note)
+        else:
+            note()
         self.recorder.write([self.recorder.state("security_analyzer", analyzer)])
         await self._durable()
 

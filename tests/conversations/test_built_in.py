@@ -11,7 +11,9 @@ from typing import Any
 
 import orjson
 import pytest
+import trio
 
+from supervisor.conversations.agent import lifecycle
 from supervisor.conversations.agent.built_in import MEMORY_DIR
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
@@ -423,3 +425,63 @@ async def test_the_model_finds_a_title(tmp_path: Path) -> None:
         await turn(conversation, "!answer m2 Two")
         assert conversation.record.title == "Mine"
         assert not harness.log.received("_ostler/title")
+
+
+async def test_what_changes_while_it_starts_reaches_it_before_its_first_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, go_on = trio.Event(), trio.Event()
+    opening = lifecycle.open_agent
+
+    async def held(*given: Any) -> Any:
+        started = await opening(*given)
+        opened.set()
+        await go_on.wait()
+        return started
+
+    monkeypatch.setattr(lifecycle, "open_agent", held)
+    llm = {"model": "other", "api_key": "sk-another-key-9876543210"}
+    async with told(tmp_path) as (harness, conversation):
+        await conversation.send(say("!answer m Yes"), run=True)
+        await opened.wait()
+        await conversation.set_confirmation_policy(ALWAYS)
+        await conversation.set_security_analyzer({"kind": "LLMSecurityAnalyzer"})
+        await conversation.switch_llm(llm)
+        go_on.set()
+        assert await settled(conversation) == "finished"
+        (given,) = harness.log.received("_ostler/configure")
+        assert given["params"]["confirmation_policy"] == ALWAYS
+        assert given["params"]["security_analyzer"] == {"kind": "LLMSecurityAnalyzer"}
+        assert given["params"]["llm"] == llm
+        asked = [record["message"].get("method") for record in harness.log.records("received")]
+        assert asked.index("_ostler/configure") < asked.index("session/prompt")
+        # The start after this one has it from the record, and needs no word of it.
+        await conversation.stop_agent()
+        await turn(conversation, "!answer m2 Yes")
+        own = harness.log.received("session/resume")[0]["params"]["_meta"]["ostler"]
+        assert (own["confirmation_policy"], own["agent"]["llm"]) == (ALWAYS, llm)
+        assert len(harness.log.received("_ostler/configure")) == 1
+
+
+def opened_again(harness: Harness) -> dict[str, Any]:
+    """What the agent got when its session was opened last."""
+    sent = [record["message"] for record in harness.log.records("received")]
+    again = [each for each in sent if each.get("method") in ("session/load", "session/resume")]
+    own: dict[str, Any] = again[-1]["params"]["_meta"]["ostler"]
+    return own
+
+
+async def test_what_was_changed_holds_in_a_session_that_is_opened_again(tmp_path: Path) -> None:
+    llm = {"model": "other", "api_key": "sk-another-key-9876543210"}
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        await conversation.set_confirmation_policy(ALWAYS)
+        await conversation.switch_llm(llm)
+        run = conversation.agent.ready
+        assert run is not None
+        for again in (conversation.agent.load_again, conversation.agent.reopen):
+            before = len(harness.log.received("_ostler/configure"))
+            await again(run)
+            assert opened_again(harness)["confirmation_policy"] == ALWAYS
+            (given,) = harness.log.received("_ostler/configure")[before:]
+            assert given["params"]["llm"] == llm

@@ -29,6 +29,7 @@ from supervisor.acp import (
 )
 from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
 from supervisor.agents.mark import Snapshot
+from supervisor.conversations.agent import own_requests
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch import Plan
@@ -53,7 +54,7 @@ from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.state.turn import Turn
@@ -93,6 +94,8 @@ class AgentLifecycle:
         self._nursery: trio.Nursery | None = None
         self._handler: Handler | None = None
         self._lock = trio.Lock()
+        self._changed: dict[str, Any] = {}
+        """What was changed of the built-in agent's configuration since its plan was made."""
         self._not_before = -math.inf
         self._budget = RestartBudget(context.restart)
         self._used_at = 0.0
@@ -310,6 +313,7 @@ class AgentLifecycle:
         return True
 
     async def _plan(self, install: float) -> Plan:
+        self._changed = {}
         plan = await self._context.launcher.plan(self._record, self._progress, install)
         if plan.own is None:
             return plan
@@ -324,6 +328,7 @@ class AgentLifecycle:
                 self.set_phase(AgentPhase.STARTING)
                 with trio.fail_after(limit):
                     started = await open_agent(run, self._record, self._context.deadlines)
+                    await self._catch_up(run)
         except trio.TooSlowError as error:
             raise _with_words(startup_timeout("get ready", limit), run) from error
         except AgentFailure as failure:
@@ -487,6 +492,41 @@ class AgentLifecycle:
             if record.agent_state:
                 record.agent_state["acp_current_model_id"] = model
 
+    async def configure(self, change: Mapping[str, Any], note: Callable[[], None]) -> None:
+        """Tell the built-in agent of a change, if it runs; one that starts or opens its session learns of it
+        before its first prompt. `note` puts the change into the record, in the same moment.
+
+        Raises NotAccepted, AgentFailure; then nothing changed.
+
+        Cancellation may leave the agent with the change, and the record without.
+        """
+        if self.ready is None:
+            self._note_change(change, note)
+            return
+        async with self._lock:
+            run = self.ready
+            if run is not None and run.usable and run.session is not None:
+                await own_requests.request(
+                    run, own_requests.CONFIGURE, change, self._context.deadlines.option
+                )
+            self._note_change(change, note)
+
+    def _note_change(self, change: Mapping[str, Any], note: Callable[[], None]) -> None:
+        self._changed = {**self._changed, **change}
+        note()
+
+    async def _catch_up(self, run: Incarnation) -> None:
+        """Tell the built-in agent what was changed since its plan was made. Raises AgentFailure."""
+        told: dict[str, Any] = {}
+        while told != self._changed:
+            told = self._changed
+            try:
+                await own_requests.request(run, own_requests.CONFIGURE, told, self._context.deadlines.option)
+            except NotAccepted as error:
+                raise AgentFailure(
+                    "ACPInitError", str(error), kind="config", user_action="settings"
+                ) from error
+
     # -- ending -----------------------------------------------------------------------------------------
 
     def drop(self, run: Incarnation, phase: AgentPhase = AgentPhase.STOPPED) -> None:
@@ -562,6 +602,7 @@ class AgentLifecycle:
         async with self._lock:
             self._logger.info("agent does not find its session; loading it again")
             started = await load_agent(run, self._record, self._context.deadlines)
+            await self._catch_up(run)
             self._recorder.emit(self._translator.release())
             self._reports.refused(started.refused)
 
@@ -580,6 +621,7 @@ class AgentLifecycle:
         try:
             with trio.fail_after(self._record.agent.acp_startup_timeout):
                 started = await open_agent(run, self._record, self._context.deadlines)
+                await self._catch_up(run)
         except (AgentFailure, ConnectionLost, trio.TooSlowError) as error:
             self._logger.info("agent did not open its session again", error=str(error))
             return False
