@@ -18,7 +18,7 @@ from supervisor.conversations.agent.built_in import MEMORY_DIR
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.start import StartRequest
-from supervisor.events import Vocabulary
+from supervisor.events import MessageEvent, Vocabulary, new_event_id
 from supervisor.settings import BuiltInSettings
 from tests.conversations.harness import (
     Harness,
@@ -485,3 +485,49 @@ async def test_what_was_changed_holds_in_a_session_that_is_opened_again(tmp_path
             assert opened_again(harness)["confirmation_policy"] == ALWAYS
             (given,) = harness.log.received("_ostler/configure")[before:]
             assert given["params"]["llm"] == llm
+
+
+def users(text: str = "x") -> MessageEvent:
+    return MessageEvent(id=new_event_id(), source="user", llm_message=say(text))
+
+
+def repeats(event_id: str) -> str:
+    """A script: the agent tells this message of a user's, as if it were new."""
+    message = {"role": "user", "content": [{"type": "text", "text": "x"}]}
+    told_again = {"kind": "MessageEvent", "id": event_id, "source": "user", "llm_message": message}
+    return f"!tell event {json.dumps({'event': told_again})}"
+
+
+async def test_what_it_tells_again_after_many_messages_is_no_second_event(tmp_path: Path) -> None:
+    async with told(tmp_path) as (_, conversation):
+        await turn(conversation, "!answer m Yes")
+        written = [users() for _ in range(600)]
+        conversation.recorder.write(written)
+        await conversation.stop_agent()
+        found = await turn(conversation, f"{repeats(written[550].id)}\n!answer m2 Back")
+        assert [event["id"] for event in found if event["source"] == "agent"] == ["m2"]
+        await turn(conversation, "!answer m3 And on")  # the log takes more
+
+
+async def test_a_message_that_it_was_handed_is_no_second_event(tmp_path: Path) -> None:
+    async with told(tmp_path) as (_, conversation):
+        await turn(conversation, "!answer m Yes")
+        first = await conversation.send(say("!answer m2 Yes"), run=False)
+        found = await turn(conversation, f"{repeats(first)}\n!answer m3 Back")
+        assert [event["id"] for event in found if event["source"] == "agent"] == ["m2", "m3"]
+        await turn(conversation, "!answer m4 And on")
+
+
+async def test_a_session_that_is_opened_again_knows_what_the_log_has_by_then(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        run = conversation.agent.ready
+        assert run is not None
+        for number, again in enumerate((conversation.agent.load_again, conversation.agent.reopen)):
+            await turn(conversation, f"!answer n{number} Yes")
+            written = users()
+            conversation.recorder.write([written])
+            await again(run)
+            assert opened_again(harness)["last_event_id"] == f"n{number}"
+            found = await turn(conversation, f"{repeats(written.id)}\n!answer o{number} Back")
+            assert [event["id"] for event in found if event["source"] == "agent"] == [f"o{number}"]

@@ -40,7 +40,7 @@ from supervisor.conversations.agent.opening import (
     open_agent,
     wait_to_restore,
 )
-from supervisor.conversations.agent.recalled import recalled
+from supervisor.conversations.agent.recalled import RECALLED, recalled
 from supervisor.conversations.agent.session import (
     STARTUP_TIMEOUT,
     check_model,
@@ -58,6 +58,7 @@ from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.state.turn import Turn
+from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -315,11 +316,16 @@ class AgentLifecycle:
     async def _plan(self, install: float) -> Plan:
         self._changed = {}
         plan = await self._context.launcher.plan(self._record, self._progress, install)
+        return await self._recall(plan)
+
+    async def _recall(self, plan: Plan) -> Plan:
+        """The plan with what the log has of the agent's events by now. Raises JournalError."""
         if plan.own is None:
             return plan
         found = await recalled(self._recorder.log, self._record)
         self._told.know(found.known)
-        return attrs.evolve(plan, own={**plan.own, **found.own})
+        kept = {name: value for name, value in plan.own.items() if name not in RECALLED}
+        return attrs.evolve(plan, own={**kept, **found.own})
 
     async def _make_ready(self, run: Incarnation) -> None:
         limit = self._record.agent.acp_startup_timeout
@@ -500,7 +506,8 @@ class AgentLifecycle:
 
         Cancellation may leave the agent with the change, and the record without.
         """
-        if self.ready is None:
+        ready = self.ready is not None
+        if not ready:
             self._note_change(change, note)
             return
         async with self._lock:
@@ -601,6 +608,7 @@ class AgentLifecycle:
         """
         async with self._lock:
             self._logger.info("agent does not find its session; loading it again")
+            run.plan = await self._recall(run.plan)
             started = await load_agent(run, self._record, self._context.deadlines)
             await self._catch_up(run)
             self._recorder.emit(self._translator.release())
@@ -620,9 +628,10 @@ class AgentLifecycle:
         """Open the closed session again in the same process. Returns whether that worked."""
         try:
             with trio.fail_after(self._record.agent.acp_startup_timeout):
+                run.plan = await self._recall(run.plan)
                 started = await open_agent(run, self._record, self._context.deadlines)
                 await self._catch_up(run)
-        except (AgentFailure, ConnectionLost, trio.TooSlowError) as error:
+        except (AgentFailure, ConnectionLost, JournalError, trio.TooSlowError) as error:
             self._logger.info("agent did not open its session again", error=str(error))
             return False
         self._opened(run, started)

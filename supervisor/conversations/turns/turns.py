@@ -98,6 +98,7 @@ class Turns:
         self.release()  # late words of the turn before are not the beginning of this one's
         self._translator.new_turn()
         self._told.new_turn()
+        self._told.handed(item.event_id)
         turn = self._queue.hand_over(item)
         turn.begun, turn.usage = self._clock(), self._record.usage
         self._recorder.write(
