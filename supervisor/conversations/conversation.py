@@ -305,9 +305,7 @@ class Conversation:
     async def _requeue(self) -> bool:
         record = self.record
         if record.built_in:
-            if record.unfinished:
-                self._queue.waiting.append(self._go_on())
-            return record.unfinished
+            return record.unfinished and await self._requeue_told()
         if record.retry_seq is not None:
             stored = await self.log.read(record.retry_seq - 1, 1)
             if stored and not self._queue.waiting:
@@ -320,6 +318,14 @@ class Conversation:
             self._queue.waiting.append(Queued(seq, event.id, message, by_user=False))
             return True
         return False
+
+    async def _requeue_told(self) -> bool:
+        """For the built-in agent: the message again if it told nothing since, else no message."""
+        seq = self.record.retry_seq
+        stored = [] if seq is None else await self.log.read(seq - 1, 1)
+        if not self.busy and self.record.retry_seq == seq:
+            self._queue.waiting.appendleft(_queued(stored[0]) if stored else self._go_on())
+        return True
 
     def _go_on(self) -> Queued:
         """What has the built-in agent go on from its own memory, without a word."""

@@ -18,6 +18,7 @@ from supervisor.conversations.agent.built_in import MEMORY_DIR
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.start import StartRequest
+from supervisor.conversations.turns.runner import Runner
 from supervisor.events import MessageEvent, Vocabulary, new_event_id
 from supervisor.settings import BuiltInSettings
 from tests.conversations.harness import (
@@ -531,3 +532,53 @@ async def test_a_session_that_is_opened_again_knows_what_the_log_has_by_then(tmp
             assert opened_again(harness)["last_event_id"] == f"n{number}"
             found = await turn(conversation, f"{repeats(written.id)}\n!answer o{number} Back")
             assert [event["id"] for event in found if event["source"] == "agent"] == [f"o{number}"]
+
+
+def handed(harness: Harness) -> list[str | None]:
+    """The ids of the messages that the agent was prompted with."""
+    prompts = harness.log.received("session/prompt")
+    return [each["params"]["_meta"]["ostler"].get("message_id") for each in prompts]
+
+
+async def test_a_message_that_the_agent_died_of_is_handed_over_again(tmp_path: Path) -> None:
+    async with told(tmp_path, "crash=prompt", "until-start=1") as (harness, conversation):
+        sent = await conversation.send(say("!answer m Yes"), run=True)
+        assert await settled(conversation) == "error"
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert handed(harness) == [sent, sent]
+        assert await conversation.final_response() == "Yes"
+
+
+async def test_a_message_that_was_interrupted_before_its_prompt_is_handed_over_by_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handing = Runner._handed_over
+    waits = trio.Event()
+
+    async def held(runner: Runner) -> None:
+        waits.set()
+        await runner._queue.called_off.wait()
+
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        monkeypatch.setattr(Runner, "_handed_over", held)
+        sent = await conversation.send(say("!answer m2 Two"), run=True)
+        await waits.wait()
+        await conversation.interrupt()
+        assert conversation.record.execution_status == "paused"
+        assert len(handed(harness)) == 1
+        monkeypatch.setattr(Runner, "_handed_over", handing)
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert handed(harness)[1:] == [sent]
+        assert await conversation.final_response() == "Two"
+
+
+async def test_a_message_that_it_worked_on_is_not_handed_over_again(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        sent = await conversation.send(say("!act a ls\n!crash SIGKILL"), run=True)
+        assert await settled(conversation) == "error"
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert handed(harness) == [sent, None]

@@ -88,8 +88,9 @@ class ToldEvents:
         return next((each for each in self._calls.values() if each.id == event_id), None)
 
     def know(self, ids: frozenset[str]) -> None:
-        """Events of these ids are in the log, after the last one that the agent is told of. They replace those
-        of the session before."""
+        """Events of these ids are in the log, after the last one that the agent is told of.
+
+        They replace those of the session before."""
         self._known = ids
 
     def handed(self, event_id: str) -> None:

@@ -93,7 +93,9 @@ class Turns:
         """
         self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
         self._record.turn_open = self._record.unfinished = True
-        self._record.retry_seq = None
+        # The built-in agent skips a message that it has: until it tells something, it may not have this one.
+        handed = self._record.built_in and not item.goes_on
+        self._record.retry_seq = item.seq if handed else None
         self.held = None
         self.release()  # late words of the turn before are not the beginning of this one's
         self._translator.new_turn()
@@ -185,6 +187,8 @@ class Turns:
         )
         self._context.counters.count_turn(stop_reason)
         record.unfinished = status != ExecutionStatus.FINISHED
+        if stop_reason != "cancelled":
+            record.retry_seq = None  # it has taken the message
         record.agent_state["stop_reason"] = stop_reason
         if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].goes_on:
             self._reports.turn_ended(ended)  # somebody let it go on before its step had ended
@@ -219,7 +223,7 @@ class Turns:
         self._record.agent_state["stop_reason"] = FAILED
         self._context.counters.count_turn(FAILED)
         if failure.code == "ACPAuthRequired":
-            if not turn.updates:
+            if not turn.updates and not self._record.built_in:
                 self._record.retry_seq = turn.prompt_seq
             run = self._lifecycle.ready
             if run is not None:
