@@ -582,3 +582,30 @@ async def test_a_message_that_it_worked_on_is_not_handed_over_again(tmp_path: Pa
         await conversation.run()
         assert await settled(conversation) == "finished"
         assert handed(harness) == [sent, None]
+
+
+async def test_a_run_that_would_go_on_ends_with_the_agent(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await conversation.send(say("!act a ls\n!until-paused\n!crash SIGKILL"), run=True)
+        await until(lambda: conversation._runner._turns._told.calling)
+        await conversation.pause()
+        await conversation.run()
+        assert await settled(conversation) == "error"
+        assert not conversation.queued
+        sent = await conversation.send(say("!answer m Yes"), run=True)
+        assert await settled(conversation) == "finished"
+        assert handed(harness)[1:] == [sent]
+
+
+async def test_a_run_that_would_go_on_ends_with_a_start_that_fails(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes\n!status stuck")
+        await conversation.stop_agent()
+        (workspace := tmp_path / "workspace").rename(tmp_path / "elsewhere")
+        workspace.write_text("no directory")
+        await conversation.run()
+        assert await settled(conversation) == "error"
+        workspace.unlink()
+        sent = await conversation.send(say("!answer m2 Yes"), run=True)
+        assert await settled(conversation) == "finished"
+        assert handed(harness)[1:] == [sent]

@@ -455,6 +455,8 @@ class Runner:
                 await self._one_turn(self._queue.waiting[0])
             finally:
                 self._start_scope = None
+                if self._queue.turn is None and not self._queue.wanted:
+                    self._queue.drop_go_ons()  # the agent did not start, say
                 self._queue.end()
         self._queue.wanted = False
         self._context.admission.look_again()

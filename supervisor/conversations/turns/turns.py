@@ -193,8 +193,7 @@ class Turns:
         if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].goes_on:
             self._reports.turn_ended(ended)  # somebody let it go on before its step had ended
             return
-        while self._queue.waiting and self._queue.waiting[0].goes_on:
-            self._queue.waiting.popleft()
+        self._queue.drop_go_ons()
         if self._queue.interrupted:
             self._reports.run_paused(ended)
         elif status == ExecutionStatus.FINISHED:
@@ -220,6 +219,7 @@ class Turns:
             usage=usage.of_turn(turn.usage, self._record.usage, None),
             seconds=self._clock() - turn.begun,
         )
+        self._queue.drop_go_ons()
         self._record.agent_state["stop_reason"] = FAILED
         self._context.counters.count_turn(FAILED)
         if failure.code == "ACPAuthRequired":
