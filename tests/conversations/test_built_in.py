@@ -609,3 +609,54 @@ async def test_a_run_that_would_go_on_ends_with_a_start_that_fails(tmp_path: Pat
         sent = await conversation.send(say("!answer m2 Yes"), run=True)
         assert await settled(conversation) == "finished"
         assert handed(harness)[1:] == [sent]
+
+
+async def test_a_pause_while_it_starts_keeps_the_message_for_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, go_on = trio.Event(), trio.Event()
+    opening = lifecycle.open_agent
+
+    async def held(*given: Any) -> Any:
+        opened.set()
+        await go_on.wait()
+        return await opening(*given)
+
+    monkeypatch.setattr(lifecycle, "open_agent", held)
+    async with told(tmp_path) as (harness, conversation):
+        sent = await conversation.send(say("!answer m Yes"), run=True)
+        await opened.wait()
+        await conversation.pause()
+        go_on.set()
+        await until(lambda: not conversation.busy)
+        assert conversation.record.execution_status == "paused"
+        assert handed(harness) == []
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert handed(harness) == [sent]
+
+
+async def test_a_pause_before_the_prompt_keeps_the_message_for_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handing = Runner._handed_over
+    waits, go_on = trio.Event(), trio.Event()
+
+    async def held(runner: Runner) -> None:
+        waits.set()
+        await go_on.wait()
+
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        monkeypatch.setattr(Runner, "_handed_over", held)
+        sent = await conversation.send(say("!answer m2 Two"), run=True)
+        await waits.wait()
+        await conversation.pause()
+        go_on.set()
+        await until(lambda: not conversation.busy)
+        assert conversation.record.execution_status == "paused"
+        assert len(handed(harness)) == 1
+        monkeypatch.setattr(Runner, "_handed_over", handing)
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert handed(harness)[1:] == [sent]

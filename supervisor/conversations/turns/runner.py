@@ -484,6 +484,9 @@ class Runner:
                 self.reports.run_failed(failure)
                 return
         self._start_scope = None
+        if self._paused_before and not (starting.cancelled_caught or self._queue.interrupted):
+            self.reports.run_closed(ExecutionStatus.PAUSED)  # the message stays queued, for the next run
+            return
         if starting.cancelled_caught or self._queue.interrupted or said.cancelled:
             self.reports.run_paused()  # the message stays queued: nothing of it reached the agent
             return
@@ -492,6 +495,9 @@ class Runner:
             return
         turn = self._turns.begin(item)
         await self._handed_over()
+        if self._paused_before and not self._queue.interrupted:
+            self._turns.finish(turn, "cancelled")  # a run hands it over again
+            return
         images = agent.initialized is not None and agent.initialized.capabilities.image
         content = [] if item.goes_on else prompt.blocks(item.message, images=images)
         if told is not None:
@@ -506,6 +512,11 @@ class Runner:
         automatic = record.autotitle and record.title == title_of(item.message)
         if record.built_in and automatic and record.turns == 1 and self._nursery is not None:
             self._nursery.start_soon(self._entitle)
+
+    @property
+    def _paused_before(self) -> bool:
+        """Whether the built-in agent was paused before it had a prompt: it cannot be told so with effect."""
+        return self._record.built_in and self._record.execution_status is ExecutionStatus.PAUSED
 
     async def _entitle(self) -> None:
         """Have the model find a title, once the first turn is over. Best effort: the beginning of the first
