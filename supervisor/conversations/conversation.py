@@ -419,10 +419,10 @@ class Conversation:
         self._refuse_while_busy()
         if event_id is not None and event_id == self.record.leaf_event_id:
             return
-        remembers = self.record.built_in and await self._move_agent(event_id)
-        self._refuse_while_busy()
         if len(self.record.moves) >= MOVES_MAX:
             raise NotPossible(f"The conversation was moved {MOVES_MAX} times. Fork it to go on from there.")
+        remembers = self.record.built_in and await self._move_agent(event_id)
+        self._refuse_while_busy()
         if not remembers and (self.agent.live or self.agent.restarting):
             await self._runner.stop_agent()
             self._refuse_while_busy()  # somebody may have sent a message meanwhile
@@ -439,9 +439,7 @@ class Conversation:
         if not self.record.session_used or self.record.memory_lost is not None:
             return False
         try:
-            await self._runner.own_request(
-                own_requests.NAVIGATE, {"event_id": event_id}, self.context.deadlines.option
-            )
+            await self._runner.navigate(event_id, self._refuse_while_busy)
         except (NotAccepted, AgentFailure) as error:
             log.info("agent did not move to an event", conversation_id=self.id, error=str(error))
             return False

@@ -13,10 +13,11 @@ import orjson
 import pytest
 import trio
 
-from supervisor.conversations.agent import lifecycle
+from supervisor.conversations.agent import lifecycle, own_requests
 from supervisor.conversations.agent.built_in import MEMORY_DIR
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
+from supervisor.conversations.state.errors import AlreadyRunning, NotPossible
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.runner import Runner
 from supervisor.events import MessageEvent, Vocabulary, new_event_id
@@ -660,3 +661,40 @@ async def test_a_pause_before_the_prompt_keeps_the_message_for_the_next_run(
         await conversation.run()
         assert await settled(conversation) == "finished"
         assert handed(harness)[1:] == [sent]
+
+
+async def test_a_message_while_it_moves_finds_an_agent_of_its_branch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = own_requests.request
+
+    async def meanwhile(run: Any, method: str, *given: Any) -> Any:
+        answer = await request(run, method, *given)
+        if method == own_requests.NAVIGATE:
+            await conversation.send(say("!answer m3 Three"), run=True)
+        return answer
+
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        await turn(conversation, "!answer m2 Two")
+        monkeypatch.setattr(own_requests, "request", meanwhile)
+        with pytest.raises(AlreadyRunning):
+            await conversation.navigate("m")
+        assert await settled(conversation) == "finished"
+        assert not conversation.record.moves
+        # The agent of the other branch is gone; this one is told what was said.
+        assert len(harness.log.pids()) == 2
+        assert "Two" in harness.log.prompts()[-1]
+        assert await conversation.final_response() == "Three"
+
+
+async def test_it_does_not_move_where_the_conversation_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.conversations.conversation.MOVES_MAX", 0)
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        await turn(conversation, "!answer m2 Two")
+        with pytest.raises(NotPossible):
+            await conversation.navigate("m")
+        assert not harness.log.received("_ostler/navigate")

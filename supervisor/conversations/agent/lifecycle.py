@@ -534,6 +534,29 @@ class AgentLifecycle:
                     "ACPInitError", str(error), kind="config", user_action="settings"
                 ) from error
 
+    async def navigate(self, run: Incarnation, event_id: str | None, refuse: Callable[[], None]) -> None:
+        """Have the built-in agent go on from an event, while nobody gets it for a turn.
+
+        `refuse` raises if the conversation is not to be moved now; asked before and after. An agent that may
+        have moved all the same is ended, and the next one gets a transcript: its memory is of another branch.
+
+        Raises NotAccepted, AgentFailure, what `refuse` raises; then it has not moved.
+
+        Cancellation ends the agent in this way, too.
+        """
+        async with self._lock:
+            refuse()
+            try:
+                await own_requests.request(
+                    run, own_requests.NAVIGATE, {"event_id": event_id}, self._context.deadlines.option
+                )
+                refuse()
+            except NotAccepted:
+                raise
+            except BaseException:
+                self.forgotten(run, "the agent moved to another event")
+                raise
+
     # -- ending -----------------------------------------------------------------------------------------
 
     def drop(self, run: Incarnation, phase: AgentPhase = AgentPhase.STOPPED) -> None:
@@ -614,13 +637,13 @@ class AgentLifecycle:
             self._recorder.emit(self._translator.release())
             self._reports.refused(started.refused)
 
-    def forgotten(self, run: Incarnation) -> None:
+    def forgotten(self, run: Incarnation, why: str = "the agent does not find its session") -> None:
         """End an incarnation that does not find its session, although it was loaded again.
 
         The next one gets a new session, and a transcript.
         """
         if self._record.session_used and self._record.memory_lost is None:
-            self._record.memory_lost, self._record.loss_told = "the agent does not find its session", False
+            self._record.memory_lost, self._record.loss_told = why, False
             self._recorder.save()
         self.drop(run)
 

@@ -9,7 +9,7 @@ stops it, and `lifecycle` owns its processes.
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -313,6 +313,12 @@ class Runner:
         run = self.agent.ready
         if run is not None and run.usable and run.session is not None:
             await own_requests.request(run, method, params, self._deadlines.option)
+
+    async def navigate(self, event_id: str | None, refuse: Callable[[], None]) -> None:
+        """Have the built-in agent go on from an event. Starts it if necessary. `refuse` and the rest: see
+        `AgentLifecycle.navigate`."""
+        async with self._agent_at_hand() as run:
+            await self.agent.navigate(run, event_id, refuse)
 
     def pause_agent(self) -> None:
         """Let the built-in agent stop after its present step. Best effort: its turn may end before."""
