@@ -84,8 +84,7 @@ async def fork(context: Context, source: Conversation, conversation_id: str, req
     if last is not None:
         asks = is_asked(last)
     if source.record.built_in:
-        if await source.fork_memory(conversation_id, leaf):
-            session_id = conversation_id
+        session_id = await _memory(context, source, conversation_id, leaf)
     elif leaf is None or (leaf == source.record.leaf_event_id and not asks):
         session_id = await _session(source)
     if last is None:
@@ -176,6 +175,19 @@ async def _asked_last(source: Log, branch: Branch) -> str | None:
         page_id = page.next_page_id
         if found is not None or page_id is None:
             return found
+
+
+async def _memory(
+    context: Context, source: Conversation, conversation_id: str, leaf: str | None
+) -> str | None:
+    """A copy of the built-in agent's memory, as far as `leaf`: its session; None as for `_session`."""
+    before = source.record.prompted_seq, source.record.turns
+    if not await source.fork_memory(conversation_id, leaf):
+        return None
+    if leaf is None and (source.busy or before != (source.record.prompted_seq, source.record.turns)):
+        await context.launcher.forget(conversation_id)
+        return None
+    return conversation_id
 
 
 async def _session(source: Conversation) -> str | None:

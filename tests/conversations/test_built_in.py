@@ -698,3 +698,32 @@ async def test_it_does_not_move_where_the_conversation_cannot(
         with pytest.raises(NotPossible):
             await conversation.navigate("m")
         assert not harness.log.received("_ostler/navigate")
+
+
+def copied(conversation: Conversation, root: Path, fork_id: str, name: str = "base_state.json") -> Path:
+    """Makes a copy of the memory as the program does, and returns where it belongs."""
+    made = root / "data" / conversation.id / MEMORY_DIR / uuid.UUID(fork_id).hex
+    made.mkdir(parents=True)
+    (made / name).write_text("{}")
+    return root / "data" / fork_id / MEMORY_DIR / uuid.UUID(fork_id).hex / name
+
+
+async def test_a_fork_while_a_message_arrives_gets_a_transcript(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forking = Conversation.fork_memory
+
+    async def meanwhile(self: Conversation, *given: Any) -> bool:
+        done = await forking(self, *given)
+        await turn(self, "!answer m2 Two")
+        return done
+
+    monkeypatch.setattr(Conversation, "fork_memory", meanwhile)
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        fork_id = str(uuid.uuid4())
+        memory = copied(conversation, tmp_path, fork_id)
+        fork = await harness.supervisor.fork(conversation.id, ForkRequest(conversation_id=fork_id))
+        assert await fork.final_response() == "Two"
+        assert fork.record.agent_state["memory"] == "lost"
+        assert not memory.exists()
