@@ -21,6 +21,7 @@ from supervisor.conversations.state.errors import AlreadyRunning, NotPossible
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.runner import Runner
 from supervisor.events import MessageEvent, Vocabulary, new_event_id
+from supervisor.journal import Journal, JournalUnavailable
 from supervisor.settings import BuiltInSettings
 from tests.conversations.harness import (
     Harness,
@@ -727,3 +728,28 @@ async def test_a_fork_while_a_message_arrives_gets_a_transcript(
         assert await fork.final_response() == "Two"
         assert fork.record.agent_state["memory"] == "lost"
         assert not memory.exists()
+
+
+async def test_a_fork_that_fails_leaves_no_memory_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*args: Any, **options: Any) -> Any:
+        raise JournalUnavailable("The disk is full.")
+
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        request = ForkRequest(conversation_id=str(uuid.uuid4()))
+        assert request.conversation_id is not None
+        memory = copied(conversation, tmp_path, request.conversation_id)
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "fork", broken)
+            with pytest.raises(JournalUnavailable):
+                await harness.supervisor.fork(conversation.id, request)
+        assert not memory.exists()
+        # Nor is what a killed server left in the way.
+        memory.parent.mkdir(parents=True)
+        (memory.parent / "old.json").write_text("{}")
+        copied(conversation, tmp_path, request.conversation_id)
+        fork = await harness.supervisor.fork(conversation.id, request)
+        assert fork.record.agent_state["memory"] == "forked"
+        assert [each.name for each in memory.parent.iterdir()] == [memory.name]
