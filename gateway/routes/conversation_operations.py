@@ -27,7 +27,7 @@ from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.credentials import LookupFailed
 from supervisor.reading import Errors, Limit, Named, described
-from supervisor.settings import SettingsError, UnknownProfile, decode_agent_settings, decode_llm
+from supervisor.settings import SettingsError, UnknownProfile, decode_agent_settings, decode_model
 
 TAG: Final = "Conversations"
 
@@ -211,7 +211,7 @@ class ConversationOperationRoutes:
         wanted = read_body(SwitchLlmRequest, await json_body(request))
         llm = await opened(self.services, wanted.llm, ONE_MODEL, ("body", "llm"))
         try:
-            decode_llm(llm, ("body", "llm"))
+            llm = decode_model(llm, ("body", "llm"))
         except SettingsError as error:
             raise InvalidRequest(*error.errors) from error
         await conversation.switch_llm(await self.services.settings.linked_llm(llm))

@@ -34,7 +34,7 @@ from supervisor.conversations.state.errors import (
 )
 from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.queue import Queued, TurnQueue, message_size
-from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.record import ANALYZER, ConversationRecord
 from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus, Memory
 from supervisor.conversations.state.unconfirmed import Unconfirmed
@@ -52,7 +52,7 @@ from supervisor.events import (
     new_event_id,
 )
 from supervisor.journal import JournalUnavailable, Log, Stored
-from supervisor.settings import BuiltInSettings, hidden, with_model
+from supervisor.settings import BuiltInSettings, hidden, secrets_within, with_model
 
 log = structlog.get_logger(__name__)
 
@@ -552,6 +552,7 @@ class Conversation:
         record, box = self.record, self.context.secret_box
         if not isinstance(record.agent, BuiltInSettings):
             raise NotAccepted(own_requests.OWN_MODELS)
+        await self.agent.conceal(secrets_within(llm))
         self.log.accept()
         opened = await box.open_settings(record.agent)
         assert isinstance(opened, BuiltInSettings)
@@ -640,16 +641,18 @@ class Conversation:
     async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
         """Replace the analyzer. The built-in agent runs it; for external ones it is kept for clients to read
         (see `recording/risk.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
+        analyzer, sealed = await self.context.secret_box.seal_part(analyzer)
+        await self.agent.conceal(secrets_within(analyzer))
         self.log.accept()
 
         def note() -> None:
-            self.record.security_analyzer = analyzer
+            self.record.keep_part(ANALYZER, analyzer, sealed)
 
         if self.record.built_in:
             await self.agent.configure({"security_analyzer": analyzer}, note)
         else:
             note()
-        self.recorder.write([self.recorder.state("security_analyzer", analyzer)])
+        self.recorder.write([self.recorder.state(ANALYZER, self.record.shown_part(ANALYZER))])
         await self._durable()
 
     async def set_secrets(self, secrets: Mapping[str, str | LookupSecret]) -> None:

@@ -183,6 +183,7 @@ class Supervisor:
                 mcp_only=None if request.mcp_only is None else list(request.mcp_only),
                 extra=await self._with_hooks(request),
             )
+            await self._context.secret_box.seal_parts(record)
             record.secrets, record.lookups = record.allowed(record.secrets), record.allowed(record.lookups)
             descriptor = self._context.launcher.descriptor(record)
             record.preset_command = tuple(agent.acp_command) == descriptor.command
@@ -268,6 +269,7 @@ class Supervisor:
             root = launcher.data.parent / WORKTREES_DIR
             workspace = Path(record.working_dir)
             place = await make_worktree(workspace, root, child_id, launcher.server_environment)
+        await box.open_parts(record)
         request = StartRequest(
             working_dir=record.working_dir if place is None else str(place),
             conversation_id=child_id,

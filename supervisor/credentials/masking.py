@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+import threading
 import urllib.parse
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,19 +50,36 @@ class Masker:
     Of `secrets` those do not count that are too common (`common.too_common`); those of `always` do.
     """
 
+    _longest: int
+    _escaped: bool
+    _bytes: re.Pattern[bytes]
+    _first: re.Pattern[str]
+
     def __init__(self, secrets: Iterable[str], always: Iterable[str] = ()) -> None:
-        hidden = (secret for secret in secrets if not too_common(secret))
-        values = {part for secret in hidden for part in _parts(secret) if not too_common(part)}
+        values = _uncommon(secrets)
         values.update(part for secret in always for part in _parts(secret))
+        self._lock = threading.Lock()
+        self._text: re.Pattern[str] | None = None
+        self._look_for(values)
+
+    def add(self, secrets: Iterable[str]) -> None:
+        """Find these, too, from now on, for everybody who shares it. In a thread: it takes some
+        milliseconds."""
+        with self._lock:
+            new = _uncommon(secrets) - self._values
+            if new:
+                self._look_for(self._values | new)
+
+    def _look_for(self, values: set[str]) -> None:
+        self._values = values
         self._forms = sorted({form for value in values for form in _forms(value) if len(form) >= SHORTEST})
         self._longest = max(map(len, self._forms), default=0)
-        self._text: re.Pattern[str] | None = None
         # Documents inside of documents are escaped again and again: those are taken apart to be sure.
         self._escaped = any(json.dumps(value, ensure_ascii=False)[1:-1] != value for value in values)
         if self._forms:
-            self._text = re.compile(_expression(self._forms))
             self._bytes = re.compile(_expression(self._forms).encode("utf-8", "surrogatepass"))
             self._first = re.compile("[" + "".join(re.escape(c) for c in {f[0] for f in self._forms}) + "]")
+            self._text = re.compile(_expression(self._forms))  # the last: it says that there is any
 
     def __bool__(self) -> bool:
         """Whether there is any secret to mask."""
@@ -158,6 +176,11 @@ class Masker:
         if at < len(self._forms) and self._forms[at] == text:
             at += 1
         return at < len(self._forms) and self._forms[at].startswith(text)
+
+
+def _uncommon(secrets: Iterable[str]) -> set[str]:
+    hidden = (secret for secret in secrets if not too_common(secret))
+    return {part for secret in hidden for part in _parts(secret) if not too_common(part)}
 
 
 def _starts(content: bytes) -> range:

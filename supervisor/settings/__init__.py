@@ -23,13 +23,17 @@ if TYPE_CHECKING:
         KIND,
         decode_agent,
         decode_built_in,
+        decode_model,
         decrypted,
         document_secrets,
         hidden,
+        hidden_within,
         is_built_in,
         open_document,
         seal_document,
+        secrets_within,
         with_model,
+        without_placeholders,
     )
     from supervisor.settings.connections import (
         ConnectionStore,
@@ -86,8 +90,9 @@ else:
             "agent_settings_to_dict decode_acp_agent decode_agent_settings with_own_fields"
         ),
         "built_in": (
-            "KIND decode_agent decode_built_in decrypted document_secrets "
-            "hidden is_built_in open_document seal_document with_model"
+            "KIND decode_agent decode_built_in decode_model decrypted document_secrets "
+            "hidden hidden_within is_built_in open_document seal_document secrets_within with_model "
+            "without_placeholders"
         ),
         "connections": "ConnectionStore ProviderConnectionCreateRequest ProviderConnectionUpdateRequest",
         "conversation": "confirmation_policy security_analyzer",
@@ -161,12 +166,14 @@ __all__ = [
     "decode_agent_settings",
     "decode_built_in",
     "decode_llm",
+    "decode_model",
     "decode_profile",
     "decrypted",
     "document_secrets",
     "exposed",
     "first_document",
     "hidden",
+    "hidden_within",
     "holds_token",
     "is_built_in",
     "linked_settings",
@@ -176,10 +183,12 @@ __all__ = [
     "seal",
     "seal_document",
     "secrets_of",
+    "secrets_within",
     "security_analyzer",
     "spoken_settings",
     "too_deep",
     "unseal",
     "with_model",
     "with_own_fields",
+    "without_placeholders",
 ]

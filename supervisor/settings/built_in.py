@@ -7,8 +7,10 @@ it. MCP servers are taken out of it: they go the way of every agent's.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
 import attrs
 import orjson
@@ -24,8 +26,15 @@ from supervisor.settings.agent import (
     server_check,
 )
 from supervisor.settings.errors import problem, read
-from supervisor.settings.exposure import CREDENTIALS, ENCRYPTED_START, PLACEHOLDER, REDACTED, StorageCipher
-from supervisor.settings.llm import LLM
+from supervisor.settings.exposure import (
+    CREDENTIALS,
+    ENCRYPTED_START,
+    PLACEHOLDER,
+    REDACTED,
+    StorageCipher,
+    shown_url,
+)
+from supervisor.settings.llm import LLM, decode_llm
 from supervisor.settings.merge import MAX_DEPTH, too_deep
 from supervisor.settings.openhands import decode_openhands_settings
 
@@ -45,7 +54,31 @@ NAMED: Final = frozenset(
 """Properties whose text is a secret, wherever they stand."""
 
 HOLDING: Final = frozenset({"env", "extra_headers", "headers", "secrets"})
-"""Properties below which every text is one, or the `value` of what is described there."""
+"""Properties whose own properties are secrets by name: texts, or descriptions of where they come from."""
+
+SOURCE: Final = frozenset({"kind", "url", "value"})
+"""Properties of such a description."""
+
+AUTH: Final = "auth"
+"""The property with the credentials of an MCP server, in its `value` or under one of the names above."""
+
+BY_LOGIN: Final = "oauth"
+"""What stands for a way to log in, and is no token."""
+
+
+class _Place(enum.Enum):
+    """What a part of a document is."""
+
+    PLAIN = enum.auto()
+    SECRET = enum.auto()
+    """Every text in it is a secret."""
+    BY_NAME = enum.auto()
+    """The value of one of `HOLDING`."""
+    DESCRIBED = enum.auto()
+    """The description of one secret."""
+    AUTH = enum.auto()
+    URL = enum.auto()
+    """Where a secret is fetched from: its user, path and query may be keys."""
 
 
 def decode_built_in(obj: object, loc: Location, check_server: ServerCheck) -> BuiltInSettings:
@@ -86,6 +119,13 @@ def decode_agent(obj: object, loc: Location, check_server: ServerCheck) -> Built
     return BuiltInSettings(mcp_config=found, shown=hidden(given), document={"agent": given})
 
 
+def decode_model(obj: object, loc: Location) -> dict[str, Any]:
+    """Another model for it. Placeholders of secrets are none. Raises SettingsError."""
+    if isinstance(obj, Mapping):
+        obj = _checked(obj, loc)
+    return decode_llm(obj, loc)
+
+
 def is_built_in(obj: Mapping[str, Any]) -> bool:
     """Whether agent settings say that they are the built-in agent's."""
     return AGENT_KINDS.get(str(obj.get("agent_kind"))) == OPENHANDS
@@ -97,7 +137,7 @@ def _checked(obj: Mapping[str, Any], loc: Location) -> dict[str, Any]:
         raise problem(loc, f"Value error, nested deeper than {MAX_DEPTH} levels", "value_error")
     if len(orjson.dumps(obj)) > DOCUMENT_BYTES:
         raise problem(loc, f"Value error, more than {DOCUMENT_BYTES} bytes of JSON", "value_error")
-    copy = _walked(obj, lambda value: None if PLACEHOLDER.fullmatch(value) else value)
+    copy = without_placeholders(obj)
     assert isinstance(copy, dict)
     return copy
 
@@ -114,20 +154,40 @@ def with_model(settings: BuiltInSettings, llm: Mapping[str, Any]) -> BuiltInSett
 
 def hidden(obj: Mapping[str, Any]) -> dict[str, Any]:
     """A copy with a placeholder for each secret."""
-    copy = _walked(obj, lambda _: REDACTED)
+    copy = hidden_within(obj)
     assert isinstance(copy, dict)
     return copy
 
 
+def hidden_within(value: Any) -> Any:
+    """The same of any JSON value."""
+    return _walked(value, lambda _: REDACTED, shown_url)
+
+
+def without_placeholders(value: Any) -> Any:
+    """A copy of a JSON value without what clients send that have no secret."""
+    return _walked(value, lambda text: None if PLACEHOLDER.fullmatch(text) else text)
+
+
 def document_secrets(settings: BuiltInSettings) -> list[str]:
     """Every secret in the open document, to be masked where the agent says it."""
+    return secrets_within(settings.document or {})
+
+
+def secrets_within(obj: Any) -> list[str]:
+    """Every secret in a JSON value of the built-in agent's; of URLs that hold one the URL, and its parts."""
     found: list[str] = []
 
     def note(value: str) -> str:
         found.append(value)
         return value
 
-    _walked(settings.document or {}, note)
+    def note_url(url: str) -> str:
+        if shown_url(url) != url:
+            found.extend((url, *_keys_in(url)))
+        return url
+
+    _walked(obj, note, note_url)
     return found
 
 
@@ -157,24 +217,66 @@ def open_document(settings: BuiltInSettings, cipher: StorageCipher) -> BuiltInSe
     return attrs.evolve(settings, document=orjson.loads(cipher.decrypt(settings.sealed)), sealed=None)
 
 
-def _walked(node: Any, replace: Callable[[str], str | None], *, secret: bool = False) -> Any:
-    """A copy with `replace` applied to each secret; `secret`: every text of an object here is one.
+def _keys_in(url: str) -> list[str]:
+    try:
+        parts = urlsplit(url)
+        return [each for each in (parts.password, *(value for _, value in parse_qsl(parts.query))) if each]
+    except ValueError:
+        return []
+
+
+def _walked(
+    node: Any,
+    replace: Callable[[str], str | None],
+    replace_url: Callable[[str], str | None] | None = None,
+    place: _Place = _Place.PLAIN,
+) -> Any:
+    """A copy with `replace` applied to each secret, and `replace_url` (or it) to each URL that may hold one;
+    what becomes None is left out.
 
     Its depth is bounded by `too_deep`.
     """
+    if isinstance(node, str):
+        change = replace_url or replace if place is _Place.URL else replace
+        return change(node) if node and place in (_Place.SECRET, _Place.URL) else node
     if isinstance(node, Mapping):
         copy = {}
-        described = secret and ("kind" in node or "value" in node)
         for name, old in node.items():
-            if isinstance(old, str):
-                ours = name in NAMED or (name == "value" if described else secret)
-                copy[name] = replace(old) if ours and old else old
-            else:
-                copy[name] = _walked(old, replace, secret=name in HOLDING or (secret and not described))
+            new = _walked(old, replace, replace_url, _place_of(name, old, place))
+            if new is not None or old is None:
+                copy[name] = new
         return copy
     if isinstance(node, list):
-        return [_walked(each, replace, secret=secret) for each in node]
+        # Of secrets by name a list has names, or descriptions.
+        within = _Place.PLAIN if place is _Place.BY_NAME else place
+        return [
+            _walked(
+                each,
+                replace,
+                replace_url,
+                _Place.DESCRIBED if place is _Place.BY_NAME and isinstance(each, Mapping) else within,
+            )
+            for each in node
+        ]
     return node
+
+
+def _place_of(name: str, value: Any, around: _Place) -> _Place:
+    """What the property `name` of a part is."""
+    if around is _Place.SECRET:
+        return _Place.SECRET
+    if around is _Place.BY_NAME:
+        described = isinstance(value, Mapping) and not SOURCE.isdisjoint(value)
+        return _Place.DESCRIBED if described else _Place.SECRET
+    if name == "value" and around in (_Place.AUTH, _Place.DESCRIBED):
+        return _Place.SECRET
+    if name == "url" and around is _Place.DESCRIBED:
+        return _Place.URL
+    if name in HOLDING:
+        return _Place.BY_NAME
+    if isinstance(value, str):
+        return _Place.SECRET if name in NAMED or (name == AUTH and value != BY_LOGIN) else _Place.PLAIN
+    return _Place.AUTH if name == AUTH else _Place.PLAIN
 
 
 # -- what clients see ---------------------------------------------------------------------------------------

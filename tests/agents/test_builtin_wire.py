@@ -167,6 +167,53 @@ def test_secrets_are_hidden(client: Client) -> None:
     assert client.hear()["params"] == {"text": "the key is <secret-hidden> in short"}
 
 
+@pytest.mark.parametrize(
+    ("secret", "params"),
+    [
+        ("123456", {"cost": 1.1234567, "tokens": 123456}),
+        ("result", {"result": 1}),
+        ("finished", {"_meta": {"ostler": {"status": "finished"}}, "kind": "finished"}),
+        ("accepted", {"options": [{"optionId": "accepted", "name": "Yes"}]}),
+        ("conversation-7", {"sessionId": "conversation-7"}),
+    ],
+)
+def test_what_the_protocol_says_is_no_secret(client: Client, secret: str, params: dict[str, Any]) -> None:
+    client.wire.hide([secret])
+    client.send(request("echo", **params, text=f"It is {secret}."))
+    assert client.hear() == {
+        "jsonrpc": "2.0",
+        "id": 7,
+        "result": {**params, "text": "It is <secret-hidden>."},
+    }
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "heard"),
+    [
+        ("nbc-key-123", "line\nbc-key-123 and nbc-key-123", "line\nbc-key-123 and <secret-hidden>"),
+        ("two\nlines-123", "the two\nlines-123", "the <secret-hidden>"),
+        ('quoted-"1"', '{"arguments":"quoted-\\"1\\""}', '{"arguments":"<secret-hidden>"}'),
+        ("short-key", "short-key-and-longer", "<secret-hidden>"),
+    ],
+    ids=["after an escape", "lines", "JSON in JSON", "the longer one"],
+)
+def test_secrets_are_hidden_in_texts_as_they_are(client: Client, secret: str, text: str, heard: str) -> None:
+    client.wire.hide([secret, "short-key-and-longer"])
+    client.wire.notify("told", {"event": {"content": [{"text": text}]}})
+    assert client.hear()["params"] == {"event": {"content": [{"text": heard}]}}
+    deep: Any = text
+    for _ in range(10_000):
+        deep = [deep]
+    client.wire.notify("told", {"deep": deep, "text": text})
+    assert client.hear()["params"]["text"] == heard
+
+
+def test_secrets_are_hidden_in_errors(client: Client) -> None:
+    client.wire.hide(["No space left"])
+    client.send(request("fail"))
+    assert "No space left" not in json.dumps(client.hear())
+
+
 def test_a_client_that_is_gone_is_not_told() -> None:
     reading, writing = os.pipe()
     os.close(reading)

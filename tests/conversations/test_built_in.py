@@ -18,6 +18,7 @@ from supervisor.conversations.agent.built_in import MEMORY_DIR
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.errors import AlreadyRunning, NotPossible
+from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.runner import Runner
 from supervisor.events import MessageEvent, Vocabulary, new_event_id
@@ -188,6 +189,91 @@ async def test_keys_are_sealed_at_rest_and_reach_it_over_stdin_alone(tmp_path: P
         assert conversation.info()["agent"]["llm"] == {"model": "m", "api_key": "**********"}
         assert KEY not in json.dumps(conversation.info())
         assert KEY.encode() not in conversation.full_state()
+
+
+async def test_a_key_that_it_gets_while_it_runs_is_masked(tmp_path: Path) -> None:
+    new = "sk-another-key-9876543210"
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        await conversation.switch_llm({"model": "other", "api_key": new})
+        await conversation.set_security_analyzer(ANALYZER)
+        await turn(conversation, f"!answer n It is {new} and {ANALYZER_KEY}")
+        said = json.dumps([each for each in await events(conversation) if each["source"] != "user"])
+        trace = str(await harness.supervisor.trace(conversation.id))
+        assert "_ostler/configure" in trace
+        assert [key for key in (KEY, new, ANALYZER_KEY) if key in said or key in trace] == []
+
+
+async def test_a_key_that_it_gets_while_it_starts_is_masked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = "sk-another-key-9876543210"
+    async with told(tmp_path) as (_, conversation):
+        plan = conversation.context.launcher.plan
+
+        async def late(*given: Any) -> Any:
+            made = await plan(*given)
+            await conversation.switch_llm({"model": "other", "api_key": new})
+            return made
+
+        monkeypatch.setattr(type(conversation.context.launcher), "plan", staticmethod(late))
+        await turn(conversation, f"!answer n It is {new}")
+        said = json.dumps([each for each in await events(conversation) if each["source"] != "user"])
+        assert "It is" in said
+        assert new not in said
+
+
+ANALYZER_KEY = "gs-of-the-analyzer-1234567890"
+ANALYZER = {"kind": "GraySwanAnalyzer", "api_key": ANALYZER_KEY, "policy_id": "p"}
+DEFINITION_KEY = "tok-of-the-definition-1234567890"
+DEFINITIONS = [{"name": "a", "mcp_config": {"s": {"command": "x", "env": {"TOKEN": DEFINITION_KEY}}}}]
+
+
+async def test_keys_of_analyzer_and_definitions_are_sealed_hidden_and_masked(tmp_path: Path) -> None:
+    extra = {"agent_definitions": DEFINITIONS}
+    async with told(tmp_path, security_analyzer=ANALYZER, extra=extra) as (harness, conversation):
+
+        async def nobody_reads_them() -> None:
+            state = ConversationRecord.load(conversation.record.dump())
+            assert set(state.parts) == {"security_analyzer", "agent_definitions"}
+            state.parts.clear()  # the tests' cipher shows what it seals
+            read = [
+                state.dump(),
+                orjson.dumps(await conversation.durable_info()),
+                conversation.full_state(),
+                orjson.dumps([each for each in await events(conversation) if each["source"] != "user"]),
+            ]
+            assert not [each for each in read if ANALYZER_KEY.encode() in each]
+            assert not [each for each in read if DEFINITION_KEY.encode() in each]
+            assert conversation.info()["security_analyzer"] == {**ANALYZER, "api_key": "**********"}
+
+        await nobody_reads_them()
+        await turn(conversation, f"!answer m It is {ANALYZER_KEY} {DEFINITION_KEY}")
+        await nobody_reads_them()
+        own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"]
+        assert (own["security_analyzer"], own["agent_definitions"]) == (ANALYZER, DEFINITIONS)
+        await conversation.set_security_analyzer(ANALYZER)
+        await nobody_reads_them()
+        given = harness.log.received("_ostler/configure")[0]["params"]
+        assert given["security_analyzer"] == ANALYZER
+        await conversation.stop_agent()
+        # As after a restart of the server.
+        stored = ConversationRecord.load(conversation.record.dump())
+        assert await conversation.context.secret_box.open_parts(stored) == [ANALYZER_KEY, DEFINITION_KEY]
+        assert (stored.security_analyzer, stored.extra["agent_definitions"]) == (ANALYZER, DEFINITIONS)
+        fork = await harness.supervisor.fork(conversation.id, ForkRequest())
+        await turn(fork, "!answer n Yes")
+        own = harness.log.received("session/resume")[-1]["params"]["_meta"]["ostler"]
+        assert (own["security_analyzer"], own["agent_definitions"]) == (ANALYZER, DEFINITIONS)
+
+
+async def test_an_analyzer_without_keys_stays_as_it_is(tmp_path: Path) -> None:
+    async with told(tmp_path, security_analyzer=ANALYZER) as (_, conversation):
+        await conversation.set_security_analyzer({**ANALYZER, "api_key": "**********"})
+        assert conversation.record.parts == {}
+        assert conversation.info()["security_analyzer"] == {"kind": "GraySwanAnalyzer", "policy_id": "p"}
+        await conversation.set_security_analyzer(None)
+        assert conversation.info()["security_analyzer"] is None
 
 
 async def test_states_are_told_and_shown(tmp_path: Path) -> None:

@@ -249,3 +249,19 @@ def test_what_is_long_is_searched_in_pieces_and_nothing_is_missed(before: int) -
 def test_a_document_with_backslashes_is_not_suspected_for_a_secret_that_needs_none():
     assert not Masker(["plain-secret"]).suspects(rb'{"x": "a \\\\ b"}')
     assert Masker(['quoted-"secret"']).suspects(rb'{"x": "a \\\\ b"}')
+
+
+def test_secrets_that_come_later():
+    mask = Masker([])
+    stream = mask.stream()
+    assert (bool(mask), stream.feed("the first-secret-0123 "), mask.suspects(b"x")) == (
+        False,
+        "the first-secret-0123 ",
+        False,
+    )
+    for secret in ("first-secret-0123", "second-secret-4567", "first-secret-0123"):
+        mask.add([secret])
+        assert mask.text(f"the {secret}.") == f"the {HIDDEN}."
+        assert mask.document(f'{{"a":"{secret}"}}'.encode()) == f'{{"a":"{HIDDEN}"}}'.encode()
+    assert mask.text("first-secret-0123") == HIDDEN
+    assert stream.feed("second-sec") + stream.feed("ret-4567") + stream.flush() == HIDDEN

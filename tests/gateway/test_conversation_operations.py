@@ -140,7 +140,8 @@ async def test_what_the_built_in_agent_does_reaches_the_conversation(gateway, co
             200,
             {"success": True},
         )
-    assert conversation.calls[:2] == [("condense",), ("llm", llm)]
+    assert conversation.calls[0] == ("condense",)
+    assert llm.items() <= conversation.calls[1][1].items()
     assert (conversation.calls[2][1]["model"], conversation.calls[2][1]["api_key"]) == ("n", "s")
     assert conversation.calls[3] == ("plugin", "p@m")
     status, answer = await gateway.call(
@@ -149,6 +150,18 @@ async def test_what_the_built_in_agent_does_reaches_the_conversation(gateway, co
     assert (status, "gone" in answer["detail"]) == (404, True)
     status, answer = await gateway.call("POST", f"{BASE}/{conversation.id}/switch_llm", {"llm": {"model": 5}})
     assert (status, answer["detail"][0]["loc"]) == (422, ["body", "llm", "model"])
+
+
+async def test_a_model_is_checked_before_the_agent_gets_it(gateway, conversation):
+    path = f"{BASE}/{conversation.id}/switch_llm"
+    shown = {"model": "m", "api_key": "**********", "extra_headers": {"X": "**********", "Y": "z"}}
+    assert (await gateway.call("POST", path, {"llm": shown}))[0] == 200
+    given = conversation.calls[-1][1]
+    assert (given["model"], given["api_key"], given["extra_headers"]) == ("m", None, {"Y": "z"})
+    large = {"model": "m", "litellm_extra_body": {"x": "y" * 1_100_000}}
+    status, answer = await gateway.call("POST", path, {"llm": large})
+    assert (status, answer["detail"][0]["loc"]) == (422, ["body", "llm"])
+    assert len(conversation.calls) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from .bounds import line_of
+from .bounds import LINE_BYTES, line_of, shortened
 
 PARSE_ERROR = -32700
 METHOD_NOT_FOUND = -32601
@@ -21,6 +21,29 @@ AUTH_REQUIRED = -32000
 
 HIDDEN_CHARS = 6
 """A shorter secret is too common a text to be hidden."""
+
+TELLING = frozenset({"params", "result", "error"})
+"""The members of a message that say something."""
+
+PROTOCOL = frozenset(
+    {
+        "_meta",
+        "code",
+        "id",
+        "item_id",
+        "key",
+        "kind",
+        "optionId",
+        "sessionId",
+        "source",
+        "stopReason",
+        "timestamp",
+        "toolCallId",
+        "tool_call_id",
+        "type",
+    }
+)
+"""Properties with words and ids of the protocol: without them nobody understands the rest."""
 
 Handler = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -50,14 +73,15 @@ class Wire:
         self._ids = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._hidden: frozenset[bytes] = frozenset()
+        self._hidden: tuple[str, ...] = ()
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Leave these out of every line from now on, wherever they stand as a whole."""
-        inside = (
-            json.dumps(secret, ensure_ascii=False)[1:-1] for secret in secrets if len(secret) >= HIDDEN_CHARS
-        )
-        self._hidden |= {each.encode(errors="replace") for each in inside}
+        """Leave these out of every text from now on, wherever they stand as a whole: not out of numbers, nor
+        of what the protocol says."""
+        wanted = {secret for secret in secrets if len(secret) >= HIDDEN_CHARS}
+        wanted |= {json.dumps(secret, ensure_ascii=False)[1:-1] for secret in wanted}
+        # Of two that overlap the longer one.
+        self._hidden = tuple(sorted({*self._hidden, *wanted}, key=len, reverse=True))
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification. A client that is gone is not told."""
@@ -156,9 +180,7 @@ class Wire:
         self._send(answer)
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        line = line_of(message)
-        for secret in self._hidden:
-            line = line.replace(secret, b"<secret-hidden>")
+        line = line_of(_without(message, self._hidden) if self._hidden else message)
         with self._lock:
             view = memoryview(line)
             try:
@@ -166,6 +188,29 @@ class Wire:
                     view = view[os.write(self._writing, view) :]
             except OSError:  # the client is gone; the input ends, too, and with it this process
                 return
+
+
+def _without(message: Mapping[str, Any], secrets: tuple[str, ...]) -> Mapping[str, Any]:
+    """The message without these in what it says. Before it is cut: half a secret is not found."""
+    telling = {key: each for key, each in message.items() if key in TELLING}
+    try:
+        telling = _replaced(telling, secrets)
+    except RecursionError:
+        telling = _replaced(shortened(telling, LINE_BYTES), secrets)
+    return {**message, **telling}
+
+
+def _replaced(value: Any, secrets: tuple[str, ...]) -> Any:
+    if isinstance(value, str):
+        for secret in secrets:
+            if secret in value:
+                value = value.replace(secret, "<secret-hidden>")
+        return value
+    if isinstance(value, dict):
+        return {key: each if key in PROTOCOL else _replaced(each, secrets) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replaced(each, secrets) for each in value]
+    return value
 
 
 def _checked(method: str, handler: Handler | None, params: Any) -> Handler:

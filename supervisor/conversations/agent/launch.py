@@ -338,7 +338,8 @@ class Launcher:
         own_values = [*self.hidden, *paths]
         own_parameters, tokens = None, prepared.tokens
         if isinstance(opened, BuiltInSettings):
-            tokens = tokens.union(document_secrets(opened))
+            parts = await self.secret_box.open_parts(record)
+            tokens = tokens.union(document_secrets(opened), parts)
             named = concerning(descriptor, given, self.catalog)
             reachable = {name: value for name, value in given.items() if name in named}
             own_parameters = parameters(record, opened, reachable, self.data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -97,6 +97,8 @@ class AgentLifecycle:
         self._lock = trio.Lock()
         self._changed: dict[str, Any] = {}
         """What was changed of the built-in agent's configuration since its plan was made."""
+        self._concealed: set[str] | None = None
+        """Secrets that the agent is to get in a start that is under way, whose mask may be made already."""
         self._not_before = -math.inf
         self._budget = RestartBudget(context.restart)
         self._used_at = 0.0
@@ -275,6 +277,7 @@ class AgentLifecycle:
         run: Incarnation | None = None
         try:
             self.set_phase(AgentPhase.STARTING)
+            self._concealed = set()
             install = self._context.deadlines.install
             plan = await self._plan(install)
             spare = None if self._nursery is None else await self._context.spares.take(plan)
@@ -288,6 +291,7 @@ class AgentLifecycle:
             self._context.spares.used(self._record, run.plan)
             ready = True
         finally:
+            self._concealed = None
             if not ready:
                 if run is not None:
                     run.asked = run.asked or AgentPhase.STOPPED
@@ -412,6 +416,8 @@ class AgentLifecycle:
                 begun = spare.take_over(plan, handler, admission.terminals, watch)
             async with place, begun as run:
                 self.current = self._last = run
+                if self._concealed:
+                    await trio.to_thread.run_sync(run.plan.mask.add, tuple(self._concealed))
                 task_status.started(run)
                 await run.process.exited.wait()
                 run.turn = run.turn or self._queue.turn  # who waits for its answer ends it now
@@ -573,6 +579,15 @@ class AgentLifecycle:
             except BaseException:
                 self.forgotten(run, "the agent moved to another event")
                 raise
+
+    async def conceal(self, secrets: Collection[str]) -> None:
+        """Mask these in what the agent says, and in its trace: it is about to get them.
+
+        Cancellation waits for a thread."""
+        if self._concealed is not None:
+            self._concealed.update(secrets)
+        if secrets and self.current is not None:
+            await trio.to_thread.run_sync(self.current.plan.mask.add, tuple(secrets))
 
     # -- ending -----------------------------------------------------------------------------------------
 

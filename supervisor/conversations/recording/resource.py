@@ -10,7 +10,7 @@ import orjson
 from supervisor.conversations.recording.info import ConversationInfo
 from supervisor.conversations.recording.turn_states import TURN
 from supervisor.conversations.recording.usage import stats
-from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.record import ANALYZER, ConversationRecord
 from supervisor.events import new_event_id, timestamp_now
 from supervisor.reading import as_json
 from supervisor.settings import (
@@ -50,7 +50,7 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None, ho
         "stuck_detection": record.stuck_detection,
         "execution_status": record.execution_status,
         "confirmation_policy": record.confirmation_policy,
-        "security_analyzer": record.security_analyzer,
+        "security_analyzer": record.shown_part(ANALYZER),
         "activated_knowledge_skills": record.told.get("activated_knowledge_skills", []),
         "invoked_skills": record.told.get("invoked_skills", []),
         "blocked_actions": record.told.get("blocked_actions", {}),

@@ -17,10 +17,18 @@ from supervisor.settings import (
     BuiltInSettings,
     agent_settings_from_dict,
     agent_settings_to_dict,
+    hidden_within,
 )
 
 RECORD_VERSION: Final = 1
 """Version of the stored record's layout; a reader refuses a newer one."""
+
+
+ANALYZER: Final = "security_analyzer"
+
+PARTS: Final = (ANALYZER, "agent_definitions", "plugins")
+"""What of a start request may hold secrets in places that only the built-in agent's SDK knows. The others are
+the agent itself, and `secrets`."""
 
 
 class RecordTooNew(Exception):
@@ -43,6 +51,9 @@ class ConversationRecord:
     `turn_open`: the turn of that message is running. `unfinished`: it did not end well (yet), so that an
     explicit run continues it. `retry_seq`: a message that was handed over without effect, so that an explicit
     run may hand it over once more.
+
+    `parts`: by name, what of the start request holds secrets (see `PARTS`), encrypted. At rest its own field
+    has placeholders for them; in a record that was loaded, until `SecretBox.open_parts`.
 
     `secrets`: encrypted values by name. `lookups`: by name, where a secret is fetched from at each start,
     encrypted (`SecretBox.seal_lookups`). `launched_agent_profile`: the profile as it was at the launch; its
@@ -101,6 +112,7 @@ class ConversationRecord:
     can_switch_model: bool = False
     secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
     lookups: dict[str, dict[str, Any]] = attrs.field(factory=dict, repr=False)
+    parts: dict[str, str] = attrs.field(factory=dict, repr=False)
     parent_conversation_id: str | None = None
     children: list[str] = attrs.field(factory=list)
     launched_agent_profile: dict[str, Any] | None = None
@@ -136,6 +148,24 @@ class ConversationRecord:
         allowed = self.allowed_secrets
         return {name: value for name, value in secrets.items() if allowed is None or name in allowed}
 
+    def part(self, name: str) -> Any:
+        """The analyzer, or what `extra` has under this name."""
+        return self.security_analyzer if name == ANALYZER else self.extra.get(name)
+
+    def shown_part(self, name: str) -> Any:
+        """The same without its secrets."""
+        return hidden_within(self.part(name))
+
+    def keep_part(self, name: str, value: Any, sealed: str | None) -> None:
+        """Set it. `sealed`: the same encrypted, if it holds secrets."""
+        if name == ANALYZER:
+            self.security_analyzer = value
+        else:
+            self.extra[name] = value
+        self.parts.pop(name, None)
+        if sealed is not None:
+            self.parts[name] = sealed
+
     def dump(self) -> bytes:
         """The record as stored."""
         fields = {
@@ -143,6 +173,10 @@ class ConversationRecord:
             for attribute in attrs.fields(ConversationRecord)
             if attribute.name != "agent"
         }
+        if self.parts:
+            fields |= {name: self.shown_part(name) for name in self.parts if name in fields}
+            own = {name: self.shown_part(name) for name in self.parts if name in self.extra}
+            fields["extra"] = {**self.extra, **own}
         # Some of it comes from agents: nothing that one says may keep its conversation from being stored.
         return dumps({"version": RECORD_VERSION, "agent": agent_settings_to_dict(self.agent), **fields})
 

@@ -10,6 +10,7 @@ import attrs
 import orjson
 import trio
 
+from supervisor.conversations.state.record import PARTS, ConversationRecord
 from supervisor.credentials import LookupSecret
 from supervisor.origin import shown_origin
 from supervisor.settings import (
@@ -21,7 +22,9 @@ from supervisor.settings import (
     open_document,
     seal,
     seal_document,
+    secrets_within,
     unseal,
+    without_placeholders,
 )
 
 _limiter: Final = trio.CapacityLimiter(2)
@@ -62,6 +65,28 @@ class SecretBox:
         """Decrypt where secrets are fetched from."""
         opened = await self.open({name: each["sealed"] for name, each in sealed.items()})
         return {name: LookupSecret(**orjson.loads(spelled)) for name, spelled in opened.items()}
+
+    async def seal_parts(self, record: ConversationRecord) -> None:
+        """Encrypt what of a new record holds secrets apart from its agent."""
+        for name in PARTS:
+            value = record.part(name)
+            if value is not None:
+                record.keep_part(name, *await self.seal_part(value))
+
+    async def seal_part(self, value: Any) -> tuple[Any, str | None]:
+        """One of these, without placeholders, and as it is stored if it holds secrets."""
+        cleaned = without_placeholders(value)
+        if not secrets_within(cleaned):
+            return cleaned, None
+        return cleaned, (await self.seal({"part": orjson.dumps(cleaned).decode()}))["part"]
+
+    async def open_parts(self, record: ConversationRecord) -> list[str]:
+        """Decrypt them in place. Returns the secrets in them."""
+        tokens = dict(record.parts)
+        for name, text in (await self.open(tokens)).items():
+            if record.parts.get(name) == tokens[name]:  # else it was changed meanwhile
+                record.keep_part(name, orjson.loads(text), tokens[name])
+        return secrets_within([record.part(name) for name in PARTS])
 
     async def seal_settings(self, settings: AgentSettings) -> AgentSettings:
         """Encrypt the credentials inside agent settings (those of MCP servers), for storing; of the built-in
