@@ -112,9 +112,18 @@ class Calls(TaskGroup):
                 await send(message)
             else:
                 begun, head = head, None
+                # The end of the answer makes the reader go on to the next request. So it comes when this
+                # one is written, and not only gathered: a client that reads nothing gets no further.
+                body = message is not None and message["type"] == "http.response.body"
+                ends = body and not message.get("more_body", False)
                 async with self._connection.together(message):
                     await send(begun)
-                    await send(message)
+                    if message is not None:
+                        await send({**message, "more_body": True} if ends else message)
+                if message is None:
+                    await send(None)
+                elif ends:
+                    await send({"type": "http.response.body", "body": b""})
 
         async def call() -> None:
             try:

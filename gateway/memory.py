@@ -12,7 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import structlog
 import trio
+
+log = structlog.get_logger(__name__)
 
 LOOK_SECONDS: Final = 2.0
 """Seconds between two looks at the size of the process."""
@@ -40,13 +43,20 @@ async def give_back(busy: Callable[[], bool]) -> None:
             return
         least = min(least, size)
         if size - least >= WORTH_BYTES and not busy():
-            # In a thread, without the interpreter's lock: only who allocates in C at that moment waits.
-            await trio.to_thread.run_sync(trim, 0)
+            try:
+                # In a thread, without the interpreter's lock: only who allocates in C at that moment waits.
+                await trio.to_thread.run_sync(trim, 0)
+            except Exception:
+                log.exception("memory not given back")  # no thread can start, say; the next look tries again
+                continue
             least = _resident() or size
 
 
 def _trim() -> Callable[[int], object] | None:
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+    try:
+        return getattr(ctypes.CDLL(None), "malloc_trim", None)
+    except OSError:
+        return None
 
 
 def _resident() -> int | None:

@@ -29,11 +29,12 @@ READY_SECONDS: Final = 60.0
 
 
 class Forker:
-    """The server's end. Made by `open_forker`."""
+    """The server's end. Made by `open_forker`. `gone`: set when it is asked nothing more."""
 
     def __init__(self, process: AgentProcess, channel: socket.socket) -> None:
         self.process = process
         self._channel: socket.socket | None = channel
+        self.gone = trio.Event()
 
     @property
     def usable(self) -> bool:
@@ -58,6 +59,7 @@ class Forker:
         """Ask it nothing more: it is gone, or does not answer."""
         if channel is self._channel:
             self._channel = None
+            self.gone.set()
             trio.lowlevel.notify_closing(channel)
             channel.close()
 

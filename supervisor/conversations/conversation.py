@@ -305,9 +305,7 @@ class Conversation:
     async def _requeue(self) -> bool:
         record = self.record
         if record.built_in:
-            if record.unfinished:
-                self._queue.waiting.append(self._go_on())
-            return record.unfinished
+            return record.unfinished and await self._requeue_told()
         if record.retry_seq is not None:
             stored = await self.log.read(record.retry_seq - 1, 1)
             if stored and not self._queue.waiting:
@@ -320,6 +318,14 @@ class Conversation:
             self._queue.waiting.append(Queued(seq, event.id, message, by_user=False))
             return True
         return False
+
+    async def _requeue_told(self) -> bool:
+        """For the built-in agent: the message again if it told nothing since, else no message."""
+        seq = self.record.retry_seq
+        stored = [] if seq is None else await self.log.read(seq - 1, 1)
+        if not self.busy and self.record.retry_seq == seq:
+            self._queue.waiting.appendleft(_queued(stored[0]) if stored else self._go_on())
+        return True
 
     def _go_on(self) -> Queued:
         """What has the built-in agent go on from its own memory, without a word."""
@@ -413,10 +419,10 @@ class Conversation:
         self._refuse_while_busy()
         if event_id is not None and event_id == self.record.leaf_event_id:
             return
-        remembers = self.record.built_in and await self._move_agent(event_id)
-        self._refuse_while_busy()
         if len(self.record.moves) >= MOVES_MAX:
             raise NotPossible(f"The conversation was moved {MOVES_MAX} times. Fork it to go on from there.")
+        remembers = self.record.built_in and await self._move_agent(event_id)
+        self._refuse_while_busy()
         if not remembers and (self.agent.live or self.agent.restarting):
             await self._runner.stop_agent()
             self._refuse_while_busy()  # somebody may have sent a message meanwhile
@@ -433,9 +439,7 @@ class Conversation:
         if not self.record.session_used or self.record.memory_lost is not None:
             return False
         try:
-            await self._runner.own_request(
-                own_requests.NAVIGATE, {"event_id": event_id}, self.context.deadlines.option
-            )
+            await self._runner.navigate(event_id, self._refuse_while_busy)
         except (NotAccepted, AgentFailure) as error:
             log.info("agent did not move to an event", conversation_id=self.id, error=str(error))
             return False
@@ -550,13 +554,16 @@ class Conversation:
             raise NotAccepted(own_requests.OWN_MODELS)
         await self.agent.conceal(secrets_within(llm))
         self.log.accept()
-        await self._runner.tell(own_requests.CONFIGURE, {"llm": dict(llm)})
         opened = await box.open_settings(record.agent)
         assert isinstance(opened, BuiltInSettings)
         sealed = await box.seal_settings(with_model(opened, llm))
         assert isinstance(sealed, BuiltInSettings)
-        record.agent = sealed
-        record.told["agent"] = {**record.told.get("agent", {}), "llm": hidden(llm)}
+
+        def note() -> None:
+            record.agent = sealed
+            record.told["agent"] = {**record.told.get("agent", {}), "llm": hidden(llm)}
+
+        await self.agent.configure({"llm": dict(llm)}, note)
         self.recorder.write([self.recorder.state("agent", agent_object(record))])
         await self._durable()
 
@@ -619,9 +626,14 @@ class Conversation:
     async def set_confirmation_policy(self, policy: dict[str, Any]) -> None:
         """Replace the confirmation policy; it applies from the next permission request on."""
         self.log.accept()
+
+        def note() -> None:
+            self.record.confirmation_policy = policy
+
         if self.record.built_in:
-            await self._runner.tell(own_requests.CONFIGURE, {"confirmation_policy": policy})
-        self.record.confirmation_policy = policy
+            await self.agent.configure({"confirmation_policy": policy}, note)
+        else:
+            note()
         self._runner.policy_changed()
         self.recorder.write([self.recorder.state("confirmation_policy", policy)])
         await self._durable()
@@ -632,9 +644,14 @@ class Conversation:
         analyzer, sealed = await self.context.secret_box.seal_part(analyzer)
         await self.agent.conceal(secrets_within(analyzer))
         self.log.accept()
+
+        def note() -> None:
+            self.record.keep_part(ANALYZER, analyzer, sealed)
+
         if self.record.built_in:
-            await self._runner.tell(own_requests.CONFIGURE, {"security_analyzer": analyzer})
-        self.record.keep_part(ANALYZER, analyzer, sealed)
+            await self.agent.configure({"security_analyzer": analyzer}, note)
+        else:
+            note()
         self.recorder.write([self.recorder.state(ANALYZER, self.record.shown_part(ANALYZER))])
         await self._durable()
 

@@ -8,6 +8,7 @@ transcript.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from supervisor.conversations.state.errors import AgentFailure, ConversationExis
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import LIVE_STATUSES, ExecutionStatus, Memory
 from supervisor.events import Event, timestamp_now
-from supervisor.journal import AlreadyExists, JournalUnavailable, Log, Stored
+from supervisor.journal import AlreadyExists, JournalError, JournalUnavailable, Log, Stored
 
 log = structlog.get_logger(__name__)
 
@@ -78,14 +79,31 @@ async def fork(context: Context, source: Conversation, conversation_id: str, req
 
     Cancellation leaves no fork, or a whole one.
     """
+    try:
+        return await _fork(context, source, conversation_id, request)
+    except BaseException:
+        if source.record.built_in:
+            with trio.CancelScope(shield=True):
+                await _forget(context, conversation_id)
+        raise
+
+
+async def _forget(context: Context, conversation_id: str) -> None:
+    """Remove the memory that was copied for a fork that there is not."""
+    with suppress(JournalError):
+        (stored,) = await context.journal.get_records([conversation_id])
+        if stored is None:
+            await context.launcher.forget(conversation_id)
+
+
+async def _fork(context: Context, source: Conversation, conversation_id: str, request: ForkRequest) -> Log:
     source.log.accept()
     asks, session_id, leaf = False, None, request.from_event_id
     last = None if leaf is None else await source.event(leaf)
     if last is not None:
         asks = is_asked(last)
     if source.record.built_in:
-        if await source.fork_memory(conversation_id, leaf):
-            session_id = conversation_id
+        session_id = await _memory(context, source, conversation_id, leaf)
     elif leaf is None or (leaf == source.record.leaf_event_id and not asks):
         session_id = await _session(source)
     if last is None:
@@ -176,6 +194,19 @@ async def _asked_last(source: Log, branch: Branch) -> str | None:
         page_id = page.next_page_id
         if found is not None or page_id is None:
             return found
+
+
+async def _memory(
+    context: Context, source: Conversation, conversation_id: str, leaf: str | None
+) -> str | None:
+    """A copy of the built-in agent's memory, as far as `leaf`: its session; None as for `_session`."""
+    before = source.record.prompted_seq, source.record.turns
+    if not await source.fork_memory(conversation_id, leaf):
+        return None
+    if leaf is None and (source.busy or before != (source.record.prompted_seq, source.record.turns)):
+        await context.launcher.forget(conversation_id)
+        return None
+    return conversation_id
 
 
 async def _session(source: Conversation) -> str | None:

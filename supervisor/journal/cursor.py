@@ -12,7 +12,7 @@ from supervisor.journal import queries
 from supervisor.journal.feed import Span, Tail
 from supervisor.journal.growing import Follower, Growing
 from supervisor.journal.queries import EVERYTHING
-from supervisor.journal.rows import Frame, Item, Stored, Transient
+from supervisor.journal.rows import Frame, Item, Shown, Stored, Transient
 
 Again = Callable[[Stored], Growing | None]
 """What an event grew from; None for one that did not."""
@@ -107,6 +107,9 @@ class Cursor:
                 if items:
                     return items
             if self.position < tail.start:
+                self._tell_farewells(items)
+                if items:
+                    return items
                 found = tail.locate(self._after_seq)
                 if found is None:
                     rows = await self._read_file(max_items)
@@ -120,7 +123,7 @@ class Cursor:
                     self._tell(entry, items, tail.became(entry.seq))
                 elif isinstance(entry, Span):
                     self._follow(entry, items)
-                else:
+                elif self._concerns(entry.frame):
                     items.append(entry)
             exhausted = tail.exhausted(self.position)
             if exhausted:
@@ -143,7 +146,11 @@ class Cursor:
         )
         items: list[Item] = []
         for row in rows:
-            if row.seq > self._live_seq and self._again is not None and row.id not in self._followed:
+            follower = self._followed.get(row.id)
+            if follower is not None and follower.item.abandoned:
+                del self._followed[row.id]
+                items += self._tell_anew(follower, row)
+            elif row.seq > self._live_seq and self._again is not None and follower is None:
                 missed = self._again(row)
                 if missed is not None:
                     items += map(Transient, Follower(missed, late=False).take())
@@ -155,27 +162,37 @@ class Cursor:
         self._after_seq = row.seq
         if self._followed or item is not None:
             follower = self._followed.pop(row.id, None)
-            if follower is None and item is not None and self._follows and item.number >= self._number:
-                follower = Follower(item, late=False)
+            if follower is None:
+                if item is not None and self._follows and item.number >= self._number:
+                    follower = Follower(item, late=False)
+            elif item is not None and follower.item is not item:
+                follower = follower.of(item)
             if follower is not None:
                 items += map(Transient, follower.take())
                 if follower.cut:
-                    items += self._tell_anew(follower, row)
+                    # Only for the socket that can begin an item anew.
+                    items += [
+                        Transient(Frame(session=each.frame.session))
+                        for each in self._tell_anew(follower, row)
+                    ]
         items.append(row)
         if self._waiting:
             self._catch_up(items)
 
-    def _tell_anew(self, follower: Follower, row: Stored) -> Sequence[Item]:
-        """The whole of what was told with a part cut out; only for the socket that can begin an item anew."""
-        whole = None if self._again is None else self._again(row)
-        if whole is None:
+    def _tell_anew(self, follower: Follower, row: Stored) -> Sequence[Transient]:
+        """The whole of what was told with a part cut out, or in an attempt that the agent gave up."""
+        if self._again is None:
             return ()
-        whole.attempts = follower.item.attempts
-        return [Transient(Frame(session=frame.session)) for frame in Follower(whole, late=True).take()]
+        whole = self._again(row) or Growing(row.id, row.seq - 1, follower.item.wire)
+        return [Transient(frame) for frame in follower.of(whole).take()]
 
     def _follow(self, span: Span, items: list[Item]) -> None:
         item = span.item
         follower = self._followed.get(item.id)
+        if follower is not None and follower.item is not item:
+            if follower.item.number > item.number:
+                return  # of an attempt that the agent gave up since
+            follower = self._followed[item.id] = follower.of(item)
         if follower is None:
             if not self._follows or item.number < self._number or item.is_over(self._after_seq):
                 return  # over before this cursor was there, or told with its event
@@ -183,10 +200,28 @@ class Cursor:
             follower = self._followed[item.id] = Follower(item, late=False)
         items += map(Transient, follower.take(span.end))
 
+    def _concerns(self, frame: Shown) -> bool:
+        """Whether a frame is not the end of what was over before this cursor came, and may have begun anew
+        since."""
+        ends = frame.ends if isinstance(frame, Frame) else -1
+        return not 0 <= ends < self._number or any(
+            follower.item.number == ends for follower in self._followed.values()
+        )
+
+    def _tell_farewells(self, items: list[Item]) -> None:
+        """Tell of what ended without an event while this cursor was behind the tail."""
+        for follower in list(self._followed.values()):
+            item = follower.item.latest
+            if item.farewell is not None and self.position <= item.farewell_at < self._tail.start:
+                del self._followed[item.id]
+                if follower.had is not None:
+                    items.append(Transient(item.farewell))
+
     def _catch_up(self, items: list[Item]) -> None:
         """Tell of the items that were growing when this cursor came, as soon as it is where they began."""
         waiting = self._waiting
         while waiting and (waiting[0].had is not None or waiting[0].item.anchor_seq <= self._after_seq):
             follower = waiting.pop(0)
-            if follower.had is None and self._followed.get(follower.item.id) is follower:
+            item = follower.item
+            if follower.had is None and not item.abandoned and self._followed.get(item.id) is follower:
                 items += map(Transient, follower.take())

@@ -95,6 +95,12 @@ class Growing:
         """The number of its event, once that is appended."""
         self.abandoned = False
         """Whether it never becomes an event."""
+        self.farewell: Shown | None = None
+        """What tells clients that."""
+        self.farewell_at = -1
+        """The position of that in the tail."""
+        self.successor: Growing | None = None
+        """What began anew under its id."""
         self._channels: dict[str, _Channel] = {}
         self._frames: dict[tuple[str, int, int, int], Shown] = {}
         self._size = 0
@@ -104,6 +110,14 @@ class Growing:
     def size(self) -> int:
         """Bytes of its texts in memory."""
         return self._size
+
+    @property
+    def latest(self) -> Growing:
+        """What began anew under its id last, or itself."""
+        item = self
+        while item.successor is not None:
+            item = item.successor
+        return item
 
     def uncounted(self) -> int:
         """Bytes that were added since this was last asked."""
@@ -192,15 +206,19 @@ class Growing:
         return frame
 
     def _trim(self) -> None:
-        name = max(self._channels, key=lambda each: len(self._channels[each].data))
-        texts = self._channels[name]
-        least = texts.end - max(0, len(texts.data) - (self._size - GROWING_TRIMMED_BYTES))
-        for at, mark in enumerate(texts.marks):
-            if mark.offset >= least:
-                self._size -= mark.offset - texts.start
-                del texts.data[: mark.offset - texts.start]
-                texts.start = mark.offset
-                del texts.marks[: at + 1]
+        """Forget the beginnings of its texts: of the largest, and where that is not enough, of the next."""
+        for texts in sorted(self._channels.values(), key=lambda each: -len(each.data)):
+            if not texts.marks:
+                continue
+            least = texts.end - max(0, len(texts.data) - (self._size - GROWING_TRIMMED_BYTES))
+            last = len(texts.marks) - 1
+            at = next((at for at, mark in enumerate(texts.marks) if mark.offset >= least), last)
+            gone = texts.marks[at].offset - texts.start
+            self._size -= gone
+            del texts.data[:gone]
+            texts.start += gone
+            del texts.marks[: at + 1]
+            if self._size <= GROWING_TRIMMED_BYTES:
                 return
 
 
@@ -235,21 +253,32 @@ class Follower:
         if self.had is None:
             self.had = {}
             frames.append(item.wire.begun(item, self.attempt))
-        elif until is None and item.reaches(self.had):
+        elif item.reaches(self.had) if until is None else not _goes_beyond(until, self.had):
             return frames
         if item.lacks(self.had):
             if self.had:
                 self.anew(frames)
             self.cut = True
+            until = None  # all at once: pieces of what is left would begin anew again and again
         frames += item.since(self.had, until, self.attempt)
         self.had = _later(self.had, item.places() if until is None else until)
         return frames
+
+    def of(self, item: Growing) -> Follower:
+        """Who follows what began anew under the same id: in a later attempt than any of this one."""
+        attempts = self.item.attempts
+        item.attempts = max(item.attempts, attempts)
+        return Follower(item, late=item.attempt <= attempts)
 
     def anew(self, frames: list[Shown]) -> None:
         """Let the item begin anew for it."""
         self.item.attempts += 1
         self.attempt = self.item.attempts
         frames.append(self.item.wire.begun(self.item, self.attempt))
+
+
+def _goes_beyond(until: Places, had: Places) -> bool:
+    return any(end.offset > had.get(name, NOWHERE).offset for name, end in until.items())
 
 
 def _later(had: Places, until: Places) -> Places:

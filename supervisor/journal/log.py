@@ -149,6 +149,9 @@ class Log:
         self._check()
         for each in self._growing:
             each.abandoned = each.abandoned or each.open
+            if each.id == item.id:  # who comes back may have had a part of it
+                item.attempts = max(item.attempts, each.attempts)
+                each.successor = item
         self._growing = [each for each in self._growing if not each.abandoned]
         item.number = self._grown
         self._grown += 1
@@ -161,10 +164,16 @@ class Log:
         if tail is not None and tail.grow(item):
             self._moved.unpark_all()
 
-    def abandon(self, item: Growing) -> None:
-        """Note that an item never becomes an event."""
+    def abandon(self, item: Growing, farewell: Frame | None = None) -> None:
+        """Note that an item never becomes an event, and show `farewell` to the present cursors: also to those
+        that fall behind, if they know of the item. Raises as `append` does."""
         item.abandoned = True
         self._growing = [each for each in self._growing if each is not item]
+        tail = self._live_tail()
+        if farewell is not None:
+            self.publish(farewell)
+            if tail is not None:
+                item.farewell, item.farewell_at = farewell, tail.end - 1
 
     def _note_ends(self, rows: Sequence[Stored], tail: Tail | None) -> None:
         for item in self._growing:

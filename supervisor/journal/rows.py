@@ -55,6 +55,8 @@ class Frame:
 
     legacy: bytes | None = None
     session: bytes | None = None
+    ends: int = -1
+    """The number of the growing item that it ends without an event."""
 
     @property
     def size(self) -> int:

@@ -9,17 +9,20 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
 
-from supervisor.agents import Level, SpawnError, StopPolicy, open_containment, spawn
+from supervisor.agents import Level, SpawnError, StopPolicy, open_containment, spawn, spawning
 from supervisor.agents import builtin as builtin_package
 from supervisor.agents.environment import MARKER
 from supervisor.agents.forker import Forker, open_forker
 from supervisor.agents.process import AgentProcess
 from supervisor.agents.process_tag import read_tag
 from supervisor.agents.tree import shared_bytes
+from supervisor.conversations.agent.fork_parent import ForkParent
 from tests.conversations.harness import until
 from tests.support.processes import alive
 
@@ -163,6 +166,35 @@ async def test_stopping_the_program_that_forked_spares_its_forks(program: Path, 
                 held.set()
                 await until(lambda: not alive(forker.process.pid))
                 assert await ask(process, "env COLOUR") == "red"
+
+
+async def test_a_program_that_is_stopped_makes_room_for_another(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spawning, "ANSWER_SECONDS", 0.3)
+    stop = StopPolicy(stdin_grace=0.1, term_grace=0.1, kill=5.0)
+    plan: Any = SimpleNamespace(cwd=tmp_path, start_environment={"PATH": "/usr/bin:/bin"})
+    parent = ForkParent("spare-1", "scripted", b"", b"key")
+    ended = trio.Event()
+
+    async def run() -> None:
+        with parent.scope:
+            await parent.run(plan, [sys.executable, str(program / "parent.py")], stop, 10)
+        ended.set()
+
+    async with open_containment(tmp_path, Level.TREE), trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await parent.decided.wait()
+        assert parent.forker is not None
+        async with forked(parent.forker, tmp_path, COLOUR="red") as before:
+            os.kill(parent.forker.process.pid, signal.SIGSTOP)
+            env = {"PATH": "/usr/bin:/bin"}
+            async with spawn(["/bin/cat"], cwd=tmp_path, env=env, by=parent.forker) as other:
+                assert not other.forked
+            with trio.fail_after(20):
+                await ended.wait()
+            assert not alive(parent.forker.process.pid)
+            assert await ask(before, "env COLOUR") == "red"
 
 
 @pytest.mark.parametrize(

@@ -49,18 +49,6 @@ DESIGN = (
         BODY,
     ),
     Allowed(
-        "materialize agent profile of the built-in kind",
-        "valid",
-        False,
-        "Ostler runs external agents only, so that such a profile starts nothing",
-    ),
-    Allowed(
-        "materialize agent profile of the built-in kind",
-        "errors[the built-in agent is not available yet; choose an ACP agent]",
-        True,
-        "the reason for `valid`",
-    ),
-    Allowed(
         "subscription start",
         "",
         refused(501),
@@ -124,7 +112,6 @@ DESIGN = (
         "waiting_for_confirmation",
         "with AlwaysConfirm a person decides on the agent's request; the peer grants it by itself",
     ),
-    Allowed("*switch profile", "", refused(400), EXTERNAL),
     Allowed("*switch LLM", "", refused(400), EXTERNAL),
 )
 
@@ -179,11 +166,5 @@ WALK = {
             ],
         },
         KILLED,
-    ),
-    "start without an agent chosen": Instead(
-        {"status": 422, "opened": False},
-        "the built-in agent is the peer's own; Ostler runs external agents only, and says so in a toast",
-        toasts=["HTTP request failed (422 Unprocessable Entity)"],
-        refused=["422 POST /api/conversations"],
     ),
 }

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from scripts import sequences
-from supervisor.agents import ensure_installed, load_catalog
-from supervisor.agents.errors import PythonMissing
-from supervisor.conversations.state.deadlines import Deadlines
 from tests.clients.sequences import play, titles
 from tests.clients.served import served
-from tests.interop.harness import CACHE
-from tests.interop.peer_environment import PeerEnvironment
 
 RECORDED = sequences.load()
 KNOWN = sequences.reasons()
 
 
 @pytest.fixture(scope="module")
-def played(peer: PeerEnvironment, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """All conversations with one Ostler."""
-    prefix = Path(os.environ.get("OSTLER_TEST_AGENTS", CACHE / "agents"))
-
-    async def install() -> None:
-        await ensure_installed(
-            load_catalog()["openhands"], prefix, progress=print, seconds=Deadlines().install
-        )
-
-    try:
-        trio.run(install)
-    except PythonMissing as missing:
-        pytest.skip(str(missing))
+def played(
+    builtin_python: Path, agents_prefix: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """All conversations with one Ostler. The client has the tools of the agent's environment."""
     directory = tmp_path_factory.mktemp("sequences")
-    with served(directory, {"OSTLER_AGENTS_DIR": str(prefix)}) as server:
-        return play(peer.python, server.url, directory)
+    with served(directory, {"OSTLER_AGENTS_DIR": str(agents_prefix)}) as server:
+        return play(builtin_python, server.url, directory)
 
 
 @pytest.mark.clients

@@ -11,13 +11,18 @@ from typing import Any
 
 import orjson
 import pytest
+import trio
 
+from supervisor.conversations.agent import lifecycle, own_requests
 from supervisor.conversations.agent.built_in import MEMORY_DIR
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
+from supervisor.conversations.state.errors import AlreadyRunning, NotPossible
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.start import StartRequest
-from supervisor.events import Vocabulary
+from supervisor.conversations.turns.runner import Runner
+from supervisor.events import MessageEvent, Vocabulary, new_event_id
+from supervisor.journal import Journal, JournalUnavailable
 from supervisor.settings import BuiltInSettings
 from tests.conversations.harness import (
     Harness,
@@ -509,3 +514,328 @@ async def test_the_model_finds_a_title(tmp_path: Path) -> None:
         await turn(conversation, "!answer m2 Two")
         assert conversation.record.title == "Mine"
         assert not harness.log.received("_ostler/title")
+
+
+async def test_what_changes_while_it_starts_reaches_it_before_its_first_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, go_on = trio.Event(), trio.Event()
+    opening = lifecycle.open_agent
+
+    async def held(*given: Any) -> Any:
+        started = await opening(*given)
+        opened.set()
+        await go_on.wait()
+        return started
+
+    monkeypatch.setattr(lifecycle, "open_agent", held)
+    llm = {"model": "other", "api_key": "sk-another-key-9876543210"}
+    async with told(tmp_path) as (harness, conversation):
+        await conversation.send(say("!answer m Yes"), run=True)
+        await opened.wait()
+        await conversation.set_confirmation_policy(ALWAYS)
+        await conversation.set_security_analyzer({"kind": "LLMSecurityAnalyzer"})
+        await conversation.switch_llm(llm)
+        go_on.set()
+        assert await settled(conversation) == "finished"
+        (given,) = harness.log.received("_ostler/configure")
+        assert given["params"]["confirmation_policy"] == ALWAYS
+        assert given["params"]["security_analyzer"] == {"kind": "LLMSecurityAnalyzer"}
+        assert given["params"]["llm"] == llm
+        asked = [record["message"].get("method") for record in harness.log.records("received")]
+        assert asked.index("_ostler/configure") < asked.index("session/prompt")
+        # The start after this one has it from the record, and needs no word of it.
+        await conversation.stop_agent()
+        await turn(conversation, "!answer m2 Yes")
+        own = harness.log.received("session/resume")[0]["params"]["_meta"]["ostler"]
+        assert (own["confirmation_policy"], own["agent"]["llm"]) == (ALWAYS, llm)
+        assert len(harness.log.received("_ostler/configure")) == 1
+
+
+def opened_again(harness: Harness) -> dict[str, Any]:
+    """What the agent got when its session was opened last."""
+    sent = [record["message"] for record in harness.log.records("received")]
+    again = [each for each in sent if each.get("method") in ("session/load", "session/resume")]
+    own: dict[str, Any] = again[-1]["params"]["_meta"]["ostler"]
+    return own
+
+
+async def test_what_was_changed_holds_in_a_session_that_is_opened_again(tmp_path: Path) -> None:
+    llm = {"model": "other", "api_key": "sk-another-key-9876543210"}
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        await conversation.set_confirmation_policy(ALWAYS)
+        await conversation.switch_llm(llm)
+        run = conversation.agent.ready
+        assert run is not None
+        for again in (conversation.agent.load_again, conversation.agent.reopen):
+            before = len(harness.log.received("_ostler/configure"))
+            await again(run)
+            assert opened_again(harness)["confirmation_policy"] == ALWAYS
+            (given,) = harness.log.received("_ostler/configure")[before:]
+            assert given["params"]["llm"] == llm
+
+
+def users(text: str = "x") -> MessageEvent:
+    return MessageEvent(id=new_event_id(), source="user", llm_message=say(text))
+
+
+def repeats(event_id: str) -> str:
+    """A script: the agent tells this message of a user's, as if it were new."""
+    message = {"role": "user", "content": [{"type": "text", "text": "x"}]}
+    told_again = {"kind": "MessageEvent", "id": event_id, "source": "user", "llm_message": message}
+    return f"!tell event {json.dumps({'event': told_again})}"
+
+
+async def test_what_it_tells_again_after_many_messages_is_no_second_event(tmp_path: Path) -> None:
+    async with told(tmp_path) as (_, conversation):
+        await turn(conversation, "!answer m Yes")
+        written = [users() for _ in range(600)]
+        conversation.recorder.write(written)
+        await conversation.stop_agent()
+        found = await turn(conversation, f"{repeats(written[550].id)}\n!answer m2 Back")
+        assert [event["id"] for event in found if event["source"] == "agent"] == ["m2"]
+        await turn(conversation, "!answer m3 And on")  # the log takes more
+
+
+async def test_a_message_that_it_was_handed_is_no_second_event(tmp_path: Path) -> None:
+    async with told(tmp_path) as (_, conversation):
+        await turn(conversation, "!answer m Yes")
+        first = await conversation.send(say("!answer m2 Yes"), run=False)
+        found = await turn(conversation, f"{repeats(first)}\n!answer m3 Back")
+        assert [event["id"] for event in found if event["source"] == "agent"] == ["m2", "m3"]
+        await turn(conversation, "!answer m4 And on")
+
+
+async def test_a_session_that_is_opened_again_knows_what_the_log_has_by_then(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        run = conversation.agent.ready
+        assert run is not None
+        for number, again in enumerate((conversation.agent.load_again, conversation.agent.reopen)):
+            await turn(conversation, f"!answer n{number} Yes")
+            written = users()
+            conversation.recorder.write([written])
+            await again(run)
+            assert opened_again(harness)["last_event_id"] == f"n{number}"
+            found = await turn(conversation, f"{repeats(written.id)}\n!answer o{number} Back")
+            assert [event["id"] for event in found if event["source"] == "agent"] == [f"o{number}"]
+
+
+def handed(harness: Harness) -> list[str | None]:
+    """The ids of the messages that the agent was prompted with."""
+    prompts = harness.log.received("session/prompt")
+    return [each["params"]["_meta"]["ostler"].get("message_id") for each in prompts]
+
+
+async def test_a_message_that_the_agent_died_of_is_handed_over_again(tmp_path: Path) -> None:
+    async with told(tmp_path, "crash=prompt", "until-start=1") as (harness, conversation):
+        sent = await conversation.send(say("!answer m Yes"), run=True)
+        assert await settled(conversation) == "error"
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert handed(harness) == [sent, sent]
+        assert await conversation.final_response() == "Yes"
+
+
+async def test_a_message_that_was_interrupted_before_its_prompt_is_handed_over_by_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handing = Runner._handed_over
+    waits = trio.Event()
+
+    async def held(runner: Runner) -> None:
+        waits.set()
+        await runner._queue.called_off.wait()
+
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        monkeypatch.setattr(Runner, "_handed_over", held)
+        sent = await conversation.send(say("!answer m2 Two"), run=True)
+        await waits.wait()
+        await conversation.interrupt()
+        assert conversation.record.execution_status == "paused"
+        assert len(handed(harness)) == 1
+        monkeypatch.setattr(Runner, "_handed_over", handing)
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert handed(harness)[1:] == [sent]
+        assert await conversation.final_response() == "Two"
+
+
+async def test_a_message_that_it_worked_on_is_not_handed_over_again(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        sent = await conversation.send(say("!act a ls\n!crash SIGKILL"), run=True)
+        assert await settled(conversation) == "error"
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert handed(harness) == [sent, None]
+
+
+async def test_a_run_that_would_go_on_ends_with_the_agent(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await conversation.send(say("!act a ls\n!until-paused\n!crash SIGKILL"), run=True)
+        await until(lambda: conversation._runner._turns._told.calling)
+        await conversation.pause()
+        await conversation.run()
+        assert await settled(conversation) == "error"
+        assert not conversation.queued
+        sent = await conversation.send(say("!answer m Yes"), run=True)
+        assert await settled(conversation) == "finished"
+        assert handed(harness)[1:] == [sent]
+
+
+async def test_a_run_that_would_go_on_ends_with_a_start_that_fails(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes\n!status stuck")
+        await conversation.stop_agent()
+        (workspace := tmp_path / "workspace").rename(tmp_path / "elsewhere")
+        workspace.write_text("no directory")
+        await conversation.run()
+        assert await settled(conversation) == "error"
+        workspace.unlink()
+        sent = await conversation.send(say("!answer m2 Yes"), run=True)
+        assert await settled(conversation) == "finished"
+        assert handed(harness)[1:] == [sent]
+
+
+async def test_a_pause_while_it_starts_keeps_the_message_for_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, go_on = trio.Event(), trio.Event()
+    opening = lifecycle.open_agent
+
+    async def held(*given: Any) -> Any:
+        opened.set()
+        await go_on.wait()
+        return await opening(*given)
+
+    monkeypatch.setattr(lifecycle, "open_agent", held)
+    async with told(tmp_path) as (harness, conversation):
+        sent = await conversation.send(say("!answer m Yes"), run=True)
+        await opened.wait()
+        await conversation.pause()
+        go_on.set()
+        await until(lambda: not conversation.busy)
+        assert conversation.record.execution_status == "paused"
+        assert handed(harness) == []
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert handed(harness) == [sent]
+
+
+async def test_a_pause_before_the_prompt_keeps_the_message_for_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handing = Runner._handed_over
+    waits, go_on = trio.Event(), trio.Event()
+
+    async def held(runner: Runner) -> None:
+        waits.set()
+        await go_on.wait()
+
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m Yes")
+        monkeypatch.setattr(Runner, "_handed_over", held)
+        sent = await conversation.send(say("!answer m2 Two"), run=True)
+        await waits.wait()
+        await conversation.pause()
+        go_on.set()
+        await until(lambda: not conversation.busy)
+        assert conversation.record.execution_status == "paused"
+        assert len(handed(harness)) == 1
+        monkeypatch.setattr(Runner, "_handed_over", handing)
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert handed(harness)[1:] == [sent]
+
+
+async def test_a_message_while_it_moves_finds_an_agent_of_its_branch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = own_requests.request
+
+    async def meanwhile(run: Any, method: str, *given: Any) -> Any:
+        answer = await request(run, method, *given)
+        if method == own_requests.NAVIGATE:
+            await conversation.send(say("!answer m3 Three"), run=True)
+        return answer
+
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        await turn(conversation, "!answer m2 Two")
+        monkeypatch.setattr(own_requests, "request", meanwhile)
+        with pytest.raises(AlreadyRunning):
+            await conversation.navigate("m")
+        assert await settled(conversation) == "finished"
+        assert not conversation.record.moves
+        # The agent of the other branch is gone; this one is told what was said.
+        assert len(harness.log.pids()) == 2
+        assert "Two" in harness.log.prompts()[-1]
+        assert await conversation.final_response() == "Three"
+
+
+async def test_it_does_not_move_where_the_conversation_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.conversations.conversation.MOVES_MAX", 0)
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        await turn(conversation, "!answer m2 Two")
+        with pytest.raises(NotPossible):
+            await conversation.navigate("m")
+        assert not harness.log.received("_ostler/navigate")
+
+
+def copied(conversation: Conversation, root: Path, fork_id: str, name: str = "base_state.json") -> Path:
+    """Makes a copy of the memory as the program does, and returns where it belongs."""
+    made = root / "data" / conversation.id / MEMORY_DIR / uuid.UUID(fork_id).hex
+    made.mkdir(parents=True)
+    (made / name).write_text("{}")
+    return root / "data" / fork_id / MEMORY_DIR / uuid.UUID(fork_id).hex / name
+
+
+async def test_a_fork_while_a_message_arrives_gets_a_transcript(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forking = Conversation.fork_memory
+
+    async def meanwhile(self: Conversation, *given: Any) -> bool:
+        done = await forking(self, *given)
+        await turn(self, "!answer m2 Two")
+        return done
+
+    monkeypatch.setattr(Conversation, "fork_memory", meanwhile)
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        fork_id = str(uuid.uuid4())
+        memory = copied(conversation, tmp_path, fork_id)
+        fork = await harness.supervisor.fork(conversation.id, ForkRequest(conversation_id=fork_id))
+        assert await fork.final_response() == "Two"
+        assert fork.record.agent_state["memory"] == "lost"
+        assert not memory.exists()
+
+
+async def test_a_fork_that_fails_leaves_no_memory_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*args: Any, **options: Any) -> Any:
+        raise JournalUnavailable("The disk is full.")
+
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        request = ForkRequest(conversation_id=str(uuid.uuid4()))
+        assert request.conversation_id is not None
+        memory = copied(conversation, tmp_path, request.conversation_id)
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "fork", broken)
+            with pytest.raises(JournalUnavailable):
+                await harness.supervisor.fork(conversation.id, request)
+        assert not memory.exists()
+        # Nor is what a killed server left in the way.
+        memory.parent.mkdir(parents=True)
+        (memory.parent / "old.json").write_text("{}")
+        copied(conversation, tmp_path, request.conversation_id)
+        fork = await harness.supervisor.fork(conversation.id, request)
+        assert fork.record.agent_state["memory"] == "forked"
+        assert [each.name for each in memory.parent.iterdir()] == [memory.name]

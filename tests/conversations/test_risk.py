@@ -99,6 +99,31 @@ def test_what_an_earlier_update_told_of_a_call_counts() -> None:
     world.end()
 
 
+@pytest.mark.parametrize("confirm_unknown", [False, True])
+@pytest.mark.parametrize("threshold", LEVELS)
+@pytest.mark.parametrize("kind", ["read", "edit", "execute", "other"])
+def test_an_open_call_makes_no_question_harmless(kind: str, threshold: str, confirm_unknown: bool) -> None:
+    policy = {"kind": "ConfirmRisky", "threshold": threshold, "confirm_unknown": confirm_unknown}
+
+    def waits(*before: dict[str, Any]) -> bool:
+        world = World(core=False, confirming=True)
+        world.record.confirmation_policy = policy
+        world.permissions.policy_changed()
+        for call in before:
+            world.update({"sessionId": "s", "update": {"sessionUpdate": "tool_call", **call}})
+        bare = {"toolCallId": "new", "title": "rm -rf /srv/data"}
+        world.kept.append(world.permissions.ask({**request(None, INSIDE), "toolCall": bare}))
+        waiting = world.permissions.waiting
+        world.end()
+        return waiting
+
+    running = {"toolCallId": "c", "title": "t", "kind": kind, "status": "in_progress"}
+    assert waits() is confirm_unknown
+    assert waits(running) >= waits()
+    if kind == "execute":
+        assert waits(running)
+
+
 @pytest.mark.parametrize(
     ("update", "out"),
     [

@@ -8,8 +8,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -19,11 +19,16 @@ from trio.testing import MockClock
 from supervisor import composition
 from supervisor.agents import load_catalog
 from supervisor.agents.catalog import AgentHome
-from supervisor.conversations.agent import admission, spares
+from supervisor.conversations.agent import admission, homes, spares
 from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.agent.fork_parent import ForkParent
+from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.spare import Spare
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.start import StartRequest
+from supervisor.conversations.state.status import AgentPhase
 from supervisor.events import Vocabulary
 from supervisor.settings import AgentSettings
 from tests.conversations.harness import (
@@ -34,6 +39,7 @@ from tests.conversations.harness import (
     kinds,
     open_harness,
     ready_pid,
+    say,
     turn,
     until,
 )
@@ -408,6 +414,88 @@ async def test_short_memory_ends_the_spare_and_starts_none(
         assert len(harness.log.pids()) == 2
 
 
+class Forking:
+    """Parents and spares that are no processes: `parents` that were started, and what they take of `left`."""
+
+    PARENT, SPARE = 330 * 2**20, 20 * 2**20
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.parents: list[ForkParent] = []
+        self.left = 2**40
+        self.living = 0
+        self.broken: Exception | None = None
+        forking = self
+
+        async def run(parent: ForkParent, plan: Plan, *_: Any) -> None:
+            forking.parents.append(parent)
+            try:
+                if forking.broken is not None:
+                    raise forking.broken
+                parent.forker = cast("Any", SimpleNamespace(usable=True, process=SimpleNamespace(pid=1)))
+                parent.rss_bytes = forking.PARENT
+                parent.decided.set()
+                forking.living += forking.PARENT
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    forking.living -= forking.PARENT
+            finally:
+                parent.decided.set()
+
+        async def measure(_: Any, seen: Any = None) -> None:
+            """They take what they take."""
+
+        async def wait(spare: Spare, plan: Plan, stop: Any, waits: Any, of: Any, ready: Any, by: Any) -> None:
+            spare.initialized, spare.rss_bytes = cast("Any", object()), forking.SPARE
+            ready()
+            forking.living += forking.SPARE
+            try:
+                await trio.sleep_forever()
+            finally:
+                forking.living -= forking.SPARE
+
+        monkeypatch.setattr(spares, "can_fork", lambda: True)
+        monkeypatch.setattr(spares, "parent_command", lambda plan: ["parent"])
+        monkeypatch.setattr(ForkParent, "run", run)
+        monkeypatch.setattr(ForkParent, "measure", measure)
+        monkeypatch.setattr(Spare, "measure", measure)
+        monkeypatch.setattr(Spare, "wait", wait)
+        monkeypatch.setattr(spares, "memory_left", lambda: forking.left - forking.living)
+
+
+@pytest.fixture
+def forking(monkeypatch: pytest.MonkeyPatch, catalog: dict[str, Any]) -> Forking:
+    catalog[KEY] = attrs.evolve(catalog[KEY], forks="parent.py")
+    return Forking(monkeypatch)
+
+
+@pytest.mark.parametrize("whose", ["agents", "machine", "others'"])
+async def test_where_memory_is_short_parents_are_not_started_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock, forking: Forking, whose: str
+) -> None:
+    monkeypatch.setattr(spares, "LOOK_SECONDS", 10.0)
+    async with opened(tmp_path, clock=mock_clock) as harness:
+        pool, admitted = harness.supervisor._context.spares, harness.supervisor._context.admission
+        await turn(await begun(harness), "hello")
+        await until(lambda: len(pool.waiting) == 1, "a spare")
+        assert len(forking.parents) == 1
+        room = (forking.PARENT + forking.SPARE) * 9 // 10  # for less than the two of them
+        if whose == "agents":
+            rss = sum(t.rss_bytes for t in admitted._tenants - admitted._spares)
+            admitted.limits = Limits(memory_bytes=rss + room)
+        elif whose == "machine":
+            forking.left = spares.LEFT_BYTES + room
+        else:
+            # Enough for them, until they run: somebody else takes it then.
+            monkeypatch.setattr(spares, "memory_left", lambda: 0 if forking.living else 2**40)
+        for _ in range(60):
+            mock_clock.jump(10.0)
+            for _ in range(4):
+                await trio.to_thread.run_sync(time.sleep, 0.002)
+        assert not pool.waiting
+        assert len(forking.parents) <= (1 if whose != "others'" else 7)  # ten minutes, and the pause doubles
+
+
 async def test_a_hundred_conversations_share_no_spare(tmp_path: Path) -> None:
     async with opened(tmp_path, 3) as harness:
         await turn(await begun(harness), "hello")
@@ -480,6 +568,129 @@ async def test_the_end_of_the_server_gives_them_up(tmp_path: Path) -> None:
             nursery.start_soon(harness.supervisor.close)
         await until(lambda: not alive(pid_of(spare)), "the end of the spare")
         assert not harness.supervisor._context.spares.waiting
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), RuntimeError("a fault")])
+async def test_a_directory_that_cannot_be_removed_harms_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    remove = homes._remove
+    refused: list[str] = []
+
+    def refuse(directory: Path) -> None:
+        if directory.name in kept:
+            refused.append(directory.name)
+            raise error
+        remove(directory)
+
+    async with opened(tmp_path) as harness:
+        first = await begun(harness)
+        await turn(first, "hello")
+        (spare,) = await spare_of(harness)
+        kept = {spare.name}
+        monkeypatch.setattr(homes, "_remove", refuse)
+        os.kill(pid_of(spare), signal.SIGKILL)
+        await until(lambda: refused == [spare.name], "the end of the spare")
+        await until(lambda: waiting(harness) and waiting(harness)[0] is not spare, "another spare")
+        assert "again" in answer(await turn(first, "again"))
+
+
+async def test_what_cannot_be_removed_does_not_keep_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = homes._remove
+
+    def refuse(directory: Path) -> None:
+        if directory.name in first:
+            raise PermissionError(13, "Permission denied", str(directory))
+        remove(directory)
+
+    async with opened(tmp_path) as harness:
+        data = tmp_path / "data"
+        left = [data / f"{spares.SPARE_PREFIX}{number}" for number in range(3)]
+        for each in left:
+            (each / "workspace").mkdir(parents=True)
+        first = [next(data.glob(f"{spares.SPARE_PREFIX}*")).name]
+        monkeypatch.setattr(homes, "_remove", refuse)
+        await harness.supervisor._context.launcher.forget_spares()
+        assert [each.name for each in left if each.exists()] == first
+
+
+@pytest.mark.parametrize("when", ["planned", "planned again"])
+async def test_a_conversation_that_is_deleted_while_it_starts_keeps_no_spare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    async with opened(tmp_path) as harness:
+        await turn(await begun(harness), "hello")
+        second = await begun(harness)
+        await turn(second, "hello")
+        await second.stop_agent()
+        (spare,) = await spare_of(harness)
+        plan, plans = second.agent._plan, 0
+        inside, gate, ended = trio.Event(), trio.Event(), trio.Event()
+
+        async def slow(install: float) -> Plan:
+            nonlocal plans
+            plans += 1
+            made = await plan(install)
+
+            async def end() -> None:
+                await made.ended()
+                ended.set()
+
+            if plans == (1 if when == "planned" else 2):
+                inside.set()
+                await gate.wait()
+                return attrs.evolve(made, ended=end)
+            return made
+
+        async def unready(run: Incarnation) -> bool:
+            run.asked = AgentPhase.STARTING
+            run.scope.cancel()
+            await run.gone.wait()
+            return False
+
+        monkeypatch.setattr(second.agent, "_plan", slow)
+        if when == "planned again":
+            monkeypatch.setattr(second.agent, "_make_ready_untried", unready)
+        failures: list[Exception] = []
+
+        async def restart() -> None:
+            try:
+                await second.restart_agent(force=True)
+            except Exception as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(restart)
+            await inside.wait()
+            await harness.supervisor.delete(second.id)
+            gate.set()
+        (failure,) = failures
+        assert isinstance(failure, AgentFailure)
+        assert failure.retryable
+        assert ended.is_set()
+        assert harness.supervisor._context.admission.live == 1 + harness.supervisor.figures().spares
+        if when == "planned":
+            assert waiting(harness) == [spare]
+        else:
+            await until(lambda: not alive(pid_of(spare)), "the end of the spare")
+
+
+async def test_a_spare_that_no_conversation_could_take_over_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as harness:
+        await turn(await begun(harness), "hello")
+        second = await begun(harness)
+        (spare,) = await spare_of(harness)
+
+        def refuse(*_: Any) -> None:
+            raise AgentFailure("ACPSpawnError", "no place")
+
+        monkeypatch.setattr(admission.Admission, "succession", refuse)
+        await second.send(say("hello"), run=True)
+        await until(lambda: not alive(pid_of(spare)), "the end of the spare")
 
 
 async def test_spares_are_listed_with_their_figures(tmp_path: Path) -> None:

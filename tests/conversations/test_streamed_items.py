@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.recording.outs import Delta, Opened
 from supervisor.journal import Frame, Growing, Shown
 from supervisor.journal.growing import Follower
 from tests.conversations.harness import events, open_harness, say, speaking, turn, until
@@ -110,3 +111,20 @@ def test_a_fault_over_a_fault_is_announced(monkeypatch: pytest.MonkeyPatch) -> N
     shown = [orjson.loads(frame.session) for frame in world.log.frames if frame.session is not None]
     assert [frame["type"] for frame in shown] == ["item_started", "delta", "item_aborted"]
     assert shown[-1]["reason"] == "failed"
+
+
+def test_what_its_agent_leaves_open_is_ended_before_the_next_begins() -> None:
+    world = World(core=False, confirming=False)
+    recorder = world.turns._recorder
+    for item_id in ("a", "b"):
+        recorder.stream(Opened(item_id))
+        recorder.stream(Delta(item_id, "text", "hello", 0, 0))
+    recorder.stream(Opened("b", 1))  # an attempt more, of the same
+    shown = [orjson.loads(frame.session) for frame in world.log.frames if frame.session is not None]
+    assert [(frame["type"], frame["item_id"]) for frame in shown] == [
+        ("item_started", "a"),
+        ("delta", "a"),
+        ("item_aborted", "a"),
+        ("item_started", "b"),
+        ("delta", "b"),
+    ]

@@ -84,8 +84,10 @@ class Sink:
         assert item is self.following.item
         self.frames += self.following.take()
 
-    def abandon(self, item: Growing) -> None:
+    def abandon(self, item: Growing, farewell: Frame | None = None) -> None:
         assert item is self.following.item
+        if farewell is not None:
+            self.publish(farewell)
 
 
 class Answering:

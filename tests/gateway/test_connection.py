@@ -8,6 +8,8 @@ import socket
 import threading
 import time
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from types import SimpleNamespace
 
 import h2.config
 import h2.connection
@@ -17,8 +19,12 @@ import pytest
 import trio
 import trio.testing
 
+from gateway.connection import Connection
 from gateway.http2 import Http2
+from gateway.late_application import LateApplication
+from gateway.listener import bind, serve_connections, url_of
 from supervisor.events import Message, MessageEvent, TextContent
+from tests.gateway.harness import open_gateway
 from tests.support.impolite import GET, GOAWAY, HANDSHAKE, HOST, LARGE, OPEN_H2, PING, SETTINGS, frame
 
 
@@ -117,6 +123,73 @@ async def test_who_sends_no_more_gets_what_was_asked_for(server_with):
             async for data in stream:
                 received += data
         assert received.count(b"HTTP/1.1 200") >= 5
+
+
+@pytest.fixture
+async def late(tmp_path):
+    """A server whose application is not loaded yet, and that answers probes by itself."""
+    async with open_gateway(tmp_path, port=0) as opened, trio.open_nursery() as nursery:
+        config, services = opened.services.config, opened.services
+        sockets = await bind(config)
+        serve = partial(serve_connections, connection_limits=services.connection_limits)
+        await nursery.start(serve, LateApplication(services), sockets, config, services.closing)
+        yield SimpleNamespace(url=url_of(config, sockets), services=services)
+        nursery.cancel_scope.cancel()
+
+
+async def tasks_of_who_reads_nothing(server, request):
+    """How many tasks more there are while a client sends requests in a row and takes no answer."""
+    before = trio.lowlevel.current_statistics().tasks_living
+    most = 0
+    with trio.socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        await client.connect(address(server))
+        rest = memoryview(request * 500_000)
+        # Until the server takes no more: its buffers are full, and it waits for the client.
+        waited = False
+        while not waited and most < 100:
+            with trio.move_on_after(0.5) as scope:
+                rest = rest[await client.send(rest) :]
+            waited = scope.cancelled_caught
+            most = max(most, trio.lowlevel.current_statistics().tasks_living - before)
+        assert rest, "the server read everything"
+    return most
+
+
+MALFORMED = b"GET /alive HTTP/1.1\r\nHost: a..b\r\n\r\n"
+
+
+async def test_requests_in_a_row_wait_for_a_client_that_reads_nothing(server):
+    """Also those that are answered without the application's having begun."""
+    assert await tasks_of_who_reads_nothing(server, MALFORMED) <= 10
+    assert await tasks_of_who_reads_nothing(server, GET) <= 10
+
+
+@pytest.mark.parametrize("request_bytes", [GET, MALFORMED])
+async def test_so_do_probes_before_the_application_is_loaded(late, request_bytes):
+    assert await tasks_of_who_reads_nothing(late, request_bytes) <= 10
+
+
+@pytest.mark.parametrize("kept", [b"GET", b"HEAD"])
+async def test_a_small_answer_is_written_at_once(server, monkeypatch, kept):
+    """Head and body go out in one system call, and another answer follows on the same connection."""
+    written = []
+    write = Connection._write
+
+    async def note(self, data):
+        if data:
+            written.append(bytes(data))
+        await write(self, data)
+
+    monkeypatch.setattr(Connection, "_write", note)
+    async with await trio.open_tcp_stream(*address(server)) as stream:
+        for number in range(2):
+            await stream.send_all(GET.replace(b"GET", kept))
+            received = await stream.receive_some()
+            assert written[number:] == [received]
+            assert received.startswith(b"HTTP/1.1 200 ")
+            assert received.endswith(b"" if kept == b"HEAD" else b'{"status":"ok"}')
 
 
 class Client:

@@ -58,6 +58,36 @@ async def test_growth_is_given_back_once_the_work_is_done(process, autojump_cloc
         nursery.cancel_scope.cancel()
 
 
+async def test_a_thread_that_cannot_start_is_tried_again(process, monkeypatch, autojump_clock):
+    """At a container's limit of threads: the server goes on."""
+    failures = 0
+
+    async def fail(*arguments):
+        nonlocal failures
+        failures += 1
+        raise RuntimeError("can't start new thread")
+
+    async with trio.open_nursery() as nursery:
+        with monkeypatch.context() as limited:
+            limited.setattr(trio.to_thread, "run_sync", fail)
+            nursery.start_soon(memory.give_back, lambda: False)
+            await trio.sleep(1)
+            process.size += 40 * MEGABYTE
+            await trio.sleep(3 * memory.LOOK_SECONDS)
+            assert failures == 3
+        await trio.sleep(memory.LOOK_SECONDS)
+        assert process.trimmed == 1
+        nursery.cancel_scope.cancel()
+
+
+def test_a_c_library_that_cannot_be_opened_is_left_alone(monkeypatch):
+    def fail(name):
+        raise OSError("a static program")
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", fail)
+    assert memory._trim() is None
+
+
 @pytest.mark.parametrize("missing", ["_trim", "_resident"])
 async def test_a_system_that_cannot_do_it_is_left_alone(process, monkeypatch, missing):
     monkeypatch.setattr(memory, missing, lambda: None)

@@ -279,6 +279,61 @@ async def _acting(one: Talk, before: int) -> None:
     await trio.sleep(0.5)
 
 
+REHOMED = """
+import asyncio, importlib, json, os, sys
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+import parent
+
+program = parent._package()
+os.environ.update(program.QUIET)
+program._import_sdk()
+for name in parent.FIRST_TURN:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        pass
+
+def below(home):
+    return sorted(
+        f"{name}.{key}"
+        for name, module in list(sys.modules.items()) if name.startswith("openhands")
+        for key, value in list(vars(module).items())
+        for each in (value if isinstance(value, (list, tuple)) else [value])
+        if isinstance(each, Path) and each.is_relative_to(home)
+    )
+
+async def new():
+    agent = program.BuiltIn(None)
+    agent._ready = asyncio.create_task(asyncio.sleep(0))
+    importlib.import_module("ostler_builtin.session").Session = lambda *_: None
+    given = {"persistence_dir": "/nonexistent", "environment": {"HOME": sys.argv[2]}}
+    await agent.new({"cwd": "/", "_meta": {"ostler": given}})
+
+old = os.environ["HOME"]
+found = [below(old)]
+asyncio.run(new())
+print(json.dumps([*found, below(old), below(sys.argv[2])]))
+"""
+
+
+def test_the_library_looks_into_the_home_of_the_conversation(builtin_python: Path, tmp_path: Path) -> None:
+    """Also where it was imported before there was one."""
+    for name in ("server", "conversation"):
+        (tmp_path / name).mkdir()
+    done = subprocess.run(
+        [builtin_python, "-c", REHOMED, KNOWN.parent, tmp_path / "conversation"],
+        capture_output=True,
+        check=True,
+        env={"HOME": str(tmp_path / "server"), "PATH": os.environ["PATH"]},
+    )
+    before, left, moved = json.loads(done.stdout.splitlines()[-1])
+    assert "openhands.sdk.skills.skill.USER_SKILLS_DIRS" in before
+    assert left == []
+    assert moved == before
+
+
 def test_what_clients_can_offer_is_what_the_library_knows(builtin_python: Path) -> None:
     """Else: run `known.py` with the Python of the environment, and keep what it prints as `known.json`."""
     done = subprocess.run(

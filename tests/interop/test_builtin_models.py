@@ -120,7 +120,7 @@ def test_models_are_switched(session: Session, model_api: ModelApi) -> None:
     session.say("two")
     assert [call.path.rpartition("/")[2] for call in model_api.calls] == ["completions", "messages"]
     assert model_api.calls[-1].key == "sk-other-key"
-    told = next(state.value for state in session.states if state.key == "agent")
+    told = [state.value for state in session.states if state.key == "agent"][-1]
     assert told["llm"]["model"] == "anthropic/claude-sonnet-4-5"
     assert "sk-other-key" not in json.dumps(told)
     stats = [state.value for state in session.states if state.key == "stats"]

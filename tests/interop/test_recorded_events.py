@@ -18,9 +18,10 @@ pytestmark = pytest.mark.interop
 SHOWN = 10  # complaints in a failure message
 
 
-def test_the_peer_reads_every_event(peer: PeerEnvironment, recording: Recording, tmp_path: Path) -> None:
+def test_the_peer_reads_every_event(builtin_python: Path, recording: Recording, tmp_path: Path) -> None:
     if not len(recording):
         pytest.skip("no scenario ran before this test")
+    peer = PeerEnvironment(builtin_python)  # which has the tools, too
     *complaints, counts = peer.run("validate.py", *map(str, recording.paths()), home=tmp_path)
     shown = "\n".join(json.dumps(complaint)[:2000] for complaint in complaints[:SHOWN])
     assert not complaints, f"{len(complaints)} of {len(recording)} events:\n{shown}"

@@ -63,6 +63,7 @@ class Reader:
         self.items: dict[str, dict[str, Any]] = {}
         self.ended: dict[str, dict[str, str]] = {}
         self.attempts: list[int] = []
+        self.aborted: list[str] = []
 
     async def read(self, most: int) -> bool:
         """Take what there is. Returns whether there was anything."""
@@ -108,6 +109,7 @@ class Reader:
             item["said"][told["kind"]] += told["content"]
         else:
             assert told["type"] == "item_aborted"
+            self.aborted.append(told["item_id"])
             self.items.pop(told["item_id"], None)
             self.legacy = {"text": "", "reasoning": ""}
 
@@ -125,6 +127,7 @@ class Play:
         self.count = 0
         self.whole: dict[str, dict[str, str]] = {}
         self.began: dict[str, int] = {}
+        self.retried = False
 
     def piece(self, kind: str, text: str) -> None:
         if self.item is None:
@@ -136,6 +139,18 @@ class Play:
         self.order += 1
         self.said[kind] += text
         self.log.grow(self.item)
+
+    def retry(self, *, aborts: bool) -> None:
+        """The agent begins its item anew, under the same id."""
+        old = self.item
+        if old is None:
+            return
+        if aborts:
+            self.abort()
+        self.item = Growing(old.id, self.log.last_seq, WIRE, old.attempt + 1)
+        self.said, self.order = {"text": "", "reasoning": ""}, 0
+        self.log.begin(self.item)
+        self.retried = True
 
     def close(self) -> None:
         if self.item is None:
@@ -156,8 +171,7 @@ class Play:
 
     def abort(self) -> None:
         if self.item is not None:
-            self.log.abandon(self.item)
-            self.log.publish(aborted(self.item, "failed"))
+            self.log.abandon(self.item, aborted(self.item, "failed"))
             self.item = None
 
     async def do(self, step: tuple[Any, ...]) -> None:
@@ -166,6 +180,10 @@ class Play:
                 self.piece(kind, text)
             case ("close",):
                 self.close()
+            case ("abort",):
+                self.abort()
+            case ("retry", aborts):
+                self.retry(aborts=aborts)
             case ("tool", size):
                 self.tool(size)
             case ("commit",):
@@ -193,10 +211,10 @@ class Play:
             assert not reader.items
             for item_id, said in self.whole.items():
                 if seq_of[item_id] > reader.joined:
-                    assert reader.ended[item_id] == said
+                    assert reader.ended.get(item_id, {"text": "", "reasoning": ""}) == said
                 else:
                     assert item_id not in reader.ended
-            if not cut:
+            if not cut and not self.retried:  # the events socket knows no attempts
                 messages = [row for row in self.store.rows if row.kind == "MessageEvent"]
                 told = [row.id for row in messages if row.seq >= reader.from_seq]
                 for item_id, legacy in zip(told, reader.legacy_before, strict=True):
@@ -209,6 +227,8 @@ STEP = st.one_of(
     st.tuples(st.just("piece"), st.sampled_from(["text", "reasoning"]), TEXT),
     st.tuples(st.just("piece"), st.just("text"), TEXT),
     st.tuples(st.just("close")),
+    st.tuples(st.just("abort")),
+    st.tuples(st.just("retry"), st.booleans()),
     st.tuples(st.just("tool"), st.integers(0, 300)),
     st.tuples(st.just("commit")),
     st.tuples(st.just("join"), st.one_of(st.none(), st.integers(-1, 20))),
@@ -335,6 +355,40 @@ def test_an_item_that_never_becomes_an_event_is_told_to_nobody_who_comes_later()
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+@pytest.mark.parametrize("aborts", [False, True])
+@pytest.mark.parametrize("slow", [False, True])
+def test_what_is_begun_anew_under_its_id_is_told_anew(small: Any, *, aborts: bool, slow: bool) -> None:
+    """To who has had some of the first attempt, and to who comes later; also to who fell behind the tail."""
+    steps: list[tuple[Any, ...]] = [("join", None), ("piece", "text", "first try"), ("read", 0, 256)]
+    steps += [("join", None), ("read", 1, 256), ("join", None), ("read", 2, 256)]
+    steps += [("piece", "text", ", more"), ("retry", aborts), ("piece", "text", "second")]
+    steps += [("tool", 1), ("commit",)] * 9 if slow else [("read", 0, 256), ("read", 1, 256)]
+    steps += [("join", None), ("piece", "text", " try")]
+    played = play(steps)
+    played.check()
+    assert [reader.ended["item-1"]["text"] for reader in played.readers] == ["second try"] * 4
+
+
+@pytest.mark.parametrize("meanwhile", ["tool", "piece"])
+def test_who_fell_behind_the_tail_is_told_what_never_becomes_an_event(small: Any, meanwhile: str) -> None:
+    steps: list[tuple[Any, ...]] = [("join", None), ("piece", "text", "a"), ("read", 0, 256), ("abort",)]
+    for number in range(20):
+        steps += [("tool", 1), ("commit",)]
+        if meanwhile == "piece":
+            steps += [("piece", "text", f"{number}"), ("close",), ("commit",)]
+    played = play(steps)
+    played.check(cut=True)
+    assert played.readers[0].aborted == ["item-1"]
+
+
+def test_also_where_a_later_attempt_was_the_one_that_ended(small: Any) -> None:
+    steps: list[tuple[Any, ...]] = [("join", None), ("piece", "text", "a"), ("read", 0, 256)]
+    steps += [("retry", False), ("piece", "text", "b"), ("abort",)]
+    played = play([*steps, *[("tool", 1), ("commit",)] * 20])
+    played.check()
+    assert played.readers[0].aborted == ["item-1"]
+
+
 def test_a_reader_that_does_not_follow_is_told_events_alone(small: Any) -> None:
     async def run() -> None:
         played = Play()
@@ -375,3 +429,30 @@ def test_a_long_answer_weighs_little_more_than_its_text() -> None:
     assert len(item._channels["text"].marks) <= 20_000 // growing.FRAME_BYTES
     log.publish(Frame(session=b"{}"))
     assert cursor._tail.size == 20_000 + 2 * ITEM_OVERHEAD_BYTES + 2
+
+
+@pytest.mark.parametrize("channels", [["text"], ["text", "reasoning"], ["text", "text", "text", "reasoning"]])
+def test_what_an_item_keeps_has_a_bound(channels: list[str]) -> None:
+    """However what is said and what is thought share it."""
+    item = Growing("item", -1, WIRE)
+    piece = b"x" * 4096
+    for number in range(4 * growing.GROWING_MAX_BYTES // len(piece)):
+        item.add(channels[number % len(channels)], piece, number, TIME)
+        assert item.size <= growing.GROWING_MAX_BYTES
+    assert item.size == sum(len(texts.data) for texts in item._channels.values())
+    assert item.size > growing.GROWING_TRIMMED_BYTES // 2
+
+
+def test_who_is_behind_what_is_forgotten_begins_anew_once(small: Any) -> None:
+    """And not for each of the spans between which events stand."""
+    small.setattr(growing, "GROWING_MAX_BYTES", 200)
+    small.setattr(growing, "GROWING_TRIMMED_BYTES", 100)
+    small.setattr(feed, "TAIL_MAX_BYTES", 1_000_000)
+    steps: list[tuple[Any, ...]] = [("join", None), ("piece", "text", "begin"), ("read", 0, 256)]
+    for number in range(40):
+        steps += [("piece", ("text", "reasoning")[number % 2], f"{number:30}"), ("tool", 0), ("commit",)]
+    (reader,) = play([*steps, ("read", 0, 256)]).readers
+    # At first, then with what is left, and with the whole once its event is there.
+    assert reader.attempts == [0, 1, 2]
+    assert reader.seqs == list(range(41))
+    assert reader.ended["item-1"]["text"].endswith(f"{38:30}")

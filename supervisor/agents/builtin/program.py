@@ -263,11 +263,13 @@ class BuiltIn:
         await self._ready
         if session_id in self._sessions:
             raise _refused(INVALID_PARAMS, f"The session is open already: {session_id}")
+        from . import rehome
         from .session import Session
 
         # Of the conversation's home: this process may have been started before there was a conversation.
         os.environ.update(given.get("environment") or {})
         tempfile.tempdir = None  # looked up again
+        rehome.follow()
 
         def build() -> Any:
             return Session(
@@ -331,7 +333,7 @@ def _refused(code: int, message: str) -> Exception:
 
 
 def _import_sdk() -> None:
-    from . import repairs, session, setup  # noqa: F401
+    from . import rehome, repairs, session, setup  # noqa: F401 - the home first
 
     repairs.mend()
     setup.import_tools()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,6 +39,8 @@ async def move_memory(data: Path, source_id: str, conversation_id: str) -> None:
     def move() -> None:
         place = memory_directory(data, conversation_id)
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if (place / name).exists():
+            shutil.rmtree(place / name)  # of a fork that was given up
         (memory_directory(data, source_id) / name).rename(place / name)
 
     await in_time(move, "to move the agent's memory", limiter=OWN_PATHS.of(source_id), shield=True)

@@ -66,14 +66,23 @@ class ForkParent:
         await self.gone.wait()
 
     async def run(self, plan: Plan, argv: Sequence[str], stop: StopPolicy, spawn_seconds: float) -> None:
-        """Run it until it ends or the scope is cancelled. Raises SpawnError."""
+        """Run it until it ends, does not answer (it may be stopped), or the scope is cancelled. Raises
+        SpawnError."""
         try:
             async with open_forker(
                 argv, cwd=plan.cwd, env=plan.start_environment, stop=stop, seconds=spawn_seconds
             ) as forker:
                 self.forker = forker
                 self.decided.set()
-                await forker.process.exited.wait()
+                async with trio.open_nursery() as nursery:
+
+                    async def ended() -> None:
+                        await forker.process.exited.wait()
+                        nursery.cancel_scope.cancel()
+
+                    nursery.start_soon(ended)
+                    await forker.gone.wait()
+                    nursery.cancel_scope.cancel()
         finally:
             self.decided.set()
 

@@ -86,7 +86,7 @@ class Homes:
     async def remove(self, conversation_id: str) -> None:
         """Remove what a conversation's agent has. In a thread, which is abandoned if it hangs.
 
-        Raises PathTimeout.
+        Raises OSError (PathTimeout is one).
         """
         remove = partial(_remove, self.data / conversation_id)
         limiter = OWN_PATHS.of(conversation_id)

@@ -42,7 +42,7 @@ from supervisor.credentials import REDACTED, CredentialsFailure, LookupFailed, L
 from supervisor.credentials.common import PLAIN_NAMES
 from supervisor.credentials.masking import Masker
 from supervisor.mcp.file import McpFile
-from supervisor.patience import PathTimeout, in_time
+from supervisor.patience import in_time
 from supervisor.settings import (
     AgentSettings,
     BuiltInSettings,
@@ -251,14 +251,17 @@ class Launcher:
         return (*_hidden(given), *self.hidden)
 
     async def forget(self, conversation_id: str) -> None:
-        """Remove an agent's data for a conversation. In threads; a thread that hangs is abandoned."""
+        """Remove an agent's data for a conversation. In threads; a thread that hangs is abandoned.
+
+        What cannot be removed stays, and is logged: an agent can make it so (chmod).
+        """
         try:
             await self._logins.forget(conversation_id)
         except OSError as error:
             log.warning("cannot remove a login", conversation_id=conversation_id, error=str(error))
         try:
             await self._homes.remove(conversation_id)
-        except PathTimeout as error:
+        except OSError as error:  # PathTimeout is one
             log.warning("agent's data is not removed yet", conversation_id=conversation_id, error=str(error))
 
     async def forget_spares(self) -> None:

@@ -29,6 +29,7 @@ from supervisor.acp import (
 )
 from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
 from supervisor.agents.mark import Snapshot
+from supervisor.conversations.agent import own_requests
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch import Plan
@@ -39,7 +40,7 @@ from supervisor.conversations.agent.opening import (
     open_agent,
     wait_to_restore,
 )
-from supervisor.conversations.agent.recalled import recalled
+from supervisor.conversations.agent.recalled import RECALLED, recalled
 from supervisor.conversations.agent.session import (
     STARTUP_TIMEOUT,
     check_model,
@@ -53,10 +54,11 @@ from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.state.turn import Turn
+from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -93,6 +95,8 @@ class AgentLifecycle:
         self._nursery: trio.Nursery | None = None
         self._handler: Handler | None = None
         self._lock = trio.Lock()
+        self._changed: dict[str, Any] = {}
+        """What was changed of the built-in agent's configuration since its plan was made."""
         self._concealed: set[str] | None = None
         """Secrets that the agent is to get in a start that is under way, whose mask may be made already."""
         self._not_before = -math.inf
@@ -269,7 +273,6 @@ class AgentLifecycle:
         return bool(await self.changed_secrets(await self._context.launcher.global_secrets()))
 
     async def _start(self) -> Incarnation:
-        assert self._nursery is not None
         ready = False
         run: Incarnation | None = None
         try:
@@ -277,14 +280,13 @@ class AgentLifecycle:
             self._concealed = set()
             install = self._context.deadlines.install
             plan = await self._plan(install)
-            spare = await self._context.spares.take(plan)
+            spare = None if self._nursery is None else await self._context.spares.take(plan)
             if spare is not None:
-                run = await self._nursery.start(self._own, plan, spare)
+                run = await self._begin(plan, spare)
                 if not await self._make_ready_untried(run):
                     run, plan = None, await self._plan(install)
             if run is None:
-                run = await self._nursery.start(self._own, plan)
-                assert run is not None
+                run = await self._begin(plan)
                 await self._make_ready(run)
             self._context.spares.used(self._record, run.plan)
             ready = True
@@ -297,6 +299,25 @@ class AgentLifecycle:
                 elif self.phase is not AgentPhase.PARKED:
                     self.set_phase(AgentPhase.STOPPED)
         return run
+
+    async def _begin(self, plan: Plan, spare: Spare | None = None) -> Incarnation:
+        """Start the task of an incarnation. A spare that does not become one is given up: nobody else knows
+        of it.
+
+        Raises AgentFailure if the conversation was closed meanwhile: not every start is in a task of its own.
+        """
+        run: Incarnation | None = None
+        try:
+            if self._nursery is None:
+                with trio.CancelScope(shield=True):
+                    await plan.ended()
+                raise AgentFailure("ACPAgentExited", "The conversation is being closed.", retryable=True)
+            run = await self._nursery.start(self._own, plan, spare)
+            assert run is not None
+            return run
+        finally:
+            if run is None and spare is not None:
+                spare.scope.cancel()
 
     async def _make_ready_untried(self, run: Incarnation) -> bool:
         """Open the session of a process that waited as a spare. False if it ended, or did not answer: nobody
@@ -314,12 +335,18 @@ class AgentLifecycle:
         return True
 
     async def _plan(self, install: float) -> Plan:
+        self._changed = {}
         plan = await self._context.launcher.plan(self._record, self._progress, install)
+        return await self._recall(plan)
+
+    async def _recall(self, plan: Plan) -> Plan:
+        """The plan with what the log has of the agent's events by now. Raises JournalError."""
         if plan.own is None:
             return plan
         found = await recalled(self._recorder.log, self._record)
         self._told.know(found.known)
-        return attrs.evolve(plan, own={**plan.own, **found.own})
+        kept = {name: value for name, value in plan.own.items() if name not in RECALLED}
+        return attrs.evolve(plan, own={**kept, **found.own})
 
     async def _make_ready(self, run: Incarnation) -> None:
         limit = self._record.agent.acp_startup_timeout
@@ -328,6 +355,7 @@ class AgentLifecycle:
                 self.set_phase(AgentPhase.STARTING)
                 with trio.fail_after(limit):
                     started = await open_agent(run, self._record, self._context.deadlines)
+                    await self._catch_up(run)
         except trio.TooSlowError as error:
             raise _with_words(startup_timeout("get ready", limit), run) from error
         except AgentFailure as failure:
@@ -493,6 +521,65 @@ class AgentLifecycle:
             if record.agent_state:
                 record.agent_state["acp_current_model_id"] = model
 
+    async def configure(self, change: Mapping[str, Any], note: Callable[[], None]) -> None:
+        """Tell the built-in agent of a change, if it runs; one that starts or opens its session learns of it
+        before its first prompt. `note` puts the change into the record, in the same moment.
+
+        Raises NotAccepted, AgentFailure; then nothing changed.
+
+        Cancellation may leave the agent with the change, and the record without.
+        """
+        ready = self.ready is not None
+        if not ready:
+            self._note_change(change, note)
+            return
+        async with self._lock:
+            run = self.ready
+            if run is not None and run.usable and run.session is not None:
+                await own_requests.request(
+                    run, own_requests.CONFIGURE, change, self._context.deadlines.option
+                )
+            self._note_change(change, note)
+
+    def _note_change(self, change: Mapping[str, Any], note: Callable[[], None]) -> None:
+        self._changed = {**self._changed, **change}
+        note()
+
+    async def _catch_up(self, run: Incarnation) -> None:
+        """Tell the built-in agent what was changed since its plan was made. Raises AgentFailure."""
+        told: dict[str, Any] = {}
+        while told != self._changed:
+            told = self._changed
+            try:
+                await own_requests.request(run, own_requests.CONFIGURE, told, self._context.deadlines.option)
+            except NotAccepted as error:
+                raise AgentFailure(
+                    "ACPInitError", str(error), kind="config", user_action="settings"
+                ) from error
+
+    async def navigate(self, run: Incarnation, event_id: str | None, refuse: Callable[[], None]) -> None:
+        """Have the built-in agent go on from an event, while nobody gets it for a turn.
+
+        `refuse` raises if the conversation is not to be moved now; asked before and after. An agent that may
+        have moved all the same is ended, and the next one gets a transcript: its memory is of another branch.
+
+        Raises NotAccepted, AgentFailure, what `refuse` raises; then it has not moved.
+
+        Cancellation ends the agent in this way, too.
+        """
+        async with self._lock:
+            refuse()
+            try:
+                await own_requests.request(
+                    run, own_requests.NAVIGATE, {"event_id": event_id}, self._context.deadlines.option
+                )
+                refuse()
+            except NotAccepted:
+                raise
+            except BaseException:
+                self.forgotten(run, "the agent moved to another event")
+                raise
+
     async def conceal(self, secrets: Collection[str]) -> None:
         """Mask these in what the agent says, and in its trace: it is about to get them.
 
@@ -576,17 +663,19 @@ class AgentLifecycle:
         """
         async with self._lock:
             self._logger.info("agent does not find its session; loading it again")
+            run.plan = await self._recall(run.plan)
             started = await load_agent(run, self._record, self._context.deadlines)
+            await self._catch_up(run)
             self._recorder.emit(self._translator.release())
             self._reports.refused(started.refused)
 
-    def forgotten(self, run: Incarnation) -> None:
+    def forgotten(self, run: Incarnation, why: str = "the agent does not find its session") -> None:
         """End an incarnation that does not find its session, although it was loaded again.
 
         The next one gets a new session, and a transcript.
         """
         if self._record.session_used and self._record.memory_lost is None:
-            self._record.memory_lost, self._record.loss_told = "the agent does not find its session", False
+            self._record.memory_lost, self._record.loss_told = why, False
             self._recorder.save()
         self.drop(run)
 
@@ -594,8 +683,10 @@ class AgentLifecycle:
         """Open the closed session again in the same process. Returns whether that worked."""
         try:
             with trio.fail_after(self._record.agent.acp_startup_timeout):
+                run.plan = await self._recall(run.plan)
                 started = await open_agent(run, self._record, self._context.deadlines)
-        except (AgentFailure, ConnectionLost, trio.TooSlowError) as error:
+                await self._catch_up(run)
+        except (AgentFailure, ConnectionLost, JournalError, trio.TooSlowError) as error:
             self._logger.info("agent did not open its session again", error=str(error))
             return False
         self._opened(run, started)

@@ -114,9 +114,21 @@ async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: De
 def own_parameters(own: Mapping[str, Any] | None, record: ConversationRecord) -> Mapping[str, Any] | None:
     """Those of an agent of Ostler's own. A further session of its conversation must not find the memory of
     the first one."""
-    if own is None or not record.sessions:
+    if own is None:
+        return None
+    own = present(own, record)
+    if not record.sessions:
         return own
     return {name: value for name, value in own.items() if name != "conversation_id"}
+
+
+def present(own: Mapping[str, Any], record: ConversationRecord) -> dict[str, Any]:
+    """With the policy and the analyzer that hold now: they may have changed since the plan was made."""
+    return {
+        **own,
+        "confirmation_policy": record.confirmation_policy,
+        "security_analyzer": record.security_analyzer,
+    }
 
 
 async def load_agent(run: Incarnation, record: ConversationRecord, deadlines: Deadlines) -> Started:
@@ -132,7 +144,7 @@ async def load_agent(run: Incarnation, record: ConversationRecord, deadlines: De
         mcp_servers=forwarded.servers,
         prior_id=run.session.session_id,
         login=run.plan.login,
-        own=run.plan.own,
+        own=None if run.plan.own is None else present(run.plan.own, record),
     )
     run.session = await load_again(run.connection, run.initialized, request, deadlines, run.note_replay)
     return await _settled(run, record, deadlines, Mounted.of(run.plan.mounting, forwarded))

@@ -22,11 +22,17 @@ AGENTS: Final = (
 )
 """Kinds of events, and their source, that only the agent tells."""
 
+RECALLED: Final = ("last_event_id", "closed")
+"""The parameters of a session that come from here."""
+
 CLOSED_MAX: Final = 100
 """Results that Ostler wrote: more than any model calls tools at a time."""
 
-LATER_MAX: Final = 500
-"""Events after the agent's last one: messages and states."""
+PAGE_EVENTS: Final = 500
+"""Events read at once."""
+
+STATE: Final = "ConversationStateUpdateEvent"
+"""Ostler's alone: no agent tells one as an event."""
 
 
 @attrs.frozen
@@ -40,15 +46,19 @@ class Recalled:
 async def recalled(log: Log, record: ConversationRecord) -> Recalled:
     """Look it up. Raises JournalError."""
     await log.flushed_unless_troubled()
-    newest = []
+    newest: list[tuple[int, str]] = []
     for kind, source in AGENTS:
-        page = await log.search(kind=kind, source=source, order="desc", limit=1)
-        newest += [(item.seq, item.id) for item in page.items]
-    if not newest:
-        return Recalled({}, frozenset())
-    seq, last = max(newest)
-    later = await log.read(seq, LATER_MAX)
+        found = await log.search(kind=kind, source=source, order="desc", limit=1)
+        newest += [(item.seq, item.id) for item in found.items]
+    seq, last = max(newest, default=(-1, None))
+    known = set() if last is None else {last}
+    # All of them: one that the agent tells again would otherwise be in the log twice.
+    while page := await log.read(seq, PAGE_EVENTS):
+        known.update(item.id for item in page if item.kind != STATE)
+        seq = page[-1].seq
+    if last is None:
+        return Recalled({}, frozenset(known))
     errors = await log.read(record.prompted_seq, CLOSED_MAX, kind="AgentErrorEvent")
     closed = [orjson.loads(item.body) for item in errors]
-    known = frozenset((last, *(item.id for item in (*later, *errors))))
-    return Recalled({"last_event_id": last, **({"closed": closed} if closed else {})}, known)
+    known.update(item.id for item in errors)
+    return Recalled({"last_event_id": last, **({"closed": closed} if closed else {})}, frozenset(known))

@@ -59,7 +59,10 @@ DEATH_PAUSE_SECONDS: Final = 2.0
 """Seconds before the next spare after such an end; doubled with each."""
 
 EXPECTED_BYTES: Final = 300 * 1024 * 1024
-"""What a spare is expected to take before one has been measured."""
+"""What a spare, and a parent, is expected to take before one has been measured."""
+
+SHORTAGES_MAX: Final = 10
+"""So often the pause after a shortage of memory is doubled at most; it is no longer than `AGE_SECONDS`."""
 
 LEFT_BYTES: Final = 256 * 1024 * 1024
 """Memory of the machine (or the cgroup) that spares leave free; with less, they are given up."""
@@ -86,9 +89,20 @@ class _Kind:
     not_before: float = 0.0
     deaths: int = 0
     expected_bytes: int = EXPECTED_BYTES
+    """Of a spare. Where a parent forks them, its part is not in it."""
+    parent_bytes: int = EXPECTED_BYTES
+    shortages: int = 0
+    """How often spares were given up because memory was short since one was taken."""
     starting: bool = False
     parent: ForkParent | None = None
     """Forks its processes, where its program can."""
+
+    @property
+    def lacks_parent(self) -> bool:
+        """Whether a parent would be started with the next spare."""
+        if self.descriptor.forks is None or not can_fork():
+            return False
+        return self.parent is None or not self.parent.usable
 
 
 class Spares:
@@ -164,7 +178,7 @@ class Spares:
                 self._counters.spares_used += 1
                 kind = self._kinds.get(spare.agent)
                 if kind is not None:
-                    kind.deaths = 0
+                    kind.deaths = kind.shortages = 0
                     kind.not_before = trio.current_time() + PAUSE_SECONDS
                 self._look_again()
                 return spare
@@ -218,10 +232,14 @@ class Spares:
         if self._closed:
             return
         now = trio.current_time()
-        if (self.waiting or self.parents) and await self._short_of_memory():
-            self._give_up([*self.waiting, *self.parents], "memory is short")
+        living: list[Spare | ForkParent] = [*self.waiting]
+        living += [each for each in self.parents if not each.scope.cancel_called]
+        if living and await self._short_of_memory():
+            self._give_up(living, "memory is short")
             for kind in self._kinds.values():
-                kind.not_before = now + LOOK_SECONDS
+                pause = min(AGE_SECONDS, LOOK_SECONDS * 2 ** min(kind.shortages, SHORTAGES_MAX))
+                kind.not_before = max(kind.not_before, now + pause)
+                kind.shortages += any(each.agent == kind.descriptor.key for each in living)
             return
         for kind in list(self._kinds.values()):
             mine: list[Spare | ForkParent] = [s for s in self.waiting if s.agent == kind.descriptor.key]
@@ -251,10 +269,11 @@ class Spares:
         return self._admission.over_memory or (left is not None and left < LEFT_BYTES)
 
     async def _has_room(self, kind: _Kind) -> bool:
-        if kind.deaths >= DEATHS_MAX or not self._admission.spare_room(kind.expected_bytes):
+        need = kind.expected_bytes + (kind.parent_bytes if kind.lacks_parent else 0)
+        if kind.deaths >= DEATHS_MAX or not self._admission.spare_room(need):
             return False
         left = await trio.to_thread.run_sync(memory_left)
-        return left is None or left >= kind.expected_bytes + LEFT_BYTES
+        return left is None or left >= need + LEFT_BYTES
 
     async def _start(self, kind: _Kind) -> None:
         """The task of one spare, from its plan to the end of its process."""
@@ -285,9 +304,17 @@ class Spares:
             if spare.initialized is None:
                 kind.starting = False
             spare.gone.set()
-            with trio.CancelScope(shield=True):
-                await self._launcher.forget(spare.name)
+            await self._forget(spare.name)
             self._look_again()
+
+    async def _forget(self, name: str) -> None:
+        """Remove the directory of a spare or a parent, shielded: the last that its task does. Raises nothing:
+        the task is in the whole server's nursery."""
+        with trio.CancelScope(shield=True):
+            try:
+                await self._launcher.forget(name)
+            except Exception:
+                log.exception("cannot remove what a spare agent left", name=name)
 
     def _died(self, kind: _Kind, reason: str, words: list[str]) -> None:
         self._counters.spares_lost += 1
@@ -357,12 +384,12 @@ class Spares:
         except Exception:
             log.exception("agents are not forked", agent=parent.agent)
         finally:
+            kind.parent_bytes = parent.rss_bytes or kind.parent_bytes
             if kind.parent is parent:
                 kind.parent = None
             parent.decided.set()
             parent.gone.set()
-            with trio.CancelScope(shield=True):
-                await self._launcher.forget(parent.name)
+            await self._forget(parent.name)
 
     async def _planned(self, spare: Spare, kind: _Kind) -> Plan | None:
         """The plan of a process that belongs to no conversation and is the wanted one; None if none is."""

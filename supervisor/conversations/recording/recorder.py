@@ -222,6 +222,8 @@ class Recorder:
     def stream(self, item: Delta | Opened) -> None:
         """Show a piece of a segment: to the present subscribers, and to those that come before it ends."""
         if isinstance(item, Opened):
+            if self._open_item is not None and self._open_item.id != item.item_id:
+                self.abort_item("failed")  # its agent has forgotten it
             self._open_item = Growing(item.item_id, self.log.last_seq, WIRE, item.attempt)
             self.log.begin(self._open_item)
             return
@@ -247,9 +249,8 @@ class Recorder:
         item = self._open_item
         if item is not None and item.id == item_id:
             self._open_item = None
-            self.log.abandon(item)
-            if item.size:  # else nobody was told that it began
-                self.log.publish(aborted(item, reason))
+            # Without any text nobody was told that it began.
+            self.log.abandon(item, aborted(item, reason) if item.size else None)
 
     def publish(self, event: bytes) -> None:
         """Publish an event that is not journalled, such as a snapshot of the state."""

@@ -101,7 +101,7 @@ WIRE: Final = StreamedWire()
 def aborted(item: Growing, reason: str) -> Frame:
     """An item never becomes an event."""
     frame = {"type": "item_aborted", "item_id": item.id, "attempt": item.attempts, "reason": reason}
-    return Frame(session=orjson.dumps(frame))
+    return Frame(session=orjson.dumps(frame), ends=item.number)
 
 
 def again(row: Stored) -> Growing | None:

@@ -8,7 +8,7 @@ back it closes them by itself, too.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -74,6 +74,7 @@ class ToldEvents:
     """Whether this turn has told of an error that ends it."""
     spoke: bool = False
     """Whether anything was told in this turn."""
+    _known: frozenset[str] = frozenset()
     _ids: OrderedDict[str, None] = attrs.field(factory=OrderedDict)
     _calls: dict[str, ActionEvent] = attrs.field(factory=dict)
 
@@ -86,10 +87,15 @@ class ToldEvents:
         """The action of an open call."""
         return next((each for each in self._calls.values() if each.id == event_id), None)
 
-    def know(self, ids: Iterable[str]) -> None:
-        """Events of these ids are in the log."""
-        for event_id in ids:
-            self._keep(event_id)
+    def know(self, ids: frozenset[str]) -> None:
+        """Events of these ids are in the log, after the last one that the agent is told of.
+
+        They replace those of the session before."""
+        self._known = ids
+
+    def handed(self, event_id: str) -> None:
+        """The agent gets this message, which is in the log."""
+        self._keep(event_id)
 
     def new_turn(self) -> None:
         """A turn begins."""
@@ -130,7 +136,7 @@ class ToldEvents:
             ) from error
         if isinstance(event, ConversationStateUpdateEvent):
             raise NotTold("the state is told apart from events")
-        if event.id in self._ids:
+        if event.id in self._ids or event.id in self._known:
             return []
         call_id = getattr(event, "tool_call_id", None)
         if isinstance(event, ENDS) and self._calls.pop(str(call_id), None) is None:

@@ -622,7 +622,10 @@ class Translator:
         call.allowed = call.passed = False
         call.more = more
         about = self._asked_about(call) if call.says_nothing else ()
-        call.stands_for = together([each.risk for each in about]) if about else None
+        call.stands_for = None
+        if about:
+            # That it is about them is a guess, which may only raise its own risk.
+            call.stands_for = together([call.risk, *(each.risk for each in about)])
         self._asked[call.agent_call_id] = call
         return call
 

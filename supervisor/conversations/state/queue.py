@@ -109,6 +109,11 @@ class TurnQueue:
         self.turn = Turn(self.turns, item.seq, item.event_id)
         return self.turn
 
+    def drop_go_ons(self) -> None:
+        """Drop what would have the agent go on with a run that has ended; another `run` asks anew."""
+        while self.waiting and self.waiting[0].goes_on:
+            self.waiting.popleft()
+
     def look_again(self) -> None:
         """Wake the task: a message is wanted, or the agent's process has ended."""
         self.changed.set()

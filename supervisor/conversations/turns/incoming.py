@@ -149,6 +149,8 @@ class Incoming:
         turn = self._queue.turn
         if turn is not None and isinstance(told, ToldEvent):
             turn.updates += 1
+            if self._record.retry_seq is not None:
+                self._record.retry_seq, self._recorder.unsaved = None, True
             if not self._record.session_used:
                 self._record.session_used = True
                 self._record.memory_lost = None

@@ -9,7 +9,7 @@ stops it, and `lifecycle` owns its processes.
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -314,6 +314,12 @@ class Runner:
         if run is not None and run.usable and run.session is not None:
             await own_requests.request(run, method, params, self._deadlines.option)
 
+    async def navigate(self, event_id: str | None, refuse: Callable[[], None]) -> None:
+        """Have the built-in agent go on from an event. Starts it if necessary. `refuse` and the rest: see
+        `AgentLifecycle.navigate`."""
+        async with self._agent_at_hand() as run:
+            await self.agent.navigate(run, event_id, refuse)
+
     def pause_agent(self) -> None:
         """Let the built-in agent stop after its present step. Best effort: its turn may end before."""
         if self._nursery is not None and self._queue.turn is not None:
@@ -455,6 +461,8 @@ class Runner:
                 await self._one_turn(self._queue.waiting[0])
             finally:
                 self._start_scope = None
+                if self._queue.turn is None and not self._queue.wanted:
+                    self._queue.drop_go_ons()  # the agent did not start, say
                 self._queue.end()
         self._queue.wanted = False
         self._context.admission.look_again()
@@ -482,6 +490,9 @@ class Runner:
                 self.reports.run_failed(failure)
                 return
         self._start_scope = None
+        if self._paused_before and not (starting.cancelled_caught or self._queue.interrupted):
+            self.reports.run_closed(ExecutionStatus.PAUSED)  # the message stays queued, for the next run
+            return
         if starting.cancelled_caught or self._queue.interrupted or said.cancelled:
             self.reports.run_paused()  # the message stays queued: nothing of it reached the agent
             return
@@ -490,6 +501,9 @@ class Runner:
             return
         turn = self._turns.begin(item)
         await self._handed_over()
+        if self._paused_before and not self._queue.interrupted:
+            self._turns.finish(turn, "cancelled")  # a run hands it over again
+            return
         images = agent.initialized is not None and agent.initialized.capabilities.image
         content = [] if item.goes_on else prompt.blocks(item.message, images=images)
         if told is not None:
@@ -504,6 +518,11 @@ class Runner:
         automatic = record.autotitle and record.title == title_of(item.message)
         if record.built_in and automatic and record.turns == 1 and self._nursery is not None:
             self._nursery.start_soon(self._entitle)
+
+    @property
+    def _paused_before(self) -> bool:
+        """Whether the built-in agent was paused before it had a prompt: it cannot be told so with effect."""
+        return self._record.built_in and self._record.execution_status is ExecutionStatus.PAUSED
 
     async def _entitle(self) -> None:
         """Have the model find a title, once the first turn is over. Best effort: the beginning of the first

@@ -93,11 +93,14 @@ class Turns:
         """
         self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
         self._record.turn_open = self._record.unfinished = True
-        self._record.retry_seq = None
+        # The built-in agent skips a message that it has: until it tells something, it may not have this one.
+        handed = self._record.built_in and not item.goes_on
+        self._record.retry_seq = item.seq if handed else None
         self.held = None
         self.release()  # late words of the turn before are not the beginning of this one's
         self._translator.new_turn()
         self._told.new_turn()
+        self._told.handed(item.event_id)
         turn = self._queue.hand_over(item)
         turn.begun, turn.usage = self._clock(), self._record.usage
         self._recorder.write(
@@ -184,12 +187,13 @@ class Turns:
         )
         self._context.counters.count_turn(stop_reason)
         record.unfinished = status != ExecutionStatus.FINISHED
+        if stop_reason != "cancelled":
+            record.retry_seq = None  # it has taken the message
         record.agent_state["stop_reason"] = stop_reason
         if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].goes_on:
             self._reports.turn_ended(ended)  # somebody let it go on before its step had ended
             return
-        while self._queue.waiting and self._queue.waiting[0].goes_on:
-            self._queue.waiting.popleft()
+        self._queue.drop_go_ons()
         if self._queue.interrupted:
             self._reports.run_paused(ended)
         elif status == ExecutionStatus.FINISHED:
@@ -215,10 +219,11 @@ class Turns:
             usage=usage.of_turn(turn.usage, self._record.usage, None),
             seconds=self._clock() - turn.begun,
         )
+        self._queue.drop_go_ons()
         self._record.agent_state["stop_reason"] = FAILED
         self._context.counters.count_turn(FAILED)
         if failure.code == "ACPAuthRequired":
-            if not turn.updates:
+            if not turn.updates and not self._record.built_in:
                 self._record.retry_seq = turn.prompt_seq
             run = self._lifecycle.ready
             if run is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,29 @@ import openhands.sdk
 import openhands.sdk.tool.builtins
 from openhands.sdk.event import Event
 
+with suppress(ImportError):  # not everywhere: the environment of the built-in agent has them
+    from openhands.tools import (  # noqa: F401
+        browser_use,
+        file_editor,
+        gemini,
+        glob,
+        grep,
+        planning_file_editor,
+        task,
+        task_tracker,
+        terminal,
+    )
+
 
 def pruned(value: Any) -> Any:
     """Without nulls, since the two forms differ in them."""
     if isinstance(value, dict):
-        return {key: pruned(item) for key, item in value.items() if item is not None}
+        return {
+            # A set, which has no order.
+            key: sorted(item) if key == "forgotten_event_ids" else pruned(item)
+            for key, item in value.items()
+            if item is not None
+        }
     if isinstance(value, list):
         return [pruned(item) for item in value]
     return value

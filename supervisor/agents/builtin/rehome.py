@@ -1,0 +1,42 @@
+"""The library's own directories in the user's home: constants of its modules, made when they are imported.
+
+A process may have imported the library before there was a conversation, with the server's home. What it finds
+and keeps (skills, plugins, profiles, connections, caches) is in the home of its conversation all the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+LIBRARY = "openhands"
+
+_home = Path.home()
+
+
+def follow() -> None:
+    """Move the constants of all modules that are loaded to the home that HOME names by now."""
+    global _home
+    old, new = _home, Path.home()
+    if new == old:
+        return
+    _home = new
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] != LIBRARY or module is None:
+            continue
+        for key, value in list(vars(module).items()):
+            if isinstance(value, Path):
+                setattr(module, key, _moved(value, old, new))
+            elif isinstance(value, list):
+                value[:] = [_moved(each, old, new) for each in value]  # whoever imported it has the same one
+            elif type(value) is tuple and any(isinstance(each, Path) for each in value):
+                setattr(module, key, tuple(_moved(each, old, new) for each in value))
+
+
+def _moved(value: Any, old: Path, new: Path) -> Any:
+    """The same path in the new home, if it is one of the old home's hidden directories and no code."""
+    if not isinstance(value, Path) or not value.is_relative_to(old) or value.is_relative_to(sys.prefix):
+        return value
+    inside = value.relative_to(old)
+    return new / inside if inside.parts and inside.parts[0].startswith(".") else value
