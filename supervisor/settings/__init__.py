@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         with_own_fields,
     )
     from supervisor.settings.built_in import (
+        DOCUMENT_BYTES,
         KIND,
         decode_agent,
         decode_built_in,
@@ -90,7 +91,7 @@ else:
             "agent_settings_to_dict decode_acp_agent decode_agent_settings with_own_fields"
         ),
         "built_in": (
-            "KIND decode_agent decode_built_in decode_model decrypted document_secrets "
+            "DOCUMENT_BYTES KIND decode_agent decode_built_in decode_model decrypted document_secrets "
             "hidden hidden_within is_built_in open_document seal_document secrets_within with_model "
             "without_placeholders"
         ),
@@ -120,6 +121,7 @@ else:
     __getattr__ = names_of(__name__, homes)
 
 __all__ = [
+    "DOCUMENT_BYTES",
     "EXPOSE_HEADER",
     "KIND",
     "MAX_DEPTH",

@@ -223,6 +223,14 @@ async def test_a_key_that_it_gets_while_it_starts_is_masked(
         assert new not in said
 
 
+async def test_a_state_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    async with told(tmp_path) as (_, conversation):
+        for size in (100_000, 300_000):
+            await turn(conversation, '!state blocked_actions {"a": "' + "x" * size + '"}')
+            assert len(conversation.info()["blocked_actions"]["a"]) == 100_000
+        assert conversation.record.execution_status == "finished"
+
+
 ANALYZER_KEY = "gs-of-the-analyzer-1234567890"
 ANALYZER = {"kind": "GraySwanAnalyzer", "api_key": ANALYZER_KEY, "policy_id": "p"}
 DEFINITION_KEY = "tok-of-the-definition-1234567890"

@@ -30,8 +30,9 @@ from supervisor.events import (
     decode_event,
     new_event_id,
 )
+from supervisor.events.payload import dumps
 from supervisor.reading import Invalid
-from supervisor.settings import hidden
+from supervisor.settings import DOCUMENT_BYTES, hidden
 
 STATES: Final[Mapping[str, type]] = {
     "activated_knowledge_skills": list,
@@ -41,6 +42,10 @@ STATES: Final[Mapping[str, type]] = {
     "stats": dict,
 }
 """The properties of the state that such an agent tells, and their types. The others are Ostler's to tell."""
+
+STATE_BYTES: Final = 256 * 1024
+"""Most of one of these, bytes of JSON: the record has it, and is stored with each of its changes. The agent
+itself may have as many as its client may send."""
 
 LISTS: Final = frozenset({"costs", "response_latencies", "token_usages"})
 """What of `stats` has an item for each request of a model: the state has the sums."""
@@ -174,6 +179,8 @@ class ToldEvents:
             value = CLEANED[key](value)
         if self.record.told.get(key) == value:
             return []
+        if len(dumps(value)) > (DOCUMENT_BYTES if key == "agent" else STATE_BYTES):
+            raise NotTold(f"the state {key} is too large")
         self.record.told[key] = value
         return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value))]
 
