@@ -477,7 +477,7 @@ async def test_where_memory_is_short_parents_are_not_started_again_and_again(
     async with opened(tmp_path, clock=mock_clock) as harness:
         pool, admitted = harness.supervisor._context.spares, harness.supervisor._context.admission
         await turn(await begun(harness), "hello")
-        await until(lambda: len(pool.waiting) == 1, "a spare")
+        await until(lambda: [s for s in pool.waiting if s.initialized] != [], "a spare that is ready")
         assert len(forking.parents) == 1
         room = (forking.PARENT + forking.SPARE) * 9 // 10  # for less than the two of them
         if whose == "agents":
