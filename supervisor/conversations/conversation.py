@@ -294,8 +294,9 @@ class Conversation:
             raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
         elif self._queue.waiting or self.busy or await self._requeue():
             self._check_room()
-            if self.record.built_in and self._queue.turn is not None:
-                # Paused, and its step has not ended: it goes on after that.
+            ended = self._queue.turn is None and not self._queue.waiting and self.record.unfinished
+            if self.record.built_in and (self._queue.turn is not None or ended):
+                # Paused, and its step, or its run, has not ended: it goes on after that.
                 self._queue.waiting.appendleft(self._go_on())
             self._run()
         else:

@@ -130,7 +130,7 @@ class Incoming:
         happened would be missing.
         """
         agent = self._lifecycle.current
-        if agent is None or not agent.plan.descriptor.tells_events:
+        if agent is None or not (agent.plan.descriptor.tells_events and self._record.built_in):
             self._refuse(method, "the agent is not one of Ostler's own")
             return
         try:
