@@ -131,9 +131,9 @@ async def test_an_interrupt_in_the_middle_of_an_answer(built_in: Open) -> None:
         found = await one.settle(before, "paused")
         assert of(found, "InterruptEvent")
         assert not of(found, "ConversationErrorEvent")
-        pid = _pid(one)
+        pid = await _pid(one)
         await one.turn("And now?")
-        assert _pid(one) == pid  # the process went on
+        assert await _pid(one) == pid  # the process went on
 
 
 async def test_actions_are_confirmed_and_rejected(built_in: Open) -> None:
@@ -159,7 +159,7 @@ async def test_a_kill_in_the_middle_of_a_command(built_in: Open) -> None:
         await one.turn("Hello.")
         before = await one.begin("TOOL: echo begun; sleep 100")
         await _acting(one, before)
-        os.kill(_pid(one), signal.SIGKILL)
+        os.kill(await _pid(one), signal.SIGKILL)
         found = await one.settle(before, "error")
         assert of(found, "ConversationErrorEvent")[0]["code"] == "ACPAgentExited"
         (closed,) = of(found, "AgentErrorEvent")
@@ -262,13 +262,10 @@ async def test_settings_of_the_server_and_their_kinds(built_in: Open, model_api:
         assert "ObservationEvent" in kinds(found)
 
 
-def _pid(one: Talk) -> int:
-    """The agent's own process. Its shells' tmux is nobody's child."""
-    program = b"supervisor/agents/builtin"
-    (pid,) = [
-        each.pid for each in one.server.tree() if program in Path(f"/proc/{each.pid}/cmdline").read_bytes()
-    ]
-    return pid
+async def _pid(one: Talk) -> int:
+    """The process of the conversation's agent. Others of its kind wait for the next conversation."""
+    agent = await one.rest.call("GET", f"/api/agents/{one.id}")
+    return int(agent["pid"])
 
 
 async def _acting(one: Talk, before: int) -> None:
