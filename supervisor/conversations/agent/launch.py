@@ -167,7 +167,7 @@ class Plan:
     lent: frozenset[str] = frozenset()
     """The secrets that it has as files shared with other agents."""
     own: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
-    """What an agent of Ostler's own gets with its session (`built_in.own_parameters`)."""
+    """What an agent of Ostler's own gets with its session (`built_in.parameters`)."""
     told: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     """Of its environment, what an agent of Ostler's own gets with its session: a process that waits
     cannot have the variables of a conversation's home."""
