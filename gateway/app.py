@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from quart import Request, Response, request
+from quart import Request, Response
 from quart.globals import request_ctx
-from quart_trio import QuartTrio
 from werkzeug.exceptions import MethodNotAllowed
 from werkzeug.routing import RequestRedirect
 
 from gateway import docs, errors
 from gateway.address import KEY_HEADER
+from gateway.application import After, Application, Before
 from gateway.auth import from_authorization, from_header, is_known
 from gateway.connection import current
 from gateway.cors import Cors
@@ -50,7 +50,7 @@ from gateway.sockets.bash import serve_bash
 from gateway.sockets.events import EventsDialect
 from gateway.sockets.serve import serve
 from gateway.sockets.session import SessionDialect
-from gateway.uploads import UploadConnection, with_uploads
+from gateway.uploads import with_uploads
 from gateway.workspace_cookie import NAME as WORKSPACE_COOKIE
 from gateway.workspace_cookie import is_good
 from supervisor.workspace.git.command import Git
@@ -65,9 +65,9 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 
 
-def create_app(services: Services) -> QuartTrio:
+def create_app(services: Services) -> Application:
     """An ASGI application for Trio. The caller owns the services and closes them when serving has ended."""
-    app = QuartTrio("gateway", static_folder=None)
+    app = Application("gateway", *_guard(services))
     seconds = min(DRAIN_SECONDS, services.config.body_seconds)
     app.asgi_app = drained(  # type: ignore[method-assign, assignment]
         refuse_malformed(app.asgi_app), services.config.max_body_bytes, seconds
@@ -75,11 +75,9 @@ def create_app(services: Services) -> QuartTrio:
     app.config["MAX_CONTENT_LENGTH"] = services.config.max_body_bytes
     app.config["BODY_TIMEOUT"] = services.config.body_seconds
     app.request_class = with_uploads(services.config.max_upload_bytes)
-    app.asgi_http_class = UploadConnection
     # A redirect would answer an unknown path in HTML; such a path is unknown and nothing else.
     app.url_map.merge_slashes = False
     errors.install(app)
-    _guard(app, services)
 
     @cache
     def description() -> bytes:
@@ -131,13 +129,13 @@ def create_app(services: Services) -> QuartTrio:
     return app
 
 
-def _guard(app: QuartTrio, services: Services) -> None:
+def _guard(services: Services) -> tuple[Before, After]:
     """What happens to every request before and after its route: preflights, keys, names, CORS headers."""
     cors = Cors(services.config)
     hosts = Hosts(services.config)
     keys = services.config.session_api_keys
 
-    async def before() -> Response | None:
+    def before(request: Request) -> Response | None:
         preflight = cors.preflight(request)
         if preflight is not None:
             return preflight
@@ -161,12 +159,10 @@ def _guard(app: QuartTrio, services: Services) -> None:
             raise MethodNotAllowed(valid_methods=adapter.allowed_methods() if adapter else None)
         return None
 
-    async def after(response: Response) -> Response:
+    def after(request: Request, response: Response) -> None:
         cors.mark(request.headers, response.headers)
-        return response
 
-    app.before_request(before)
-    app.after_request(after)
+    return before, after
 
 
 def _has_cookie(request: Request, rule: str, keys: Sequence[str]) -> bool:

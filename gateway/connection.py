@@ -10,6 +10,7 @@ task. Whoever learns of the end first calls it: the reader, a failing writer, th
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
@@ -38,6 +39,10 @@ GATHER_BYTES: Final = 64 * 1024
 WRITE_BYTES: Final = 16 * 1024
 """Bytes that a client has to read within `Config.stall_seconds`, over and over; a slower one counts as
 stalled."""
+
+WRITE_COST_BYTES: Final = 1024
+"""What a write counts besides its bytes, of the WRITE_BYTES after which other tasks have their turn: one of
+few bytes takes as long as the copying of some thousand."""
 
 FEED_BYTES: Final = {H11Protocol: 16 * 1024, Http2: 2 * 1024}
 """Bytes that a protocol gets before other tasks have their turn.
@@ -81,6 +86,9 @@ class Calls(TaskGroup):
         """Start the application for a request. Returns the function that passes it events."""
         telling, told = trio.open_memory_channel[Any](config.max_app_queue_size)
         last: list[Any] = []
+        wanted = trio.CancelScope()
+        head: Any = None
+        ends = False
 
         async def receive() -> Any:
             try:
@@ -92,30 +100,29 @@ class Calls(TaskGroup):
             if message["type"] in ("http.disconnect", "websocket.disconnect"):
                 last.append(message)
                 telling.close()
+                if message["type"] == "http.disconnect" and not ends:
+                    wanted.cancel()  # nobody waits for the answer any more
                 return
             try:
                 await telling.send(message)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 await trio.lowlevel.checkpoint()
 
-        head: Any = None
-
         async def answer(message: Any) -> None:
-            nonlocal head
+            nonlocal head, ends
+            body = message is not None and message["type"] == "http.response.body"
+            ends = ends or message is None or (body and not message.get("more_body", False))
             if not self._connection.answers:
                 await trio.lowlevel.checkpoint()
             elif message is not None and message["type"] == "http.response.start":
                 # As ASGI has it: nothing is sent before the first part of the body, which goes with it.
                 head = message
-                await trio.lowlevel.checkpoint()
             elif head is None:
                 await send(message)
             else:
                 begun, head = head, None
                 # The end of the answer makes the reader go on to the next request. So it comes when this
                 # one is written, and not only gathered: a client that reads nothing gets no further.
-                body = message is not None and message["type"] == "http.response.body"
-                ends = body and not message.get("more_body", False)
                 async with self._connection.together(message):
                     await send(begun)
                     if message is not None:
@@ -125,10 +132,14 @@ class Calls(TaskGroup):
                 elif ends:
                     await send({"type": "http.response.body", "body": b""})
 
+        async def unless_left(*arguments: Any) -> None:
+            with wanted:
+                await app(*arguments)
+
         async def call() -> None:
             try:
                 await _handle(
-                    app, config, scope, receive, answer, trio.to_thread.run_sync, trio.from_thread.run
+                    unless_left, config, scope, receive, answer, trio.to_thread.run_sync, trio.from_thread.run
                 )
             finally:
                 told.close()
@@ -201,6 +212,7 @@ class Connection(TCPServer):
         self._calls = 0
         self._gathered: bytearray | None = None
         self._writing: float | None = None
+        self._unyielded = 0
         self._handling = False
         self._reader: trio.lowlevel.Task | None = None
 
@@ -381,21 +393,52 @@ class Connection(TCPServer):
 
     async def _write(self, data: bytes) -> None:
         """Send all of it. Cancellation is held back until then, so that no half of a frame is sent."""
-        async with self.send_lock:
-            rest = memoryview(data)
-            with trio.CancelScope(shield=True):
-                try:
-                    taken = WRITE_BYTES
-                    while rest and self.answers:
-                        if taken >= WRITE_BYTES:
-                            self._writing, taken = trio.current_time(), 0
-                        sent = await self.stream.socket.send(rest)
-                        rest = rest[sent:]
-                        taken += sent
-                except (OSError, trio.ClosedResourceError):
-                    self.end()
-                finally:
-                    self._writing = None
+        if not data:
+            return
+        try:
+            self.send_lock.acquire_nowait()
+        except trio.WouldBlock:
+            await self.send_lock.acquire()
+        try:
+            rest = memoryview(data)[self._send_at_once(data) :]
+            if rest:
+                with trio.CancelScope(shield=True):
+                    await self._send_rest(rest)
+        finally:
+            self.send_lock.release()
+        self._unyielded += len(data) + WRITE_COST_BYTES
+        if self._unyielded >= WRITE_BYTES:
+            self._unyielded = 0
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def _send_at_once(self, data: bytes) -> int:
+        """Send what the kernel takes without waiting, and return how much that is.
+
+        Most data goes so. Trio's `send` would pass through its loop each time, with a system call.
+        """
+        if not self.answers:
+            return len(data)
+        try:
+            return os.write(self.stream.socket.fileno(), data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.end()
+            return len(data)
+
+    async def _send_rest(self, rest: memoryview) -> None:
+        try:
+            taken = WRITE_BYTES
+            while rest and self.answers:
+                if taken >= WRITE_BYTES:
+                    self._writing, taken = trio.current_time(), 0
+                sent = await self.stream.socket.send(rest)
+                rest = rest[sent:]
+                taken += sent
+        except (OSError, trio.ClosedResourceError):
+            self.end()
+        finally:
+            self._writing = None
 
     @contextlib.asynccontextmanager
     async def together(self, message: Any) -> AsyncIterator[None]:

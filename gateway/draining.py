@@ -24,6 +24,8 @@ SHORT_SECONDS: Final = 2.0
 """The same for a client without a key, and for a body that is too large: what is on its way is read, what is
 not sent is not waited for."""
 
+ANNOUNCING: Final = frozenset({b"content-length", b"transfer-encoding"})
+
 IN_SHORT: Final = frozenset({401, 413})
 
 TIMED_OUT: Final = 408
@@ -35,6 +37,9 @@ def drained(application: Application, most: int, seconds: float = DRAIN_SECONDS)
 
     async def whole(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
+            await application(scope, receive, send)
+            return
+        if _has_no_body(scope):
             await application(scope, receive, send)
             return
         body = _Body(receive, most)
@@ -50,6 +55,11 @@ def drained(application: Application, most: int, seconds: float = DRAIN_SECONDS)
         await application(scope, body.receive, answer)
 
     return whole
+
+
+def _has_no_body(scope: Any) -> bool:
+    """Whether nothing of a body can come: in HTTP/1 one is announced (RFC 9112, section 6.3)."""
+    return scope["http_version"] < "2" and not any(name in ANNOUNCING for name, _ in scope["headers"])
 
 
 def _declared_length(scope: Any) -> int:

@@ -6,6 +6,7 @@ Hypercorn passes on requests that Quart cannot read; without this check they wou
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import h2.exceptions
@@ -83,6 +84,7 @@ def _problem(scope: Mapping[str, Any]) -> str | None:
     return None
 
 
+@lru_cache(maxsize=64)
 def _is_host(header: str) -> bool:
     if header.startswith("["):
         return True  # an address, without labels

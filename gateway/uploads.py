@@ -1,7 +1,7 @@
 """Files that clients send: the body of such a request is passed on in pieces, and never held as a whole.
 
-Quart keeps every byte of a body until somebody takes it. Here the connection is read only as fast as the
-bytes are taken, and a body may be as large as uploads may be (`Config.max_upload_bytes`).
+Other bodies are kept as a whole. Of these the connection is read only as fast as the bytes are taken, and a
+body may be as large as uploads may be (`Config.max_upload_bytes`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import Any, Final
 
 import trio
 from quart import Request as HttpRequest
-from quart_trio.asgi import TrioASGIHTTPConnection
-from quart_trio.wrappers.request import TrioBody, TrioRequest
 from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 from werkzeug.sansio.multipart import Data, Epilogue, Event, Field, File, MultipartDecoder, NeedData
 
+from gateway.application import Body, PlainRequest
 from gateway.errors import ApiError
 from gateway.reading import InvalidRequest
 from supervisor.reading import ErrorDetail
@@ -27,9 +26,6 @@ UPLOAD: Final = re.compile(r"/api/(?:conversations/[^/]+/)?file/upload")
 
 PIECE_BYTES: Final = 1024 * 1024
 """Bytes that are taken, parsed and written at a time. A client has `Config.body_seconds` for each."""
-
-BUFFER_BYTES: Final = 2 * PIECE_BYTES
-"""Bytes that wait at most; then the connection is not read."""
 
 FORM_BYTES: Final = 64 * 1024
 """What a form has at most around its file: boundaries, headers, and fields that nobody reads."""
@@ -44,14 +40,13 @@ _FEED_BYTES: Final = 64 * 1024  # what the parser gets at once
 _BOUNDARY: Final = re.compile(r"[ -~]{0,69}[!-~]")  # RFC 2046
 
 
-class PassedBody(TrioBody):
+class PassedBody(Body):
     """A body that is taken in pieces while it comes."""
 
     def __init__(self, expected: int | None, most: int | None) -> None:
         super().__init__(expected, most)
         self._most = most
         self._came = 0
-        self._taken = trio.Event()
 
     def append(self, data: bytes) -> None:
         """Take what came. More than may come is dropped, and the reader told."""
@@ -59,33 +54,25 @@ class PassedBody(TrioBody):
         if self._most is not None and self._came > self._most:
             self._must_raise = RequestEntityTooLarge()
             self.set_complete()
-        elif data and self._must_raise is None:
+        elif self._must_raise is None:
             self._data.extend(data)
-            if len(self._data) >= PIECE_BYTES:
-                self._has_data.set()
-
-    async def room(self) -> None:
-        """Wait until there is room for more."""
-        while len(self._data) >= BUFFER_BYTES and self._must_raise is None:
-            self._taken = trio.Event()
-            await self._taken.wait()
 
     async def take(self) -> bytes:
-        """The next PIECE_BYTES at least, or what is left; empty at the end. Raises RequestEntityTooLarge."""
-        if not self._complete.is_set() and self._must_raise is None:
-            await self._has_data.wait()
+        """The next PIECE_BYTES at least, or what is left; empty at the end.
+
+        Raises RequestEntityTooLarge, ClientGone. Cancellation keeps what has come for the next call.
+        """
+        while self._must_raise is None and not self._complete.is_set() and len(self._data) < PIECE_BYTES:
+            self.take_in(await self.next())
         if self._must_raise is not None:
             raise self._must_raise
         data = bytes(self._data)
         self._data.clear()
-        self._taken.set()
-        if not self._complete.is_set():
-            self._has_data.clear()
         return data
 
 
-class UploadRequest(TrioRequest):
-    """A request whose body is passed on if it has a file, and kept as before otherwise."""
+class UploadRequest(PlainRequest):
+    """A request whose body is passed on if it has a file, and kept as a whole otherwise."""
 
     def __init__(self, method: str, scheme: str, path: str, *more: Any, **named: Any) -> None:
         super().__init__(method, scheme, path, *more, **named)
@@ -102,24 +89,6 @@ def with_uploads(most: int) -> type[UploadRequest]:
         upload_bytes = most
 
     return Request
-
-
-class UploadConnection(TrioASGIHTTPConnection):
-    """Reads a body that is passed on only as fast as it is taken."""
-
-    async def handle_messages(  # type: ignore[override]
-        self, nursery: trio.Nursery, request: Any, receive: Any
-    ) -> None:
-        """Take what the client sends, until it leaves; then end the request."""
-        if not isinstance(request.body, PassedBody):
-            await super().handle_messages(nursery, request, receive)
-            return
-        while (message := await receive())["type"] == "http.request":
-            request.body.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                request.body.set_complete()
-            await request.body.room()
-        nursery.cancel_scope.cancel()
 
 
 class FormFile:
