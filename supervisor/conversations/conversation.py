@@ -236,8 +236,14 @@ class Conversation:
         if record.title is None and record.autotitle and not ours:
             record.title = title_of(message)
         events += [event, self.recorder.state("last_user_message_id", event.id)]
+        behind = 1
+        if run and self._queue.turn is None and record.execution_status is not ExecutionStatus.RUNNING:
+            # As `Runner.want` does: with the message, so that both are one transaction.
+            record.execution_status = ExecutionStatus.RUNNING
+            events.append(self.recorder.state("execution_status", ExecutionStatus.RUNNING))
+            behind = 2
         last = self.recorder.write(events)
-        queued = Queued(last - 1, event.id, message)
+        queued = Queued(last - behind, event.id, message)
         self._queue.waiting.append(queued)
         if run:
             self._run()

@@ -10,13 +10,12 @@ import orjson
 from supervisor.conversations.recording.info import ConversationInfo
 from supervisor.conversations.recording.turn_states import TURN
 from supervisor.conversations.recording.usage import stats
-from supervisor.conversations.state.record import ANALYZER, ConversationRecord
+from supervisor.conversations.state.record import ANALYZER, ConversationRecord, written
 from supervisor.events import new_event_id, timestamp_now
 from supervisor.reading import as_json
 from supervisor.settings import (
     REDACTED,
     BuiltInSettings,
-    agent_settings_to_dict,
     replace_secrets,
     spoken_settings,
 )
@@ -25,10 +24,10 @@ from supervisor.settings import (
 def agent_object(record: ConversationRecord) -> dict[str, Any]:
     """The agent, as the polymorphic object that clients decode."""
     if isinstance(record.agent, BuiltInSettings):
-        servers = agent_settings_to_dict(record.agent)["mcp_config"]
+        servers = written(record.agent)["mcp_config"]
         hidden = replace_secrets({"mcp_config": servers}, lambda _: REDACTED)
         return {**record.agent.shown, **hidden, **record.told.get("agent", {})}
-    settings = replace_secrets(agent_settings_to_dict(record.agent), lambda _: REDACTED)
+    settings = replace_secrets(written(record.agent), lambda _: REDACTED)
     shown = {name: value for name, value in spoken_settings(settings).items() if name.startswith("acp_")}
     return {
         "kind": "ACPAgent",

@@ -31,6 +31,23 @@ PARTS: Final = (ANALYZER, "agent_definitions", "plugins")
 the agent itself, and `secrets`."""
 
 
+WRITTEN_MAX: Final = 64
+"""Agents whose JSON is kept: of the conversations in a turn, whose records are written several times."""
+
+_WRITTEN: dict[int, tuple[AgentSettings, dict[str, Any]]] = {}
+"""By the settings' identity: they do not change. What they hold of secrets is encrypted."""
+
+
+def written(agent: AgentSettings) -> dict[str, Any]:
+    """A record's agent as JSON. What is below its properties is shared: change nothing there."""
+    kept = _WRITTEN.get(id(agent))
+    if kept is None or kept[0] is not agent:
+        if len(_WRITTEN) >= WRITTEN_MAX:
+            _WRITTEN.clear()
+        kept = _WRITTEN[id(agent)] = agent, agent_settings_to_dict(agent)
+    return dict(kept[1])
+
+
 class RecordTooNew(Exception):
     """A newer Ostler wrote the stored record."""
 
@@ -178,7 +195,7 @@ class ConversationRecord:
             own = {name: self.shown_part(name) for name in self.parts if name in self.extra}
             fields["extra"] = {**self.extra, **own}
         # Some of it comes from agents: nothing that one says may keep its conversation from being stored.
-        return dumps({"version": RECORD_VERSION, "agent": agent_settings_to_dict(self.agent), **fields})
+        return dumps({"version": RECORD_VERSION, "agent": written(self.agent), **fields})
 
     @classmethod
     def load(cls, stored: bytes) -> ConversationRecord:
