@@ -3,7 +3,7 @@
 Who starts a server, in a container or beside an agent, asks whether it answers before all else. That needs
 the journal, open and recovered, and nothing of the routes; these take as long to import as all the rest, and
 a third of the memory. So the probes of liveness are answered here, and the first other request, or
-WebSocket, brings the application.
+WebSocket, brings the application; in a server that has conversations it is brought after the first probe.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ NOT_PLAIN: Final = frozenset({b"origin", b"content-length", b"transfer-encoding"
 """Headers of a request that is more than the question whether the server answers: from a page, or with a
 body. What that means, the application says."""
 
+QUIET_SECONDS: Final = 1.0
+"""Seconds without any request after which nobody is held up by the import of the application."""
+
 ALIVE: Final = b'{"status":"ok"}'
 """The same answer as the application's."""
 
@@ -45,12 +48,14 @@ class LateApplication:
         self._loading = trio.Lock()
         self._loaded = trio.Event()
         self._alive = refuse_malformed(_alive)
+        self._asked = trio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request. The first one that is no probe waits for the import; a failed import is tried
         again with the next."""
         if self._application is None and _is_probe(scope):
             await self._alive(scope, receive, send)
+            self._asked.set()
             return
         application = self._application or await self._load()
         await application(scope, receive, send)
@@ -65,13 +70,28 @@ class LateApplication:
 
     async def prepare(self) -> None:
         """Once somebody has come who asks for more than a sign of life, have ready what conversations need,
-        and let the collector pass over all that stays. For a task of its own; ends by itself."""
+        and let the collector pass over all that stays. For a task of its own; ends by itself.
+
+        Where there are conversations already, somebody will come: the application is loaded before, once the
+        first probe is answered, or nobody has asked for a moment.
+        """
+        with trio.move_on_after(QUIET_SECONDS):
+            await self._asked.wait()
+        try:
+            if not self._loaded.is_set() and await self._is_in_use():
+                await self._load()
+        except Exception:
+            log.exception("application not loaded")  # the first request tries again, and tells its client
         await self._loaded.wait()
         try:
             await self._services.supervisor.prepare()
         except Exception:
             log.exception("conversations not prepared")  # the first one tries again, and tells its client
         gc.freeze()
+
+    async def _is_in_use(self) -> bool:
+        page = await self._services.supervisor.journal.search_records(limit=1)
+        return bool(page.items)
 
     def _make(self) -> Application:
         return cast(Application, import_module("gateway.app").create_app(self._services))

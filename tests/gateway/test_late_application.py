@@ -254,3 +254,29 @@ async def test_conversations_are_prepared_once_somebody_has_come(services, monke
         assert prepared == []
         assert (await ask(application, "/server_info")).status == 200
     assert prepared == [1]
+
+
+@pytest.mark.parametrize("probed", [True, False])
+async def test_a_server_with_conversations_loads_it_before_somebody_waits_for_it(
+    services, made, probed, autojump_clock
+):
+    await services.supervisor.journal.create(
+        "c-1", b"{}", status="idle", created_at="2026-11-21", updated_at="2026-11-21"
+    )
+    application = LateApplication(services)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(application.prepare)
+        await trio.testing.wait_all_tasks_blocked()
+        assert made == []  # who watches the start is answered first
+        if probed:
+            assert (await ask(application, "/health")).status == 200
+    assert made == [1]
+    assert (await ask(application, "/server_info")).status == 200
+    assert made == [1]
+
+
+async def test_a_server_without_conversations_does_not(services, made, autojump_clock):
+    application = LateApplication(services)
+    with trio.move_on_after(60):
+        await application.prepare()
+    assert made == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
+from contextlib import closing
 
 import pytest
 import trio
@@ -18,7 +20,9 @@ from supervisor.journal import (
     RecordUpdate,
     UnknownConversation,
     open_journal,
+    queries,
 )
+from tests.journal.test_kind_counts import steps_of
 
 
 def update(record=b"new", status="running", updated_at="2026-11-21T09:00:00.000000Z", title=None):
@@ -242,3 +246,32 @@ async def test_a_place_that_cannot_be_written_is_an_error(tmp_path):
     with pytest.raises(JournalError, match="cannot open"):
         async with open_journal(tmp_path / "file" / "journal.sqlite"):
             pass
+
+
+@pytest.mark.parametrize(
+    ("status", "order"),
+    [
+        ("running", RecordOrder.CREATED_AT_DESC),  # for which a start looks
+        ("running", RecordOrder.CREATED_AT),
+        *(("idle", order) for order in RecordOrder),
+    ],
+)
+async def test_a_page_of_a_status_is_no_more_work_among_many(journal_path, status, order):
+    taken = []
+    async with open_journal(journal_path):
+        pass
+    with closing(sqlite3.connect(journal_path, isolation_level=None)) as connection:
+        for many in (500, 5_000):
+            insert = """
+            WITH RECURSIVE n (i) AS (SELECT ?1 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?2)
+            INSERT INTO conversations (id, record, status, created_at, updated_at, epoch)
+            SELECT 'c-' || i, '{}', CASE WHEN i % 100 THEN 'idle' ELSE 'finished' END, i, i, 1 FROM n
+            """
+            connection.execute(insert, (500 if many > 500 else 0, many))
+            taken.append(
+                steps_of(
+                    connection,
+                    lambda: queries.search_records(connection, status, None, order, None, 20) is not None,
+                )
+            )
+    assert taken[1] <= taken[0] + 10
