@@ -195,5 +195,5 @@ class Application(QuartTrio):
         if request.routing_exception is not None:
             raise request.routing_exception
         assert request.url_rule is not None
-        handler = self.view_functions[request.url_rule.endpoint]
-        return cast(Response, await handler(**(request.view_args or {})))
+        handler = cast("Callable[..., Awaitable[Response]]", self.view_functions[request.url_rule.endpoint])
+        return await handler(**(request.view_args or {}))

@@ -139,7 +139,13 @@ class Calls(TaskGroup):
         async def call() -> None:
             try:
                 await _handle(
-                    unless_left, config, scope, receive, answer, trio.to_thread.run_sync, trio.from_thread.run
+                    cast(AppWrapper, unless_left),
+                    config,
+                    scope,
+                    receive,
+                    answer,
+                    trio.to_thread.run_sync,
+                    trio.from_thread.run,
                 )
             finally:
                 told.close()

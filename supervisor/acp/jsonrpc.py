@@ -15,6 +15,7 @@ import orjson
 
 from supervisor.acp.errors import INTERNAL_ERROR, NOT_JSON, RpcError
 from supervisor.acp.weight import too_heavy
+from supervisor.tight import tight
 
 Id = int | float | str | None
 """A request id. Ostler's are integers; an agent's may be anything, null included."""
@@ -197,7 +198,7 @@ def encode_error(request_id: Id, error: RpcError) -> bytes:
 
 def _line(message: dict[str, Any]) -> bytes:
     # The encoder escapes every control character, so that the only line feed is the one at the end.
-    return orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)
+    return tight(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
 
 
 T = TypeVar("T")

@@ -21,6 +21,7 @@ from typing import Any, Final
 import orjson
 
 from supervisor.credentials.common import SHORTEST, too_common
+from supervisor.tight import tight
 
 HIDDEN: Final = "<secret-hidden>"
 """The replacement for a secret, as in other servers of this wire."""
@@ -141,7 +142,9 @@ class Masker:
 
     def document(self, document: bytes) -> bytes:
         """Mask a JSON text."""
-        return orjson.dumps(self.value(orjson.loads(document))) if self.suspects(document) else document
+        return (
+            tight(orjson.dumps(self.value(orjson.loads(document)))) if self.suspects(document) else document
+        )
 
     def content(self, content: bytes) -> bytes:
         """Mask bytes where they are text."""

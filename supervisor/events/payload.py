@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import orjson
 
+from supervisor.tight import tight
+
 MAX_DEPTH: Final = 200
 """Levels of a payload that are kept when it is too deep to be written; orjson writes no more than 254."""
 MAX_INTEGER_BITS: Final = 1000
@@ -22,9 +24,9 @@ def dumps(obj: Any) -> bytes:
     lost over them. Raises TypeError for what is no JSON value at all.
     """
     try:
-        return orjson.dumps(obj)
+        return tight(orjson.dumps(obj))
     except orjson.JSONEncodeError:
-        return orjson.dumps(_tame(obj, MAX_DEPTH))
+        return tight(orjson.dumps(_tame(obj, MAX_DEPTH)))
 
 
 def _tame(value: Any, depth: int) -> Any:

@@ -17,6 +17,7 @@ import trio
 
 from supervisor.reading import Model
 from supervisor.reading.encode import as_json
+from supervisor.tight import tight
 from supervisor.workspace.bash_events import BashCommand, BashError, BashOutput
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
@@ -226,7 +227,7 @@ class BashLog:
 
 def encode(event: Model) -> bytes:
     """The JSON of an event, nulls included."""
-    return orjson.dumps(as_json(event))
+    return tight(orjson.dumps(as_json(event)))
 
 
 def _remove(index: dict[Any, dict[str, Kept]], key: Any, event_id: str) -> None:

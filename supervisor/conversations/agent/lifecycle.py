@@ -50,6 +50,7 @@ from supervisor.conversations.agent.session import (
 )
 from supervisor.conversations.agent.sides import SideSession
 from supervisor.conversations.agent.spare import Spare
+from supervisor.conversations.agent.words import Words
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.told import ToldEvents
@@ -58,6 +59,7 @@ from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.state.turn import Turn
+from supervisor.credentials.masking import NOTHING
 from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)
@@ -103,7 +105,8 @@ class AgentLifecycle:
         self._budget = RestartBudget(context.restart)
         self._used_at = 0.0
         self._crashes = 0
-        self._last: Incarnation | None = None
+        self._last: Words | None = None
+        self._last_mask = NOTHING
         self.ready: Incarnation | None = None
         """The incarnation that can take a prompt."""
         self.current: Incarnation | None = None
@@ -415,7 +418,7 @@ class AgentLifecycle:
                 place = admission.succession(spare, self)
                 begun = spare.take_over(plan, handler, admission.terminals, watch)
             async with place, begun as run:
-                self.current = self._last = run
+                self.current, self._last, self._last_mask = run, run.words, run.plan.mask
                 if self._concealed:
                     await trio.to_thread.run_sync(run.plan.mask.add, tuple(self._concealed))
                 task_status.started(run)
@@ -436,6 +439,7 @@ class AgentLifecycle:
     def _gone(self, run: Incarnation, status: ExitStatus, *, ours: bool) -> None:
         was_ready = self.ready is run
         self.ready = self.current = None
+        run.words.ended()
         self.last_exit = str(status)
         if run.asked is None and not ours and not run.untried:
             self._reports.exited(status, run.words.lines(), run.turn)
@@ -694,22 +698,19 @@ class AgentLifecycle:
 
     def words(self, since: float = -math.inf) -> list[tuple[float, str]]:
         """The agent's last words since then, masked, each with when it came (Trio's clock)."""
-        return [] if self._last is None else self._last.words.timed(since)
+        return [] if self._last is None else self._last.timed(since)
 
     def stderr_tail(self) -> list[str]:
         """The last lines of the agent's standard error, masked; those of the previous incarnation if there is
         none."""
         if self._last is None:
             return []
-        mask, session_id = self._last.plan.mask, self._record.session_id
-        lines = self._last.process.stderr_tail()
-        return [shorten_session_id(mask.text(line), session_id) for line in lines]
+        mask, session_id = self._last_mask, self._record.session_id
+        return [shorten_session_id(mask.text(line), session_id) for _, line in self._last.errors()]
 
     def trace(self) -> list[TraceLine]:
         """The last frames, masked; those of the previous incarnation if there is none."""
-        return (
-            [] if self._last is None else self._last.connection.trace.render(self._last.plan.mask.beginning)
-        )
+        return [] if self._last is None else self._last.trace.render(self._last_mask.beginning)
 
     def forgive(self) -> None:
         """Forget earlier crashes and their pause, since an operator restarts the agent."""

@@ -20,9 +20,21 @@ class Words:
     messages. Masked; at most WORDS_LINES of each, of at most 4 KiB."""
 
     def __init__(self, process: AgentProcess, connection: Connection, mask: Masker) -> None:
-        self._process = process
-        self._connection = connection
+        self._process: AgentProcess | None = process
+        self._errors: list[tuple[float, str]] = []
+        self._noise = connection.noise_lines
         self._mask = mask
+        self.trace = connection.trace
+        """The last frames between it and the server, not masked."""
+
+    def ended(self) -> None:
+        """Keep what the process wrote, and not the process: it has ended, and weighs more."""
+        if self._process is not None:
+            self._errors, self._process = self._process.stderr_timed(), None
+
+    def errors(self) -> list[tuple[float, str]]:
+        """All kept lines of standard error, not masked, each with when it came."""
+        return self._errors if self._process is None else self._process.stderr_timed()
 
     def lines(self, since: float = -math.inf) -> list[str]:
         """The last lines, of those that came at `since` (Trio's clock) or later: those on standard error
@@ -31,8 +43,8 @@ class Words:
 
     def timed(self, since: float = -math.inf) -> list[tuple[float, str]]:
         """The same, each with when it came."""
-        errors = self._kept(self._process.stderr_timed(), TAIL_LINE_BYTES, since)
-        noise = [(at, line.decode("utf-8", "replace")) for at, line in self._connection.noise_lines]
+        errors = self._kept(self.errors(), TAIL_LINE_BYTES, since)
+        noise = [(at, line.decode("utf-8", "replace")) for at, line in self._noise]
         return [*errors, *self._kept(noise, NOISE_BYTES, since)]
 
     def _kept(self, lines: list[tuple[float, str]], most: int, since: float) -> list[tuple[float, str]]:

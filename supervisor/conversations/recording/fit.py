@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import orjson
 
+from supervisor.tight import tight
+
 EVENT_BYTES: Final = 3 * 1024 * 1024
 """Bytes of JSON of the largest event.
 
@@ -43,10 +45,10 @@ def fitting(body: bytes) -> bytes:
     event = orjson.loads(body)
     size = len(body)
     for most in _STEPS:
-        shorter = orjson.dumps(_with_strings(event, most))
+        shorter = tight(orjson.dumps(_with_strings(event, most)))
         if len(shorter) <= EVENT_BYTES:
             return shorter
-    return orjson.dumps(_with_strings(_without_payloads(event, size), _STEPS[-1]))
+    return tight(orjson.dumps(_with_strings(_without_payloads(event, size), _STEPS[-1])))
 
 
 def _with_strings(value: Any, most: int) -> Any:

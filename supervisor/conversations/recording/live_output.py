@@ -12,6 +12,7 @@ from supervisor.acp import shorten_session_id
 from supervisor.conversations.recording.tool_calls import ToolOutput
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.journal import Frame, JournalError, Log
+from supervisor.tight import tight
 
 GAP_SECONDS: Final = 0.1
 """Between two pieces of one call: as often as a person can see."""
@@ -76,7 +77,7 @@ class LiveOutput:
                 "skipped": call.skipped,
             }
             self._order += 1
-            self.log.publish(Frame(legacy=None, session=orjson.dumps(frame)))
+            self.log.publish(Frame(legacy=None, session=tight(orjson.dumps(frame))))
 
     def ended(self, tool_call_id: str) -> None:
         """A call is over: nothing more comes of it."""

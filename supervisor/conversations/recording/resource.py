@@ -19,6 +19,7 @@ from supervisor.settings import (
     replace_secrets,
     spoken_settings,
 )
+from supervisor.tight import tight
 
 
 def agent_object(record: ConversationRecord) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def full_state(record: ConversationRecord, data: Path, *, hooks: bool = True) ->
     value = {key: item for key, item in _common(record, data, REDACTED, hooks).items() if item is not None}
     value["activated_path_rules"] = []
     value["head_is_empty"] = record.leaf_event_id is None
-    return orjson.dumps(
+    encoded = orjson.dumps(
         {
             "id": new_event_id(),
             "timestamp": timestamp_now(),
@@ -138,3 +139,4 @@ def full_state(record: ConversationRecord, data: Path, *, hooks: bool = True) ->
         },
         option=orjson.OPT_NON_STR_KEYS,
     )
+    return tight(encoded)

@@ -13,6 +13,7 @@ import orjson
 from supervisor.events import new_event_id
 from supervisor.events.payload import dumps
 from supervisor.journal import Frame, Growing, Place, Shown, Stored
+from supervisor.tight import tight
 
 TEXT: Final = "text"
 REASONING: Final = "reasoning"
@@ -84,7 +85,7 @@ class StreamedWire:
             "attempt": attempt,
             "anchor_seq": item.anchor_seq,
         }
-        return Frame(session=orjson.dumps(frame))
+        return Frame(session=tight(orjson.dumps(frame)))
 
     def piece(self, item: Growing, channel: str, content: bytes, end: Place, attempt: int) -> Shown:
         """The next pieces of it, merged."""
@@ -101,7 +102,7 @@ WIRE: Final = StreamedWire()
 def aborted(item: Growing, reason: str) -> Frame:
     """An item never becomes an event."""
     frame = {"type": "item_aborted", "item_id": item.id, "attempt": item.attempts, "reason": reason}
-    return Frame(session=orjson.dumps(frame), ends=item.number)
+    return Frame(session=tight(orjson.dumps(frame)), ends=item.number)
 
 
 def again(row: Stored) -> Growing | None:
