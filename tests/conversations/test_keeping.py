@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import weakref
 from pathlib import Path
 
 import pytest
@@ -301,3 +303,22 @@ def test_the_budget_is_a_part_of_the_smallest_limit(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert memory_budget(tmp_path) == budget
+
+
+async def test_a_hibernated_conversation_keeps_its_agents_words_and_not_the_agent(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "!complain a last word")
+        trace = len(conversation.agent.trace())
+        words = conversation.agent.stderr_tail()
+        run = conversation.agent.ready
+        assert run is not None
+        parts = [weakref.ref(each) for each in (run, run.connection, run.process, run.services, run.plan)]
+        del run
+        await conversation.agent.hibernate("a test")
+        await until(lambda: not conversation.active)
+        gc.collect()
+        assert [part() for part in parts] == [None] * len(parts)
+        assert conversation.agent.stderr_tail() == words
+        assert "a last word" in words
+        assert len(conversation.agent.trace()) >= trace > 0

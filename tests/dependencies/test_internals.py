@@ -37,6 +37,7 @@ RENEWAL = "supervisor/mcp/renewal.py"
 COMPLETION = "gateway/cli/completion.py"
 SUGGEST = "gateway/cli/suggest.py"
 ROUTING = "gateway/routing.py"
+APPLICATION = "gateway/application.py"
 
 
 @attrs.frozen
@@ -60,6 +61,35 @@ INTERNALS = (
     # Werkzeug: what a rule would build URLs with.
     Internal("werkzeug.routing.rules:Rule", ROUTING, has=("compile", "_compile_builder")),
     Internal("werkzeug.routing.rules:Rule._compile_builder", ROUTING, takes=("append_unknown",)),
+    # Quart: the way of a request to its handler is ours.
+    Internal("quart.globals:_cv_app", APPLICATION),
+    Internal("quart.globals:_cv_request", APPLICATION),
+    Internal("quart.ctx:RequestContext", APPLICATION, has=("match_request",), takes=("app", "request")),
+    Internal("quart.wrappers.response:DataBody", APPLICATION, takes=("data",)),
+    Internal("quart.app:Quart", APPLICATION, has=("create_url_adapter", "make_response", "view_functions")),
+    Internal(
+        "quart_trio:QuartTrio",
+        APPLICATION,
+        has=("asgi_http_class", "handle_request", "handle_user_exception", "request_class"),
+    ),
+    Internal(
+        "quart_trio.asgi:TrioASGIHTTPConnection",
+        APPLICATION,
+        has=("_create_request_from_scope", "_send_push_promise", "_send_response"),
+        takes=("app", "scope"),
+    ),
+    Internal(
+        "quart.wrappers.request:Request",
+        APPLICATION,
+        has=("body_class",),
+        takes=("method", "scheme", "path", "query_string", "headers", "root_path", "http_version", "scope"),
+    ),
+    Internal("quart_trio.wrappers.request:TrioBody", APPLICATION, has=("append", "set_complete")),
+    Internal(
+        "werkzeug.routing:MapAdapter",
+        APPLICATION,
+        takes=("map", "server_name", "script_name", "subdomain", "url_scheme", "path_info", "default_method"),
+    ),
     # Hypercorn: a connection of ours under its protocols.
     Internal(
         "hypercorn.trio.tcp_server:TCPServer",
