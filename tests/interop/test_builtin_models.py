@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.interop.builtin_program import (
     KEY,
-    Program,
     Session,
     agent,
     call,
@@ -19,18 +16,12 @@ from tests.interop.builtin_program import (
     finish,
     llm,
     says,
+    status,
     text_of,
 )
 from tests.interop.model_api.server import ModelApi
 
 pytestmark = pytest.mark.interop
-
-
-@pytest.fixture
-def session(program: Program, tmp_path: Path) -> Iterator[Session]:
-    one = Session(program, tmp_path)
-    yield one
-    one.close()
 
 
 def anthropic(api: ModelApi, **fields: Any) -> dict[str, Any]:
@@ -48,7 +39,7 @@ def test_anthropic_thinks(session: Session, model_api: ModelApi, stream: bool) -
         ("terminal", {"command": "echo seen"}), thoughts=("I think ", "first."), redacted="ZW5jcnlwdGVk"
     )
     model_api.answers.extend([think, says("It was seen.")])
-    assert session.say("think")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("think")) == "finished"
     blocks = session.of("ActionEvent")[0]["thinking_blocks"]
     assert {"type": "redacted_thinking", "data": "ZW5jcnlwdGVk"} in blocks
     assert {"type": "thinking", "thinking": "I think first.", "signature": "dGVzdA=="} in blocks
@@ -65,7 +56,7 @@ def test_responses_have_reasoning_items(session: Session, model_api: ModelApi, s
     session.open(agent(model_api, "terminal", model=model))
     reason = calls(("terminal", {"command": "echo seen"}), thoughts=("Reasons.",), encrypted="CIPHERED-7")
     model_api.answers.extend([reason, says("It was seen.")])
-    assert session.say("think")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("think")) == "finished"
     assert model_api.calls[-1].path.endswith("/responses")
     item = session.of("ActionEvent")[0]["responses_reasoning_item"]
     assert item["summary"] == ["Reasons."]
@@ -81,7 +72,7 @@ def test_gemini(session: Session, model_api: ModelApi) -> None:
     model = llm(model_api, model="gemini/gemini-2.5-pro", base_url=f"{model_api.url}/v1beta")
     session.open(agent(model_api, "terminal", model=model))
     model_api.answers.extend([call("terminal", command="echo seen"), says("It was ", "seen.")])
-    assert session.say("look")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("look")) == "finished"
     assert "GenerateContent" in model_api.calls[-1].path
     assert session.kinds[2:] == ["TerminalAction", "TerminalObservation", "agent says"]
     assert text_of(session.last("MessageEvent")["llm_message"]["content"]) == "It was seen."
