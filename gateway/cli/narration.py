@@ -141,7 +141,9 @@ class Narration:
 
     def ask(self, calls: Sequence[Call]) -> Question:
         """Ask a person about calls. The question that is open stays as long as it is the same one."""
-        about = [(call.id, call.title, call.raw_input, call.content) for call in calls]
+        about: list[tuple[object, ...]] = [
+            (call.id, call.title, call.raw_input, call.content) for call in calls
+        ]
         if self._question is None or about != self._about:
             self._close()
             for call in calls:
@@ -157,7 +159,7 @@ class Narration:
         self._question = None
         self._at_start = True
 
-    def withdraw(self) -> None:
+    def end_question(self) -> None:
         """End the question that is open, if any: somebody else has answered it."""
         if self._question is not None:
             self._close()
@@ -263,7 +265,7 @@ class Narration:
         self._waiting.hide()
         self._saying = None
         if self._question is not None:
-            self._question.withdraw()
+            self._question.close()
             self._question = None
         elif not self._at_start:
             self.console.print()

@@ -1,4 +1,4 @@
-"""A question in the terminal, which can be withdrawn when an answer is no longer needed."""
+"""A question in the terminal, which goes away when an answer is no longer needed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _set_typing(stdin: int, *, seen: bool) -> None:
 
 
 class Question:
-    """Whether something may be done. It stays open until it is answered or withdrawn.
+    """Whether something may be done. It stays open until it is answered or closed.
 
     What was typed before it is thrown away: it was no answer to it.
     """
@@ -90,7 +90,7 @@ class Question:
                 return None
             typed = os.read(self._stdin, LINE_BYTES)
             if not typed:
-                self.withdraw()
+                self.close()
                 return "no"
             answer = ANSWERS.get(typed.decode(errors="replace").strip().lower())
             if answer is not None:
@@ -98,7 +98,7 @@ class Question:
                 return answer
             self._show()
 
-    def withdraw(self) -> None:
+    def close(self) -> None:
         """End the line, without an answer."""
         self._console.print()
         _set_typing(self._stdin, seen=False)
