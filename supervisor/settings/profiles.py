@@ -140,7 +140,9 @@ class AgentProfileStore:
             if old is not None:
                 profile = attrs.evolve(profile, id=old.id, revision=old.revision + 1)
             elif len(profiles) >= MAX_PROFILES:
-                raise TooManyProfiles(f"there are {MAX_PROFILES} agent profiles already; delete one first")
+                raise TooManyProfiles(
+                    f"There are {MAX_PROFILES} agent profiles already. Delete one before you save another."
+                )
             await self._store({**profiles, name: profile})
             return profile
 
@@ -185,7 +187,7 @@ class AgentProfileStore:
             profile = attrs.evolve(_named(profiles, name), name=new_name)
             if new_name != name:
                 if new_name in profiles:
-                    raise ProfileExists(f"there is an agent profile {new_name} already")
+                    raise ProfileExists(f"There is an agent profile {new_name} already.")
                 del profiles[name]
                 await self._store({**profiles, new_name: profile})
             return profile
@@ -250,7 +252,7 @@ def _names(profile: AnyProfile, llm_profile: str) -> bool:
 
 def _named(profiles: dict[str, AnyProfile], name: str) -> AnyProfile:
     if name not in profiles:
-        raise UnknownProfile(f"there is no agent profile {name!r}")
+        raise UnknownProfile(f"There is no agent profile {name!r}.")
     return profiles[name]
 
 
@@ -259,4 +261,4 @@ def _with_id(profiles: dict[str, AnyProfile], profile_id: str) -> AnyProfile:
     for profile in profiles.values():
         if profile.id.replace("-", "") == wanted:
             return profile
-    raise UnknownProfile("no agent profile has this id")
+    raise UnknownProfile("There is no agent profile with this id.")

@@ -109,7 +109,7 @@ class SettingsStore:
             if "active_agent_profile_id" in body and profile_id is not None:
                 known = await self.profiles_file.load(profile_ids)
                 if profile_id not in (known or ()):
-                    raise UnknownProfile(f"no agent profile has the id {profile_id}")
+                    raise UnknownProfile(f"There is no agent profile with the id {profile_id}.")
             if "active_profile" in body and (name := changed.active_profile) is not None:
                 await self.usable_llm(name)
                 if "llm" not in (body.get("agent_settings_diff") or {}):
