@@ -101,15 +101,22 @@ class StartConversationRequest(Request):
     confirmation_policy: ConfirmationPolicy | None = None
     security_analyzer: KeptAnalyzer | None = attrs.field(
         default=None,
-        metadata=described("Kept for clients to read: risks are judged by rules of this server's own"),
+        metadata=described(
+            "Run by the built-in agent. Else kept for clients to read: this server judges by rules of its own"
+        ),
     )
     max_iterations: Annotated[Whole, Limit(ge=1)] | None = attrs.field(
         default=None,
-        metadata=described("The most messages that one run takes up", default=MAX_ITERATIONS_DEFAULT),
+        metadata=described(
+            "The most messages that one run takes up; for the built-in agent, the most steps",
+            default=MAX_ITERATIONS_DEFAULT,
+        ),
     )
     stuck_detection: bool = attrs.field(
         default=True,
-        metadata=described("Kept for clients to read: nobody looks for loops of an external agent here"),
+        metadata=described(
+            "Used by the built-in agent. Else kept for clients to read: nobody looks for loops"
+        ),
     )
     tags: Tags = attrs.field(factory=dict)
     secrets: Secrets = attrs.field(factory=dict, repr=False)
