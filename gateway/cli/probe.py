@@ -182,7 +182,7 @@ class ProbeHandler:
         return not self.others.intersection(self.open) and all(command in said for said in self.open.values())
 
     def noise(self, line: bytes) -> None:
-        """A line that is no message."""
+        """A line that is not a message."""
         self.noise_lines += 1
 
     def oversize(self, frame: Oversize) -> None:

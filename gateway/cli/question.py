@@ -68,7 +68,7 @@ def _set_typing(stdin: int, *, seen: bool) -> None:
 class Question:
     """Whether something may be done. It stays open until it is answered or closed.
 
-    What was typed before it is thrown away: it was no answer to it.
+    What was typed before it is thrown away: it was not an answer to it.
     """
 
     def __init__(self, console: Console) -> None:
