@@ -220,16 +220,16 @@ def test_an_agent_that_repeats_everything_is_measured_once() -> None:
     block = {"type": "text", "text": "x" * 1000}
     content: list[dict[str, Any]] = []
     packed = 0
-    tool_call = None
+    card = None
     for _ in range(500):
         content.append(block)
         update = {"sessionUpdate": "tool_call_update", "toolCallId": "c", "content": list(content)}
         made.update({"sessionId": "s", "update": update})
-        tool_call = tool_call or made.translator._calls["c"]
-        packed += len(tool_call._sizes)
+        card = card or made.translator._calls["c"]
+        packed += len(card._sizes)
     assert packed == 0
-    assert tool_call is not None
-    assert tool_call._unmeasured == {"content"}
+    assert card is not None
+    assert card._unmeasured == {"content"}
 
 
 def test_a_blob_is_full_before_the_next_begins() -> None:
