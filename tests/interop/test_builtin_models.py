@@ -72,7 +72,7 @@ def test_gemini(session: Session, model_api: ModelApi) -> None:
     model = llm(model_api, model="gemini/gemini-2.5-pro", base_url=f"{model_api.url}/v1beta")
     session.open(agent(model_api, "terminal", model=model))
     model_api.answers.extend([call("terminal", command="echo seen"), says("It was ", "seen.")])
-    assert status(session.say("look")) == "finished"
+    assert session.say("look")["_meta"]["ostler"]["status"] == "finished"
     assert "GenerateContent" in model_api.calls[-1].path
     assert session.kinds[2:] == ["TerminalAction", "TerminalObservation", "agent says"]
     assert text_of(session.last("MessageEvent")["llm_message"]["content"]) == "It was seen."
