@@ -109,7 +109,7 @@ def create_app(services: Services) -> QuartTrio:
         *LlmProfileRoutes(services).routes(),
         *MetaProfileRoutes(services).routes(),
         *ConnectionRoutes(services).routes(),
-        *BuiltInRoutes().routes(),
+        *BuiltInRoutes(services).routes(),
         *PlaceholderRoutes().routes(),
     )
     register(app, routes)

@@ -17,7 +17,7 @@ from supervisor.conversations.agent import lifecycle, own_requests
 from supervisor.conversations.agent.built_in import MEMORY_DIR
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
-from supervisor.conversations.state.errors import AlreadyRunning, NotPossible
+from supervisor.conversations.state.errors import AlreadyRunning, NotAccepted, NotPossible
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.runner import Runner
@@ -821,6 +821,35 @@ async def test_a_fork_while_a_message_arrives_gets_a_transcript(
         assert await fork.final_response() == "Two"
         assert fork.record.agent_state["memory"] == "lost"
         assert not memory.exists()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+async def test_a_copy_for_a_fork_that_the_agent_refused_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """`late`: the agent makes it after its answer was waited for in vain."""
+
+    async def refused(self: Runner, method: str, *args: Any) -> Any:
+        raise NotAccepted("no")
+
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        fork_id = str(uuid.uuid4())
+        made = tmp_path / "data" / conversation.id / MEMORY_DIR / uuid.UUID(fork_id).hex
+        own = made.with_name(uuid.UUID(conversation.id).hex)
+        own.mkdir(parents=True)
+        if not late:
+            copied(conversation, tmp_path, fork_id)
+        with monkeypatch.context() as patch:
+            patch.setattr(Runner, "own_request", refused)
+            fork = await harness.supervisor.fork(conversation.id, ForkRequest(conversation_id=fork_id))
+        assert fork.record.agent_state["memory"] == "lost"
+        assert not made.exists()
+        if late:
+            copied(conversation, tmp_path, fork_id)
+            await harness.supervisor.stop_agent(conversation.id)
+            await turn(conversation, "!answer m2 Two")
+        assert [each.name for each in made.parent.iterdir()] == [own.name]
 
 
 async def test_a_fork_that_fails_leaves_no_memory_and_can_be_repeated(

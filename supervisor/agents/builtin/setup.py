@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import shutil
 from collections.abc import Mapping
@@ -27,8 +28,11 @@ from .wire import INVALID_PARAMS, RpcError
 
 log = logging.getLogger(__name__)
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-"""Programs that the browser tools can drive."""
+KNOWN = Path(__file__).with_name("known.json")
+"""What the server reads too."""
+
+PLAYWRIGHT = ".cache/ms-playwright"
+"""Where Playwright keeps browsers, in the home of a user."""
 
 
 def agent_of(given: Mapping[str, Any], servers: list[Any]) -> Agent:
@@ -76,8 +80,12 @@ def register_agents(given: Any) -> None:
 
 def has_browser() -> bool:
     """Whether there is a browser that the browser tools can drive."""
-    return any(shutil.which(name) for name in BROWSERS) or any(
-        (Path.home() / ".cache" / "ms-playwright").glob("chromium*")
+    known = json.loads(KNOWN.read_bytes())["browsers"]
+    cache = Path.home() / PLAYWRIGHT
+    return (
+        any(shutil.which(name) for name in known["programs"])
+        or any(Path(file).exists() for file in known["files"])
+        or any(any(cache.glob(pattern)) for pattern in known["cached"])
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,9 @@ from supervisor.settings import BuiltInSettings
 
 MEMORY_DIR: Final = "memory"
 """Its memory of one conversation, in the directory of that: it is deleted with it."""
+
+SESSION_DIR: Final = re.compile("[0-9a-f]{32}")
+"""The names in it: of a session each, its id."""
 
 PASSED_ON: Final = ("agent_definitions", "client_tools", "hook_config", "plugins", "tool_module_qualnames")
 """What of a start request concerns the built-in agent alone; Ostler keeps it in `extra`."""
@@ -44,6 +49,31 @@ async def move_memory(data: Path, source_id: str, conversation_id: str) -> None:
         (memory_directory(data, source_id) / name).rename(place / name)
 
     await in_time(move, "to move the agent's memory", limiter=OWN_PATHS.of(source_id), shield=True)
+
+
+async def drop_copy(data: Path, source_id: str, conversation_id: str) -> None:
+    """Remove what was copied beside a conversation's memory for a fork that will not have it.
+
+    Raises OSError. Cancellation waits for it.
+    """
+    copy = memory_directory(data, source_id) / uuid.UUID(conversation_id).hex
+    remove = partial(shutil.rmtree, copy, ignore_errors=True)
+    limiter = OWN_PATHS.of(source_id)
+    await in_time(remove, "to remove a copy of the agent's memory", limiter=limiter, shield=True)
+
+
+async def drop_copies(data: Path, record: ConversationRecord) -> None:
+    """Remove every such copy, while no process of the agent can make one: an agent that did not answer in
+    time, or whose server died, may have made it afterwards. Raises OSError."""
+    own = {each.replace("-", "") for each in (record.id, record.session_id) if each is not None}
+
+    def remove() -> None:
+        place = memory_directory(data, record.id)
+        for entry in place.iterdir() if place.is_dir() else ():
+            if SESSION_DIR.fullmatch(entry.name) and entry.name not in own:
+                shutil.rmtree(entry, ignore_errors=True)
+
+    await in_time(remove, "to look after the agent's memory", limiter=OWN_PATHS.of(record.id))
 
 
 def parameters(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +32,7 @@ from supervisor.agents import (
     needs_data_dir,
     prepare_data_dir,
 )
-from supervisor.conversations.agent.built_in import parameters
+from supervisor.conversations.agent.built_in import drop_copies, parameters
 from supervisor.conversations.agent.homes import OWN_PATHS, Homes, OwnHome
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.mounting import Mounting, gather
@@ -343,6 +344,8 @@ class Launcher:
             named = concerning(descriptor, given, self.catalog)
             reachable = {name: value for name, value in given.items() if name in named}
             own_parameters = parameters(record, opened, reachable, self.data)
+            with suppress(OSError):  # what is left there goes with the conversation at the latest
+                await drop_copies(self.data, record)
         mask = await trio.to_thread.run_sync(_masker, every, tokens, shown, own_values)
         told: Mapping[str, str] = {}
         if descriptor.tells_events and descriptor.spare == "session" and prepared.home is not None:
