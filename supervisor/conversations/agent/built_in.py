@@ -25,7 +25,22 @@ MEMORY_DIR: Final = "memory"
 SESSION_DIR: Final = re.compile("[0-9a-f]{32}")
 """The names in it: of a session each, its id."""
 
-PASSED_ON: Final = ("agent_definitions", "client_tools", "hook_config", "plugins", "tool_module_qualnames")
+PASSED_ON: Final = (
+    "agent_definitions",
+    "agent_launch_additions",
+    "client_tools",
+    "hook_config",
+    "load_memory",
+    "max_budget_per_run",
+    "observability_metadata",
+    "observability_parent_span_context",
+    "observability_span_name",
+    "observability_tags",
+    "plugins",
+    "stuck_detection_thresholds",
+    "tool_module_qualnames",
+    "user_id",
+)
 """What of a start request concerns the built-in agent alone; Ostler keeps it in `extra`."""
 
 
@@ -77,10 +92,16 @@ async def drop_copies(data: Path, record: ConversationRecord) -> None:
 
 
 def parameters(
-    record: ConversationRecord, agent: BuiltInSettings, secrets: Mapping[str, str], data: Path
+    record: ConversationRecord,
+    agent: BuiltInSettings,
+    secrets: Mapping[str, str],
+    routing: Mapping[str, Any],
+    data: Path,
 ) -> dict[str, Any]:
-    """Those of a session. `agent`: with its document open, which holds keys, as do `secrets`."""
+    """Those of a session. `agent`: with its document open, which holds keys, as do `secrets` and `routing`
+    (`Launcher.routing`)."""
     return {
+        **routing,
         **(agent.document or {}),
         "conversation_id": record.id,
         "persistence_dir": str(memory_directory(data, record.id)),
@@ -92,6 +113,12 @@ def parameters(
         "secrets": dict(secrets),
         **{name: record.extra[name] for name in PASSED_ON if record.extra.get(name) is not None},
     }
+
+
+def title_parameters(record: ConversationRecord) -> dict[str, Any]:
+    """Those of the request for a title: whose model, and what it is asked."""
+    wanted = {"profile": record.extra.get("title_llm_profile"), "prompt": record.extra.get("prompt")}
+    return {name: value for name, value in wanted.items() if value}
 
 
 def built_in_prompt(item: Queued, transcript: str | None) -> dict[str, Any]:

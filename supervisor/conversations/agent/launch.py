@@ -51,6 +51,7 @@ from supervisor.settings import (
     agent_settings_to_dict,
     document_secrets,
     secrets_of,
+    secrets_within,
 )
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS
 
@@ -208,6 +209,9 @@ class Launcher:
 
     `hidden` are the server's own values; they are masked in what agents say, though no agent gets them.
 
+    `routing` gives the profiles of models that an agent of Ostler's own may go on with, with their keys:
+    `llm_profiles` and `meta_profiles`, by name.
+
     `mcp_file` has the MCP servers of this machine, `mcp_logins` the tokens for those that require a login.
     """
 
@@ -221,6 +225,7 @@ class Launcher:
     origins: Callable[[], Awaitable[Mapping[str, str]]] | None = None
     hidden: Sequence[str] = attrs.field(default=(), repr=False)
     keep_secret: KeepSecret | None = None
+    routing: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
     max_frame: int = MAX_FRAME_BYTES
     mcp_file: McpFile | None = None
     mcp_logins: McpLogins | None = None
@@ -340,10 +345,11 @@ class Launcher:
         own_parameters, tokens = None, prepared.tokens
         if isinstance(opened, BuiltInSettings):
             parts = await self.secret_box.open_parts(record)
-            tokens = tokens.union(document_secrets(opened), parts)
+            routing = {} if self.routing is None else await self.routing()
+            tokens = tokens.union(document_secrets(opened), parts, secrets_within(routing))
             named = concerning(descriptor, given, self.catalog)
             reachable = {name: value for name, value in given.items() if name in named}
-            own_parameters = parameters(record, opened, reachable, self.data)
+            own_parameters = parameters(record, opened, reachable, routing, self.data)
             with suppress(OSError):  # what is left there goes with the conversation at the latest
                 await drop_copies(self.data, record)
         mask = await trio.to_thread.run_sync(_masker, every, tokens, shown, own_values)
