@@ -215,10 +215,11 @@ def _server(server: Mapping[str, Any]) -> dict[str, Any]:
     pairs = {
         name: {each["name"]: each["value"] for each in server.get(name) or ()} for name in ("env", "headers")
     }
+    more = ((server.get("_meta") or {}).get("ostler")) or {}
     if "command" in server:
-        return {"command": server["command"], "args": server.get("args") or [], "env": pairs["env"]}
+        return {"command": server["command"], "args": server.get("args") or [], "env": pairs["env"], **more}
     transport = "sse" if server.get("type") == "sse" else "http"
-    return {"url": server["url"], "transport": transport, "headers": pairs["headers"]}
+    return {"url": server["url"], "transport": transport, "headers": pairs["headers"], **more}
 
 
 def _read(model: Any, name: str, given: Any) -> Any:
