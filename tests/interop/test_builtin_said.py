@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from tests.interop import builtin_program as p
 from tests.interop.builtin_program import KEY, Program, Session, agent, call, finish, llm, says
 from tests.interop.model_api.server import ModelApi
+from tests.support.processes import environment
+from tests.support.server import ServerProcess
 
 pytestmark = pytest.mark.interop
 
@@ -251,3 +254,47 @@ def _missing(given: Any, made: Any, where: str = "") -> list[str]:
         pairs = enumerate(zip(given, made, strict=True))
         return [each for number, (a, b) in pairs for each in _missing(a, b, f"{where}[{number}]")]
     return [] if given == made else [f"{where}: {given!r} became {made!r}"]
+
+
+async def test_a_server_tries_a_profile_and_entitles_with_one(
+    agents_server: ServerProcess, builtin_python: Path, model_api: ModelApi, tmp_path: Path
+) -> None:
+    rest, model = agents_server.rest, {**llm(model_api), "model": "openai/other-model"}
+    model_api.key = KEY
+    validate = "/api/profiles/fast/validate"
+    assert await rest.call("POST", validate, {"llm": model}) == {"valid": True, "error": None}
+    (asked,) = model_api.calls
+    assert (asked.key, asked.body["model"]) == (KEY, "other-model")
+    answer = await rest.call("POST", validate, {"llm": {**model, "api_key": "sk-a-wrong-one-123456"}})
+    assert (answer["valid"], answer["error"]["type"]) == (False, "LLMAuthenticationError")
+    assert "sk-a-wrong-one" not in str(answer)
+    assert not list((agents_server.state / "data").glob("*/*"))
+    for pid in [each.pid for each in agents_server.tree()]:
+        assert KEY not in str(environment(pid))
+        assert KEY.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    for path in agents_server.state.rglob("*"):
+        if path.is_file() and "agents" not in path.relative_to(agents_server.state).parts:
+            assert KEY.encode() not in path.read_bytes(), path
+    await rest.call("POST", "/api/profiles/fast", {"llm": model})
+    model_api.calls.clear()
+    workspace = tmp_path / "workspace"
+    info = await rest.call(
+        "POST",
+        "/api/conversations",
+        {
+            "agent": agent(model_api),
+            "workspace": {"working_dir": str(workspace)},
+            "title_llm_profile": "fast",
+            "prompt": "Entitle {conversation_content}",
+            "initial_message": {"content": [{"type": "text", "text": "Hello."}], "run": True},
+        },
+    )
+    with trio.fail_after(p.HANGS_SECONDS):
+        while len(model_api.calls) < 2:
+            await trio.sleep(0.05)
+    first, second = model_api.calls
+    assert (first.body["model"], second.body["model"]) == ("test-model", "other-model")
+    assert "Entitle Hello." in str(second.body)
+    with trio.fail_after(p.HANGS_SECONDS):
+        while (await rest.info(info["id"]))["title"] == "Hello.":
+            await trio.sleep(0.05)
