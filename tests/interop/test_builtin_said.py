@@ -96,6 +96,27 @@ def test_the_agent_goes_on_with_the_model_of_a_profile(session: Session, model_a
     assert not list(session.program.home.rglob("other.json"))
 
 
+def test_a_meta_profile_routes_to_a_model(session: Session, model_api: ModelApi) -> None:
+    other = llm(model_api, model="openai/other-model", usage_id="default")
+    routing = {"classifier_model": "other", "classes": [{"description": "all", "model": "other"}]}
+    session.open(
+        agent(model_api, "ClassifyAndSwitchLLMTool"),
+        llm_profiles={"other": other},
+        meta_profiles={"by-size": routing},
+    )
+    model_api.answers.extend([call("route_task_to_model"), says("1"), says("Done.")])
+    assert status(session.say("Whatever")) == "finished"
+    models = [each.body["model"] for each in model_api.calls]
+    assert models == ["test-model", "other-model", "other-model"]
+
+
+def test_servers_have_what_acp_has_no_field_for(session: Session, model_api: ModelApi) -> None:
+    more = {"cwd": "/tmp", "timeout": 5.0, "keep_alive": False}
+    entry = {"command": "/bin/false", "args": [], "env": [], "_meta": {"ostler": more}}
+    session.open(agent(model_api), servers=[{"name": "one", **entry}])
+    assert _missing(more, told(session, "agent")["mcp_config"]["one"]) == []
+
+
 @pytest.mark.parametrize(
     ("fields", "valid"),
     [
