@@ -208,7 +208,8 @@ class Session:
     def add(self, text: str, message_id: str) -> Callable[..., Any]:
         """Say something during a turn; whether that reads it."""
         message = {"role": "user", "content": [{"type": "text", "text": text}]}
-        return self.program.start("_ostler/message", sessionId=self.id, message_id=message_id, message=message)
+        given = {"message_id": message_id, "message": message}
+        return self.program.start("_ostler/message", sessionId=self.id, **given)
 
     def ask(self, method: str, **params: Any) -> Any:
         """A request of Ostler's own."""

@@ -1,4 +1,4 @@
-"""Messages that come during a turn of the built-in agent: read in it or refused, never both, never neither."""
+"""Messages during a turn of the built-in agent: read in it or refused, never both, never neither."""
 
 from __future__ import annotations
 
@@ -138,7 +138,9 @@ def test_one_while_a_person_is_asked_waits(session: Session, model_api: ModelApi
 
     def decide(_: dict[str, Any]) -> dict[str, Any]:
         taking.append(session.add("do it", new_id()))
-        session.ask("_ostler/configure", confirmation_policy={"kind": "NeverConfirm"})  # as long as that takes
+        session.ask(
+            "_ostler/configure", confirmation_policy={"kind": "NeverConfirm"}
+        )  # as long as that takes
         assert session.received == []
         return {"outcome": {"outcome": "selected", "optionId": "accept"}}
 

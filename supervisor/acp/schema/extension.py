@@ -102,9 +102,7 @@ def parse_told(method: str, params: Any) -> Told:
     if method == STREAM:
         return _streamed(session_id, params)
     if method == RECEIVED:
-        return Received(
-            session_id, _text(params, "message_id"), _skills(params), _contents(params)
-        )
+        return Received(session_id, _text(params, "message_id"), _skills(params), _contents(params))
     raise ValueError(f"{method} is not known")
 
 
