@@ -84,11 +84,14 @@ async def test_it_is_read_in_the_turn_that_runs(tmp_path: Path, run: bool) -> No
 
 async def test_many_are_read_in_their_order(tmp_path: Path) -> None:
     async with told(tmp_path, "takes") as (harness, conversation):
-        await begun(conversation, "!until-message\n" * 6)
+        first = await begun(conversation, "!until-message\n" * 6)
         sent = [await conversation.send(say(f"!answer m{n} {n}"), run=True) for n in range(8)]
         assert await settled(conversation) == "finished"
-        assert offered(harness) == sent
-        assert sorted(answers(await events(conversation))) == [str(n) for n in range(8)]
+        found = await events(conversation)
+        began = [each for each in states(found, "turn") if each["status"] != "ended"]
+        assert [each.get("joined", each["message_id"]) for each in began] == [first, *sent]
+        assert offered(harness)[:6] == sent[:6]
+        assert answers(found) == [str(n) for n in range(8)]
         assert len(handed(harness)) + answered(harness).count(True) == 9
 
 
@@ -163,11 +166,16 @@ async def test_one_that_it_had_when_it_died_is_not_handed_over_again(tmp_path: P
         assert (handed(harness), offered(harness)) == ([first, None], [second])
 
 
-async def test_one_that_it_tells_again_when_it_is_back_is_no_second_event(tmp_path: Path) -> None:
+async def test_one_that_it_tells_again_to_the_next_server_is_no_second_event(tmp_path: Path) -> None:
     async with told(tmp_path, "takes") as (_, conversation):
         await begun(conversation, "!act a ls\n!until-message")
         # In its log this one may be behind what it told last, in Ostler's it is before.
-        second = await conversation.send(say("!observe a files\n!crash SIGKILL"), run=True)
+        second = await conversation.send(say("!observe a files\n!hang"), run=True)
+        await until(lambda: conversation.record.leaf_event_id == "a-done")
+        await conversation.log.flushed()
+        root = killed_now(tmp_path)
+    async with open_harness(root) as next_harness:
+        conversation = await next_harness.supervisor.get(conversation.id)
         assert await settled(conversation) == "error"
         found = await turn(conversation, f"{repeats(second)}\n!answer m Back")
         assert conversation.record.execution_status == "finished"
