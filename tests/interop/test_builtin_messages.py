@@ -210,7 +210,7 @@ def test_one_beside_an_interrupt_or_a_pause_is_there_once(
         assert sent(model_api).count(f"{number} added") == 1
 
 
-def test_a_loop_that_is_spoken_into_goes_on(session: Session, model_api: ModelApi) -> None:
+def test_a_run_at_its_limit_that_is_spoken_into_goes_on(session: Session, model_api: ModelApi) -> None:
     session.open(agent(model_api, "terminal"), max_iterations=1)
     model_api.answers.extend([SLOW, says("well")])
     answer = session.saying("hello")
