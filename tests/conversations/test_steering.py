@@ -11,6 +11,7 @@ import pytest
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.turns import steering
 from tests.conversations.harness import (
     Harness,
     events,
@@ -93,6 +94,18 @@ async def test_many_are_read_in_their_order(tmp_path: Path) -> None:
         assert offered(harness)[:6] == sent[:6]
         assert answers(found) == [str(n) for n in range(8)]
         assert len(handed(harness)) + answered(harness).count(True) == 9
+
+
+async def test_so_many_without_a_word_of_the_agent_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steering, "JOINED_MAX", 2)
+    async with told(tmp_path, "takes") as (harness, conversation):
+        first = await begun(conversation, "!until-message\n!until-message\n!sleep 0.3\n!answer m One")
+        sent = [await conversation.send(say(f"!sleep 0\n# {n}"), run=True) for n in range(3)]
+        assert await settled(conversation) == "finished"
+        assert offered(harness) == sent[:2]
+        assert handed(harness) == [first, sent[2]]
 
 
 async def test_one_that_comes_too_late_for_the_turn_is_the_next_one(tmp_path: Path) -> None:
@@ -297,16 +310,15 @@ async def test_a_killed_server_tells_of_the_turn_that_one_had_joined(tmp_path: P
 async def test_the_record_says_so_before_anything_that_comes_of_it(tmp_path: Path) -> None:
     async with told(tmp_path, "takes") as (_, conversation):
         await begun(conversation, "!until-message")
-        second = await conversation.send(say("!answer n Two"), run=True)
+        second = await conversation.send(say("!sleep 0.3\n!answer n Two"), run=True)
         await until(lambda: conversation.record.joined)
         stored = ConversationRecord.load(conversation.record.dump())
-        assert stored.joined == [second]
+        assert (stored.joined, stored.prompted_seq > 0) == ([second], True)
         assert await settled(conversation) == "finished"
         found = await events(conversation)
         joined = next(n for n, each in enumerate(found) if "joined" in str(each.get("value")))
         said = next(n for n, each in enumerate(found) if each["id"] == "n")
         assert joined < said
-        await turn(conversation, "!answer o Three")
         assert conversation.record.joined == []
 
 

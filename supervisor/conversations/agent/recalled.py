@@ -35,6 +35,11 @@ STATE: Final = "ConversationStateUpdateEvent"
 """Ostler's alone: no agent tells one as an event."""
 
 
+def is_agents(kind: object, source: object) -> bool:
+    """Whether an event of this kind and source is one that only the agent tells."""
+    return (kind, None) in AGENTS or (kind, source) in AGENTS
+
+
 @attrs.frozen
 class Recalled:
     """`own`: parameters of the session (`last_event_id`, `closed`). `known`: ids that are in the log."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import structlog
 
@@ -17,6 +18,10 @@ from supervisor.conversations.state.turn import Turn
 from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)
+
+JOINED_MAX: Final = 1_000
+"""Messages that the agent may take without a word of its own: the record has their ids. More wait for the end
+of the turn."""
 
 
 class Steering:
@@ -58,6 +63,8 @@ class Steering:
         if item.goes_on or is_command(item.message, MCP_COMMAND):
             return False  # for after the turn, and so is what is behind it
         if self._queue.turn is not turn or turn.cancelling:
+            return False
+        if len(self._recorder.record.joined) >= JOINED_MAX:
             return False
         await own_requests.request(agent, own_requests.MESSAGE, built_in_prompt(item, None), math.inf)
         return item not in self._queue.waiting
