@@ -159,6 +159,25 @@ class Session:
             return CANCELLED
         return {"stopReason": "end_turn", "_meta": {"ostler": {"status": status}}}
 
+    async def take(self, message_id: str, message: Any, sender: str | None) -> bool:
+        """Have the turn that runs read a message before its next step. False if none does: then the message
+        is for a prompt of its own. Raises RpcError.
+
+        What is written to the log is told before anything that comes of it.
+        """
+        said = setup.message_of(message, [])
+        if not self.busy:
+            return False
+        assert self._running is not None
+        turn, _ = self._running
+        self._known.add(message_id)
+
+        def write() -> None:
+            self.conversation.send(said, sender, message_id)
+            self._look_at_skills()
+
+        return await asyncio.wrap_future(self._lane.submit(turn.inbox.take(write)))
+
     def announce(self) -> None:
         """A prompt is on its way to `prompt`, which takes them in this order."""
         self._announced += 1

@@ -13,7 +13,15 @@ from typing import Any, Final
 
 import attrs
 
-from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted, Told, ToldEvent, ToldState
+from supervisor.acp.schema.extension import (
+    ItemAborted,
+    ItemDelta,
+    ItemStarted,
+    Received,
+    Told,
+    ToldEvent,
+    ToldState,
+)
 from supervisor.conversations.recording.outs import Aborted, Delta, Opened, Out
 from supervisor.conversations.recording.tool_call_events import Recorded, interrupted_action
 from supervisor.conversations.state.record import ConversationRecord
@@ -49,6 +57,10 @@ itself may have as many as its client may send."""
 
 LISTS: Final = frozenset({"costs", "response_latencies", "token_usages"})
 """What of `stats` has an item for each request of a model: the state has the sums."""
+
+EXTENDED: Final = "message_extended"
+"""The key of the state that tells what the agent has put beside a user's message: that one is in the log
+before the agent has it."""
 
 IDS_MAX: Final = 10_000
 """Ids of events that are remembered, so that one that comes twice is one."""
@@ -131,6 +143,8 @@ class ToldEvents:
                 return [Delta(told.item_id, told.kind, told.content, told.order, told.attempt)]
             case ItemAborted():
                 return [Aborted(told.item_id, told.attempt, told.reason)]
+            case Received():
+                return _extended(told)
 
     def _event(self, told: ToldEvent) -> list[Out]:
         try:
@@ -183,6 +197,17 @@ class ToldEvents:
             raise NotTold(f"the state {key} is too large")
         self.record.told[key] = value
         return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value))]
+
+
+def _extended(told: Received) -> list[Out]:
+    if not (told.activated_skills or told.extended_content):
+        return []
+    value = {
+        "message_id": told.message_id,
+        "activated_skills": list(told.activated_skills),
+        "extended_content": [{"type": "text", "text": text} for text in told.extended_content],
+    }
+    return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=EXTENDED, value=value))]
 
 
 def is_message(event: Event) -> bool:
