@@ -122,6 +122,34 @@ async def test_streamed_pieces_have_the_id_of_the_event_that_they_become(
         assert "".join(f.get("content", "") for f in told_items if f["item_id"] == "m") == "Hello there"
 
 
+async def test_arguments_are_streamed_beside_each_other_until_their_actions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def piece(item: str, content: str, kind: str = "arguments") -> str:
+        fields = {"type": "delta", "item_id": item, "attempt": 1, "order": 0, "kind": kind}
+        call = {"tool_call_id": f"call-{item}", "tool_name": "terminal"} if kind == "arguments" else {}
+        return f"!tell stream {json.dumps({**fields, 'content': content, **call})}\n"
+
+    begun = '!tell stream {{"type":"item_started","item_id":"{}","attempt":1}}\n'
+    async with told(tmp_path) as (_, conversation):
+        frames = streamed(conversation, monkeypatch)
+        script = begun.format("a") + piece("a", "I look.", "text") + piece("a", '{"command":')
+        script += begun.format("b") + piece("b", '{"command":"p') + piece("a", ' "ls"}') + piece("b", 'wd"}')
+        script += begun.format("c") + piece("c", "{}")
+        script += "!act a ls\n!act b pwd\n!observe a one\n!observe b two\n!answer m Done."
+        found = await turn(conversation, script)
+        assert {"a", "b"} <= {event["id"] for event in found}
+        items = {each: [f for f in frames if f.get("item_id") == each] for each in "abc"}
+        assert [f["type"] for f in items["b"]] == ["item_started", "delta", "delta"]
+        assert [f["type"] for f in items["c"]] == ["item_started", "delta", "item_aborted"]
+        arguments = [f for f in items["a"] if f.get("kind") == "arguments"]
+        assert "".join(f["content"] for f in arguments) == '{"command": "ls"}'
+        assert {(f["tool_call_id"], f["tool_name"]) for f in arguments} == {("call-a", "terminal")}
+        assert [f["content"] for f in items["a"] if f.get("kind") == "text"] == ["I look."]
+        assert "tool_name" not in next(f for f in items["a"] if f.get("kind") == "text")
+        assert frames.index(items["c"][-1]) > frames.index(items["b"][-1])
+
+
 async def test_what_is_refused_is_logged_and_the_conversation_goes_on(tmp_path: Path) -> None:
     async with told(tmp_path) as (_, conversation):
         refused = [
