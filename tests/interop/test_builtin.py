@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tests.interop.recording import Recording
 from tests.interop.talk import Talk
 from tests.support.client import Json, rest_client
 from tests.support.processes import environment, kill
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, shared_server
 from tests.support.sockets import collect
 
 pytestmark = pytest.mark.interop
@@ -45,6 +45,22 @@ def agent(url: str, **more: Json) -> dict[str, Json]:
         "tools": [{"name": "terminal"}, {"name": "file_editor"}],
         **more,
     }
+
+
+@pytest.fixture(scope="module")
+def built_in_server(agents_prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    directory = tmp_path_factory.mktemp("built-in")
+    (directory / "state").mkdir()
+    (directory / "state" / "agents").symlink_to(agents_prefix)
+    with shared_server(directory) as server:
+        yield server
+
+
+@pytest.fixture
+async def agents_server(built_in_server: ServerProcess) -> AsyncIterator[ServerProcess]:
+    """One server for all of them: the library is imported once, and then waits for the next conversation."""
+    async with rest_client(built_in_server.url) as built_in_server.rest:
+        yield built_in_server
 
 
 @pytest.fixture
@@ -77,6 +93,7 @@ def built_in(
             yield one
             if not one.deleted:
                 await recording.keep(request.node.name, agents_server.rest, one.id, one.socket)
+                await agents_server.rest.call("DELETE", f"/api/conversations/{one.id}")
 
     return opened
 
