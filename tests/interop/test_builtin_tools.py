@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.interop.builtin_program import (
     Program,
     Session,
+    accept,
     agent,
     call,
     calls,
     finish,
+    reject,
     says,
     text_of,
 )
+from tests.interop.model_api.script import Answer
 from tests.interop.model_api.server import ModelApi
 from tests.support.mcp_servers import STDIO, real_server
 from tests.support.processes import descendants, kill
@@ -228,6 +234,68 @@ def test_a_task_is_given_to_a_sub_agent(session: Session, model_api: ModelApi) -
         "general-purpose",
         True,
     )
+
+
+ORDER = {"description": "Look", "prompt": "Look around.", "subagent_type": "general-purpose"}
+
+
+def test_a_person_is_asked_about_what_a_sub_agent_does(session: Session, model_api: ModelApi) -> None:
+    session.open(
+        agent(model_api, "task_tool_set", "terminal"), confirmation_policy={"kind": "AlwaysConfirm"}
+    )
+    titles: list[str] = []
+
+    def decide(asked: dict[str, Any]) -> dict[str, Any]:
+        titles.append(asked["toolCall"]["title"])
+        forbidden = "forbidden" in json.dumps(asked["toolCall"]["rawInput"])
+        return reject("not there")(asked) if forbidden else accept(asked)
+
+    session.decide = decide
+    model_api.answers.extend(
+        [
+            call("task", **ORDER),
+            calls(("terminal", {"command": "touch allowed"})),
+            calls(("terminal", {"command": "touch forbidden"})),
+            says("I looked around."),
+            says("all done"),
+        ]
+    )
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert session.kinds[2:4] == ["TaskAction", "TaskObservation"]
+    assert "not there" in json.dumps(model_api.calls[3].body["messages"])  # the sub-agent is told
+    assert (session.workspace / "allowed").exists()
+    assert not (session.workspace / "forbidden").exists()
+    assert len(session.asked) == 3
+    action = session.of("ActionEvent")[0]["id"]  # its own are in no log that clients see
+    assert {asked["toolCall"]["_meta"]["ostler"]["eventId"] for asked in session.asked} == {action}
+    assert [("terminal" in title, "touch" in title) for title in titles] == [(False, False), *[(True, True)] * 2]
+    usage = [state.value for state in session.states if state.key == "stats"][-1]["usage_to_metrics"]
+    assert any(name.startswith("task:") for name in usage)
+
+
+def test_an_interrupt_ends_a_sub_agent(session: Session, model_api: ModelApi) -> None:
+    """In the middle of its command, and of its model's answer."""
+    session.open(agent(model_api, "task_tool_set", "terminal"))
+    beats = session.workspace / "beats"
+    command = "for i in $(seq 600); do echo beat >> beats; sleep 0.1; done"
+    for answer, began in (
+        (calls(("terminal", {"command": command})), beats.exists),
+        (Answer(hang=True), lambda: len(model_api.calls) == before + 2),
+    ):
+        before = len(model_api.calls)
+        model_api.answers.extend([call("task", **ORDER), answer])
+        turn = session.saying("delegate")
+        session.until(began)
+        session.cancel()
+        assert turn(6.0)["stopReason"] == "cancelled"
+        asked = len(model_api.calls)
+        model_api.answers.clear()
+        model_api.answers.append(says("here I am"))
+        assert session.say("go on")["_meta"]["ostler"]["status"] == "finished"
+        assert len(model_api.calls) == asked + 1  # the sub-agent asks nothing any more
+        heard = beats.stat().st_size
+        time.sleep(0.5)
+        assert beats.stat().st_size == heard
 
 
 def test_it_repairs_a_repository(session: Session, model_api: ModelApi) -> None:

@@ -138,5 +138,10 @@ def told_action(tool_call: Json) -> str | None:
     return text(_meta(tool_call), "eventId")
 
 
+def told_child(tool_call: Json) -> str | None:
+    """The sub-agent that wants to act, where the action that is named waits for one."""
+    return text(_meta(tool_call), "subAgent")
+
+
 def _meta(params: Json) -> Json:
     return member(member(params, "_meta"), "ostler")

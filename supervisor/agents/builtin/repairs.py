@@ -6,7 +6,7 @@ from typing import Any
 
 from litellm.litellm_core_utils.streaming_chunk_builder_utils import ChunkProcessor
 
-from . import streams
+from . import children, streams
 
 
 def mend() -> None:
@@ -22,6 +22,7 @@ def mend() -> None:
     combined.mended = True  # type: ignore[attr-defined]
     ChunkProcessor.get_combined_thinking_content = combined
     streams.install()
+    children.install()
 
 
 def say_thoughts_once(chunks: Any) -> None:
