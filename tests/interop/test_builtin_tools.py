@@ -273,6 +273,17 @@ def test_a_person_is_asked_about_what_a_sub_agent_does(session: Session, model_a
     assert any(name.startswith("task:") for name in usage)
 
 
+def test_a_sub_agent_has_the_hooks_of_its_parent(session: Session, model_api: ModelApi) -> None:
+    forbid = "if grep -q forbidden; then echo 'not here' >&2; exit 2; fi"
+    hooks = {"pre_tool_use": [{"matcher": "terminal", "hooks": [{"type": "command", "command": forbid}]}]}
+    session.open(agent(model_api, "task_tool_set", "terminal"), hook_config=hooks)
+    commands = [calls(("terminal", {"command": f"touch {name}"})) for name in ("allowed", "forbidden")]
+    model_api.answers.extend([call("task", **ORDER), *commands, says("I looked around."), says("all done")])
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert "not here" in json.dumps(model_api.calls[3].body["messages"])
+    assert [(session.workspace / name).exists() for name in ("allowed", "forbidden")] == [True, False]
+
+
 def test_an_interrupt_ends_a_sub_agent(session: Session, model_api: ModelApi) -> None:
     """In the middle of its command, and of its model's answer."""
     session.open(agent(model_api, "task_tool_set", "terminal"))

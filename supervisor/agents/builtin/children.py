@@ -1,7 +1,8 @@
 """Sub-agents: conversations of their own, which run while a tool of their parent waits for them.
 
-The SDK runs them without asking anybody, whatever the parent's policy is, and an interrupt does not reach
-them. Here a person is asked about their actions as about the parent's, and an interrupt ends them.
+The SDK runs them without asking anybody, whatever the parent's policy is, without the parent's hooks, and an
+interrupt does not reach them. Here a person is asked about their actions as about the parent's, the parent's
+hooks see their tools, and an interrupt ends them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from openhands.sdk.conversation.impl.local_conversation import LocalConversation
 from openhands.sdk.conversation.state import ConversationExecutionStatus, ConversationState
 from openhands.sdk.event import ActionEvent
+from openhands.sdk.hooks import HookConfig
 from openhands.tools.delegate.impl import DelegateExecutor
 from openhands.tools.task.manager import TaskManager
 
@@ -49,9 +51,11 @@ class Children:
                 token.cancel()
             loop.call_soon_threadsafe(task.cancel)
 
-    async def run(self, name: str, child: LocalConversation) -> None:
+    async def run(self, name: str, child: LocalConversation, parent: LocalConversation) -> None:
         """Run one until it stops. Raises RuntimeError when the turn is interrupted."""
-        child.children = self  # type: ignore[attr-defined]
+        if getattr(child, "children", None) is None:
+            child.children = self  # type: ignore[attr-defined]
+            _guard(child, parent.state.hook_config)
         child.agent._parallel_executor = Executor(max_workers=child.agent.tool_concurrency_limit)
         task = asyncio.current_task()
         assert task is not None
@@ -84,6 +88,19 @@ class Children:
                 child.reject_pending_actions(reason)
 
 
+def _guard(child: LocalConversation, hooks: HookConfig | None) -> None:
+    """Let the parent's hooks see what tools it uses, before its own."""
+    if hooks is None or not (hooks.pre_tool_use or hooks.post_tool_use):
+        return
+    guard = HookConfig(pre_tool_use=hooks.pre_tool_use, post_tool_use=hooks.post_tool_use)
+    running = child._hook_processor
+    if running is None:
+        child._merge_runtime_plugin_hooks(guard)
+    else:
+        merged = HookConfig.merge([guard, running.hook_manager.config])
+        running.hook_manager.config = child.state.hook_config = merged
+
+
 def install() -> None:
     """Let the SDK's tools run their sub-agents here."""
     for tool in (DelegateExecutor, TaskManager):
@@ -94,10 +111,11 @@ def _replace(tool: Any) -> None:
     run = tool._run_until_finished
 
     def run_until_finished(self: Any, name: str, conversation: LocalConversation) -> None:
-        children = getattr(self.parent_conversation, "children", None)
+        parent = self.parent_conversation
+        children = getattr(parent, "children", None)
         if children is None:
             run(self, name, conversation)
         else:
-            asyncio.run(children.run(name, conversation))
+            asyncio.run(children.run(name, conversation, parent))
 
     tool._run_until_finished = run_until_finished
