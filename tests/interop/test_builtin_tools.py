@@ -309,6 +309,60 @@ def test_an_interrupt_ends_a_sub_agent(session: Session, model_api: ModelApi) ->
         assert beats.stat().st_size == heard
 
 
+def plugin(place: Path, name: str, *, log: Path, servers: dict[str, Any] | None = None) -> Path:
+    """A plugin with something of every kind."""
+    files = {
+        ".plugin/plugin.json": json.dumps({"name": name, "version": "1.0.0", "description": "A test"}),
+        f"skills/{name}-skill/SKILL.md": f"---\nname: {name}-skill\ndescription: Of {name}\ntriggers:\n- {name}\n"
+        f"---\nThe skill of {name}.\n",
+        "hooks/hooks.json": json.dumps(
+            {"hooks": {"PreToolUse": [{"matcher": "*", "hooks": [{"command": f"echo {name} >> {log}"}]}]}}
+        ),
+        "commands/greet.md": f"---\ndescription: Greets\n---\nGreet like {name}.\n",
+        f"agents/{name}-helper.md": f"---\nname: {name}-helper\ndescription: Helps\n---\nYou help {name}.\n",
+        ".mcp.json": json.dumps({"mcpServers": servers or {}}),
+    }
+    for path, text in files.items():
+        file = place / name / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return place / name
+
+
+def test_a_plugin_with_something_of_every_kind(session: Session, model_api: ModelApi, tmp_path: Path) -> None:
+    """One from the start, another that is loaded from a marketplace later."""
+    log, shop = tmp_path / "hooks.log", tmp_path / "shop"
+    plugin(shop, "second", log=log)
+    (shop / ".plugin").mkdir()
+    entry = {"name": "second", "source": "./second", "description": "Another"}
+    shown = {"name": "shop", "owner": {"name": "me"}, "plugins": [entry]}
+    (shop / ".plugin" / "marketplace.json").write_text(json.dumps(shown))
+    context = {"registered_marketplaces": [{"name": "shop", "source": str(shop)}]}
+    session.open(
+        agent(model_api, "task_tool_set", agent_context=context),
+        plugins=[{"source": str(plugin(tmp_path, "first", log=log, servers={"adder": STDIO}))}],
+    )
+    order = {"description": "Help", "prompt": "Help.", "subagent_type": "first-helper"}
+    model_api.answers.extend(
+        [call("secret_sum", a=1, b=2), call("task", **order), says("I helped."), says("done")]
+    )
+    assert session.say("/first:greet as the first")["_meta"]["ostler"]["status"] == "finished"
+    said = session.of("MessageEvent")[0]
+    assert set(said["activated_skills"]) == {"first-skill", "first:greet"}
+    for words in ("The skill of first.", "Greet like first."):
+        assert words in text_of(said["extended_content"])
+    assert session.kinds[2:4] == ["HookExecutionEvent", "MCPToolAction"]
+    assert {"TaskObservation", "MCPToolObservation"} <= set(session.kinds)
+    assert "You help first." in json.dumps(model_api.calls[2].body["messages"])
+    assert log.read_text().split() == ["first"] * 2
+
+    session.ask("_ostler/load_plugin", plugin_ref="second@shop")
+    model_api.answers.extend([call("think", thought="Hm."), says("done")])
+    assert session.say("now as the second")["_meta"]["ostler"]["status"] == "finished"
+    assert session.of("MessageEvent")[-2]["activated_skills"] == ["second-skill"]
+    assert log.read_text().split() == ["first"] * 2 + ["first", "second"]
+
+
 def test_it_repairs_a_repository(session: Session, model_api: ModelApi) -> None:
     (session.workspace / "sums.py").write_text("def add(a, b):\n    return a - b\n")
     test = "import sums, unittest\nclass Sums(unittest.TestCase):\n    def test_add(self):\n"
