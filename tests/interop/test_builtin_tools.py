@@ -240,9 +240,7 @@ ORDER = {"description": "Look", "prompt": "Look around.", "subagent_type": "gene
 
 
 def test_a_person_is_asked_about_what_a_sub_agent_does(session: Session, model_api: ModelApi) -> None:
-    session.open(
-        agent(model_api, "task_tool_set", "terminal"), confirmation_policy={"kind": "AlwaysConfirm"}
-    )
+    session.open(agent(model_api, "task_tool_set", "terminal"), confirmation_policy={"kind": "AlwaysConfirm"})
     titles: list[str] = []
 
     def decide(asked: dict[str, Any]) -> dict[str, Any]:
@@ -268,7 +266,10 @@ def test_a_person_is_asked_about_what_a_sub_agent_does(session: Session, model_a
     assert len(session.asked) == 3
     action = session.of("ActionEvent")[0]["id"]  # its own are in no log that clients see
     assert {asked["toolCall"]["_meta"]["ostler"]["eventId"] for asked in session.asked} == {action}
-    assert [("terminal" in title, "touch" in title) for title in titles] == [(False, False), *[(True, True)] * 2]
+    assert [("terminal" in title, "touch" in title) for title in titles] == [
+        (False, False),
+        *[(True, True)] * 2,
+    ]
     usage = [state.value for state in session.states if state.key == "stats"][-1]["usage_to_metrics"]
     assert any(name.startswith("task:") for name in usage)
 
@@ -291,9 +292,8 @@ def test_an_interrupt_ends_a_sub_agent(session: Session, model_api: ModelApi) ->
     command = "for i in $(seq 600); do echo beat >> beats; sleep 0.1; done"
     for answer, began in (
         (calls(("terminal", {"command": command})), beats.exists),
-        (Answer(hang=True), lambda: len(model_api.calls) == before + 2),
+        (Answer(hang=True), lambda: len(model_api.calls) == 5),
     ):
-        before = len(model_api.calls)
         model_api.answers.extend([call("task", **ORDER), answer])
         turn = session.saying("delegate")
         session.until(began)
@@ -313,8 +313,8 @@ def plugin(place: Path, name: str, *, log: Path, servers: dict[str, Any] | None 
     """A plugin with something of every kind."""
     files = {
         ".plugin/plugin.json": json.dumps({"name": name, "version": "1.0.0", "description": "A test"}),
-        f"skills/{name}-skill/SKILL.md": f"---\nname: {name}-skill\ndescription: Of {name}\ntriggers:\n- {name}\n"
-        f"---\nThe skill of {name}.\n",
+        f"skills/{name}-skill/SKILL.md": f"---\nname: {name}-skill\ndescription: Of {name}\n"
+        f"triggers:\n- {name}\n---\nThe skill of {name}.\n",
         "hooks/hooks.json": json.dumps(
             {"hooks": {"PreToolUse": [{"matcher": "*", "hooks": [{"command": f"echo {name} >> {log}"}]}]}}
         ),

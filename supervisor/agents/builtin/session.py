@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -240,8 +239,7 @@ class Session:
         parents = [each for each in waiting if each.tool_name in SUB_AGENTS] or waiting
         if not parents:
             return REJECTED
-        given = _input_of(action)
-        title = f"{name}: {action.tool_name} {json.dumps(given, ensure_ascii=False)}"
+        title = f"{name}: {action.tool_name} {action.tool_call.arguments}"
         meta = {"eventId": parents[0].id, "subAgent": name}
         return await self._confirm(action, title, meta)
 
