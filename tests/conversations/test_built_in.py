@@ -22,6 +22,7 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.runner import Runner
 from supervisor.events import MessageEvent, Vocabulary, new_event_id
+from supervisor.hooks import HookSource
 from supervisor.journal import Journal, JournalUnavailable
 from supervisor.settings import BuiltInSettings
 from tests.conversations.harness import (
@@ -351,6 +352,30 @@ async def test_the_status_of_the_answer_is_the_status(tmp_path: Path) -> None:
         assert await settled(conversation) == "finished"
         (prompt,) = harness.log.received("session/prompt")[before:]
         assert (prompt["params"]["prompt"], prompt["params"]["_meta"]) == ([], {"ostler": {}})
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "gets"),
+    [
+        (HookSource.REQUEST, True, "request"),
+        (HookSource.PROJECT, True, "request"),
+        (HookSource.PROJECT, False, "project"),
+        (HookSource.REQUEST, False, ""),
+        (HookSource.OFF, True, ""),
+    ],
+)
+async def test_whose_hooks_it_gets(tmp_path: Path, source: HookSource, given: bool, gets: str) -> None:
+    def config(name: str) -> dict[str, Any]:
+        return {"pre_tool_use": [{"matcher": "*", "hooks": [{"type": "command", "command": f"echo {name}"}]}]}
+
+    place = tmp_path / "workspace" / ".openhands"
+    place.mkdir(parents=True)
+    (place / "hooks.json").write_text(json.dumps(config("project")))
+    async with open_harness(tmp_path, hooks=source) as harness:
+        conversation = await start(harness, extra={"hook_config": config("request")} if given else {})
+        await turn(conversation, "!answer m Yes")
+        own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"].get("hook_config")
+        assert (f"echo {gets}" in json.dumps(own)) if gets else own is None
 
 
 async def test_a_person_accepts_actions_that_are_in_the_journal(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tests.interop.model_api.server import ModelApi
 from tests.interop.recording import Recording
 from tests.interop.talk import Talk
 from tests.support.client import Json, rest_client
+from tests.support.mcp_servers import STDIO
 from tests.support.processes import environment, kill
 from tests.support.server import ServerProcess, shared_server
 from tests.support.sockets import collect, session_socket
@@ -272,8 +273,11 @@ async def test_a_branch_a_fork_and_a_summary(built_in: Open, model_api: ModelApi
 
 
 async def test_settings_of_the_server_and_their_kinds(built_in: Open, model_api: ModelApi) -> None:
-    async with built_in(agent_settings={"agent_kind": "llm", "llm": llm(model_api.url), "tools": []}) as one:
-        await one.turn("Hello.")
+    given = {"agent_kind": "llm", "llm": llm(model_api.url), "tools": [], "mcp_config": {"adder": STDIO}}
+    async with built_in(agent_settings=given) as one:
+        found = await one.turn('MCP: secret_sum {"a": 1, "b": 2}')
+        assert of(found, "ActionEvent")[0]["action"]["kind"] == "MCPToolAction"
+        assert "1003" in text_of(of(found, "ObservationEvent")[0])
         diff = {"agent_kind": "openhands", "llm": llm(model_api.url), "tools": [{"name": "terminal"}]}
         await one.rest.call("PATCH", "/api/settings", {"agent_settings_diff": diff})
         other = await one.rest.create(one.workspace)

@@ -13,7 +13,6 @@ from openhands.sdk.conversation.impl.local_conversation import LocalConversation
 from openhands.sdk.event import ActionEvent, Event, MessageEvent
 from openhands.sdk.llm import Message
 
-
 if TYPE_CHECKING:
     from .children import Children
 
