@@ -151,6 +151,25 @@ async def test_arguments_are_streamed_beside_each_other_until_their_actions(
         assert frames.index(items["c"][-1]) > frames.index(items["b"][-1])
 
 
+async def test_what_is_open_when_it_is_killed_is_aborted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with told(tmp_path) as (_, conversation):
+        frames = streamed(conversation, monkeypatch)
+        piece = '"attempt":1,"order":0,"kind":"text","content":"Hello"'
+        script = "".join(
+            f'!tell stream {{"type":"item_started","item_id":"{each}","attempt":1}}\n'
+            f'!tell stream {{"type":"delta","item_id":"{each}",{piece}}}\n'
+            for each in "ab"
+        )
+        await conversation.send(say(f"{script}!crash SIGKILL"), run=True)
+        assert await settled(conversation) == "error"
+        aborted = [(f["item_id"], f["reason"]) for f in frames if f["type"] == "item_aborted"]
+        assert aborted == [("a", "failed"), ("b", "failed")]
+        found = await turn(conversation, "!answer m Back")
+        assert kinds(found)[-1] == "MessageEvent"
+
+
 async def test_what_is_refused_is_logged_and_the_conversation_goes_on(tmp_path: Path) -> None:
     async with told(tmp_path) as (_, conversation):
         refused = [
@@ -409,6 +428,31 @@ async def test_a_person_rejects_them_with_a_reason(tmp_path: Path) -> None:
         ]
         assert states(found, "execution_status") == ["running", "waiting_for_confirmation", "idle"]
         assert not conversation.waiting
+
+
+async def test_a_person_is_asked_about_what_a_sub_agent_does(tmp_path: Path) -> None:
+    async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
+        script = f"!act a task\n!confirm-child a helper: rm {KEY}\n!confirm-child a helper: ls\n!observe a x"
+        await conversation.send(say(f"{script}\n!answer m Yes"), run=True)
+        for words, accept in (("helper: rm <secret-hidden>", False), ("helper: ls", True)):
+            await until(lambda words=words: [p.entry.title for p in waiting_for(conversation)] == [words])
+            assert conversation.record.execution_status == "waiting_for_confirmation"
+            await conversation.respond(accept, "" if accept else "Not that.")
+        assert await settled(conversation) == "finished"
+        found = await events(conversation)
+        assert not [event for event in found if event["kind"] == "UserRejectObservation"]
+        assert one(found, "ObservationEvent")["action_id"] == "a"
+        turns = [*["running", "waiting_for_confirmation"] * 2, "running", "finished"]
+        assert states(found, "execution_status") == turns
+        asked = conversation.record.agent_state["permissions"]
+        assert [(each["status"], each["reason"]) for each in asked] == [
+            ("rejected", "Not that."),
+            ("allowed", None),
+        ]
+
+
+def waiting_for(conversation: Conversation) -> list[Any]:
+    return conversation._runner._permissions._open()
 
 
 async def test_a_question_about_no_action_is_refused(tmp_path: Path) -> None:
