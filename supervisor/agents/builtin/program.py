@@ -36,8 +36,8 @@ Requests: `_ostler/ask` (`question`), `_ostler/title` (`max_length`, `profile`, 
 `_ostler/navigate` (`event_id`), `_ostler/pause`, `_ostler/load_plugin` (`plugin_ref`), `_ostler/configure`
 (`confirmation_policy`, `security_analyzer`, `secrets`, `llm`), and without a session `_ostler/try_model`
 (`llm`): whether it answers. `_ostler/message` (`message`, `message_id`, `sender`, as in a prompt) is for the
-turn that runs, which reads it before its next step; its answer's `taken` is false when the turn has ended, and
-then nothing has become of it. `session/fork` copies a conversation into the same directory, with
+turn that runs, which reads it before its next step; its answer's `taken` is false when the turn has ended,
+and then nothing has become of it. `session/fork` copies a conversation into the same directory, with
 `_meta.ostler.conversation_id` and `from_event_id`, and does not open it. What is told: frames.py. Keys and
 secrets are left out of every line.
 """
