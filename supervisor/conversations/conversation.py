@@ -244,7 +244,7 @@ class Conversation:
             behind = 2
         last = self.recorder.write(events)
         queued = Queued(last - behind, event.id, message)
-        self._queue.waiting.append(queued)
+        self._queue.put(queued)
         if run:
             self._run()
         await self._confirm(queued, message, sender)
