@@ -107,10 +107,8 @@ def has_browser() -> bool:
     """Whether there is a browser that the browser tools can drive."""
     known = json.loads(KNOWN.read_bytes())["browsers"]
     cache = Path.home() / PLAYWRIGHT
-    return (
-        any(shutil.which(name) for name in known["programs"])
-        or any(Path(file).exists() for file in known["files"])
-        or any(any(cache.glob(pattern)) for pattern in known["cached"])
+    return any(shutil.which(name) for name in known["programs"]) or any(
+        any(cache.glob(pattern)) for pattern in known["cached"]
     )
 
 
