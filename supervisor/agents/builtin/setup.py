@@ -98,9 +98,13 @@ def register_agents(given: Any) -> None:
     """Make a client's sub-agents known by their names."""
     for each in given or ():
         definition = _read(AgentDefinition, "agent_definitions", each)
-        register_agent_if_absent(
-            name=definition.name, factory_func=agent_definition_to_factory(definition), description=definition
-        )
+        try:
+            factory = agent_definition_to_factory(definition)
+        except ValueError as error:
+            # A client names all that it knows, also one whose skill is not on this machine.
+            log.warning("The sub-agent %s is left out: %s", definition.name, error)
+            continue
+        register_agent_if_absent(name=definition.name, factory_func=factory, description=definition)
 
 
 def has_browser() -> bool:
