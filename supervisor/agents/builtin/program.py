@@ -35,9 +35,11 @@ step come together. One rejected is all rejected, with the `_meta.ostler.reason`
 Requests: `_ostler/ask` (`question`), `_ostler/title` (`max_length`, `profile`, `prompt`), `_ostler/condense`,
 `_ostler/navigate` (`event_id`), `_ostler/pause`, `_ostler/load_plugin` (`plugin_ref`), `_ostler/configure`
 (`confirmation_policy`, `security_analyzer`, `secrets`, `llm`), and without a session `_ostler/try_model`
-(`llm`): whether it answers. `session/fork` copies a conversation into the
-same directory, with `_meta.ostler.conversation_id` and `from_event_id`, and does not open it. What is told:
-frames.py. Keys and secrets are left out of every line.
+(`llm`): whether it answers. `_ostler/message` (`message`, `message_id`, `sender`, as in a prompt) is for the
+turn that runs, which reads it before its next step; its answer's `taken` is false when the turn has ended,
+and then nothing has become of it. `session/fork` copies a conversation into the same directory, with
+`_meta.ostler.conversation_id` and `from_event_id`, and does not open it. What is told: frames.py. Keys and
+secrets are left out of every line.
 """
 
 from __future__ import annotations
@@ -114,6 +116,7 @@ async def _serve(wire: Any) -> None:
                 "_ostler/condense": agent.condense,
                 "_ostler/configure": agent.configure,
                 "_ostler/load_plugin": agent.load_plugin,
+                "_ostler/message": agent.message,
                 "_ostler/navigate": agent.navigate,
                 "_ostler/pause": agent.pause,
                 "_ostler/title": agent.title,
@@ -240,6 +243,15 @@ class BuiltIn:
         """Summarize the history now."""
         await _threaded(self._session(params).condense)
         return {}
+
+    async def message(self, params: dict[str, Any]) -> dict[str, Any]:
+        """A message during a turn."""
+        session = self._session(params)
+        return {
+            "taken": await session.take(
+                _text(params, "message_id"), params.get("message"), params.get("sender")
+            )
+        }
 
     async def title(self, params: dict[str, Any]) -> dict[str, Any]:
         """A title by the model."""

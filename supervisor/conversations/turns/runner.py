@@ -55,6 +55,7 @@ from supervisor.conversations.turns.incoming import Incoming
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.conversations.turns.prompting import Prompting
 from supervisor.conversations.turns.silence import SilenceWatch
+from supervisor.conversations.turns.steering import Steering
 from supervisor.conversations.turns.terminal_outputs import TerminalOutputs
 from supervisor.conversations.turns.turns import Turns
 from supervisor.credentials import CredentialsFailure
@@ -110,7 +111,8 @@ class Runner:
         TerminalOutputs(recorder, translator, agent)
         recorder.live = LiveOutput(recorder.log, record, context.nursery)
         silence = SilenceWatch(deadlines, agent, recorder, translator, permissions, told)
-        self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence)
+        steering = Steering(queue, recorder)
+        self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence, steering)
         self._ladder = CancelLadder(deadlines, queue, agent, permissions, record.id)
         self._held = Debouncer(deadlines.hold, deadlines.hold_at_most, turns.release)
         self._incoming = Incoming(
