@@ -30,17 +30,14 @@ class Browsers:
     """How the browser tool finds a browser; the program reads the same (`builtin/setup.py`)."""
 
     programs: list[str]
-    files: list[str]
     cached: list[str]
     """Patterns below the cache of Playwright."""
 
     def there(self, environ: Mapping[str, str]) -> bool:
         """Whether there is one, for an agent with this environment. Reads the disk."""
         cache = Path(environ.get("HOME") or "/") / PLAYWRIGHT
-        return (
-            any(shutil.which(name, path=environ.get("PATH")) for name in self.programs)
-            or any(Path(file).exists() for file in self.files)
-            or any(any(cache.glob(pattern)) for pattern in self.cached)
+        return any(shutil.which(name, path=environ.get("PATH")) for name in self.programs) or any(
+            any(cache.glob(pattern)) for pattern in self.cached
         )
 
 

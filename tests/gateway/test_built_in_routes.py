@@ -61,11 +61,11 @@ async def test_tools_and_whether_they_can_be_used(gateway, monkeypatch):
         assert chosen == built_in.DESCRIPTIONS.keys()
 
 
-def test_a_browser_is_a_program_a_file_or_in_the_cache_of_playwright(tmp_path: Path) -> None:
-    found = Browsers(["chromium"], [str(tmp_path / "chrome")], ["chromium-*/chrome-linux/chrome"])
+def test_a_browser_is_a_program_or_in_the_cache_of_playwright(tmp_path: Path) -> None:
+    found = Browsers(["chromium"], ["chromium-*/chrome-linux/chrome"])
     environ = {"HOME": str(tmp_path), "PATH": str(tmp_path)}
     assert known().browsers.programs
-    for place in ("chromium", "chrome", f"{PLAYWRIGHT}/chromium-1200/chrome-linux/chrome"):
+    for place in ("chromium", f"{PLAYWRIGHT}/chromium-1200/chrome-linux/chrome"):
         assert not found.there(environ)
         file = tmp_path / place
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -478,7 +478,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import parent
 
-program = parent._package()
+program = parent.load()
 os.environ.update(program.QUIET)
 program._import_sdk()
 for name in parent.FIRST_TURN:

@@ -110,6 +110,16 @@ def test_a_meta_profile_routes_to_a_model(session: Session, model_api: ModelApi)
     assert models == ["test-model", "other-model", "other-model"]
 
 
+def test_a_sub_agent_that_cannot_be_made_is_left_out(session: Session, model_api: ModelApi) -> None:
+    given = [{"name": "lost", "skills": ["nowhere"]}, {"name": "found", "description": "Is there."}]
+    session.open(agent(model_api, "task_tool_set"), agent_definitions=given)
+    model_api.answers.append(says("Hello."))
+    assert status(session.say("Hello")) == "finished"
+    tools = str(session.last("SystemPromptEvent")["tools"])
+    assert "found" in tools
+    assert "lost" not in tools
+
+
 def test_servers_have_what_acp_has_no_field_for(session: Session, model_api: ModelApi) -> None:
     more = {"cwd": "/tmp", "timeout": 5.0, "keep_alive": False}
     entry = {"command": "/bin/false", "args": [], "env": [], "_meta": {"ostler": more}}

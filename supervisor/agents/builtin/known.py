@@ -58,8 +58,15 @@ def known() -> dict[str, Any]:
         },
         "registered": list_registered_tools(),
         "browsers": {
-            "programs": list(browser._path_binary_candidates("linux")),
-            "files": [str(path) for path in browser._standard_chromium_paths("linux")],
+            # The usual places are on any PATH.
+            "programs": list(
+                dict.fromkeys(
+                    [
+                        *browser._path_binary_candidates("linux"),
+                        *(path.name for path in browser._standard_chromium_paths("linux")),
+                    ]
+                )
+            ),
             "cached": [str(path) for path in browser._playwright_chromium_paths(CACHED, "linux")],
         },
         "sub_agents": [_shown(each) for each in discover_builtin_agents(enable_browser=True)],

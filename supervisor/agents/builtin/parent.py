@@ -23,7 +23,7 @@ import traceback
 from pathlib import Path
 from socket import socket
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 HERE = Path(__file__).resolve().parent
 
@@ -59,7 +59,7 @@ def main() -> int:
     os.set_inheritable(channel.fileno(), False)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    program = _module("ostler_builtin_main", str(HERE / "__main__.py")).load()
+    program = load()
     for name, value in program.QUIET.items():
         os.environ.setdefault(name, value)
     program._import_sdk()
@@ -122,6 +122,11 @@ def _show(env: dict[bytes, bytes]) -> None:
         if equals and new is not None and new != old and len(new) == len(old):
             ctypes.memmove(start + at + len(name) + 1, new, len(new))
         at += len(entry) + 1
+
+
+def load() -> Any:
+    """The program of this directory, as `__main__` loads it."""
+    return _module("ostler_builtin_main", str(HERE / "__main__.py")).load()
 
 
 def _module(name: str, path: str) -> ModuleType:

@@ -98,19 +98,21 @@ def register_agents(given: Any) -> None:
     """Make a client's sub-agents known by their names."""
     for each in given or ():
         definition = _read(AgentDefinition, "agent_definitions", each)
-        register_agent_if_absent(
-            name=definition.name, factory_func=agent_definition_to_factory(definition), description=definition
-        )
+        try:
+            factory = agent_definition_to_factory(definition)
+        except ValueError as error:
+            # A client names all that it knows, also one whose skill is not on this machine.
+            log.warning("The sub-agent %s is left out: %s", definition.name, error)
+            continue
+        register_agent_if_absent(name=definition.name, factory_func=factory, description=definition)
 
 
 def has_browser() -> bool:
     """Whether there is a browser that the browser tools can drive."""
     known = json.loads(KNOWN.read_bytes())["browsers"]
     cache = Path.home() / PLAYWRIGHT
-    return (
-        any(shutil.which(name) for name in known["programs"])
-        or any(Path(file).exists() for file in known["files"])
-        or any(any(cache.glob(pattern)) for pattern in known["cached"])
+    return any(shutil.which(name) for name in known["programs"]) or any(
+        any(cache.glob(pattern)) for pattern in known["cached"]
     )
 
 
