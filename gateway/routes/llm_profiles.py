@@ -165,7 +165,7 @@ class LlmProfileRoutes:
                 self.validate,
                 "Try an LLM profile (not offered)",
                 body=ValidateProfileRequest,
-                result=schemas.ref("ProfileValidation"),
-                errors={501: "This server does not call language models"},
+                result=schemas.ref("Error"),
+                status=501,
             ),
         )
