@@ -333,6 +333,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "ProfileDetail": obj({"name": STRING, "config": FREE, "api_key_set": BOOLEAN}, "name", "config"),
     "ProfileMutation": obj({"name": STRING, "message": STRING}, "name", "message"),
     "ProfileActivation": obj({"name": STRING, "message": STRING, "llm_applied": BOOLEAN}, "name", "message"),
+    "ProfileValidation": obj(
+        {"valid": BOOLEAN, "error": nullable(obj({"type": STRING, "message": STRING}))}, "valid"
+    ),
     "MetaProfileList": obj(
         {
             "meta_profiles": array(

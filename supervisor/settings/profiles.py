@@ -88,12 +88,19 @@ class AgentProfileStore:
         async with self._lock:
             return _with_id(await self._load(), profile_id)
 
-    async def launch_settings(self, profile_id: str) -> AgentSettings:
-        """The settings that a conversation with this profile gets. Raises UnknownProfile, SettingsError."""
+    async def launch_settings(self, profile_id: str, llm_profile: str | None = None) -> AgentSettings:
+        """The settings that a conversation with this profile gets; `llm_profile` goes before the one that it
+        names. Raises UnknownProfile, SettingsError."""
         profile = await self.by_id(profile_id)
         document = await self._settings.get()
         if isinstance(profile, OpenHandsAgentProfile):
+            if llm_profile is not None:
+                profile = attrs.evolve(profile, llm_profile_ref=llm_profile)
             return await self._built_in(profile, document)
+        if llm_profile is not None:
+            loc = ("body", "agent_launch_additions", "llm_profile_ref")
+            msg = "Value error, it applies only to a profile of the built-in agent"
+            raise problem(loc, msg, "value_error")
         return profile_to_settings(profile, self._settings.rules.presets, document.agent_settings)
 
     async def _built_in(self, profile: OpenHandsAgentProfile, document: SettingsDocument) -> BuiltInSettings:
@@ -109,6 +116,9 @@ class AgentProfileStore:
         except UnknownProfile as error:
             raise problem(loc, f"Value error, {error}", "value_error") from error
         found = settings_of_profile(profile, llm, servers, meta_profile, llms)
+        # A profile has no keys: that of the critic is the settings'.
+        key = (document.agent_settings.get("verification") or {}).get("critic_api_key")
+        found["verification"] = {**found["verification"], "critic_api_key": key}
         return decode_built_in(found, loc, self._settings.rules.check_server)
 
     async def _routing(

@@ -56,7 +56,7 @@ class Enough(Exception):
 
 
 @attrs.define
-class _Search:
+class Search:
     """One search. `area` is the resolved directory that no link may lead out of."""
 
     area: Path
@@ -215,7 +215,7 @@ def _reason(error: ValueError) -> str:
 def project_skills(project: Admitted) -> list[SkillInfo]:
     """The skills of a project: of its directory, and of the repository around it, within the workspaces."""
     above = _repository(project)
-    search = _Search(above, project.root)
+    search = Search(above, project.root)
     places = list(dict.fromkeys((project.path, above)))
     with _until_enough(project.path):
         for place in places:
@@ -230,7 +230,7 @@ def project_skills(project: Admitted) -> list[SkillInfo]:
 
 def user_skills(home: Admitted) -> list[SkillInfo]:
     """The skills of the user whose home directory it is."""
-    search = _Search(home.path, home.root)
+    search = Search(home.path, home.root)
     with _until_enough(home.path):
         for name in DIRECTORIES:
             search.directory(home.path / name)

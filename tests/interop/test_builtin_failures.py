@@ -35,6 +35,8 @@ from tests.support.processes import command_line, environment, mentioning
 
 pytestmark = pytest.mark.interop
 
+TOO_LONG = "This model's maximum context length is 8192 tokens."
+
 SOON = 6.0  # seconds; it promises two, on a machine that has time for it
 
 
@@ -53,10 +55,11 @@ def goes_on(session: Session, model_api: ModelApi) -> None:
         (Answer(status=401), "LLMAuthenticationError"),
         (Answer(status=429), "LLMRateLimitError"),
         (Answer(status=500), "LLMServiceUnavailableError"),
+        (Answer(status=400, message=f"{TOO_LONG} context_length_exceeded"), "LLMContextWindowExceedError"),
         (Answer(garbage="<html>Welcome to the hotel</html>"), ""),
         (Answer(garbage='data: {"choices": [{"delta": {"content": "ha\\n\\n'), ""),
     ],
-    ids=["401", "429", "500", "html", "half"],
+    ids=["401", "429", "500", "overflow", "html", "half"],
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_model_that_fails(

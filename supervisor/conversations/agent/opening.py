@@ -161,6 +161,7 @@ async def _forwarded(run: Incarnation) -> Forwarded:
         {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
         workspace=run.plan.cwd,
         search_path=run.plan.environment.get("PATH"),
+        whole=run.plan.own is not None,
     )
 
 
