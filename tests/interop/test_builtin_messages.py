@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 from tests.interop.builtin_program import (
     HANGS_SECONDS,
-    Program,
     Session,
     agent,
     call,
@@ -20,6 +18,7 @@ from tests.interop.builtin_program import (
     reject,
     running,
     says,
+    status,
 )
 from tests.interop.model_api.script import Answer
 from tests.interop.model_api.server import ModelApi
@@ -33,19 +32,8 @@ SLOW = Answer(text=tuple(f"word{number} " for number in range(10)), gap_s=0.05)
 RACES = 40
 
 
-@pytest.fixture
-def session(program: Program, tmp_path: Path) -> Iterator[Session]:
-    one = Session(program, tmp_path)
-    yield one
-    one.close()
-
-
 def new_id() -> str:
     return str(uuid.uuid4())
-
-
-def status(answer: dict[str, Any]) -> str:
-    return str(answer["_meta"]["ostler"]["status"])
 
 
 def sent(model_api: ModelApi, number: int = -1) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from tests.interop import builtin_program as p
-from tests.interop.builtin_program import KEY, Program, Session, agent, call, finish, llm, says
+from tests.interop.builtin_program import KEY, Program, Session, agent, call, finish, llm, says, status
 from tests.interop.model_api.server import ModelApi
 from tests.support.processes import environment
 from tests.support.server import ServerProcess
@@ -19,21 +19,12 @@ pytestmark = pytest.mark.interop
 OTHER_KEY = "sk-canary-of-the-other-1c2d"
 
 
-@pytest.fixture
-def session(program: Program, tmp_path: Path) -> Session:
-    return Session(program, tmp_path)
-
-
 def kinds(session: Session) -> list[str]:
     return [event["kind"] for event in session.events]
 
 
 def told(session: Session, key: str) -> Any:
     return [state.value for state in session.states if state.key == key][-1]
-
-
-def status(answer: dict[str, Any]) -> str:
-    return str(answer["_meta"]["ostler"]["status"])
 
 
 def test_a_budget_ends_the_run(session: Session, model_api: ModelApi) -> None:
