@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 pytest_plugins = [
+    "tests.support.walks",
     "tests.commands.harness",
     "tests.gateway.harness",
     "tests.interop.harness",
@@ -55,14 +56,11 @@ structlog.configure(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `scripts/test --thorough` runs: modules that try more then. And modules of clients, each of
-    which has one walk for all its tests: one process must have all of them."""
+    """Mark what `scripts/test --thorough` runs: modules that try more then."""
     for item in items:
         module = item.getparent(pytest.Module)
         if module is not None and hasattr(module.obj, "everyday"):
             item.add_marker(pytest.mark.thorough)
-        if module is not None and item.get_closest_marker("clients"):
-            item.add_marker(pytest.mark.xdist_group(module.nodeid))
 
 
 # Who runs tests in the background has Ctrl-C ignored, with nohup SIGHUP too: in all that it starts.
