@@ -465,8 +465,9 @@ class Supervisor:
         return [await view(each, level, seen, secrets) for each in conversations]
 
     async def spares(self) -> list[SpareView]:
-        """List the agents that wait for a conversation; measured now."""
-        waiting = self._context.spares.waiting
+        """List the agents that wait for a conversation, and after them who forks them; measured now."""
+        pool = self._context.spares
+        waiting = [*pool.waiting, *pool.parents]
         if not waiting:
             return []
         from supervisor.conversations.views import view_spare
