@@ -40,8 +40,10 @@ from supervisor.settings import AgentSettings, BuiltInSettings
 
 if TYPE_CHECKING:
     from supervisor.acp import TraceLine
+    from supervisor.conversations.agent.fork_parent import ForkParent
     from supervisor.conversations.agent.launch import Launcher
     from supervisor.conversations.agent.model_discovery import ModelDiscovery
+    from supervisor.conversations.agent.spare import Spare
     from supervisor.conversations.conversation import Conversation
     from supervisor.conversations.forking import ForkRequest
     from supervisor.conversations.views import AgentView, Figures, SpareView
@@ -296,11 +298,18 @@ class Supervisor:
         self, agent: AgentSettings, secrets: Mapping[str, str], *, refresh: bool = False
     ) -> dict[str, Any]:
         """The models that an agent offers, as clients read them; see `ModelDiscovery.models`."""
+        return await self._discovery().models(agent, secrets, refresh=refresh)
+
+    async def try_model(self, llm: Mapping[str, Any]) -> dict[str, Any]:
+        """Whether a language model answers, as clients read it; see `ModelDiscovery.try_model`."""
+        return await self._discovery().try_model(llm)
+
+    def _discovery(self) -> ModelDiscovery:
         if self._models is None:
             from supervisor.conversations.agent.model_discovery import ModelDiscovery
 
             self._models = ModelDiscovery(self._context)
-        return await self._models.models(agent, secrets, refresh=refresh)
+        return self._models
 
     async def _parent(self, request: StartRequest) -> Conversation | None:
         if request.parent_conversation_id is None:
@@ -467,7 +476,7 @@ class Supervisor:
     async def spares(self) -> list[SpareView]:
         """List the agents that wait for a conversation, and after them who forks them; measured now."""
         pool = self._context.spares
-        waiting = [*pool.waiting, *pool.parents]
+        waiting: list[Spare | ForkParent] = [*pool.waiting, *pool.parents]
         if not waiting:
             return []
         from supervisor.conversations.views import view_spare
