@@ -54,6 +54,7 @@ from gateway.sockets.session import SessionDialect
 from gateway.uploads import with_uploads
 from gateway.workspace_cookie import NAME as WORKSPACE_COOKIE
 from gateway.workspace_cookie import is_good
+from supervisor.state_directory import TEMPORARY_DIR
 from supervisor.workspace.git.command import Git
 from supervisor.workspace.saved import SavedWorkspaces
 
@@ -84,7 +85,8 @@ def create_app(services: Services) -> Application:
     def description() -> bytes:
         return describe(routes)
 
-    git = Git(services.access, services.launcher.server_environment)
+    temporary = services.config.state / TEMPORARY_DIR
+    git = Git(services.access, services.launcher.server_environment, temporary=temporary)
     saved = SavedWorkspaces(services.config.state)
     services.known.also.append(saved.paths)
     routes = (

@@ -163,17 +163,22 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "SpareAgent": obj(
         {
+            "kind": choice(
+                ["spare", "parent"],
+                description="An agent that waits for a conversation, or the program that forks such agents",
+            ),
             "provider": {**STRING, "description": "Key of the agent in the catalog"},
             "name": nullable({**STRING, "description": "What the agent calls itself"}),
             "version": TEXT_OR_NULL,
             "pid": nullable(COUNT),
-            "ready": {**BOOLEAN, "description": "Whether the next conversation can have it"},
+            "ready": {**BOOLEAN, "description": "Whether the next conversation can have it, or it can fork"},
             "uptime": {**NUMBER, "description": "Seconds"},
             "rss_bytes": {**COUNT, "description": "Of the process tree"},
             "cpu_seconds": {**NUMBER, "description": "Of the process tree"},
             "processes": COUNT,
             "containment": STRING,
         },
+        "kind",
         "provider",
         "pid",
         "ready",

@@ -54,7 +54,7 @@ from supervisor.settings import (
     StorageCipher,
     decode_built_in,
 )
-from supervisor.state_directory import make_private
+from supervisor.state_directory import make_private, remove_temporary
 from supervisor.workspace.bash import Bash, BashLimits, open_bash
 
 if TYPE_CHECKING:
@@ -291,6 +291,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         journal = await stack.enter_async_context(
             open_journal(directory / JOURNAL_FILE, busy_timeout=busy_seconds)
         )
+        await trio.to_thread.run_sync(remove_temporary, directory)
         if containment is not None:
             # The journal's lock tells that no other server uses this state: what is left of one may go.
             await stack.enter_async_context(open_containment(directory, containment))

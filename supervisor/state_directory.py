@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,9 @@ import structlog
 log = structlog.get_logger(__name__)
 
 STATE_MODE: Final = 0o700
+
+TEMPORARY_DIR: Final = "tmp"
+"""What a killed server leaves there is removed at the next start."""
 
 OTHERS: Final = 0o077
 """What the group and all others may."""
@@ -64,6 +68,22 @@ def make_private(state: Path) -> None:
             )
     finally:
         os.close(descriptor)
+
+
+def remove_temporary(state: Path) -> None:
+    """Remove what servers that were killed left in `TEMPORARY_DIR`; for whoever holds the state's lock.
+
+    What cannot be removed is logged: nobody needs it.
+    """
+    try:
+        left = sorted((state / TEMPORARY_DIR).iterdir())
+    except OSError:
+        return
+    for each in left:
+        try:
+            shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+        except OSError as error:
+            log.warning("cannot remove what a server left", path=str(each), reason=str(error))
 
 
 _ELSE: Final = "name another one with --state"

@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 pytest_plugins = [
+    "tests.support.walks",
     "tests.commands.harness",
     "tests.gateway.harness",
     "tests.interop.harness",

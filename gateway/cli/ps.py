@@ -13,8 +13,8 @@ from gateway.cli.text import duration, number, size, table, terminal_width
 SHORT_ID: Final = 8
 """Characters of an id that are shown, more where two agents would look the same."""
 
-SPARE: Final = "spare"
-"""The state that is shown of an agent that no conversation has."""
+SPARE, PARENT = "spare", "parent"
+"""The states that are shown of an agent that no conversation has, and of the program that forks such."""
 
 COLUMNS: Final = (
     "ID", "AGENT", "PID", "STATE", "UP", "IDLE", "MEM", "CPU",
@@ -37,7 +37,7 @@ def lines(agents: Sequence[Mapping[str, Any]], width: int | None) -> list[str]:
     """The table, cut to the width."""
     if not agents:
         return ["no agents"]
-    ids = [agent["conversation_id"] for agent in agents if agent["state"] != SPARE]
+    ids = [agent["conversation_id"] for agent in agents if agent["state"] not in (SPARE, PARENT)]
     length = SHORT_ID
     while len({each[:length] for each in ids}) < len(ids):
         length += 1
@@ -48,7 +48,7 @@ def lines(agents: Sequence[Mapping[str, Any]], width: int | None) -> list[str]:
 def _spare(spare: Mapping[str, Any]) -> dict[str, Any]:
     """An agent that waits for a conversation, as a line among the others."""
     nothing = dict.fromkeys(("idle", "queue", "restarts", "last_exit", "title"))
-    return {**nothing, **spare, "conversation_id": "-", "state": SPARE}
+    return {**nothing, **spare, "conversation_id": "-", "state": spare.get("kind", SPARE)}
 
 
 def _row(shown_id: str, agent: Mapping[str, Any]) -> tuple[str, ...]:

@@ -40,8 +40,10 @@ from supervisor.settings import AgentSettings, BuiltInSettings
 
 if TYPE_CHECKING:
     from supervisor.acp import TraceLine
+    from supervisor.conversations.agent.fork_parent import ForkParent
     from supervisor.conversations.agent.launch import Launcher
     from supervisor.conversations.agent.model_discovery import ModelDiscovery
+    from supervisor.conversations.agent.spare import Spare
     from supervisor.conversations.conversation import Conversation
     from supervisor.conversations.forking import ForkRequest
     from supervisor.conversations.views import AgentView, Figures, SpareView
@@ -472,8 +474,9 @@ class Supervisor:
         return [await view(each, level, seen, secrets) for each in conversations]
 
     async def spares(self) -> list[SpareView]:
-        """List the agents that wait for a conversation; measured now."""
-        waiting = self._context.spares.waiting
+        """List the agents that wait for a conversation, and after them who forks them; measured now."""
+        pool = self._context.spares
+        waiting: list[Spare | ForkParent] = [*pool.waiting, *pool.parents]
         if not waiting:
             return []
         from supervisor.conversations.views import view_spare

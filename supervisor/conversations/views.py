@@ -10,6 +10,7 @@ import trio
 
 from supervisor.agents.mark import Snapshot
 from supervisor.conversations.agent.admission import Admission
+from supervisor.conversations.agent.fork_parent import ForkParent
 from supervisor.conversations.agent.spare import Spare
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.counters import Counters
@@ -47,14 +48,17 @@ class AgentView:
 
 @attrs.frozen(kw_only=True)
 class SpareView:
-    """An agent that waits for a conversation. Times in seconds, memory in bytes; None: unknown."""
+    """An agent that waits for a conversation, or the program that forks such agents (`kind` `parent`). Times
+    in seconds, memory in bytes; None: unknown."""
 
+    kind: str
+    """`spare` or `parent`."""
     provider: str
     name: str | None
     version: str | None
     pid: int | None
     ready: bool
-    """Whether it is initialized."""
+    """Whether it is initialized, or can fork."""
     uptime: float
     rss_bytes: int
     cpu_seconds: float
@@ -135,14 +139,17 @@ async def view(
     )
 
 
-async def view_spare(spare: Spare, containment: str, seen: Snapshot) -> SpareView:
-    """View an agent that waits for a conversation, measured in the snapshot `seen`.
+async def view_spare(spare: Spare | ForkParent, containment: str, seen: Snapshot) -> SpareView:
+    """View an agent that waits for a conversation, or who forks such agents, measured in the snapshot `seen`.
 
     The measurement runs in a thread; cancellation waits for it.
     """
     await spare.measure(seen)
+    if isinstance(spare, ForkParent):
+        return _view_parent(spare, containment)
     info = None if spare.initialized is None else spare.initialized.agent
     return SpareView(
+        kind="spare",
         provider=spare.agent,
         name=None if info is None else info.name,
         version=None if info is None else info.version,
@@ -152,6 +159,22 @@ async def view_spare(spare: Spare, containment: str, seen: Snapshot) -> SpareVie
         rss_bytes=spare.rss_bytes,
         cpu_seconds=spare.cpu_seconds,
         processes=spare.processes,
+        containment=containment,
+    )
+
+
+def _view_parent(parent: ForkParent, containment: str) -> SpareView:
+    return SpareView(
+        kind="parent",
+        provider=parent.agent,
+        name=None,
+        version=None,
+        pid=None if parent.forker is None else parent.forker.process.pid,
+        ready=parent.usable,
+        uptime=trio.current_time() - parent.born,
+        rss_bytes=parent.rss_bytes,
+        cpu_seconds=parent.cpu_seconds,
+        processes=parent.processes,
         containment=containment,
     )
 

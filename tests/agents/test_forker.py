@@ -24,6 +24,7 @@ from supervisor.agents.process_tag import read_tag
 from supervisor.agents.tree import shared_bytes
 from supervisor.conversations.agent.fork_parent import ForkParent
 from tests.conversations.harness import until
+from tests.interop.peer_environment import find_python
 from tests.support.processes import alive
 
 PARENT = Path(builtin_package.__file__).with_name("parent.py")
@@ -40,6 +41,8 @@ def _import_sdk():
     if os.environ.get("BROKEN"):
         raise ImportError("a module is missing")
     CONTENT = bytes(range(256)) * 4 * 4 * 10000  # 40 MB that are shared
+    if os.environ.get("MANY"):
+        CONTENT = [[number] for number in range(300000)]  # 30 MB of objects
 
 def main():
     for line in sys.stdin:
@@ -54,6 +57,8 @@ def main():
         if word == "child":
             pid = os.spawnlp(os.P_NOWAIT, "setsid", "setsid", "sleep", "600")
             print(pid, flush=True)
+        if word == "use":
+            print(len([each for each in CONTENT if each[0] < 0]), flush=True)
         if word == "files":
             print(sorted(os.listdir("/proc/self/fd")), flush=True)
     return 0
@@ -72,11 +77,11 @@ def program(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def forking(program: Path, **env: str) -> AsyncIterator[Forker]:
+async def forking(program: Path, python: str = sys.executable, **env: str) -> AsyncIterator[Forker]:
     state = program.parent / "state"
     state.mkdir(exist_ok=True)
     async with open_containment(state, Level.TREE):
-        argv = [sys.executable, str(program / "parent.py"), "--an", "argument"]
+        argv = [python, str(program / "parent.py"), "--an", "argument"]
         given = {"PATH": "/usr/bin:/bin", **env}
         async with open_forker(argv, cwd=state, env=given, stop=StopPolicy(), seconds=10) as forker:
             yield forker
@@ -118,6 +123,22 @@ async def test_a_fork_is_a_process_of_its_own(program: Path, tmp_path: Path) -> 
         assert shared_bytes(one.pid) > 20_000_000
         rss = (await one.usage()).rss_bytes
         assert rss < 30_000_000
+
+
+async def test_what_a_fork_uses_stays_shared(program: Path, tmp_path: Path) -> None:
+    python = find_python()
+    if python is None:
+        pytest.skip("needs Python 3.12 or 3.13, as the built-in agent")
+    async with (
+        forking(program, str(python), MANY="1") as forker,
+        forked(forker, tmp_path, MANY="1") as process,
+    ):
+        assert process.forked
+        assert await ask(process, "use") == "0"
+        # To read them all is to count a reference to each, which would copy every page.
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+        (copied,) = [int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")]
+        assert copied < 10_000  # KB
 
 
 async def test_its_end_and_its_whole_tree_are_known_to_the_server(program: Path, tmp_path: Path) -> None:

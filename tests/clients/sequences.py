@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.sequences import RECORDING, load
+from tests.interop.peer_environment import QUIET
 
 SCRIPT = Path(__file__).resolve().parent / "python" / "scenarios.py"
 PLAY_SECONDS = 600.0
@@ -44,7 +45,7 @@ def play(python: Path, url: str, directory: Path, *names: str) -> dict[str, dict
         text=True,
         timeout=PLAY_SECONDS,
         check=False,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(home), "OPENHANDS_SUPPRESS_BANNER": "1"},
+        env={"PATH": "/usr/bin:/bin", "HOME": str(home), **QUIET},
     )
     assert done.returncode == 0, done.stderr[-SAID_CHARS:]
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"scenario"')]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from tests.clients.served import served
 
 RECORDED = sequences.load()
 KNOWN = sequences.reasons()
-PLAY = "OSTLER_TEST_SEQUENCES"
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +26,6 @@ def played(
 
 
 @pytest.mark.clients
-@pytest.mark.skipif(
-    not os.environ.get(PLAY),
-    reason=f"{PLAY}=1 plays them: alone; beside others their client failed at its start",
-)
 @pytest.mark.parametrize("name", list(RECORDED["ostler"]))
 def test_a_conversation_is_the_recorded_one(played: dict[str, Any], name: str) -> None:
     """The recording is what the document is made of: what differs from it now is new."""

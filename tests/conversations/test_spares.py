@@ -17,7 +17,7 @@ import trio
 from trio.testing import MockClock
 
 from supervisor import composition
-from supervisor.agents import load_catalog
+from supervisor.agents import SpawnError, load_catalog
 from supervisor.agents.catalog import AgentHome
 from supervisor.conversations.agent import admission, homes, spares
 from supervisor.conversations.agent.admission import Limits
@@ -43,7 +43,7 @@ from tests.conversations.harness import (
     turn,
     until,
 )
-from tests.support.processes import alive
+from tests.support.processes import alive, info
 from tests.support.scripted import scripted_command
 
 KEY = "scripted"
@@ -91,6 +91,11 @@ async def spare_of(harness: Harness, number: int = 1) -> list[Spare]:
     """The spares, once so many are ready."""
     await until(lambda: len(waiting(harness)) == number, f"{number} spares")
     return waiting(harness)
+
+
+def state_of(pid: int) -> str | None:
+    found = info(pid)
+    return None if found is None else found.state
 
 
 def pid_of(spare: Spare) -> int:
@@ -224,6 +229,8 @@ async def test_a_spare_that_is_killed_fails_no_conversation(
             assert pid_of(other) != pid
         elif when == "stopped":
             os.kill(pid, signal.SIGSTOP)
+            # It is stopped once it has run so far.
+            await until(lambda: state_of(pid) == "T", "the stop")
         else:
             runs = Spare.runs
 
@@ -494,6 +501,97 @@ async def test_where_memory_is_short_parents_are_not_started_again_and_again(
                 await trio.to_thread.run_sync(time.sleep, 0.002)
         assert not pool.waiting
         assert len(forking.parents) <= (1 if whose != "others'" else 7)  # ten minutes, and the pause doubles
+
+
+@pytest.mark.parametrize("agents", [3, 4])
+async def test_a_spare_and_its_parent_together_leave_a_place(
+    tmp_path: Path, forking: Forking, agents: int
+) -> None:
+    async with opened(tmp_path, limits=Limits(agents=agents)) as harness:
+        pool = harness.supervisor._context.spares
+        await turn(await begun(harness), "hello")
+        if agents == 4:
+            await until(lambda: len(pool.waiting) == 1, "a spare")
+        else:
+            await trio.sleep(0.3)
+        assert len(forking.parents) == len(pool.waiting) == agents - 3
+
+
+async def test_parents_that_never_get_ready_are_tried_later_and_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock, forking: Forking
+) -> None:
+    monkeypatch.setattr(spares, "LOOK_SECONDS", 1000.0)
+    forking.broken = SpawnError("it has threads")
+    async with opened(tmp_path, clock=mock_clock) as harness:
+        pool = harness.supervisor._context.spares
+
+        async def another_spare() -> int:
+            for spare in pool.waiting:
+                spare.scope.cancel()
+                await spare.gone.wait()
+            await until(lambda: [s for s in pool.waiting if s.initialized] != [], "a spare")
+            assert not pool.parents
+            return len(forking.parents)
+
+        await turn(await begun(harness), "hello")
+        found = [await another_spare() for _ in range(4)]
+        assert found == [1, 1, 1, 1]  # a parent for the first alone, a spare each time
+        for pause, tried in ((60, 2), (60, 2), (60, 3), (239, 3), (1, 4)):
+            mock_clock.jump(pause + 0.01)
+            assert await another_spare() == tried
+        kind = pool._kinds[KEY]
+        assert kind.need == (forking.SPARE, 1)  # what a spare takes that nobody forks
+        kind.refusals = 1000
+        mock_clock.jump(spares.AGE_SECONDS)
+        await another_spare()
+        mock_clock.jump(spares.AGE_SECONDS)
+        forking.broken = None
+        for spare in pool.waiting:
+            spare.scope.cancel()
+        await until(lambda: [p.usable for p in pool.parents] == [True], "a parent")
+        assert (kind.refusals, kind.forks) == (0, True)
+
+
+async def test_a_fault_at_the_end_of_a_spare_does_not_take_the_place_of_a_cancellation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = Spare.wait
+
+    async def faulty(self: Spare, *args: Any) -> None:
+        try:
+            await wait(self, *args)
+        finally:
+            if self.taken:
+                raise RuntimeError("a fault at its end")
+
+    monkeypatch.setattr(Spare, "wait", faulty)
+    async with opened(tmp_path) as harness:
+        await turn(await begun(harness), "hello")
+        (spare,) = await spare_of(harness)
+        second = await begun(harness)
+        await turn(second, "hello")
+        assert ready_pid(second) == pid_of(spare)
+        plan = second.agent.current.plan  # type: ignore[union-attr]
+        assert plan.own is None
+        take_over, seen = Spare.take_over, []
+        (other,) = await spare_of(harness)
+
+        async def hold() -> None:
+            try:
+                async with take_over(other, plan, second.agent._handler):  # type: ignore[arg-type]
+                    await trio.sleep_forever()
+            except BaseException as error:
+                seen.append(error)
+                raise
+
+        other.taken = True
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hold)
+            await until(lambda: other._taker is not None, "a conversation that has it")
+            nursery.cancel_scope.cancel()
+        assert other._failure is not None
+        assert not [each for each in seen if isinstance(each, RuntimeError)]
+        await harness.supervisor.delete(second.id)
 
 
 async def test_a_hundred_conversations_share_no_spare(tmp_path: Path) -> None:

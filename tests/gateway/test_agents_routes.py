@@ -55,6 +55,7 @@ async def test_agents_as_the_description_has_them(gateway):
 
 async def test_agents_that_wait_for_a_conversation_are_listed_apart(gateway):
     spare = SpareView(
+        kind="spare",
         provider="openhands",
         name=None,
         version="1.0",
@@ -66,12 +67,15 @@ async def test_agents_that_wait_for_a_conversation_are_listed_apart(gateway):
         processes=1,
         containment="tree",
     )
-    gateway.supervisor.spare_views.append(spare)
+    parent = attrs.evolve(spare, kind="parent", version=None, pid=4713, ready=True)
+    gateway.supervisor.spare_views += [spare, parent]
     status, body = await gateway.call("GET", "/api/agents")
-    assert (status, body) == (200, {"agents": [], "spares": [attrs.asdict(spare)]})
-    fits(body["spares"][0], "SpareAgent")
+    assert (status, body) == (200, {"agents": [], "spares": [attrs.asdict(spare), attrs.asdict(parent)]})
+    for each in body["spares"]:
+        fits(each, "SpareAgent")
     shown = ps.lines(ps.rows(body), None)
     assert " ".join(shown[1].split()) == "- openhands 1.0 4712 spare 3s - 31M 2s 1 - - -"
+    assert " ".join(shown[2].split()) == "- openhands 4713 parent 3s - 31M 2s 1 - - -"
 
 
 async def test_one_agent_by_either_form_of_its_id(gateway):

@@ -15,7 +15,8 @@ SCRIPTS = Path(__file__).resolve().parent / "peer"
 REQUIREMENTS = SCRIPTS / "requirements.txt"
 VERSIONS = ("3.12", "3.13")
 SCRIPT_TIMEOUT_S = 180  # importing the SDK alone takes some seconds
-# Its model library fetches a price list at import, and it prints a banner.
+# Its model library fetches a price list at import, and where it cannot, again in a thread that imports
+# modules meanwhile: where the import takes long, the two end in a deadlock. And it prints a banner.
 QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENHANDS_SUPPRESS_BANNER": "1"}
 
 

@@ -131,7 +131,10 @@ async def test_spares_and_all_that_start_like_them_are_forked(
             with trio.fail_after(20):
                 while not [each for each in pool.waiting if each.usable]:
                     await trio.sleep(0.02)
-            (view,) = await ostler.supervisor.spares()
+            view, parent = await ostler.supervisor.spares()
+            assert (view.kind, parent.kind) == ("spare", "parent")
+            assert (parent.pid, parent.ready) == (pool.parents[0].forker.process.pid, True)  # type: ignore[union-attr]
+            assert parent.rss_bytes > 0
             assert view.pid is not None
             return view.pid
 

@@ -224,13 +224,13 @@ class Admission:
             self._tenants.discard(tenant)
             self._left.set()
 
-    def spare_room(self, expected_bytes: int) -> bool:
-        """Whether a process that nobody needs yet may start: it leaves a place, nobody waits for one, and the
-        memory suffices."""
+    def spare_room(self, expected_bytes: int, places: int = 1) -> bool:
+        """Whether processes that nobody needs yet may start, so many as `places`: they leave a place, nobody
+        waits for one, and the memory suffices."""
         limits = self.limits
         if self.queued or self._line.locked():
             return False
-        if limits.most_agents is not None and len(self._tenants) + 2 > limits.most_agents:
+        if limits.most_agents is not None and len(self._tenants) + places + 1 > limits.most_agents:
             return False
         return limits.memory_bytes is None or self.rss_bytes + expected_bytes <= limits.memory_bytes
 

@@ -72,6 +72,8 @@ class Spare:
     initialized: InitializeResult | None = None
     """Set when it is ready."""
     taken: bool = False
+    forked: bool = False
+    """Whether a parent forks it, and its memory is shared with that."""
     rss_bytes: int = 0
     cpu_seconds: float = 0.0
     processes: int = 0
@@ -212,9 +214,13 @@ class Spare:
                 finally:
                     with trio.CancelScope(shield=True):
                         await services.close()
-        finally:
+        except Exception:
             if self._failure is not None:
-                raise self._failure
+                raise self._failure from None
+            raise
+        # Whoever cancels from outside gets its Cancelled: this fault is of the end that it wanted.
+        if self._failure is not None:
+            raise self._failure
 
     @asynccontextmanager
     async def _ended_with_it(self) -> AsyncIterator[None]:

@@ -61,8 +61,12 @@ DEATH_PAUSE_SECONDS: Final = 2.0
 EXPECTED_BYTES: Final = 300 * 1024 * 1024
 """What a spare, and a parent, is expected to take before one has been measured."""
 
-SHORTAGES_MAX: Final = 10
-"""So often the pause after a shortage of memory is doubled at most; it is no longer than `AGE_SECONDS`."""
+REFUSAL_PAUSE_SECONDS: Final = 60.0
+"""Seconds before the next parent after one that did not become ready, as long as that may take; doubled with
+each, and no longer than `AGE_SECONDS`. Spares are started meanwhile."""
+
+DOUBLED_MAX: Final = 10
+"""So often a pause is doubled at most; it is no longer than `AGE_SECONDS`."""
 
 LEFT_BYTES: Final = 256 * 1024 * 1024
 """Memory of the machine (or the cgroup) that spares leave free; with less, they are given up."""
@@ -88,21 +92,38 @@ class _Kind:
     """The key that spares had at last."""
     not_before: float = 0.0
     deaths: int = 0
-    expected_bytes: int = EXPECTED_BYTES
-    """Of a spare. Where a parent forks them, its part is not in it."""
+    forked_bytes: int = EXPECTED_BYTES
+    """Of a spare that a parent forks: without the parent's part."""
+    alone_bytes: int = EXPECTED_BYTES
+    """Of one that is started by itself."""
     parent_bytes: int = EXPECTED_BYTES
     shortages: int = 0
     """How often spares were given up because memory was short since one was taken."""
     starting: bool = False
     parent: ForkParent | None = None
     """Forks its processes, where its program can."""
+    refusals: int = 0
+    """Parents that did not become ready, one after another."""
+    no_parent_before: float = 0.0
 
     @property
-    def lacks_parent(self) -> bool:
-        """Whether a parent would be started with the next spare."""
+    def forks(self) -> bool:
+        """Whether the next spare would be forked, by a parent that runs or by one that is started for it."""
         if self.descriptor.forks is None or not can_fork():
             return False
-        return self.parent is None or not self.parent.usable
+        return self.has_parent or trio.current_time() >= self.no_parent_before
+
+    @property
+    def has_parent(self) -> bool:
+        """Whether a parent runs that can fork."""
+        return self.parent is not None and self.parent.usable
+
+    @property
+    def need(self) -> tuple[int, int]:
+        """Memory in bytes, and places, that the next spare takes, with the parent that is started for it."""
+        if not self.forks:
+            return self.alone_bytes, 1
+        return (self.forked_bytes, 1) if self.has_parent else (self.forked_bytes + self.parent_bytes, 2)
 
 
 class Spares:
@@ -237,7 +258,7 @@ class Spares:
         if living and await self._short_of_memory():
             self._give_up(living, "memory is short")
             for kind in self._kinds.values():
-                pause = min(AGE_SECONDS, LOOK_SECONDS * 2 ** min(kind.shortages, SHORTAGES_MAX))
+                pause = _pause_after(kind.shortages, LOOK_SECONDS)
                 kind.not_before = max(kind.not_before, now + pause)
                 kind.shortages += any(each.agent == kind.descriptor.key for each in living)
             return
@@ -269,8 +290,8 @@ class Spares:
         return self._admission.over_memory or (left is not None and left < LEFT_BYTES)
 
     async def _has_room(self, kind: _Kind) -> bool:
-        need = kind.expected_bytes + (kind.parent_bytes if kind.lacks_parent else 0)
-        if kind.deaths >= DEATHS_MAX or not self._admission.spare_room(need):
+        need, places = kind.need
+        if kind.deaths >= DEATHS_MAX or not self._admission.spare_room(need, places):
             return False
         left = await trio.to_thread.run_sync(memory_left)
         return left is None or left >= need + LEFT_BYTES
@@ -298,7 +319,10 @@ class Spares:
                 self._died(kind, str(error), [])
         finally:
             if spare.rss_bytes and not spare.taken:
-                kind.expected_bytes = spare.rss_bytes
+                if spare.forked:
+                    kind.forked_bytes = spare.rss_bytes
+                else:
+                    kind.alone_bytes = spare.rss_bytes
             if spare in self._spares:
                 self._spares.remove(spare)
             if spare.initialized is None:
@@ -340,6 +364,7 @@ class Spares:
 
         with self._admission.spare(spare):
             by = await self._parent(kind, spare, plan)
+            spare.forked = by is not None
             await spare.wait(plan, stop, waits, self._admission, ready, by)
 
     async def _parent(self, kind: _Kind, spare: Spare, plan: Plan) -> Forker | None:
@@ -348,6 +373,8 @@ class Spares:
         if command is None or not can_fork():
             return None
         parent = kind.parent
+        if parent is None and not kind.forks:
+            return None
         if parent is None or parent.key != spare.key or parent.scope.cancel_called:
             if parent is not None:
                 parent.scope.cancel()
@@ -356,7 +383,10 @@ class Spares:
             kind.parent = parent
             self._nursery.start_soon(self._run_parent, kind, parent, command)
         await parent.decided.wait()
-        return parent.forker if parent.usable else None
+        if not parent.usable:
+            return None
+        kind.refusals = 0
+        return parent.forker
 
     async def _run_parent(self, kind: _Kind, parent: ForkParent, command: Sequence[str]) -> None:
         """The task of a parent, from its plan to the end of its process."""
@@ -381,6 +411,10 @@ class Spares:
                         await plan.ended()
         except (AgentFailure, SpawnError, CredentialsFailure, SettingsFailure, OSError) as error:
             log.warning("agents are not forked", agent=parent.agent, reason=str(error))
+            if isinstance(error, SpawnError):
+                pause = _pause_after(kind.refusals, REFUSAL_PAUSE_SECONDS)
+                kind.no_parent_before = trio.current_time() + pause
+                kind.refusals += 1
         except Exception:
             log.exception("agents are not forked", agent=parent.agent)
         finally:
@@ -473,6 +507,10 @@ def _key_of(plan: Plan) -> bytes:
     from supervisor.conversations.agent.spare import key_of  # with all that runs agents, when one is started
 
     return key_of(plan)
+
+
+def _pause_after(failures: int, first: float) -> float:
+    return min(AGE_SECONDS, first * 2.0 ** min(failures, DOUBLED_MAX))
 
 
 def _ignore(step: str) -> None:

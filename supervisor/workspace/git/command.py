@@ -93,11 +93,15 @@ class GitProblem(WorkspaceProblem):
 
 @attrs.frozen
 class Git:
-    """Git for clients. `environment`: the server's; PATH, HOME and two more are used of it."""
+    """Git for clients. `environment`: the server's; PATH, HOME and two more are used of it.
+
+    `temporary`: a directory whose content may go when the server is gone; None: the system's.
+    """
 
     access: PathAccess
     environment: Mapping[str, str] = attrs.field(repr=False)
     seconds: float = GIT_SECONDS
+    temporary: Path | None = None
 
     @asynccontextmanager
     async def opened(self, place: Admitted, seconds: float | None = None) -> AsyncIterator[Session]:
@@ -147,7 +151,7 @@ class Git:
             if root is not None:
                 require_within(repository, permitted)
             try:
-                return repository, make_stand_in(repository)
+                return repository, make_stand_in(repository, self.temporary)
             except OSError as error:
                 raise GitProblem(f"The repository cannot be read: {error.strerror or error}") from None
 

@@ -233,12 +233,16 @@ LINKED: Final = ("packed-refs", "refs", "reftable", "shallow")
 """What the stand-in shares with the repository, besides objects and index."""
 
 
-def make_stand_in(repository: Repository) -> Path:
+def make_stand_in(repository: Repository, temporary: Path | None = None) -> Path:
     """Make a directory that git takes for the repository's `.git`. The caller removes it. Raises OSError.
+
+    `temporary`: where it is made; None: in the system's directory for temporary files.
 
     Git writes nothing into the repository through it: objects and indexes that are made are put into it.
     """
-    place = Path(tempfile.mkdtemp(prefix="ostler-git-"))
+    if temporary is not None:
+        temporary.mkdir(mode=0o700, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix="ostler-git-", dir=temporary))
     try:
         for name in LINKED:
             target = repository.common / name

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OPENHANDS_SUPPRESS_BANNER", "1")
+# Else a price list is fetched at import, and again in a thread, whose imports may wait for the import's.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import httpx
 from openhands.sdk import LLM, Agent, Conversation, Tool

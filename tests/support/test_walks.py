@@ -1,0 +1,50 @@
+"""A module of clients is run by one process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MODULE = """
+import os, pathlib, pytest
+
+@pytest.mark.parametrize("number", range(8))
+def test_one(number):
+    with pathlib.Path(__file__).with_suffix(".pids").open("a") as pids:
+        print(os.getpid(), file=pids)
+"""
+
+
+def test_a_module_of_clients_is_run_by_one_process(tmp_path: Path) -> None:
+    walks = [tmp_path / "clients" / f"test_{name}.py" for name in ("one", "two")]
+    others = tmp_path / "others" / "test_others.py"
+    for module in (*walks, others):
+        module.parent.mkdir(exist_ok=True)
+        module.write_text(MODULE)
+    options = [
+        "-p",
+        "xdist",
+        "-n2",
+        "--dist",
+        "loadgroup",
+        "-p",
+        "tests.support.walks",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "xdist", *options, "."],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pids = [module.with_suffix(".pids").read_text().split() for module in (*walks, others)]
+    assert [len(each) for each in pids] == [8, 8, 8]
+    assert [len(set(each)) for each in pids[:2]] == [1, 1]
+    assert len({pid for each in pids for pid in each}) == 2
