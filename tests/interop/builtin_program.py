@@ -320,6 +320,11 @@ def differences(one: Any, other: Any, where: str = "") -> list[str]:
     return [] if one == other else [f"{where}: {one!r:.200} became {other!r:.200}"]
 
 
+def status(answer: dict[str, Any]) -> str:
+    """The status of the conversation that the answer to a prompt tells."""
+    return str(answer["_meta"]["ostler"]["status"])
+
+
 def text_of(content: list[dict[str, Any]]) -> str:
     """The text of a message or of an observation."""
     return "".join(part.get("text", "") for part in content)

@@ -18,13 +18,16 @@ from supervisor.agents import ensure_installed, load_catalog
 from supervisor.agents.errors import PythonMissing
 from supervisor.agents.known import KNOWN
 from supervisor.conversations.state.deadlines import Deadlines
+from tests.interop.model_api.request import Tool
+from tests.interop.model_api.script import Answer
 from tests.interop.model_api.server import ModelApi
 from tests.interop.recording import Recording
 from tests.interop.talk import Talk
 from tests.support.client import Json, rest_client
+from tests.support.mcp_servers import STDIO
 from tests.support.processes import environment, kill
 from tests.support.server import ServerProcess, shared_server
-from tests.support.sockets import collect
+from tests.support.sockets import collect, session_socket
 
 pytestmark = pytest.mark.interop
 
@@ -371,13 +374,85 @@ async def test_a_branch_a_fork_and_a_summary(built_in: Open, model_api: ModelApi
 
 
 async def test_settings_of_the_server_and_their_kinds(built_in: Open, model_api: ModelApi) -> None:
-    async with built_in(agent_settings={"agent_kind": "llm", "llm": llm(model_api.url), "tools": []}) as one:
-        await one.turn("Hello.")
+    given = {"agent_kind": "llm", "llm": llm(model_api.url), "tools": [], "mcp_config": {"adder": STDIO}}
+    async with built_in(agent_settings=given) as one:
+        found = await one.turn('MCP: secret_sum {"a": 1, "b": 2}')
+        assert of(found, "ActionEvent")[0]["action"]["kind"] == "MCPToolAction"
+        assert "1003" in text_of(of(found, "ObservationEvent")[0])
         diff = {"agent_kind": "openhands", "llm": llm(model_api.url), "tools": [{"name": "terminal"}]}
         await one.rest.call("PATCH", "/api/settings", {"agent_settings_diff": diff})
         other = await one.rest.create(one.workspace)
         found = await one.rest.turn(other["id"], "TOOL: echo settings", timeout=60)
         assert "ObservationEvent" in kinds(found)
+
+
+async def test_a_sub_agent_a_goal_and_arguments_that_stream(built_in: Open, model_api: ModelApi) -> None:
+    given = agent(model_api.url, tools=[{"name": "task_tool_set"}, {"name": "terminal"}])
+    async with built_in(agent=given, confirmation_policy=ALWAYS, autotitle=False) as one:
+        order = {"description": "Look", "prompt": "Look around.", "subagent_type": "general-purpose"}
+        model_api.answers.extend(
+            [
+                scripted("task", **order),
+                *(scripted("terminal", command=f"touch {name}") for name in ("allowed", "forbidden")),
+                Answer(text=("I looked around.",)),
+                Answer(text=("All ", "done.")),
+            ]
+        )
+        url = session_socket(one.server.url, one.id)
+        async with collect(url) as session:
+            before = await one.begin("Delegate.")
+            for accept, words in ((True, "Look"), (True, "touch allowed"), (False, "touch forbidden")):
+                with trio.fail_after(60):
+                    while not (waiting := await _waiting(one)) or words not in waiting[0]["title"]:
+                        await trio.sleep(0.05)
+                assert len({each["action_id"] for each in waiting}) == 1
+                await one.rest.respond(one.id, accept=accept, reason=None if accept else "Not there.")
+            found = await one.settle(before, "finished")
+        assert kinds(found) == [
+            "MessageEvent",
+            "SystemPromptEvent",
+            "ActionEvent",
+            "ObservationEvent",
+            "MessageEvent",
+        ]
+        assert [(one.workspace / name).exists() for name in ("allowed", "forbidden")] == [True, False]
+        (action,) = of(found, "ActionEvent")
+        pieces = [frame for frame in session.frames if frame.get("item_id") == action["id"]]
+        assert [frame["type"] for frame in pieces] == ["item_started", *["delta"] * (len(pieces) - 1)]
+        assert json.loads("".join(frame["content"] for frame in pieces[1:])) == order
+        assert {(frame["kind"], frame["tool_name"]) for frame in pieces[1:]} == {("arguments", "task")}
+        streamed = [frame for frame in one.socket.frames if frame.get("kind") == "StreamingDeltaEvent"]
+        assert "".join(frame.get("content") or "" for frame in streamed) == "All done."
+
+        verdicts = ['{"score": 0.2, "complete": false, "missing": "tests"}', '{"score": 1, "complete": true}']
+        answers = ["I work.", verdicts[0], "I tested.", verdicts[1]]
+        model_api.answers.extend(Answer(text=(each,)) for each in answers)
+        before = len(await one.rest.events(one.id))
+        await one.rest.act(one.id, "goal", {"objective": "It works", "max_iterations": 5})
+        with trio.fail_after(60):
+            while not (goals := await _goals(one, before)) or goals[-1]["active"]:
+                await trio.sleep(0.05)
+        assert [(goal["status"], goal["iteration"]) for goal in goals] == [
+            ("running", 0),
+            ("running", 1),
+            ("complete", 2),
+        ]
+        assert "tests" in json.dumps(model_api.calls[-2].body["messages"][-1])
+
+
+def scripted(tool: str, **arguments: Json) -> Answer:
+    return Answer(calls=((Tool(tool), arguments),))
+
+
+async def _waiting(one: Talk) -> list[Json]:
+    info = await one.rest.info(one.id)
+    asked = (info["agent_state"] or {}).get("permissions") or []
+    return [each for each in asked if each["status"] == "waiting"]
+
+
+async def _goals(one: Talk, before: int) -> list[Json]:
+    found = (await one.rest.events(one.id))[before:]
+    return [event["value"] for event in of(found, "ConversationStateUpdateEvent") if event["key"] == "goal"]
 
 
 async def _pid(one: Talk) -> int:

@@ -7,7 +7,7 @@ what does not fit is a fault of a program of ours.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast, get_args
 
 import attrs
 
@@ -21,7 +21,9 @@ STREAM: Final = "_ostler/stream"
 STATE: Final = "_ostler/state"
 RECEIVED: Final = "_ostler/received"
 
-Kind = Literal["text", "reasoning"]
+CALL: Final = ("tool_call_id", "tool_name")
+
+Kind = Literal["text", "reasoning", "arguments"]
 
 
 @attrs.frozen
@@ -52,7 +54,7 @@ class ItemStarted:
 
 @attrs.frozen
 class ItemDelta:
-    """A piece of it; `order` counts from 0."""
+    """A piece of it; `order` counts from 0. Of a call's arguments it names the call, where that is known."""
 
     session_id: str
     item_id: str
@@ -60,6 +62,8 @@ class ItemDelta:
     kind: Kind
     content: str
     attempt: int = 0
+    tool_call_id: str | None = None
+    tool_name: str | None = None
 
 
 @attrs.frozen
@@ -114,9 +118,10 @@ def _streamed(session_id: str, params: Mapping[str, Any]) -> Told:
             return ItemStarted(session_id, item_id, attempt)
         case "delta":
             order, kind, content = _number(params, "order"), params.get("kind"), params.get("content")
-            if kind not in ("text", "reasoning") or not isinstance(content, str):
+            if kind not in get_args(Kind) or not isinstance(content, str):
                 raise ValueError(f"{STREAM}: a delta has order, kind and content")
-            return ItemDelta(session_id, item_id, order, cast(Kind, kind), content, attempt)
+            call = [None if params.get(name) is None else _text(params, name) for name in CALL]
+            return ItemDelta(session_id, item_id, order, cast(Kind, kind), content, attempt, *call)
         case "item_aborted":
             return ItemAborted(session_id, item_id, _text(params, "reason"), attempt)
         case other:
@@ -163,6 +168,11 @@ def told_status(answer: Json) -> str | None:
 def told_action(tool_call: Json) -> str | None:
     """The event that a permission request is about; None where it names none."""
     return text(_meta(tool_call), "eventId")
+
+
+def told_child(tool_call: Json) -> str | None:
+    """The sub-agent that wants to act, where the action that is named waits for one."""
+    return text(_meta(tool_call), "subAgent")
 
 
 def _meta(params: Json) -> Json:

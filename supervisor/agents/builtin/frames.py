@@ -5,9 +5,9 @@
                   have the source `user` although no user said them: what the SDK answers to a malformed call
                   or a refusal of the model, and the next round of an iterative refinement.
 `_ostler/stream`  a piece of an item that will become the event with its id: `item_started`, `delta` (`order`
-                  counts from 0, `kind` is text or reasoning), `item_aborted` (with `reason`). `attempt`
-                  counts from 1: a higher one starts the item anew, with `item_started` and an order from 0,
-                  and what came before is void.
+                  counts from 0, `kind` is text, reasoning or arguments), `item_aborted` (with `reason`).
+                  `attempt` counts from 1: a higher one starts the item anew, with `item_started` and an order
+                  from 0, and what came before is void. Arguments have `tool_call_id` and `tool_name`.
 `_ostler/state`   one property of the conversation's state (`key`, `value`), when it has changed.
 `_ostler/received` the user's message `message_id` is on the disk now, and the next step reads it; with the
                   `activated_skills` and the `extended_content` that it has there. What it leads to follows.
@@ -26,6 +26,7 @@ from openhands.sdk.event import Event, MessageEvent
 from openhands.sdk.event.conversation_state import ConversationStateUpdateEvent
 from openhands.sdk.event.user_action import InterruptEvent, PauseEvent
 
+from .streams import ArgumentsDelta
 from .wire import Wire
 
 EVENT = "_ostler/event"
@@ -79,9 +80,10 @@ class Teller:
         if isinstance(frame, StreamStarted):
             self._send(STREAM, type="item_started", **place)
         elif isinstance(frame, StreamDelta):
-            self._send(
-                STREAM, type="delta", **place, order=frame.order, kind=frame.kind, content=frame.content
-            )
+            piece = {**place, "order": frame.order, "kind": frame.kind, "content": frame.content}
+            if isinstance(frame, ArgumentsDelta):
+                piece |= {"tool_call_id": frame.tool_call_id, "tool_name": frame.tool_name}
+            self._send(STREAM, type="delta", **piece)
         elif isinstance(frame, StreamAborted):
             self._send(STREAM, type="item_aborted", **place, reason=frame.reason)
 

@@ -38,6 +38,7 @@ class Turn:
         Raises what the SDK raises before the agent has begun, and what keeps it from writing its log.
         """
         self._task = asyncio.current_task()
+        self._conversation.children.begin()
         try:
             # Also after a cancel: what the user has said is said.
             await asyncio.to_thread(self._prepare, send)
@@ -62,6 +63,7 @@ class Turn:
         token = self._conversation.cancel_token
         if token is not None:
             token.cancel()
+        self._conversation.children.interrupt()
 
     def interrupt(self) -> None:
         """Cancel what the turn waits for; called on the lane, after `cancel`."""

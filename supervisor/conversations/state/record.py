@@ -26,7 +26,7 @@ RECORD_VERSION: Final = 1
 
 ANALYZER: Final = "security_analyzer"
 
-PARTS: Final = (ANALYZER, "agent_definitions", "plugins")
+PARTS: Final = (ANALYZER, "agent_definitions", "agent_launch_additions", "plugins")
 """What of a start request may hold secrets in places that only the built-in agent's SDK knows. The others are
 the agent itself, and `secrets`."""
 

@@ -324,7 +324,7 @@ class Turns:
             # A fault over a fault stays in its conversation, too: the task above it is the whole server's.
             self._logger.exception("cannot record the failure")
             with suppress(JournalError):
-                self._recorder.abort_item("failed")
+                self._recorder.abort_items("failed")
 
     def leave(self) -> None:
         """The conversation's task ends: what was said and not written yet is written. Raises nothing."""

@@ -151,6 +151,26 @@ def _confirm(turn: Turn, rest: str) -> None:
     turn.status = "idle"
 
 
+@directive(
+    "confirm-child", "ID TITLE asks what a sub-agent of this action may do; goes on whatever the answer"
+)
+def _confirm_child(turn: Turn, rest: str) -> None:
+    event_id, _, title = rest.partition(" ")
+    asked = turn.begin_ask(
+        "session/request_permission",
+        {
+            "sessionId": turn.session.id,
+            "toolCall": {
+                "toolCallId": "call-of-the-child",
+                "title": title,
+                "_meta": {"ostler": {"eventId": event_id, "subAgent": "helper"}},
+            },
+            "options": OPTIONS,
+        },
+    )
+    turn.agent.wire.finish(asked)
+
+
 @directive("state", "KEY JSON a state")
 def _state(turn: Turn, rest: str) -> None:
     key, _, value = rest.partition(" ")
