@@ -279,6 +279,7 @@ class Conversation:
         elif self.busy and self.record.execution_status is not ExecutionStatus.PAUSED:
             raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
         elif self._queue.waiting or self.busy or await self._requeue():
+            await self._hand_over_again()
             self._check_room()
             ended = self._queue.turn is None and not self._queue.waiting and self.record.unfinished
             if self.record.built_in and (self._queue.turn is not None or ended):
@@ -313,6 +314,15 @@ class Conversation:
         if not self.busy and self.record.retry_seq == seq:
             self._queue.waiting.appendleft(inbox.queued(stored[0]) if stored else self._go_on())
         return True
+
+    async def _hand_over_again(self) -> None:
+        """The built-in agent may lack the message of a turn that failed: it comes before those that wait."""
+        seq, waiting = self.record.retry_seq, self._queue.waiting
+        if seq is None or not self.record.built_in or any(item.seq == seq for item in waiting):
+            return
+        stored = await self.log.read(seq - 1, 1)
+        if stored and waiting and not self.busy and self.record.retry_seq == seq:
+            waiting.appendleft(inbox.queued(stored[0]))
 
     def _go_on(self) -> Queued:
         """What has the built-in agent go on from its own memory, without a word."""
