@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import orjson
 import structlog
 import trio
 
@@ -16,9 +15,8 @@ from supervisor.conversations.agent import own_requests
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.hooks import hooks
-from supervisor.conversations.recording import permission_log, prompt, turn_states
+from supervisor.conversations.recording import inbox, permission_log, prompt, recovery, turn_states
 from supervisor.conversations.recording.final_response import final_response
-from supervisor.conversations.recording.history import OpenCalls
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.resource import agent_object, conversation_info, full_state
 from supervisor.conversations.recording.title import title_of
@@ -32,7 +30,6 @@ from supervisor.conversations.state.errors import (
     UnknownConversation,
     UnknownEvent,
 )
-from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.queue import Queued, TurnQueue, message_size
 from supervisor.conversations.state.record import ANALYZER, ConversationRecord
 from supervisor.conversations.state.secret_box import split_secrets
@@ -48,7 +45,6 @@ from supervisor.events import (
     PauseEvent,
     TextContent,
     Vocabulary,
-    decode_message,
     new_event_id,
 )
 from supervisor.journal import JournalUnavailable, Log, Stored
@@ -64,18 +60,8 @@ QUEUED_MAX: Final = 1_000
 QUEUED_BYTES: Final = 64 * 1024 * 1024
 """The most bytes that the waiting messages of one conversation may have together: two of the largest."""
 
-IN_TURN: Final = "The server stopped while this turn was running; the agent's last actions are unknown."
-IN_HOOKS: Final = "The server stopped while a hook was running after the agent's turn."
-"""What was cut off, for people."""
 MOVED: Final = "the conversation was moved to another event"
 """Why the agent does not remember a branch that a client moved to."""
-
-ASKING: Final = ("user", "environment")
-"""The sources of messages to the agent. Those of Ostler's own, such as what a Stop hook says, have the role
-of a user; what Ostler tells clients has another."""
-
-PAGE_EVENTS: Final = 500
-"""Events read at once when a conversation is loaded: bounded memory, few reads."""
 
 
 class Conversation:
@@ -299,6 +285,7 @@ class Conversation:
         elif self.busy and self.record.execution_status is not ExecutionStatus.PAUSED:
             raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
         elif self._queue.waiting or self.busy or await self._requeue():
+            await self._hand_over_again()
             self._check_room()
             ended = self._queue.turn is None and not self._queue.waiting and self.record.unfinished
             if self.record.built_in and (self._queue.turn is not None or ended):
@@ -316,7 +303,7 @@ class Conversation:
         if record.retry_seq is not None:
             stored = await self.log.read(record.retry_seq - 1, 1)
             if stored and not self._queue.waiting:
-                self._queue.waiting.append(_queued(stored[0]))
+                self._queue.waiting.append(inbox.queued(stored[0]))
                 return True
         elif record.unfinished:
             message = Message(role="user", content=(TextContent(text=prompt.CONTINUE),))
@@ -331,8 +318,17 @@ class Conversation:
         seq = self.record.retry_seq
         stored = [] if seq is None else await self.log.read(seq - 1, 1)
         if not self.busy and self.record.retry_seq == seq:
-            self._queue.waiting.appendleft(_queued(stored[0]) if stored else self._go_on())
+            self._queue.waiting.appendleft(inbox.queued(stored[0]) if stored else self._go_on())
         return True
+
+    async def _hand_over_again(self) -> None:
+        """The built-in agent may lack the message of a turn that failed: it comes before those that wait."""
+        seq, waiting = self.record.retry_seq, self._queue.waiting
+        if seq is None or not self.record.built_in or any(item.seq == seq for item in waiting):
+            return
+        stored = await self.log.read(seq - 1, 1)
+        if stored and waiting and not self.busy and self.record.retry_seq == seq:
+            waiting.appendleft(inbox.queued(stored[0]))
 
     def _go_on(self) -> Queued:
         """What has the built-in agent go on from its own memory, without a word."""
@@ -465,9 +461,9 @@ class Conversation:
         self._queue.waiting.clear()
         if target is None:
             record.prompted_seq = max(record.prompted_seq, self.log.last_seq)
-        elif is_asked(target):
+        elif inbox.is_asked(target):
             record.prompted_seq = target.seq - 1
-            self._queue.waiting.append(_queued(target))
+            self._queue.waiting.append(inbox.queued(target))
         else:
             record.prompted_seq = max(record.prompted_seq, target.seq)
 
@@ -690,15 +686,8 @@ class Conversation:
         Raises JournalUnavailable if the journal is unreadable now; then nothing was done.
         """
         record = self.record
-        await self._find_leaf()
-        branch = self.branch
-        asked = [
-            item
-            for source in ASKING
-            async for item in self._after(record.prompted_seq, kind="MessageEvent", source=source)
-            if item.seq in branch and is_asked(item) and item.id not in record.told_messages
-        ]
-        self._queue.waiting.extend(map(_queued, sorted(asked, key=lambda item: item.seq)))
+        await recovery.find_leaf(self.recorder)
+        self._queue.waiting.extend(await inbox.waiting(self.log, record, self.branch))
         going_on = record.execution_status in LIVE_STATUSES
         unanswered = permission_log.cut_off(record)
         if unanswered:
@@ -707,7 +696,9 @@ class Conversation:
         if in_hooks:
             self.recorder.write(hooks.cut_off(self.recorder))
         if record.turn_open or (going_on and not self._queue.waiting):
-            await self._report_cut_off(IN_HOOKS if in_hooks and not record.turn_open else IN_TURN)
+            only_hooks = in_hooks and not record.turn_open
+            detail = recovery.IN_HOOKS if only_hooks else recovery.IN_TURN
+            await recovery.report_cut_off(self.recorder, detail)
         elif record.turn is not None:
             self.recorder.write(turn_states.cut_off(record))
         self._goal.recover()
@@ -715,49 +706,6 @@ class Conversation:
             self._runner.want()
         with trio.move_on_after(self.context.deadlines.durable):
             await self.log.flushed_unless_troubled()
-
-    async def _report_cut_off(self, detail: str) -> None:
-        record = self.record
-        calls = OpenCalls()
-        async for item in self._after(record.prompted_seq):
-            if item.kind in OpenCalls.KINDS:
-                calls.take(orjson.loads(item.body), len(item.body))
-        events: list[Event] = calls.closing()
-        failure = AgentFailure(
-            "ServerRestarted",
-            detail,
-            kind="transient",
-            retryable=True,
-            user_action="retry",
-        )
-        events.append(error_event(failure))
-        events += turn_states.cut_off(record)
-        record.turn_open = False
-        record.execution_status = ExecutionStatus.ERROR
-        record.agent_state["phase"] = AgentPhase.STOPPED
-        events.append(self.recorder.state("execution_status", ExecutionStatus.ERROR))
-        self.recorder.write(events)
-
-    async def _find_leaf(self) -> None:
-        """Find the newest timestamp, and the newest event other than a state: the parent of the next
-        events."""
-        newest = await self.log.newest()
-        leaf = await self.log.newest(besides="ConversationStateUpdateEvent")
-        if newest is not None:
-            self.recorder.last_timestamp = newest.timestamp
-        moves = self.record.moves
-        if leaf is not None and not (moves and await self._seq(leaf.id) < moves[-1][0]):
-            self.record.leaf_event_id = leaf.id
-
-    async def _seq(self, event_id: str) -> int:
-        (stored,) = await self.log.get([event_id])
-        return -1 if stored is None else stored.seq
-
-    async def _after(self, seq: int, **asked: str) -> AsyncIterator[Stored]:
-        while page := await self.log.read(seq, PAGE_EVENTS, **asked):
-            for item in page:
-                yield item
-            seq = page[-1].seq
 
     async def restart_agent(self, *, force: bool = False) -> None:
         """Restart the agent with its session. Raises AgentFailure, JournalUnavailable."""
@@ -783,15 +731,3 @@ class Conversation:
         finally:
             await self._runner.stop()
             self.context.sessions.discard(self)
-
-
-def is_asked(stored: Stored) -> bool:
-    """Whether an event is a message to the agent: a user's, or Ostler's in their place."""
-    if stored.kind != "MessageEvent" or stored.source not in ASKING:
-        return False
-    return stored.source == "user" or orjson.loads(stored.body)["llm_message"]["role"] == "user"
-
-
-def _queued(stored: Stored) -> Queued:
-    message = decode_message(orjson.loads(stored.body)["llm_message"])
-    return Queued(stored.seq, stored.id, message, by_user=stored.source == "user")

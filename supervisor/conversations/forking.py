@@ -19,9 +19,10 @@ import trio
 
 from supervisor.acp import SHOWN_CHARS, AcpError
 from supervisor.conversations.agent.context import Context
-from supervisor.conversations.conversation import Conversation, is_asked
+from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.recording import turn_states, usage
 from supervisor.conversations.recording.history import REPEATED_BYTES, OpenCalls
+from supervisor.conversations.recording.inbox import is_asked
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.branch import Branch, leading_to
 from supervisor.conversations.state.errors import AgentFailure, ConversationExists

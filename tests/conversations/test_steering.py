@@ -175,6 +175,18 @@ async def test_one_that_the_agent_dies_of_is_handed_over_by_a_run(tmp_path: Path
         assert answers(await events(conversation)) == ["Two"]
 
 
+async def test_the_one_before_it_that_the_agent_died_of_comes_first(tmp_path: Path) -> None:
+    async with told(tmp_path, "takes", "crash=prompt", "until-start=1") as (_, conversation):
+        first = await conversation.send(say("!answer m One"), run=True)
+        second = await conversation.send(say("!answer n Two"), run=False)
+        assert await settled(conversation) == "error"
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        found = await events(conversation)
+        assert taken_up(found) == [first, first, second]
+        assert answers(found) == ["One", "Two"]
+
+
 async def test_one_that_it_had_when_it_died_is_not_handed_over_again(tmp_path: Path) -> None:
     async with told(tmp_path, "takes") as (harness, conversation):
         first = await begun(conversation, "!until-message")

@@ -83,6 +83,10 @@ class Inbox:
         self._over = True
         return False
 
+    def refuse(self) -> None:
+        """Take nothing any more."""
+        self._over = True
+
     async def end(self) -> None:
         """Take nothing any more. Returns when nothing is on the way."""
         self._over = True

@@ -96,6 +96,8 @@ class Turn:
                 return
             with self.inbox.held():
                 reason = await self._confirm()
+                if reason is not None:
+                    self.inbox.refuse()  # nothing reads it in this turn
             if reason is not None:
                 await asyncio.to_thread(self._conversation.reject_pending_actions, reason)
                 return
