@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.interop.harness",
     "tests.clients.harness",
     "tests.journal.harness",
+    "tests.mcp.harness",
 ]
 
 # Thousands of tests are collected, and stay: to look for garbage among them again and again took a third of

@@ -17,14 +17,14 @@ from supervisor.conversations.agent import lifecycle, own_requests
 from supervisor.conversations.agent.built_in import MEMORY_DIR
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
-from supervisor.conversations.state.errors import AlreadyRunning, NotPossible
+from supervisor.conversations.state.errors import AgentFailure, AlreadyRunning, NotAccepted, NotPossible
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.runner import Runner
 from supervisor.events import MessageEvent, Vocabulary, new_event_id
 from supervisor.hooks import HookSource
 from supervisor.journal import Journal, JournalUnavailable
-from supervisor.settings import BuiltInSettings
+from supervisor.settings import AgentProfileStore, BuiltInSettings, LlmProfileStore
 from tests.conversations.harness import (
     Harness,
     events,
@@ -618,6 +618,36 @@ async def test_the_model_finds_a_title(tmp_path: Path) -> None:
         await turn(conversation, "!answer m2 Two")
         assert conversation.record.title == "Mine"
         assert not harness.log.received("_ostler/title")
+    asked = {"title_llm_profile": "fast", "prompt": "Name it: {conversation_content}"}
+    async with told(tmp_path / "third", extra=asked) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        await until(lambda: harness.log.received("_ostler/title"))
+        params = harness.log.received("_ostler/title")[0]["params"]
+        assert (params["profile"], params["prompt"]) == ("fast", asked["prompt"])
+
+
+async def test_it_gets_the_profiles_of_models_and_says_none_of_their_keys(tmp_path: Path) -> None:
+    key = "sk-of-another-profile-123456"
+    async with open_harness(tmp_path) as harness:
+        profiles = LlmProfileStore(AgentProfileStore(harness.settings))
+        await profiles.save("other", {"model": "o", "api_key": key})
+        conversation = await start(harness)
+        await turn(conversation, f"!answer m It is {key}")
+        own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"]
+        assert own["llm_profiles"]["other"]["api_key"] == key
+        assert own["meta_profiles"] == {}
+        answer = await conversation.final_response()
+        assert answer.startswith("It is ")
+        assert key not in answer
+        assert key not in conversation.record.dump().decode()
+
+
+async def test_a_model_is_not_tried_where_the_agent_is_not_installed(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        with pytest.raises(AgentFailure) as caught:
+            await harness.supervisor.try_model({"model": "m", "api_key": KEY})
+        assert caught.value.code == "ACPSpawnError"
+        assert not list((tmp_path / "data").glob("*"))
 
 
 async def test_what_changes_while_it_starts_reaches_it_before_its_first_prompt(
@@ -918,6 +948,35 @@ async def test_a_fork_while_a_message_arrives_gets_a_transcript(
         assert await fork.final_response() == "Two"
         assert fork.record.agent_state["memory"] == "lost"
         assert not memory.exists()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+async def test_a_copy_for_a_fork_that_the_agent_refused_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """`late`: the agent makes it after its answer was waited for in vain."""
+
+    async def refused(self: Runner, method: str, *args: Any) -> Any:
+        raise NotAccepted("no")
+
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        fork_id = str(uuid.uuid4())
+        made = tmp_path / "data" / conversation.id / MEMORY_DIR / uuid.UUID(fork_id).hex
+        own = made.with_name(uuid.UUID(conversation.id).hex)
+        own.mkdir(parents=True)
+        if not late:
+            copied(conversation, tmp_path, fork_id)
+        with monkeypatch.context() as patch:
+            patch.setattr(Runner, "own_request", refused)
+            fork = await harness.supervisor.fork(conversation.id, ForkRequest(conversation_id=fork_id))
+        assert fork.record.agent_state["memory"] == "lost"
+        assert not made.exists()
+        if late:
+            copied(conversation, tmp_path, fork_id)
+            await harness.supervisor.stop_agent(conversation.id)
+            await turn(conversation, "!answer m2 Two")
+        assert [each.name for each in made.parent.iterdir()] == [own.name]
 
 
 async def test_a_fork_that_fails_leaves_no_memory_and_can_be_repeated(

@@ -17,7 +17,7 @@ from supervisor.agents.errors import PythonMissing
 from supervisor.conversations.state.deadlines import Deadlines
 from tests.interop.authorization import Packages
 from tests.interop.authorization import install as install_authorization_server
-from tests.interop.builtin_program import PYTHON, Program, running
+from tests.interop.builtin_program import PYTHON, Program, Session, running
 from tests.interop.custom_agents.installed import CustomAgents
 from tests.interop.model_api.server import ModelApi, running_model_api
 from tests.interop.peer_environment import PeerEnvironment, find_python
@@ -96,6 +96,14 @@ def program(builtin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     with running(builtin_python, tmp_path_factory.mktemp("program")) as one:
         yield one
         assert one.end() == 0
+
+
+@pytest.fixture
+def session(program: Program, tmp_path: Path) -> Iterator[Session]:
+    """A session of the built-in agent's program, for one test."""
+    one = Session(program, tmp_path)
+    yield one
+    one.close()
 
 
 @pytest.fixture

@@ -241,6 +241,107 @@ async def test_a_pause_and_going_on(built_in: Open) -> None:
         assert not [event for event in of(found, "MessageEvent") if event["source"] != "agent"]
 
 
+async def test_a_message_in_the_middle_of_a_turn_is_read_before_the_next_step(
+    built_in: Open, model_api: ModelApi
+) -> None:
+    async with built_in() as one:
+        before = await one.begin("TOOL: touch began; until [ -e go ]; do sleep 0.05; done; echo went")
+        await _acting(one, before)
+        await one.rest.send(one.id, "And then?")
+        await trio.sleep(0.5)
+        (one.workspace / "go").touch()
+        found = await one.settle(before, "finished")
+        assert kinds(found) == [
+            "MessageEvent",
+            "SystemPromptEvent",
+            "ActionEvent",
+            "MessageEvent",
+            "ObservationEvent",
+            "MessageEvent",
+        ]
+        turns = [event["value"] for event in found if event.get("key") == "turn"]
+        assert [each["status"] for each in turns] == ["running", "joined", "ended"]
+        assert turns[1]["joined"] == of(found, "MessageEvent")[1]["id"]
+        assert said_to(model_api) == [1, 2]
+
+
+async def test_each_message_is_read_once_whoever_is_killed(built_in: Open, model_api: ModelApi) -> None:
+    async with built_in() as one:
+        await one.turn("message 0.")
+        for number in range(1, 16):
+            text = f"message {number}.\nSLOW 6 40" if number % 3 else f"message {number}.\nTOOL: sleep 0.2"
+            await one.rest.send(one.id, text)
+            await trio.sleep(0.07 * (number % 5))
+            if number in (4, 9, 12):
+                os.kill(await _pid(one), signal.SIGKILL)
+                await one.rest.wait_status(one.id, "error", "finished")  # the turn was over, perhaps
+                await one.rest.act(one.id, "run")
+            elif number == 7:
+                await one.rest.act(one.id, "interrupt")
+                await one.rest.act(one.id, "run")
+        await one.rest.wait_status(one.id, "finished", timeout=60)
+        await one.turn("This is the end.")
+        asked = [each for each in model_api.calls[-1].body["messages"] if each["role"] == "user"]
+        sent = json.dumps(asked)
+        assert [sent.count(f"message {number}.") for number in range(16)] == [1] * 16
+        places = [sent.index(f"message {number}.") for number in range(16)]
+        assert places == sorted(places)
+        everything = await one.rest.events(one.id)
+        said = [event["id"] for event in of(everything, "MessageEvent") if event["source"] == "user"]
+        assert len(said) == len(set(said)) == 17
+        turns = [event["value"] for event in everything if event.get("key") == "turn"]
+        joined = [each["joined"] for each in turns if each["status"] == "joined"]
+        begun = [each["message_id"] for each in turns if each["status"] == "running"]
+        assert sorted({*joined, *begun}) == sorted(said)
+        assert len(joined) == len(set(joined))
+        assert not {*joined} & {*begun[:1]}
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["on the way", "taken"])
+async def test_a_message_during_a_turn_survives_a_kill_of_the_server(
+    built_in: Open, model_api: ModelApi, taken: bool
+) -> None:
+    async with built_in() as one:
+        await one.turn("Hello.")
+        before = await one.begin("HANG" if taken else "TOOL: echo begun; sleep 100")
+        if taken:
+            with trio.fail_after(60):
+                while len(model_api.calls) < 2:
+                    await trio.sleep(0.05)
+        else:
+            await _acting(one, before)
+        await one.rest.send(one.id, "And then?")
+        await trio.sleep(1)
+        server = next(each.pid for each in one.server.tree() if each.ppid == one.server.pid)
+        kill([server], signal.SIGSTOP)
+        kill([one.server.pid, server])
+        await one.server.wait()
+        await one.server.start()
+        async with rest_client(one.server.url) as one.server.rest:
+            if taken:  # it belongs to the turn that was cut off, which a person takes up again
+                await one.settle(before, "error")
+                await one.rest.act(one.id, "run")
+            found = await one.settle(before, "finished")
+            (error,) = of(found, "ConversationErrorEvent")
+            assert error["code"] == "ServerRestarted"
+            sent = json.dumps(model_api.calls[-1].body["messages"])
+            assert sent.count("And then?") == 1
+            answers = [event for event in of(found, "MessageEvent") if event["source"] == "agent"]
+            assert len(answers) == 1
+        one.deleted = True
+
+
+def said_to(model_api: ModelApi) -> list[int]:
+    """How many messages of users each request to the model had."""
+    counted = []
+    for call in model_api.calls:
+        messages = [each for each in call.body["messages"] if each["role"] == "user"]
+        counted.append(
+            sum(1 if isinstance(each["content"], str) else len(each["content"]) for each in messages)
+        )
+    return counted
+
+
 async def test_a_branch_a_fork_and_a_summary(built_in: Open, model_api: ModelApi) -> None:
     condenser = {
         "kind": "LLMSummarizingCondenser",
@@ -356,8 +457,10 @@ async def _goals(one: Talk, before: int) -> list[Json]:
 
 async def _pid(one: Talk) -> int:
     """The process of the conversation's agent. Others of its kind wait for the next conversation."""
-    agent = await one.rest.call("GET", f"/api/agents/{one.id}")
-    return int(agent["pid"])
+    with trio.fail_after(60):
+        while not (pid := (await one.rest.call("GET", f"/api/agents/{one.id}"))["pid"]):
+            await trio.sleep(0.05)  # it starts again
+    return int(pid)
 
 
 async def _acting(one: Talk, before: int) -> None:

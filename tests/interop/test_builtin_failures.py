@@ -16,7 +16,6 @@ import pytest
 
 from tests.interop.builtin_program import (
     KEY,
-    Program,
     Refused,
     Session,
     agent,
@@ -26,6 +25,7 @@ from tests.interop.builtin_program import (
     llm,
     running,
     says,
+    status,
     text_of,
 )
 from tests.interop.model_api.script import Answer
@@ -38,17 +38,6 @@ pytestmark = pytest.mark.interop
 TOO_LONG = "This model's maximum context length is 8192 tokens."
 
 SOON = 6.0  # seconds; it promises two, on a machine that has time for it
-
-
-@pytest.fixture
-def session(program: Program, tmp_path: Path) -> Iterator[Session]:
-    one = Session(program, tmp_path)
-    yield one
-    one.close()
-
-
-def status(answer: dict[str, Any]) -> str:
-    return str(answer["_meta"]["ostler"]["status"])
 
 
 def goes_on(session: Session, model_api: ModelApi) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted
 from tests.interop.builtin_program import (
     KEY,
-    Program,
     Session,
     agent,
     call,
@@ -20,18 +17,12 @@ from tests.interop.builtin_program import (
     finish,
     llm,
     says,
+    status,
     text_of,
 )
 from tests.interop.model_api.server import ModelApi
 
 pytestmark = pytest.mark.interop
-
-
-@pytest.fixture
-def session(program: Program, tmp_path: Path) -> Iterator[Session]:
-    one = Session(program, tmp_path)
-    yield one
-    one.close()
 
 
 def anthropic(api: ModelApi, **fields: Any) -> dict[str, Any]:
@@ -49,7 +40,7 @@ def test_anthropic_thinks(session: Session, model_api: ModelApi, stream: bool) -
         ("terminal", {"command": "echo seen"}), thoughts=("I think ", "first."), redacted="ZW5jcnlwdGVk"
     )
     model_api.answers.extend([think, says("It was seen.")])
-    assert session.say("think")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("think")) == "finished"
     blocks = session.of("ActionEvent")[0]["thinking_blocks"]
     assert {"type": "redacted_thinking", "data": "ZW5jcnlwdGVk"} in blocks
     assert {"type": "thinking", "thinking": "I think first.", "signature": "dGVzdA=="} in blocks
@@ -66,7 +57,7 @@ def test_responses_have_reasoning_items(session: Session, model_api: ModelApi, s
     session.open(agent(model_api, "terminal", model=model))
     reason = calls(("terminal", {"command": "echo seen"}), thoughts=("Reasons.",), encrypted="CIPHERED-7")
     model_api.answers.extend([reason, says("It was seen.")])
-    assert session.say("think")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("think")) == "finished"
     assert model_api.calls[-1].path.endswith("/responses")
     item = session.of("ActionEvent")[0]["responses_reasoning_item"]
     assert item["summary"] == ["Reasons."]

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.interop.builtin_program import (
-    Program,
     Session,
     accept,
     agent,
@@ -24,6 +23,7 @@ from tests.interop.builtin_program import (
     finish,
     reject,
     says,
+    status,
     text_of,
 )
 from tests.interop.model_api.script import Answer
@@ -45,13 +45,6 @@ def pages(tmp_path: Path) -> Iterator[str]:
     server.shutdown()
     server.server_close()
     thread.join()
-
-
-@pytest.fixture
-def session(program: Program, tmp_path: Path) -> Iterator[Session]:
-    one = Session(program, tmp_path)
-    yield one
-    one.close()
 
 
 def test_a_text_is_streamed_and_becomes_the_event_of_its_id(session: Session, model_api: ModelApi) -> None:
@@ -81,7 +74,7 @@ def test_a_terminal(session: Session, model_api: ModelApi) -> None:
         [call("terminal", "I look.", command="echo wo$((3*7))rd; exit_code() { return 3; }; exit_code")]
     )
     model_api.answers.extend([call("terminal", command="seq 100000"), finish("looked")])
-    assert session.say("look")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("look")) == "finished"
     assert session.kinds == [
         "SystemPromptEvent",
         "user says",
@@ -219,7 +212,7 @@ def test_a_browser_that_dies(session: Session, model_api: ModelApi, pages: str) 
     assert browsers
     kill(browsers)
     model_api.answers.extend([visit, call("browser_get_content"), says("seen again")])
-    assert session.say("again")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("again")) == "finished"
     assert len(session.of("ObservationEvent")) + len(session.of("AgentErrorEvent")) == 4
 
 
@@ -227,7 +220,7 @@ def test_a_task_is_given_to_a_sub_agent(session: Session, model_api: ModelApi) -
     session.open(agent(model_api, "task_tool_set", "terminal"))
     order = {"description": "Look", "prompt": "Look around.", "subagent_type": "general-purpose"}
     model_api.answers.extend([call("task", **order), finish("I looked around."), finish("all done")])
-    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("delegate")) == "finished"
     assert session.kinds[2:4] == ["TaskAction", "TaskObservation"]
     observed = session.of("ObservationEvent")[0]["observation"]
     assert (observed["subagent"], "I looked around." in text_of(observed["content"])) == (
@@ -372,7 +365,7 @@ def test_it_repairs_a_repository(session: Session, model_api: ModelApi) -> None:
     path = str(session.workspace / "sums.py")
     edit = call("file_editor", command="str_replace", path=path, old_str="a - b", new_str="a + b")
     model_api.answers.extend([run, call("grep", pattern="def add"), edit, run, finish("It adds.")])
-    assert session.say("the test fails")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("the test fails")) == "finished"
     told = [text_of(event["observation"]["content"]) for event in session.of("ObservationEvent")]
     assert ("FAILED (failures=1)" in told[0], "OK" in told[3]) == (True, True)
     assert "sums.py" in told[1]
@@ -382,7 +375,7 @@ def test_it_repairs_a_repository(session: Session, model_api: ModelApi) -> None:
 def test_arguments_that_json_does_not_know(session: Session, model_api: ModelApi) -> None:
     session.open(agent(model_api), servers=[{"name": "adder", **STDIO, "env": []}])
     model_api.answers.extend([call("secret_sum", a=float("nan"), b=2), finish()])
-    assert session.say("add")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("add")) == "finished"
     assert session.kinds[2].startswith(("MCPToolAction", "no action"))
 
 

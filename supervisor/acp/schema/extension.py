@@ -19,6 +19,7 @@ PREFIX: Final = "_ostler/"
 EVENT: Final = "_ostler/event"
 STREAM: Final = "_ostler/stream"
 STATE: Final = "_ostler/state"
+RECEIVED: Final = "_ostler/received"
 
 CALL: Final = ("tool_call_id", "tool_name")
 
@@ -75,7 +76,18 @@ class ItemAborted:
     attempt: int = 0
 
 
-Told = ToldEvent | ToldState | ItemStarted | ItemDelta | ItemAborted
+@attrs.frozen
+class Received:
+    """The agent has a user's message in its memory, and reads it in the turn that runs. It has put
+    `extended_content` (texts) beside it, that of `activated_skills` for example."""
+
+    session_id: str
+    message_id: str
+    activated_skills: tuple[str, ...] = ()
+    extended_content: tuple[str, ...] = attrs.field(default=(), repr=False)
+
+
+Told = ToldEvent | ToldState | ItemStarted | ItemDelta | ItemAborted | Received
 
 
 def parse_told(method: str, params: Any) -> Told:
@@ -93,6 +105,8 @@ def parse_told(method: str, params: Any) -> Told:
         return ToldState(session_id, _text(params, "key"), params["value"])
     if method == STREAM:
         return _streamed(session_id, params)
+    if method == RECEIVED:
+        return Received(session_id, _text(params, "message_id"), _skills(params), _contents(params))
     raise ValueError(f"{method} is not known")
 
 
@@ -112,6 +126,24 @@ def _streamed(session_id: str, params: Mapping[str, Any]) -> Told:
             return ItemAborted(session_id, item_id, _text(params, "reason"), attempt)
         case other:
             raise ValueError(f"{STREAM}: type {other!r:.80} is not known")
+
+
+def _skills(params: Mapping[str, Any]) -> tuple[str, ...]:
+    given = params.get("activated_skills", [])
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise ValueError(f"{RECEIVED}: activated_skills is not a list of texts")
+    return tuple(given)
+
+
+def _contents(params: Mapping[str, Any]) -> tuple[str, ...]:
+    given = params.get("extended_content", [])
+    texts = [
+        each.get("text") if isinstance(each, Mapping) else None
+        for each in (given if isinstance(given, list) else [None])
+    ]
+    if not all(isinstance(each, str) for each in texts):
+        raise ValueError(f"{RECEIVED}: extended_content is not a list of contents with a text")
+    return tuple(map(str, texts))
 
 
 def _number(params: Mapping[str, Any], name: str) -> int:

@@ -9,6 +9,8 @@
                   `attempt` counts from 1: a higher one starts the item anew, with `item_started` and an order
                   from 0, and what came before is void. Arguments have `tool_call_id` and `tool_name`.
 `_ostler/state`   one property of the conversation's state (`key`, `value`), when it has changed.
+`_ostler/received` the user's message `message_id` is on the disk now, and the next step reads it; with the
+                  `activated_skills` and the `extended_content` that it has there. What it leads to follows.
 
 Text that is too long for a line is cut in its middle (bounds.py).
 """
@@ -20,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from openhands.sdk.agent.stream_context import StreamAborted, StreamDelta, StreamProgress, StreamStarted
-from openhands.sdk.event import Event
+from openhands.sdk.event import Event, MessageEvent
 from openhands.sdk.event.conversation_state import ConversationStateUpdateEvent
 from openhands.sdk.event.user_action import InterruptEvent, PauseEvent
 
@@ -30,6 +32,7 @@ from .wire import Wire
 EVENT = "_ostler/event"
 STREAM = "_ostler/stream"
 STATE = "_ostler/state"
+RECEIVED = "_ostler/received"
 
 STATES = frozenset({"agent", "stats", "activated_knowledge_skills", "invoked_skills", "blocked_actions"})
 """Properties that clients are told. Ostler keeps the others by itself: status, policies, title, secrets."""
@@ -56,8 +59,16 @@ class Teller:
         """Send an event of the SDK, in the order of its log."""
         if isinstance(event, ConversationStateUpdateEvent):
             self._state(event)
-        elif not isinstance(event, OSTLERS_OWN) and not self._known(event.id):
-            self._send(EVENT, event=event.model_dump(mode="json", exclude_none=True))
+        elif not self._known(event.id):
+            if not isinstance(event, OSTLERS_OWN):
+                self._send(EVENT, event=event.model_dump(mode="json", exclude_none=True))
+        elif isinstance(event, MessageEvent):
+            self._send(
+                RECEIVED,
+                message_id=event.id,
+                activated_skills=list(event.activated_skills),
+                extended_content=[each.model_dump(mode="json") for each in event.extended_content],
+            )
 
     def state(self, key: str, value: Any) -> None:
         """Send a property of the state, as the SDK's own server does."""

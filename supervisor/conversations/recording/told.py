@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import attrs
 
-from supervisor.acp.schema.extension import Told, ToldEvent, ToldState
+from supervisor.acp.schema.extension import Received, Told, ToldEvent, ToldState
 from supervisor.conversations.recording.outs import Out
 from supervisor.conversations.recording.told_items import ToldItems
 from supervisor.conversations.recording.tool_call_events import Recorded, interrupted_action
@@ -50,6 +50,10 @@ itself may have as many as its client may send."""
 
 LISTS: Final = frozenset({"costs", "response_latencies", "token_usages"})
 """What of `stats` has an item for each request of a model: the state has the sums."""
+
+EXTENDED: Final = "message_extended"
+"""The key of the state that tells what the agent has put beside a user's message: that one is in the log
+before the agent has it."""
 
 IDS_MAX: Final = 10_000
 """Ids of events that are remembered, so that one that comes twice is one."""
@@ -129,6 +133,8 @@ class ToldEvents:
                 states = self._state(told.key, told.value)
                 # What the agent is when its session opens is no change.
                 return [] if told.key == "agent" and session_id is None else states
+            case Received():
+                return _extended(told)
             case _:
                 try:
                     return self.items.take(told)
@@ -186,6 +192,17 @@ class ToldEvents:
             raise NotTold(f"the state {key} is too large")
         self.record.told[key] = value
         return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value))]
+
+
+def _extended(told: Received) -> list[Out]:
+    if not (told.activated_skills or told.extended_content):
+        return []
+    value = {
+        "message_id": told.message_id,
+        "activated_skills": list(told.activated_skills),
+        "extended_content": [{"type": "text", "text": text} for text in told.extended_content],
+    }
+    return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=EXTENDED, value=value))]
 
 
 def is_message(event: Event) -> bool:
