@@ -123,6 +123,20 @@ def test_cancel_while_the_model_speaks(session: Session, model_api: ModelApi) ->
     goes_on(session, model_api)
 
 
+def test_cancel_while_the_model_writes_calls(session: Session, model_api: ModelApi) -> None:
+    session.open(agent(model_api, "terminal"))
+    long = ("terminal", {"command": "touch run; echo " + "word " * 1000})
+    model_api.answers.append(calls(("terminal", {"command": "touch run"}), long, gap_s=0.05))
+    answer = session.saying("hello")
+    session.until(lambda: len({item.item_id for item in session.items}) == 2 and len(session.items) > 6)
+    cancelled(session, answer)
+    aborted = [(type(item).__name__, getattr(item, "reason", "")) for item in session.items[-2:]]
+    assert aborted == [("ItemAborted", "cancelled")] * 2
+    assert session.kinds == ["SystemPromptEvent", "user says"]
+    goes_on(session, model_api)
+    assert not (session.workspace / "run").exists()
+
+
 @pytest.mark.parametrize(
     "command", ["sleep 1000", "trap '' INT TERM; while :; do sleep 1; done"], ids=["kind", "deaf"]
 )

@@ -113,7 +113,8 @@ def test_hooks_of_every_kind(session: Session, model_api: ModelApi) -> None:
     session.ask("session/close")
     assert list(dict.fromkeys(log.read_text().split())) == names
     told = [event["hook_event_type"] for event in session.of("HookExecutionEvent")]
-    assert {"PreToolUse", "PostToolUse", "UserPromptSubmit", "Stop"} <= set(told)
+    in_words = ["SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop", "SessionEnd"]
+    assert list(dict.fromkeys(told)) == in_words
     session.open(agent(model_api, "terminal"), load=True)  # for the fixture to close
 
 
