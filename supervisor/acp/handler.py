@@ -46,12 +46,16 @@ class Result:
 class Handler(Protocol):
     """What a connection does with what the agent sends. Implemented by a conversation.
 
-    `notification`, `noise` and `oversize` are called by the reader itself, in order of arrival; an
+    `notification`, `flush`, `noise` and `oversize` are called by the reader itself, in order of arrival; an
     exception from them ends the connection and comes out of `open_connection`.
     """
 
     def notification(self, method: str, params: Any) -> None:
-        """The agent sent a notification."""
+        """The agent sent a notification. What comes of it may wait for `flush`."""
+
+    def flush(self) -> None:
+        """Pass on what came of the notifications so far. Called after some of them, before anything else is
+        called, and before the reader waits: no other task runs in between."""
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
         """The agent sent a request.

@@ -27,7 +27,10 @@ MAX_REPAIR_BYTES: Final = 1024 * 1024
 per megabyte."""
 
 
-@attrs.frozen
+# Messages are not to be changed. attrs takes three times as long to make objects that say so.
+
+
+@attrs.define
 class Request:
     """A request of the agent, which waits for an answer with this id."""
 
@@ -36,7 +39,7 @@ class Request:
     params: Any
 
 
-@attrs.frozen
+@attrs.define
 class Notification:
     """A notification of the agent."""
 
@@ -44,7 +47,7 @@ class Notification:
     params: Any
 
 
-@attrs.frozen
+@attrs.define
 class Response:
     """An answer of the agent. `error` None means success, with any `result`, null included."""
 

@@ -37,9 +37,14 @@ class Recorder:
         self.sums: list[Repeats] = []
         self.serve: Callable[[str, Any], Awaitable[Any]] | None = None
         self.gate: trio.Event | None = None
+        self.flushed = 0
+        """How much of what was seen had come when it was flushed last."""
 
     def notification(self, method: str, params: Any) -> None:
         self.seen.append((method, params))
+
+    def flush(self) -> None:
+        self.flushed = len(self.seen)
 
     async def request(self, method: str, params: Any) -> Any:
         if self.serve is None:
