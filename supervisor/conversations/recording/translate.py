@@ -511,10 +511,10 @@ class Translator:
         self._held.remove(call)
         if self.core or (unsure and self.confirming and not call.asked):
             self._outs.append(
-                self._with_thoughts(lambda each: start_event(call, Form.ACTION, each, self._response()))
+                self._with_thoughts(lambda each: start_event(call, Form.ACTION, each, self._response))
             )
         else:
-            self._outs.append(start_event(call, Form.ACP, self.mint(), self._response()))
+            self._outs.append(start_event(call, Form.ACP, self.mint(), self._response))
 
     def _end(self, call: ToolCallState, ending: Ending) -> None:
         if call.started_id is None:
@@ -536,7 +536,7 @@ class Translator:
             remember(self._stopped, _number(call.agent_call_id), call)
         if self.on_end is not None:
             self.on_end(call, ending)
-        self._outs.extend(end_events(call, ending, iter(self.mint, None)))
+        self._outs.extend(end_events(call, ending, self.mint))
         if self.after_end is not None:
             self._outs.extend(self.after_end(call, ending))
         if not self._calls:
