@@ -154,6 +154,8 @@ class Connection:
         # Notifications that the handler has not flushed:
         self._unflushed = 0
         self._unflushed_bytes = 0
+        self._clean: object = None
+        """The secrets that the frame under way is known not to have, as the mask identifies them."""
 
     @property
     def reason(self) -> str | None:
@@ -275,7 +277,11 @@ class Connection:
             try:
                 while data := await self._receive.receive_some(RECEIVE_BYTES):
                     self._now = trio.current_time()
-                    for frame in self._splitter.frames(bytes(data)):
+                    piece = bytes(data)
+                    begins = self._splitter.between  # else the first frame is only in part in this piece
+                    searched = self._searched(piece)
+                    self._clean = searched if begins else None
+                    for frame in self._splitter.frames(piece):
                         if self._share.spent():
                             self._flush()
                             await self._share.turn()
@@ -287,6 +293,7 @@ class Connection:
                         if self._reason is not None:
                             self._flush()
                             return  # given up by what the last frame led to
+                        self._clean = searched
                     self._flush()
                     self._share.rest()
                     await self._handler.backpressure()
@@ -330,9 +337,21 @@ class Connection:
             self._take_noise(message.line)
             return
         self.trace.record("<", self._now, frame)
-        if self._mask is not None and self._mask.suspects(frame):
-            message = masked(message, self._mask)
+        mask = self._mask
+        if mask is not None and mask.known is not self._clean and mask.suspects(frame):
+            message = masked(message, mask)
         self._act(message, frame)
+
+    def _searched(self, piece: bytes) -> object:
+        """What identifies the secrets of which a piece of the output has none; None if it may have one.
+
+        That is found out for a piece in less time than for its frames one by one.
+        """
+        mask = self._mask
+        if mask is None:
+            return None
+        known = mask.known
+        return None if mask.suspects(piece) else known
 
     async def _take_large(self, frame: bytes) -> None:
         """Handle a large frame in a thread; later frames wait.

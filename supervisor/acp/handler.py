@@ -15,6 +15,10 @@ from supervisor.acp.repeats import Repeats
 class Mask(Protocol):
     """Replaces secrets in what an agent says."""
 
+    @property
+    def known(self) -> object:
+        """An object that stands for the secrets that it looks for: another one when there are more."""
+
     def suspects(self, document: bytes) -> bool:
         """Whether a JSON text may contain a secret; called for every frame."""
 

@@ -518,6 +518,8 @@ async def test_noise_is_kept_and_told() -> None:
 class NoTulips:
     """A mask that knows one word."""
 
+    known: object = "tulips"
+
     def suspects(self, document: bytes) -> bool:
         return b"tulip" in document
 

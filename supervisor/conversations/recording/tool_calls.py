@@ -289,7 +289,7 @@ class ToolCallState:
 
     def _put(self, field: str, value: Any) -> None:
         setattr(self, field, value)
-        if field in self._sizes:
+        if self._sizes and field in self._sizes:
             self._sizes = {each: size for each, size in self._sizes.items() if each != field}
         if value is None:
             self._fresh = tuple(each for each in self._fresh if each != field)
@@ -299,6 +299,8 @@ class ToolCallState:
     @property
     def weight(self) -> int:
         """Bytes of its payloads, without those of the last update."""
+        if not self._sizes and self.output is None:
+            return 0
         return sum(self._sizes.values()) + (0 if self.output is None else self.output.held)
 
     def pack(self) -> None:

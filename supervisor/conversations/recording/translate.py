@@ -22,7 +22,7 @@ import attrs
 import orjson
 
 from supervisor.acp import schema
-from supervisor.acp.schema import short_id
+from supervisor.acp.schema import ID_CHARS, ToolCall, ToolCallUpdate, short_id
 from supervisor.conversations.recording.answers import (
     BY_OSTLER,
     NO_ANSWER,
@@ -202,15 +202,16 @@ class Translator:
         return self._drain()
 
     def _update(self, update: schema.Update) -> None:
+        # Most of what agents send.
+        sort = type(update)
+        if sort is ToolCallUpdate or sort is ToolCall:
+            self._tool_call(update.raw, new=sort is ToolCall)
+            return
         match update:
             case schema.AgentMessageChunk():
                 self._chunk(update.text, update.content, update.message_id)
             case schema.AgentThoughtChunk():
                 self._thought(update.text)
-            case schema.ToolCall():
-                self._tool_call(update.raw, new=True)
-            case schema.ToolCallUpdate():
-                self._tool_call(update.raw, new=False)
             case schema.UserMessageChunk():
                 pass  # an echo of what the journal already holds
             case schema.UsageUpdate():
@@ -350,24 +351,34 @@ class Translator:
     def _tool_call(self, raw: Mapping[str, Any], *, new: bool) -> None:
         agent_id = _call_id(raw)
         call = None if agent_id is None else self._calls.get(agent_id)
-        if call is None and self._is_over(agent_id, raw, new=new):
-            if raw.get("status") is not None:
-                self.part()
-            return  # a late word about a call whose end is recorded
         if call is None:
-            self._break_segment()
-            self._pass_by()
-            call = self._open_call(agent_id)
-        elif raw.get("status") not in (None, call.status):
+            if self._is_over(agent_id, raw, new=new):
+                if raw.get("status") is not None:
+                    self.part()
+                return  # a late word about a call whose end is recorded
+            call = self._begin_call(agent_id)
+        elif self._segment is not None and raw.get("status") not in (None, call.status):
             self.part()
         self._merge(call, raw)
-        if call.ended:
-            self._end(call, Ending.COMPLETED if call.status == "completed" else Ending.FAILED)
+        status = call.status
+        if status == "completed":
+            self._end(call, Ending.COMPLETED)
+        elif status == "failed":
+            self._end(call, Ending.FAILED)
         elif call.started_id is None and self._settled(call):
             self._start(call)
 
+    def _begin_call(self, agent_id: str | None) -> ToolCallState:
+        if self._segment is not None:
+            self._break_segment()
+        if self._asked:
+            self._pass_by()
+        return self._open_call(agent_id)
+
     def _is_over(self, agent_id: str | None, raw: Mapping[str, Any], *, new: bool) -> bool:
         """Whether an update is about a call that is over, and so begins no new one."""
+        if new and not self._stopped:
+            return False
         number = _number(agent_id)
         if number in self._presumed:
             return False
@@ -401,23 +412,21 @@ class Translator:
         self._used[number] = uses
         if len(self._used) > USED_IDS_MAX:
             del self._used[next(iter(self._used))]
-        self._stopped.pop(number, None)
-        before = self._presumed.pop(number, None)
+        before = None
+        if self._stopped or self._presumed:
+            self._stopped.pop(number, None)
+            before = self._presumed.pop(number, None)
         suffix = f".{self.session}" if self.session else ""
         if uses > 1:
             suffix += f"~{uses}"
         call = ToolCallState(
-            call_id=agent_id + suffix,
-            agent_call_id=agent_id,
-            mint=self.mint,
-            mask=self.mask,
-            originals=self.originals,
-            workspace=self.workspace,
+            agent_id + suffix, agent_id, self.mint, self.mask, self.originals, self.workspace
         )
         if before is not None:  # it was only asked about, and taken for over too early
             call.title, call.kind, call.name = before.title, before.kind, before.name
             call.asked = True
-        call.covered = any(each.unclaimed for each in self._asked.values())
+        if self._asked:
+            call.covered = any(each.unclaimed for each in self._asked.values())
         self._calls[agent_id] = call
         self._held.append(call)
         return call
@@ -432,9 +441,11 @@ class Translator:
             self.gathered += max(0, latest.weight - before)
         self._latest = call
         before = call.weight
-        self._outs.extend(call.merge(raw, asking=asking))
-        self._name_terminals(call)
-        self._weigh(call, before)
+        self._outs += call.merge(raw, asking=asking)
+        if call.terminals:
+            self._name_terminals(call)
+        if call.weight != before:
+            self._weigh(call, before)
 
     def _name_terminals(self, call: ToolCallState) -> None:
         for terminal_id in call.terminals:
@@ -483,7 +494,9 @@ class Translator:
     @property
     def holding(self) -> bool:
         """Whether a call's first event is held back; the caller bounds that with `release`."""
-        return bool(self._held) or any(call.passed for call in self._asked.values())
+        if self._held:
+            return True
+        return bool(self._asked) and any(call.passed for call in self._asked.values())
 
     def release(self, *, everything: bool = True) -> list[Out]:
         """Write the first events that are held back.
@@ -526,7 +539,8 @@ class Translator:
                 if rest:
                     self._outs.extend(call.append(rest))
         del self._calls[call.agent_call_id]
-        self._asked.pop(call.agent_call_id, None)
+        if self._asked:
+            self._asked.pop(call.agent_call_id, None)
         self._weight -= call.weight
         if self._latest is call:
             self._latest = None
@@ -612,9 +626,7 @@ class Translator:
         agent_id = _call_id(tool_call)
         call = None if agent_id is None else self._calls.get(agent_id)
         if call is None:
-            self._break_segment()
-            self._pass_by()
-            call = self._open_call(agent_id)
+            call = self._begin_call(agent_id)
         else:
             self.part()
         # The request describes the call better than the updates so far, but the call is not over yet.
@@ -731,7 +743,9 @@ class Translator:
 def _call_id(raw: Mapping[str, Any]) -> str | None:
     """The id of a tool call, shortened where it is longer than any id should be."""
     agent_id = raw.get("toolCallId")
-    return short_id(agent_id) if isinstance(agent_id, str) and agent_id else None
+    if not agent_id or not isinstance(agent_id, str):
+        return None
+    return agent_id if len(agent_id) <= ID_CHARS else short_id(agent_id)
 
 
 def _number(agent_id: str | None) -> int:
