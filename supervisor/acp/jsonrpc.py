@@ -14,7 +14,7 @@ import attrs
 import orjson
 
 from supervisor.acp.errors import INTERNAL_ERROR, NOT_JSON, RpcError
-from supervisor.acp.weight import too_heavy
+from supervisor.acp.weight import MAX_DEPTH, too_heavy
 
 Id = int | float | str | None
 """A request id. Ostler's are integers; an agent's may be anything, null included."""
@@ -90,7 +90,7 @@ def parse(frame: bytes) -> Message:
     """
     if not frame or frame[0] not in _MAY_BE_JSON:
         return Noise(frame)
-    reason = too_heavy(frame)
+    reason = too_heavy(frame) if len(frame) > MAX_DEPTH else None
     if reason is not None:
         return Refused(reason) if frame.lstrip().startswith(b"{") else Noise(frame)
     try:

@@ -50,10 +50,11 @@ def too_heavy(frame: bytes, max_nodes: int = MAX_NODES, max_depth: int = MAX_DEP
     First all bytes are counted, which takes those within strings for structure; if that is too much, without
     strings. Everything that the parser can read before it fails is counted.
     """
-    if len(frame) <= max_depth and len(frame) < max_nodes:
+    size = len(frame)
+    if size <= max_depth and size < max_nodes:
         return None
     opening = frame.count(b"[") + frame.count(b"{")
-    if opening <= max_depth and len(frame) < max_nodes:
+    if opening <= max_depth and size < max_nodes:
         return None
     if opening <= max_depth and 1 + opening + sum(map(frame.count, _SEPARATING)) <= max_nodes:
         return None

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 from supervisor.first_use import names_of
 
 if TYPE_CHECKING:
-    from supervisor.acp.schema.bounds import EXACT_CHARS, ID_CHARS, NAME_CHARS, WORDS_CHARS, bounded, cut, short_id
+    from supervisor.acp.schema.bounds import (
+        EXACT_CHARS,
+        ID_CHARS,
+        NAME_CHARS,
+        WORDS_CHARS,
+        bounded,
+        cut,
+        short_id,
+    )
     from supervisor.acp.schema.handshake import (
         PROTOCOL_VERSION,
         AgentCapabilities,

@@ -44,7 +44,7 @@ from supervisor.journal import Journal, JournalError
 
 log = structlog.get_logger(__name__)
 
-WORK: Final = (AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate)
+WORK: Final = frozenset({AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate})
 """Updates that show that an agent worked on a prompt; commands and usage come at any time."""
 
 
@@ -177,23 +177,23 @@ class Incoming:
         if side is not None:
             side.take(_plain(params))
             return
-        session_id, update = parse_update(self._kept(params))
+        session_id, update = parse_update(params if type(params) is dict else self._kept(params))
         ready = self._lifecycle.ready
         if ready is not None and ready.session is not None and session_id != ready.session.session_id:
             return  # a child session of the agent's own
         self._heard = True
         if agent is not None and agent.replaying:
             return  # what the journal already holds
-        turn = self._queue.turn
-        if turn is not None or self._record.built_in:
-            works = isinstance(update, WORK)
-            if works and self._record.built_in:
+        if type(update) in WORK:
+            record = self._record
+            if record.built_in:
                 return  # it tells them as events
-            if works and turn is not None:
+            turn = self._queue.turn
+            if turn is not None:
                 turn.updates += 1
-                if not self._record.session_used:
-                    self._record.session_used = True
-                    self._record.memory_lost = None  # it has its transcript
+                if not record.session_used:
+                    record.session_used = True
+                    record.memory_lost = None  # it has its transcript
                     self._write()
                     self._recorder.save()
         self._outs += self._translator.update(update)
