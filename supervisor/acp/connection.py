@@ -34,7 +34,7 @@ from supervisor.acp.jsonrpc import CANCEL_REQUEST
 from supervisor.acp.large import encoded, masked, work
 from supervisor.acp.repeats import RepeatLimiter
 from supervisor.acp.trace import Trace
-from supervisor.acp.weight import is_large
+from supervisor.acp.weight import SMALL_BYTES, is_large
 from supervisor.fairness import share
 
 RECEIVE_BYTES: Final = 64 * 1024
@@ -285,11 +285,12 @@ class Connection:
                         if self._share.spent():
                             self._flush()
                             await self._share.turn()
-                        if type(frame) is not bytes or is_large(frame):
+                        if type(frame) is bytes and (len(frame) <= SMALL_BYTES or not is_large(frame)):
+                            if frame:
+                                self._dispatch(frame)
+                        else:
                             self._flush()
                             await self._take(frame)
-                        elif frame:
-                            self._dispatch(frame)
                         if self._reason is not None:
                             self._flush()
                             return  # given up by what the last frame led to
@@ -340,7 +341,10 @@ class Connection:
         mask = self._mask
         if mask is not None and mask.known is not self._clean and mask.suspects(frame):
             message = masked(message, mask)
-        self._act(message, frame)
+        if type(message) is jsonrpc.Notification and message.method != CANCEL_REQUEST:
+            self._notified(message, len(frame))
+        else:
+            self._act(message, frame)
 
     def _searched(self, piece: bytes) -> object:
         """What identifies the secrets of which a piece of the output has none; None if it may have one.
@@ -399,13 +403,16 @@ class Connection:
             self._unflushed = self._unflushed_bytes = 0
             self._handler.flush()
 
+    def _notified(self, message: jsonrpc.Notification, size: int) -> None:
+        self._unflushed += 1
+        self._unflushed_bytes += size
+        self._handler.notification(message.method, message.params)
+        if self._unflushed >= FLUSH_MESSAGES or self._unflushed_bytes > FLUSH_BYTES:
+            self._flush()
+
     def _act(self, message: jsonrpc.Message, frame: bytes) -> None:
-        if type(message) is jsonrpc.Notification and message.method != CANCEL_REQUEST:
-            self._unflushed += 1
-            self._unflushed_bytes += len(frame)
-            self._handler.notification(message.method, message.params)
-            if self._unflushed >= FLUSH_MESSAGES or self._unflushed_bytes > FLUSH_BYTES:
-                self._flush()
+        if isinstance(message, jsonrpc.Notification) and message.method != CANCEL_REQUEST:
+            self._notified(message, len(frame))
             return
         self._flush()
         if isinstance(message, jsonrpc.Notification):

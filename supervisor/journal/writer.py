@@ -65,9 +65,9 @@ CROWD = 8
 CROWD_SECONDS = 0.008
 """Seconds that they may gather then, unless a task waits (`hurry`).
 
-Each transaction has a cost of its own: it writes pages of three indexes anew, takes the GIL from the Trio thread
-several times, and wakes it. Measured, an event of a flood takes 9.7 microseconds of this thread with 3 ms, 8.1 with
-6 and 7.1 with 10. A single event never waits.
+Each transaction has a cost of its own: it writes pages of three indexes anew, takes the GIL from the Trio
+thread several times, and wakes it. Measured, an event of a flood takes 9.7 microseconds of this thread with
+3 ms, 8.1 with 6 and 7.1 with 10. A single event never waits.
 """
 
 ERASE_AT_ONCE_SECONDS = 1.0

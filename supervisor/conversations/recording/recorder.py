@@ -177,7 +177,10 @@ class Recorder:
         return Row(id=event.id, kind=event.kind, source=event.source, timestamp=timestamp, body=body)
 
     def _drafted(self, draft: Draft) -> Row:
-        timestamp = self.last_timestamp = later(self.last_timestamp, timestamp_now())
+        timestamp = timestamp_now()
+        if timestamp <= self.last_timestamp:
+            timestamp = later(self.last_timestamp, timestamp)
+        self.last_timestamp = timestamp
         record = self.record
         event = draft.body
         event["timestamp"] = timestamp
@@ -187,7 +190,7 @@ class Recorder:
         body = dumps(event)
         if len(body) > EVENT_BYTES:
             body = fitting(body)
-        return Row(id=draft.id, kind=ACP_CALL, source="agent", timestamp=timestamp, body=body)
+        return Row(draft.id, ACP_CALL, "agent", timestamp, body)
 
     def _hide(self, rows: Sequence[Row]) -> None:
         """Mask the secrets of events, but not of what a person says; the session's id, a bearer token, is cut
