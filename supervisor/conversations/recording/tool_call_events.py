@@ -307,10 +307,12 @@ def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clip
         raw = write_payload(call.raw_output, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
     more: list[Any] = []
     attachments: tuple[Attachment, ...] = ()
+    last: dict[str, Any] | None = None
     if ending is Ending.REJECTED:
         last = text_block(_rejection(call))
     else:
-        last = text_block(UNCLAIMED) if call.allowed and not failed and call.unclaimed else None
+        if call.allowed and not failed and call.unclaimed:
+            last = text_block(UNCLAIMED)
         if output.value:
             more, attachments = _missing(call, output)
     if more or last is not None or call.content is not None or call.diffs is not None:
