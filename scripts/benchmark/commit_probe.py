@@ -2,9 +2,9 @@
 
     python scripts/benchmark/commit_probe.py DIRECTORY SECONDS
 
-One task keeps the loop busy with Python, in slices as relays take them, and never waits. Another one appends an
-event every few milliseconds, and waits until it is durable. Prints the milliseconds of each as JSON: they have
-the writer's wait for the GIL in them, the transaction, and the way back through the busy loop.
+One task keeps the loop busy with Python, in slices as relays take them, and never waits. Another one appends
+an event every few milliseconds, and waits until it is durable. Prints the milliseconds of each as JSON: they
+have the writer's wait for the GIL in them, the transaction, and the way back through the busy loop.
 """
 
 from __future__ import annotations

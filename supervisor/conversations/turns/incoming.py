@@ -118,14 +118,22 @@ class Incoming:
                 self._take_update(params)
         except JournalError:
             raise
-        except Exception as error:
-            # An internal error over one update ends the turn with a failure, not the connection.
-            self._logger.exception("update failed")
-            self._write()
-            if self._queue.turn is not None:
-                self._turns.break_down(error)
-            if self._lifecycle.current is not None:
-                self._lifecycle.drop(self._lifecycle.current)
+        except Exception as error:  # noqa: BLE001 - logged there
+            self._break_down(error)
+
+    def _break_down(self, error: Exception) -> None:
+        """An internal error over one update ends the turn with a failure, not the connection."""
+        self._logger.error("update failed", exc_info=error)
+        try:
+            self._write()  # what came before it
+        except JournalError:
+            raise
+        except Exception:
+            self._logger.exception("updates before it failed, too")
+        if self._queue.turn is not None:
+            self._turns.break_down(error)
+        if self._lifecycle.current is not None:
+            self._lifecycle.drop(self._lifecycle.current)
 
     def _take_told(self, method: str, params: Any) -> None:
         """Record what an agent tells in the interface's own events (docs/built-in-agent.md).
@@ -208,7 +216,12 @@ class Incoming:
             self._silence.touch()
             if self._translator.holding or self._queue.turn is None:
                 self._held.note()
-        self._write()
+        try:
+            self._write()
+        except JournalError:
+            raise
+        except Exception as error:  # noqa: BLE001 - logged there
+            self._break_down(error)
 
     def _write(self) -> None:
         if self._outs:
