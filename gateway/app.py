@@ -41,6 +41,7 @@ from gateway.routes.secrets import SecretRoutes
 from gateway.routes.server import ServerRoutes
 from gateway.routes.settings import SettingsRoutes
 from gateway.routes.skills import SkillRoutes
+from gateway.routes.sub_agents import SubAgentRoutes
 from gateway.routes.workspace_files import RULES as WORKSPACE_FILES
 from gateway.routes.workspace_files import WorkspaceFileRoutes
 from gateway.routes.workspaces import WorkspacesRoutes
@@ -101,6 +102,7 @@ def create_app(services: Services) -> QuartTrio:
         *McpRoutes(services).routes(),
         *HookRoutes(services).routes(),
         *SkillRoutes(services).routes(),
+        *SubAgentRoutes(services).routes(),
         *BashRoutes(services).routes(),
         *FileRoutes(services, git).routes(),
         *GitRoutes(services, git).routes(),
@@ -109,7 +111,7 @@ def create_app(services: Services) -> QuartTrio:
         *LlmProfileRoutes(services).routes(),
         *MetaProfileRoutes(services).routes(),
         *ConnectionRoutes(services).routes(),
-        *BuiltInRoutes().routes(),
+        *BuiltInRoutes(services).routes(),
         *PlaceholderRoutes().routes(),
     )
     register(app, routes)

@@ -18,7 +18,7 @@ def is_known(presented: str | None, keys: Sequence[str]) -> bool:
 
 
 def _bytes(text: str) -> bytes:
-    # JSON and the environment may hold what is no text.
+    # JSON and the environment may hold what is not text.
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -358,6 +358,9 @@ class PluginsRequest(Request):
 class SubAgentsRequest(Request):
     """Which sub-agents are asked for. What is not known is ignored."""
 
+    load_user: bool = True
+    load_project: bool = True
+    load_builtin: bool = True
     project_dir: str | None = None
 
 

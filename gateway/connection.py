@@ -356,7 +356,7 @@ class Connection(TCPServer):
         elif isinstance(event, Closed):
             await self._flush()
             if self._is_answering() and trio.lowlevel.current_task() is self._reader:
-                # What came behind a request was no HTTP. Its answer goes first, and ends the connection.
+                # What came behind a request was not HTTP. Its answer goes first, and ends the connection.
                 await trio.sleep(LINGER_SECONDS)
             async with self.send_lock:  # what is about to be written goes first, too
                 self.leave()

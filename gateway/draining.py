@@ -18,7 +18,7 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 """Takes scope, receive and send, as ASGI has them."""
 
 DRAIN_SECONDS: Final = 5.0
-"""Seconds for the rest of a body that nobody wants. Then the answer goes out, and the connection ends."""
+"""Seconds for the rest of a body that nobody reads. Then the answer goes out, and the connection ends."""
 
 SHORT_SECONDS: Final = 2.0
 """The same for a client without a key, and for a body that is too large: what is on its way is read, what is

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 VERSIONS: Final = frozenset({"0.0.1", "0.0.4", "1.0.0"})
 """Of the formats, as scrapers name them. The library takes every later one for its own, and raises over those
-that are no numbers."""
+that are not numbers."""
 
 
 def render(readings: Readings, accept: str = "") -> tuple[bytes, str]:
-    """The exposition and its content type: the text format, or OpenMetrics where an Accept header wants it.
+    """The exposition and its content type: the text format, or OpenMetrics if an Accept header asks for it.
 
     Reads /proc, so it blocks; for a thread.
     """

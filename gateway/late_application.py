@@ -47,7 +47,7 @@ class LateApplication:
         self._alive = refuse_malformed(_alive)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request. The first one that is no probe waits for the import; a failed import is tried
+        """Answer a request. The first one that is not a probe waits for the import; a failed import is tried
         again with the next."""
         if self._application is None and _is_probe(scope):
             await self._alive(scope, receive, send)

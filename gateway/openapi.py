@@ -27,6 +27,7 @@ from supervisor.settings.llm import LLM
 from supervisor.settings.openhands import OpenHandsAgentSettings
 from supervisor.workspace.bash_events import BashCommand, BashError, BashOutput
 from supervisor.workspace.skill import SkillInfo
+from supervisor.workspace.sub_agent import SubAgentInfo
 
 INTERFACE_VERSION: Final = "0.1.0"
 """The version of the interface specification that the description stands for."""
@@ -116,6 +117,7 @@ def _components(routes: Iterable[Route]) -> dict[str, Any]:
         LookupSource,
         HookConfig,
         SkillInfo,
+        SubAgentInfo,
         *bodies,
     )
     found |= components.add(BashCommand, BashOutput, BashError)

@@ -59,7 +59,6 @@ COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
 MOMENT: Final[Schema] = {"type": "string", "format": "date-time"}
 FREE: Final[Schema] = {"type": "object", "additionalProperties": True}
-STRINGS_BY_NAME: Final[Schema] = {"type": "object", "additionalProperties": STRING}
 PROFILE_NAME: Final[Schema] = {"type": "string", "pattern": f"^{names.PROFILE_NAME.pattern}$"}
 
 

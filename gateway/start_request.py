@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
@@ -16,7 +17,18 @@ from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, StartRe
 from supervisor.credentials import LookupSecret
 from supervisor.events import Vocabulary
 from supervisor.hooks import HOOK_CONFIG, check_hook_config
-from supervisor.reading import NO_NUL, Errors, Limit, Named, Size, as_json, described
+from supervisor.reading import (
+    ABOVE_ZERO,
+    NO_NUL,
+    Errors,
+    Flaw,
+    Limit,
+    Model,
+    Named,
+    Size,
+    as_json,
+    described,
+)
 from supervisor.settings import (
     KIND,
     AgentSettings,
@@ -36,17 +48,49 @@ from supervisor.settings.agent import OPENHANDS, read_kind
 NAMING: Final = ("agent", "agent_settings", "agent_profile_id")
 """The properties that name an agent; without any of them the settings do."""
 
-ECHOED: Final = ("agent_definitions", "client_tools", "hook_config", "plugins", "tool_module_qualnames")
-"""What is kept for clients to read again: but for the hooks, without effect."""
+ADDITIONS: Final = "agent_launch_additions"
+
+BUILT_IN: Final = (
+    "max_budget_per_run",
+    "observability_metadata",
+    "observability_parent_span_context",
+    "observability_span_name",
+    "observability_tags",
+    "prompt",
+    "stuck_detection_thresholds",
+    "title_llm_profile",
+    "user_id",
+)
+"""What is for the built-in agent alone."""
+
+ECHOED: Final = (
+    *BUILT_IN,
+    "agent_definitions",
+    "client_tools",
+    "hook_config",
+    "plugins",
+    "tool_module_qualnames",
+)
+"""What the conversation keeps as it came: for the built-in agent, some of it for clients to read again."""
 
 MAX_ECHOED_BYTES: Final = 256 * 1024
 """Most of each of these, bytes of JSON: the definitions of a hundred tools. They are part of every look at
 the conversation."""
 
+MAX_SUFFIX_CHARACTERS: Final = 32768
+MAX_PROMPT_CHARACTERS: Final = 2000
+MAX_SPAN_CHARACTERS: Final = 128
+SPAN_NAME: Final = re.compile(r"[A-Za-z0-9._:/-]+")
+"""The wire's."""
+
+MAX_ID_CHARACTERS: Final = 4096
+"""Of what names a user, or a trace, elsewhere."""
+
 MAX_PATH_CHARACTERS: Final = 4096
 """Longest path of a workspace: what the kernel takes."""
 
-KEPT: Final = described("Kept for clients to read again")
+KEPT: Final = described("Kept for clients to read again; of the built-in agent it does what it says")
+FOR_BUILT_IN: Final = described("For the built-in agent; without effect for others")
 UNUSED: Final = described("Accepted, and without effect here")
 """Of what clients of the wire send and nothing here uses; it is not even looked at."""
 
@@ -78,6 +122,27 @@ class Workspace(Request):
 
 
 @attrs.frozen(kw_only=True)
+class AgentLaunchAdditions(Request):
+    """What is added to the agent, however it is named."""
+
+    FORBID: ClassVar[bool] = True
+
+    system_message_suffix_append: Annotated[str, Limit(max_length=MAX_SUFFIX_CHARACTERS)] | None = None
+    skills: Annotated[tuple[Mapping[str, Any], ...], Size(MAX_ECHOED_BYTES)] | None = None
+    llm_profile_ref: Annotated[str, Limit(min_length=1)] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class StuckDetectionThresholds(Request):
+    """How often something has to be repeated until the built-in agent counts as stuck."""
+
+    action_observation: Annotated[int, Limit(ge=1)] = 4
+    action_error: Annotated[int, Limit(ge=1)] = 3
+    monologue: Annotated[int, Limit(ge=1)] = 3
+    alternating_pattern: Annotated[int, Limit(ge=1)] = 6
+
+
+@attrs.frozen(kw_only=True)
 class StartConversationRequest(Request):
     """A new conversation. What is not known is ignored."""
 
@@ -101,15 +166,22 @@ class StartConversationRequest(Request):
     confirmation_policy: ConfirmationPolicy | None = None
     security_analyzer: KeptAnalyzer | None = attrs.field(
         default=None,
-        metadata=described("Kept for clients to read: risks are judged by rules of this server's own"),
+        metadata=described(
+            "Run by the built-in agent. Else kept for clients to read: this server judges by rules of its own"
+        ),
     )
     max_iterations: Annotated[Whole, Limit(ge=1)] | None = attrs.field(
         default=None,
-        metadata=described("The most messages that one run takes up", default=MAX_ITERATIONS_DEFAULT),
+        metadata=described(
+            "The most messages that one run takes up; for the built-in agent, the most steps",
+            default=MAX_ITERATIONS_DEFAULT,
+        ),
     )
     stuck_detection: bool = attrs.field(
         default=True,
-        metadata=described("Kept for clients to read: nobody looks for loops of an external agent here"),
+        metadata=described(
+            "Used by the built-in agent. Else kept for clients to read: nobody looks for loops"
+        ),
     )
     tags: Tags = attrs.field(factory=dict)
     secrets: Secrets = attrs.field(factory=dict, repr=False)
@@ -122,18 +194,47 @@ class StartConversationRequest(Request):
     hook_config: Annotated[Any, Size(MAX_ECHOED_BYTES), Named(HOOK_CONFIG)] = None
     plugins: Echoed = attrs.field(default=None, metadata=KEPT)
     tool_module_qualnames: Echoed = attrs.field(default=None, metadata=KEPT)
-    agent_launch_additions: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
+    agent_launch_additions: AgentLaunchAdditions | None = attrs.field(default=None, metadata=FOR_BUILT_IN)
+    max_budget_per_run: Annotated[float, ABOVE_ZERO] | None = attrs.field(
+        default=None, metadata=described("Dollars after which a run of the built-in agent fails")
+    )
+    stuck_detection_thresholds: StuckDetectionThresholds | None = attrs.field(
+        default=None, metadata=FOR_BUILT_IN
+    )
+    title_llm_profile: str | None = attrs.field(
+        default=None, metadata=described("LLM profile that finds a title; else the built-in agent's model")
+    )
+    prompt: Annotated[str, Limit(max_length=MAX_PROMPT_CHARACTERS)] | None = attrs.field(
+        default=None, metadata=described("What is asked for a title, with {conversation_content}")
+    )
+    user_id: Annotated[str, Limit(max_length=MAX_ID_CHARACTERS)] | None = attrs.field(
+        default=None, metadata=FOR_BUILT_IN
+    )
+    observability_metadata: Annotated[Mapping[str, Any], Size(MAX_ECHOED_BYTES)] | None = attrs.field(
+        default=None, metadata=FOR_BUILT_IN, repr=False
+    )
+    observability_tags: (
+        Annotated[tuple[Annotated[str, Limit(min_length=1)], ...], Size(MAX_ECHOED_BYTES)] | None
+    ) = attrs.field(default=None, metadata=FOR_BUILT_IN, repr=False)
+    observability_span_name: (
+        Annotated[str, Limit(min_length=1, max_length=MAX_SPAN_CHARACTERS, pattern=SPAN_NAME)] | None
+    ) = attrs.field(default=None, metadata=FOR_BUILT_IN)
+    observability_parent_span_context: Annotated[str, Limit(max_length=MAX_ID_CHARACTERS)] | None = (
+        attrs.field(default=None, metadata=FOR_BUILT_IN, repr=False)
+    )
+    conversation_runtime: Literal["local"] | None = attrs.field(
+        default=None, metadata=described("Where the conversation runs; there is nothing but this machine")
+    )
     container: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
-    conversation_runtime: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
-    observability_metadata: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
-    observability_parent_span_context: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
-    observability_span_name: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
-    observability_tags: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
-    prompt: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
-    title_llm_profile: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
-    user_id: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
     worktree: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
     worktree_options: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
+
+    def judge(self) -> Iterable[Flaw]:
+        """Another model only for a profile, which names one."""
+        added = self.agent_launch_additions
+        if added is not None and added.llm_profile_ref is not None and self.agent_profile_id is None:
+            msg = "llm_profile_ref requires agent_profile_id"
+            yield (ADDITIONS, "llm_profile_ref"), "value_error", msg
 
 
 async def read_start_request(body: Any, services: Services, own_origins: Collection[str]) -> StartRequest:
@@ -174,14 +275,16 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     profile_id = found.agent_profile_id
     if profile_id is not None:
         profile = await services.profiles.by_id(profile_id)
-        agent = await services.profiles.launch_settings(profile_id)
+        added = found.agent_launch_additions
+        llm_profile = None if added is None else added.llm_profile_ref
+        agent = await services.profiles.launch_settings(profile_id, llm_profile)
         if profile.mcp_server_refs is not None:
             fields["mcp_only"] = profile.mcp_server_refs
         fields["launched_agent_profile"] = {
             "agent_profile_id": profile.id,
             "revision": profile.revision,
             "secret_refs": None if profile.secret_refs is None else list(profile.secret_refs),
-            "llm_profile_ref": getattr(profile, "llm_profile_ref", None),
+            "llm_profile_ref": llm_profile or getattr(profile, "llm_profile_ref", None),
         }
     return StartRequest(agent=agent, spelled_out=bool(named), secrets=secrets, **fields)
 
@@ -213,7 +316,7 @@ def _fields(
         "title": found.title,
         "autotitle": found.autotitle,
         "parent_conversation_id": found.parent_conversation_id,
-        "extra": {key: value for key in ECHOED if (value := getattr(found, key)) is not None},
+        "extra": _extra(found, settings),
     }
     if found.confirmation_policy is not None:
         fields["confirmation_policy"] = as_json(found.confirmation_policy)
@@ -222,6 +325,23 @@ def _fields(
         if found.security_analyzer is None:
             fields["security_analyzer"] = security_analyzer(defaults)
     return fields
+
+
+def _extra(found: StartConversationRequest, settings: SettingsDocument) -> dict[str, Any]:
+    """What the conversation keeps as it came. Of the settings' own agent its lasting memory counts for every
+    one, as with the wire's own server."""
+    extra = {key: _plain(value) for key in ECHOED if (value := getattr(found, key)) is not None}
+    if found.agent_launch_additions is not None:
+        extra[ADDITIONS] = {**as_json(found.agent_launch_additions), "llm_profile_ref": None}
+    if (settings.agent_settings.get("agent_context") or {}).get("load_memory"):
+        extra["load_memory"] = True
+    return extra
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Model):
+        return as_json(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _agent_of(settings: SettingsDocument, services: Services) -> AgentSettings | None:

@@ -183,7 +183,7 @@ def _invalid(message: str, kind: str) -> InvalidRequest:
 
 
 def boundary_of(request: HttpRequest) -> bytes:
-    """What separates the parts of a form. Raises ApiError(415) for a body that is no form."""
+    """What separates the parts of a form. Raises ApiError(415) for a body that is not a form."""
     boundary = request.mimetype_params.get("boundary", "")
     if request.mimetype != "multipart/form-data" or not _BOUNDARY.fullmatch(boundary):
         raise ApiError(415, "The body must be multipart/form-data with a boundary")

@@ -31,7 +31,14 @@ from supervisor.conversations.state.errors import InvalidStart
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor, open_supervisor
-from supervisor.credentials import FoundSecret, Lookups, OsKeyring, SecretStore, is_private
+from supervisor.credentials import (
+    CredentialsFailure,
+    FoundSecret,
+    Lookups,
+    OsKeyring,
+    SecretStore,
+    is_private,
+)
 from supervisor.events import Vocabulary
 from supervisor.hooks import HookSource
 from supervisor.journal import open_journal
@@ -42,6 +49,7 @@ from supervisor.settings import (
     AgentProfileStore,
     AgentSettings,
     SettingsError,
+    SettingsFailure,
     SettingsStore,
     StorageCipher,
     decode_built_in,
@@ -248,6 +256,14 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
     async def origins() -> dict[str, str]:
         return {name: secret.source for name, secret in (await store.found()).items()}
 
+    async def routing() -> dict[str, Any]:
+        try:
+            return await settings.routing()
+        except (SettingsFailure, CredentialsFailure, OSError) as error:
+            # An agent that has its own model can do without.
+            log.warning("profiles of models cannot be read", reason=str(error))
+            return {}
+
     launcher = Launcher(
         catalog=catalog,
         prefix=supervision.agents or directory / AGENTS_DIR,
@@ -256,6 +272,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         secrets=store.values,
         origins=origins,
         keep_secret=store.exchange,
+        routing=routing,
         max_frame=supervision.max_frame,
         mcp_file=McpFile(directory),
         mcp_logins=logins,

@@ -6,7 +6,6 @@ import sys
 
 from gateway.cli.feed import Feed
 from gateway.cli.narration import Narration
-from gateway.cli.question import allow
 from gateway.cli.track import Track
 
 NOBODY = "permission refused: there is no terminal to ask in; `ostler run --yes` allows everything"
@@ -23,12 +22,11 @@ class AskInTerminal:
         """True to allow, False to refuse, None when the question is over."""
         if self.always:
             return True
-        for call in track.asking:
-            self._narration.call(call)
-        if not track.asking:
-            self._narration.line("? the agent asks for permission", "asking")
+        question = self._narration.ask(track.asking)
         feed.calm()
-        answer = None if feed.waiting else allow(self._narration.console, feed.wake)
+        answer = None if feed.waiting else question.answer(feed.wake)
+        if answer is not None:
+            self._narration.answered()
         if answer == "always":
             self.always = True
         return None if answer is None else answer != "no"

@@ -18,7 +18,15 @@ from gateway.cli.line_editor import LineEditor
 from gateway.cli.narration import Narration
 from gateway.cli.places import state_directory
 from gateway.cli.question import unseen_typing
-from gateway.cli.start_request import ALWAYS, NEVER, Wish, create, new_id, start_request, working_directory
+from gateway.cli.start_request import (
+    ALWAYS,
+    NEVER,
+    ConversationOptions,
+    create,
+    new_id,
+    start_request,
+    working_directory,
+)
 from gateway.cli.talk import INTERRUPTED, Talk
 from gateway.cli.temporary import found_or_started
 from gateway.cli.terminal import asks, console
@@ -51,14 +59,14 @@ def run(arguments: Namespace) -> int:
 class Chat:
     """A chat of a user with an agent. `talk` is None before the first message.
 
-    `wish` describes the next conversation.
+    `options` describes the next conversation.
     """
 
     def __init__(self, server: Server, arguments: Namespace, narration: Narration) -> None:
         self.server = server
         self.narration = narration
         self.talk: Talk | None = None
-        self.wish = Wish(
+        self.options = ConversationOptions(
             cwd=working_directory(server, arguments),
             agent=arguments.agent,
             model=arguments.model,
@@ -139,19 +147,19 @@ class Chat:
             before = talk.join()
             self.talk = talk
             info = self.info() or {}
-            self.wish = self.wish._replace(cwd=info["workspace"]["working_dir"])
+            self.options = self.options._replace(cwd=info["workspace"]["working_dir"])
             if self._policy_given:
-                talk.set_policy(self.wish.policy)
+                talk.set_policy(self.options.policy)
             self.narration.note(
-                f"{info.get('title') or 'conversation'} ({found[:SHOWN_ID]}) in {self.wish.cwd}"
+                f"{info.get('title') or 'conversation'} ({found[:SHOWN_ID]}) in {self.options.cwd}"
             )
             self._show(before)
             if talk.track.status not in (*ENDED, "idle", ""):
                 with talk.obeying_interrupts():
                     talk.outcome()
             return
-        agent = self.wish.agent or agent_key(self.server.get("/api/settings")["agent_settings"]) or "agent"
-        self.narration.line(f"{agent} in {self.wish.cwd}")
+        agent = self.options.agent or agent_key(self.server.get("/api/settings")["agent_settings"]) or "agent"
+        self.narration.line(f"{agent} in {self.options.cwd}")
         self.narration.note(
             "Enter sends, Alt-Enter begins a new line, /help lists the commands, Ctrl-D leaves."
         )
@@ -186,8 +194,8 @@ class Chat:
 
     def _start(self, talk: Talk, text: str) -> None:
         """A new conversation that begins with this message. Raises Failure."""
-        self.narration.installs = where_installed(self.server, self.wish.agent)
-        create(self.server, start_request(self.server, talk.id, self.wish, text), self.wish.agent)
+        self.narration.installs = where_installed(self.server, self.options.agent)
+        create(self.server, start_request(self.server, talk.id, self.options, text), self.options.agent)
         talk.begin(text)
         self.talk = talk
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.cli.client import Server
 from gateway.cli.narration import Narration
-from gateway.cli.start_request import ALWAYS, NEVER, Wish
+from gateway.cli.start_request import ALWAYS, NEVER, ConversationOptions
 from gateway.cli.suggest import did_you_mean
 from gateway.cli.talk import Talk
 
@@ -25,7 +25,7 @@ class Chat(Protocol):
     server: Server
     narration: Narration
     talk: Talk | None
-    wish: Wish
+    options: ConversationOptions
 
     def info(self) -> dict[str, Any] | None:
         """The conversation as the server has it; None before there is one."""
@@ -107,10 +107,10 @@ def _interrupt(chat: Chat, rest: str) -> None:
 def _model(chat: Chat, rest: str) -> None:
     info = chat.info() or {}
     if rest:
-        chat.wish = chat.wish._replace(model=rest)
+        chat.options = chat.options._replace(model=rest)
         _for_the_next(chat, f"model {rest}")
         return
-    current = info.get("current_model_id") or chat.wish.model
+    current = info.get("current_model_id") or chat.options.model
     chat.narration.line(f"model: {current or 'default of the agent'}")
     for model in info.get("available_models") or ():
         chat.narration.line(f"  {model['model_id']:<24} {model.get('name') or ''}")
@@ -119,12 +119,12 @@ def _model(chat: Chat, rest: str) -> None:
 
 def _mode(chat: Chat, rest: str) -> None:
     if rest:
-        chat.wish = chat.wish._replace(mode=rest)
+        chat.options = chat.options._replace(mode=rest)
         _for_the_next(chat, f"mode {rest}")
         return
     option = next((each for each in _options(chat) if each.get("category") == "mode"), None)
     chat.narration.line(
-        f"mode: {(option or {}).get('currentValue') or chat.wish.mode or 'default of the agent'}"
+        f"mode: {(option or {}).get('currentValue') or chat.options.mode or 'default of the agent'}"
     )
     for choice in (option or {}).get("options") or ():
         if isinstance(choice, dict) and choice.get("value"):
@@ -154,11 +154,11 @@ def _permissions(chat: Chat, rest: str) -> None:
         if policy is None:
             chat.narration.line("usage: /permissions ask, or /permissions allow", "bad")
             return
-        chat.wish = chat.wish._replace(policy=policy)
+        chat.options = chat.options._replace(policy=policy)
         if chat.talk is not None:
             chat.talk.set_policy(policy)
     info = chat.info()
-    kind = str((chat.wish.policy if info is None else info["confirmation_policy"]).get("kind"))
+    kind = str((chat.options.policy if info is None else info["confirmation_policy"]).get("kind"))
     chat.narration.line(POLICY_WORDS.get(kind, kind))
 
 

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character is not a reason to fail
     status: int | None = 0
     try:
         module = importlib.import_module(f"gateway.cli.{arguments.command}")

@@ -49,7 +49,7 @@ def run(arguments: Namespace) -> None:
 
 
 @attrs.frozen
-class _Desk:
+class _Target:
     """What is needed to speak to one server. `entry` is in the settings' shape."""
 
     name: str
@@ -58,7 +58,7 @@ class _Desk:
     probe: McpProbe
 
 
-async def _desk(arguments: Namespace) -> tuple[Server, _Desk]:
+async def _find_target(arguments: Namespace) -> tuple[Server, _Target]:
     """The server that is meant, with the secrets of this machine. Raises Failure."""
     state = state_of(arguments)
     servers, problems = found(McpFile(state))
@@ -81,7 +81,7 @@ async def _desk(arguments: Namespace) -> tuple[Server, _Desk]:
         if server.source == IN_SETTINGS:
             entry = unseal({"mcp_config": {server.name: entry}}, store.cipher)["mcp_config"][server.name]
     logins = McpLogins(LoginStore(state, _Cipher(store)), environ, Path.cwd())
-    return server, _Desk(server.name, entry, secrets, McpProbe(environ, Path.cwd(), logins))
+    return server, _Target(server.name, entry, secrets, McpProbe(environ, Path.cwd(), logins))
 
 
 @attrs.frozen
@@ -101,10 +101,10 @@ class _Cipher:
 
 async def _test(arguments: Namespace) -> None:
     """Connect, and list the tools."""
-    server, desk = await _desk(arguments)
+    server, target = await _find_target(arguments)
     if not server.enabled:
         raise Failure(f"{server.name} is disabled; `ostler mcp enable {server.name}` enables it")
-    answer = await desk.probe.test(desk.name, desk.entry, desk.secrets, seconds=arguments.timeout)
+    answer = await target.probe.test(target.name, target.entry, target.secrets, seconds=arguments.timeout)
     if arguments.json:
         answer.pop("event", None)
         print_json(answer)
@@ -120,10 +120,13 @@ async def _test(arguments: Namespace) -> None:
 
 async def _login(arguments: Namespace) -> None:
     """See a login through: in the browser, or by an address that is pasted."""
-    server, desk = await _desk(arguments)
-    if not uses_oauth(desk.entry):
+    server, target = await _find_target(arguments)
+    if not uses_oauth(target.entry):
         raise Failure(f'{server.name} is not configured for a login; set "auth": "oauth" for it')
-    async with desk.probe.login(desk.name, desk.entry, desk.secrets) as login, trio.open_nursery() as nursery:
+    async with (
+        target.probe.login(target.name, target.entry, target.secrets) as login,
+        trio.open_nursery() as nursery,
+    ):
         while (event := await login.event())["event"] != "done":
             if event["event"] == "authorize":
                 url = event["url"]
@@ -155,12 +158,12 @@ async def _login(arguments: Namespace) -> None:
 
 async def _logout(arguments: Namespace) -> None:
     """Forget a login."""
-    server, desk = await _desk(arguments)
-    entry = desk.probe.resolved(desk.name, desk.entry, desk.secrets)
+    server, target = await _find_target(arguments)
+    entry = target.probe.resolved(target.name, target.entry, target.secrets)
     if not entry.get("url"):
         raise Failure(f"there is no login to {server.name}")
     try:
-        problem = await desk.probe.logins.forget(entry)
+        problem = await target.probe.logins.forget(entry)
     except CannotRenew as error:
         raise Failure(f"{server.name}: {error}") from None
     except NotLoggedIn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.cli.diff import MOST_LINES, Edit, edits, lines
+from gateway.cli.question import Question
 from gateway.cli.text import clean, cut, one_line
 from gateway.cli.track import (
     Call,
@@ -72,6 +73,10 @@ class Narration:
         self._plan = Planned(())
         self._asked: set[str] = set()
         """The calls that a person was asked about: what they would do has been shown."""
+        self._question: Question | None = None
+        """The question that is open, None when none is."""
+        self._about: list[tuple[object, ...]] = []
+        """What the question has shown of its calls."""
 
     # -- what goes on -----------------------------------------------------------------------------------
 
@@ -134,9 +139,33 @@ class Narration:
                 self._state(item)
         self.tick()
 
-    def call(self, call: Call) -> None:
-        """A call with all that is known of what it would do: for the person who is asked."""
-        self._close()
+    def ask(self, calls: Sequence[Call]) -> Question:
+        """Ask a person about calls. The question that is open stays as long as it is the same one."""
+        about: list[tuple[object, ...]] = [
+            (call.id, call.title, call.raw_input, call.content) for call in calls
+        ]
+        if self._question is None or about != self._about:
+            self._close()
+            for call in calls:
+                self._asking(call)
+            if not calls:
+                self._print(Text("? the agent asks for permission", style="asking"))
+            self._question, self._about = Question(self.console), about
+            self._at_start = False
+        return self._question
+
+    def answered(self) -> None:
+        """Note that the question has its answer, which has ended the line."""
+        self._question = None
+        self._at_start = True
+
+    def end_question(self) -> None:
+        """End the question that is open, if any: somebody else has answered it."""
+        if self._question is not None:
+            self._close()
+
+    def _asking(self, call: Call) -> None:
+        """A call with all that is known of what it would do."""
         self._asked.add(call.id)
         self._print(Text.assemble(("? ", "asking"), (_title(call), "bold")))
         shown = edits(call.content, call.raw_input)
@@ -235,9 +264,12 @@ class Narration:
         """End the line that is open."""
         self._waiting.hide()
         self._saying = None
-        if not self._at_start:
+        if self._question is not None:
+            self._question.close()
+            self._question = None
+        elif not self._at_start:
             self.console.print()
-            self._at_start = True
+        self._at_start = True
 
     def _print(self, text: Text) -> None:
         self._waiting.hide()

@@ -105,7 +105,7 @@ class _Broken(Exception):
     """The agent violated the protocol."""
 
 
-class Ear:
+class ProbeHandler:
     """The connection's `Handler`. Serves the client methods that the descriptor offers; of the permissions it
     grants those whose call names `harmless`."""
 
@@ -121,7 +121,7 @@ class Ear:
         self.updates: list[str] = []
         self.said = ""
         self.noise_lines = 0
-        self.heard = trio.Event()
+        self.updated = trio.Event()
         self.unreadable = 0
 
     def notification(self, method: str, params: Any) -> None:
@@ -145,7 +145,7 @@ class Ear:
             said = self.open.pop(parsed.tool_call_id, "")
             if parsed.status not in ENDED:
                 self.open[parsed.tool_call_id] = said + json.dumps(parsed.raw)
-        self.heard.set()
+        self.updated.set()
 
     def flush(self) -> None:
         """Nothing waits."""
@@ -185,7 +185,7 @@ class Ear:
         return not self.others.intersection(self.open) and all(command in said for said in self.open.values())
 
     def noise(self, line: bytes) -> None:
-        """A line that is no message."""
+        """A line that is not a message."""
         self.noise_lines += 1
 
     def oversize(self, frame: Oversize) -> None:
@@ -278,20 +278,20 @@ class Probe:
     # short name) goes with its process.
 
     async def _first(self, prepare: Prepare) -> None:
-        async with self._running(prepare) as (run, ear):
+        async with self._running(prepare) as (run, handler):
             if run is None or not await self._check("initialize", lambda: self._initialize(run)):
                 return
             await self._check("session/new", lambda: self._new(run))
-            await self._check("session/prompt", lambda: self._prompt(run, ear))
-            await self._check("shell", lambda: self._shell(run, ear))
-            await self._check("permission", lambda: self._permission(ear))
-            await self._check("session/cancel", lambda: self._cancel(run, ear))
-            await self._check("after a cancel", lambda: self._again(run, ear))
-            await self._check("client methods", lambda: self._client_methods(ear))
+            await self._check("session/prompt", lambda: self._prompt(run, handler))
+            await self._check("shell", lambda: self._shell(run, handler))
+            await self._check("permission", lambda: self._permission(handler))
+            await self._check("session/cancel", lambda: self._cancel(run, handler))
+            await self._check("after a cancel", lambda: self._again(run, handler))
+            await self._check("client methods", lambda: self._client_methods(handler))
             await self._check("unknown method", lambda: self._unknown(run))
             if not (self._prompted and self._restorable):
                 await self._check("session/close", lambda: self._close(run))
-            await self._check("output", lambda: self._output(ear))
+            await self._check("output", lambda: self._output(handler))
             await self._check("exit", lambda: self._exit(run))
 
     async def _second(self, prepare: Prepare) -> None:
@@ -313,17 +313,17 @@ class Probe:
                     await self._check("session/close", partial(self._close, run))
 
     @asynccontextmanager
-    async def _running(self, prepare: Prepare) -> AsyncIterator[tuple[Incarnation | None, Ear]]:
-        ear = Ear()
+    async def _running(self, prepare: Prepare) -> AsyncIterator[tuple[Incarnation | None, ProbeHandler]]:
+        handler = ProbeHandler()
         stop = StopPolicy(stdin_grace=EXIT_SECONDS, term_grace=1.0)
         began = trio.current_time()
         try:
-            async with run_agent(await prepare(), ear, stop, Deadlines().spawn) as run:
-                ear.services = run.services
-                yield run, ear
+            async with run_agent(await prepare(), handler, stop, Deadlines().spawn) as run:
+                handler.services = run.services
+                yield run, handler
         except AgentFailure as failure:
             self._results.append(Result("start", FAIL, str(failure), trio.current_time() - began))
-            yield None, ear
+            yield None, handler
 
     async def _check(self, name: str, work: Callable[[], Awaitable[str]]) -> bool:
         self._trying(name)
@@ -395,25 +395,25 @@ class Probe:
     def _prompt_params(self, text: str) -> dict[str, Any]:
         return {"sessionId": self._needs_session(), "prompt": [text_block(text)]}
 
-    async def _prompt(self, run: Incarnation, ear: Ear) -> str:
+    async def _prompt(self, run: Incarnation, handler: ProbeHandler) -> str:
         params = self._prompt_params(PROMPT)
         if not self._prompts:
             raise _Skip(SKIPPED, "--no-prompt")
-        ear.said = ""
+        handler.said = ""
         answer = await run.connection.request("session/prompt", params, timeout=self._seconds)
         reason = answer.get("stopReason") if isinstance(answer, Mapping) else None
         if reason != "end_turn":
             raise _Broken(f"the turn ended with {reason!r}, not with 'end_turn'")
-        if not ear.said:
+        if not handler.said:
             raise _Broken("the turn ended without any text")
         self._prompted = True
-        return f"end_turn after {len(ear.said)} characters"
+        return f"end_turn after {len(handler.said)} characters"
 
-    async def _cancel(self, run: Incarnation, ear: Ear) -> str:
+    async def _cancel(self, run: Incarnation, handler: ProbeHandler) -> str:
         params = self._prompt_params(LONG_PROMPT)
         if not self._prompted:
             raise _Skip(SKIPPED, "no prompt was answered")
-        ear.heard = trio.Event()
+        handler.updated = trio.Event()
         answers: list[Any] = []
 
         async def ask() -> None:
@@ -423,7 +423,7 @@ class Probe:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ask)
                 with trio.move_on_after(CANCEL_AFTER_SECONDS):
-                    await ear.heard.wait()
+                    await handler.updated.wait()
                 began = trio.current_time()
                 run.connection.notify("session/cancel", {"sessionId": params["sessionId"]})
         except BaseExceptionGroup as group:
@@ -439,7 +439,7 @@ class Probe:
             raise _Broken(f"the turn ended with {reason!r}, not with 'cancelled'")
         return f"cancelled within {taken:.2f} s"
 
-    async def _again(self, run: Incarnation, ear: Ear) -> str:
+    async def _again(self, run: Incarnation, handler: ProbeHandler) -> str:
         """Check that a cancelled session continues."""
         params = self._prompt_params(PROMPT)
         if not self._prompted:
@@ -450,39 +450,39 @@ class Probe:
             raise _Broken(f"the next turn ended with {reason!r}")
         return "the session continues"
 
-    async def _shell(self, run: Incarnation, ear: Ear) -> str:
+    async def _shell(self, run: Incarnation, handler: ProbeHandler) -> str:
         """Check that a command runs, where it is allowed."""
         params = self._prompt_params(SHELL_PROMPT)
         if not self._prompted:
             raise _Skip(SKIPPED, "no prompt was answered")
-        ear.said = ear.calls = ear.results = ""
-        ear.open.clear()
-        ear.harmless = COMMAND
-        ear.permissions.clear()
+        handler.said = handler.calls = handler.results = ""
+        handler.open.clear()
+        handler.harmless = COMMAND
+        handler.permissions.clear()
         try:
             await run.connection.request("session/prompt", params, timeout=self._seconds)
         finally:
-            ear.harmless = None
-        if WITNESS in ear.results or WITNESS in ear.said:
+            handler.harmless = None
+        if WITNESS in handler.results or WITNESS in handler.said:
             self._ran = True
             return f"{COMMAND!r} ran"
-        if COMMAND not in ear.calls and not ear.permissions and not ear.refused:
+        if COMMAND not in handler.calls and not handler.permissions and not handler.refused:
             raise _Skip(SKIPPED, "the agent did not try to run it")
-        wanted = f"; it asked for {', '.join(dict.fromkeys(ear.refused))}" if ear.refused else ""
+        wanted = f"; it asked for {', '.join(dict.fromkeys(handler.refused))}" if handler.refused else ""
         raise _Broken(f"the agent tried to run {COMMAND!r}, and it did not run{wanted}")
 
-    async def _permission(self, ear: Ear) -> str:
+    async def _permission(self, handler: ProbeHandler) -> str:
         await trio.lowlevel.checkpoint()
-        if ear.permissions:
-            return f"asked; {ear.permissions[0]}"
+        if handler.permissions:
+            return f"asked; {handler.permissions[0]}"
         if not self._ran:
             raise _Skip(SKIPPED, "no command ran")
         raise _Skip(NOT_OFFERED, "the command ran without a question")
 
-    async def _client_methods(self, ear: Ear) -> str:
+    async def _client_methods(self, handler: ProbeHandler) -> str:
         """Check that the agent calls what it was offered, and nothing else."""
         await trio.lowlevel.checkpoint()
-        called = list(dict.fromkeys(ear.refused))
+        called = list(dict.fromkeys(handler.refused))
         missing = [method for method in called if method.startswith(OFFERED)]
         if missing:
             raise _Broken(f"called without being offered: {', '.join(missing)}")
@@ -512,13 +512,13 @@ class Probe:
         await run.connection.request("session/close", params, timeout=self._seconds)
         return ""
 
-    async def _output(self, ear: Ear) -> str:
+    async def _output(self, handler: ProbeHandler) -> str:
         await trio.lowlevel.checkpoint()
-        if ear.noise_lines or ear.unreadable:
+        if handler.noise_lines or handler.unreadable:
             raise _Broken(
-                f"{ear.noise_lines} lines are not messages, {ear.unreadable} messages are unreadable"
+                f"{handler.noise_lines} lines are not messages, {handler.unreadable} messages are unreadable"
             )
-        return f"{len(ear.updates)} updates, nothing else"
+        return f"{len(handler.updates)} updates, nothing else"
 
     async def _exit(self, run: Incarnation) -> str:
         report = await run.process.stop()

@@ -1,4 +1,4 @@
-"""A question in the terminal that disappears when an answer is no longer needed."""
+"""A question in the terminal, which goes away when an answer is no longer needed."""
 
 from __future__ import annotations
 
@@ -65,34 +65,44 @@ def _set_typing(stdin: int, *, seen: bool) -> None:
         termios.tcsetattr(stdin, termios.TCSADRAIN, mode)
 
 
-def allow(console: Console, over: int) -> Answer | None:
-    """Ask whether something may be done; None when the descriptor `over` becomes readable before the answer.
+class Question:
+    """Whether something may be done. It stays open until it is answered or closed.
 
-    What was typed before the question is thrown away: it was no answer to it. The end of the input is a no.
-    Interrupted by signals whose handlers raise.
+    What was typed before it is thrown away: it was not an answer to it.
     """
-    stdin = sys.stdin.fileno()
-    with suppress(termios.error):
-        termios.tcflush(stdin, termios.TCIFLUSH)
-    _set_typing(stdin, seen=True)
-    try:
-        return _answer(console, stdin, over)
-    finally:
-        _set_typing(stdin, seen=False)
 
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._stdin = sys.stdin.fileno()
+        with suppress(termios.error):
+            termios.tcflush(self._stdin, termios.TCIFLUSH)
+        _set_typing(self._stdin, seen=True)
+        self._show()
 
-def _answer(console: Console, stdin: int, over: int) -> Answer | None:
-    while True:
-        console.print(Text("  Allow it? [y]es, [n]o, [a]lways in this run: ", style="asking"), end="")
-        console.file.flush()
-        readable, _, _ = select.select([stdin, over], [], [])
-        if stdin not in readable:
-            console.print()
-            return None
-        typed = os.read(stdin, LINE_BYTES)
-        if not typed:
-            console.print()
-            return "no"
-        answer = ANSWERS.get(typed.decode(errors="replace").strip().lower())
-        if answer is not None:
-            return answer
+    def answer(self, over: int) -> Answer | None:
+        """Wait for the answer. None when the descriptor `over` becomes readable before it.
+
+        The question stays open then. The end of the input is a no. Signals whose handlers raise interrupt it.
+        """
+        while True:
+            readable, _, _ = select.select([self._stdin, over], [], [])
+            if self._stdin not in readable:
+                return None
+            typed = os.read(self._stdin, LINE_BYTES)
+            if not typed:
+                self.close()
+                return "no"
+            answer = ANSWERS.get(typed.decode(errors="replace").strip().lower())
+            if answer is not None:
+                _set_typing(self._stdin, seen=False)
+                return answer
+            self._show()
+
+    def close(self) -> None:
+        """End the line, without an answer."""
+        self._console.print()
+        _set_typing(self._stdin, seen=False)
+
+    def _show(self) -> None:
+        self._console.print(Text("  Allow it? [y]es, [n]o, [a]lways in this run: ", style="asking"), end="")
+        self._console.file.flush()

@@ -15,7 +15,15 @@ from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Missing
 from gateway.cli.installs import where_installed
 from gateway.cli.narration import Narration
-from gateway.cli.start_request import ALWAYS, NEVER, Wish, create, new_id, start_request, working_directory
+from gateway.cli.start_request import (
+    ALWAYS,
+    NEVER,
+    ConversationOptions,
+    create,
+    new_id,
+    start_request,
+    working_directory,
+)
 from gateway.cli.talk import Ask, Outcome, Talk
 from gateway.cli.temporary import found_or_started
 from gateway.cli.terminal import asks, console
@@ -78,14 +86,14 @@ def _turn(server: Server, arguments: Namespace, prompt: str, narration: Narratio
     with talk.obeying_interrupts():
         try:
             if existing is None:
-                wish = Wish(
+                options = ConversationOptions(
                     cwd=working_directory(server, arguments),
                     agent=arguments.agent,
                     model=arguments.model,
                     policy=NEVER if arguments.yes else ALWAYS,
                 )
                 narration.installs = where_installed(server, arguments.agent)
-                create(server, start_request(server, talk.id, wish, prompt), arguments.agent)
+                create(server, start_request(server, talk.id, options, prompt), arguments.agent)
                 talk.begin(prompt)
             else:
                 talk.join()

@@ -99,7 +99,7 @@ def _read(text: str, before: Any) -> Any:
         except ValueError as error:
             raise BadInput(f"{value!r} is not a valid command: {error}") from None
     if (before is None or isinstance(before, str)) and isinstance(value, int | float) and value is not None:
-        return text  # a model that is called 5 is no number
+        return text  # a model that is called 5 is not a number
     return value
 
 

@@ -23,7 +23,7 @@ EXPOSED: Final = {"X-Expose-Secrets": "encrypted"}
 """Settings come with their secrets encrypted, and go back so: for an agent with a model of its own."""
 
 
-class Wish(NamedTuple):
+class ConversationOptions(NamedTuple):
     """What a new conversation is to have. None: what the settings say."""
 
     cwd: str
@@ -46,22 +46,28 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
-def start_request(server: Server, conversation_id: str, wish: Wish, message: str | None) -> dict[str, Any]:
+def start_request(
+    server: Server, conversation_id: str, options: ConversationOptions, message: str | None
+) -> dict[str, Any]:
     """The body for `POST /api/conversations`. Asks for the settings where it has to. Raises Failure."""
     body: dict[str, Any] = {
         "conversation_id": conversation_id,
-        "workspace": {"kind": "LocalWorkspace", "working_dir": wish.cwd},
-        "confirmation_policy": wish.policy,
+        "workspace": {"kind": "LocalWorkspace", "working_dir": options.cwd},
+        "confirmation_policy": options.policy,
         "event_vocabulary": "extended",
     }
     if message is not None:
         body["initial_message"] = {"content": [{"type": "text", "text": message}]}
-    own = {key: value for key, value in (("acp_model", wish.model), ("acp_session_mode", wish.mode)) if value}
-    if wish.agent == BUILT_IN:
-        body["agent_settings"] = _built_in(server, wish)
+    own = {
+        key: value
+        for key, value in (("acp_model", options.model), ("acp_session_mode", options.mode))
+        if value
+    }
+    if options.agent == BUILT_IN:
+        body["agent_settings"] = _built_in(server, options)
         body["secrets_encrypted"] = True
-    elif wish.agent is not None:
-        body["agent_settings"] = {"agent_kind": "acp", "acp_server": wish.agent, **own}
+    elif options.agent is not None:
+        body["agent_settings"] = {"agent_kind": "acp", "acp_server": options.agent, **own}
     elif own:
         settings = server.call("GET", "/api/settings", headers=EXPOSED)["agent_settings"]
         body["agent_settings"] = {**settings, **own}
@@ -69,13 +75,13 @@ def start_request(server: Server, conversation_id: str, wish: Wish, message: str
     return body
 
 
-def _built_in(server: Server, wish: Wish) -> dict[str, Any]:
+def _built_in(server: Server, options: ConversationOptions) -> dict[str, Any]:
     """The built-in agent: with the model of the settings, where those are its own."""
     settings = server.call("GET", "/api/settings", headers=EXPOSED)["agent_settings"]
     if settings.get("agent_kind") != BUILT_IN:
         settings = {"agent_kind": BUILT_IN}
-    if wish.model is not None:
-        settings = {**settings, "llm": {**settings.get("llm", {}), "model": wish.model}}
+    if options.model is not None:
+        settings = {**settings, "llm": {**settings.get("llm", {}), "model": options.model}}
     return dict(settings)
 
 

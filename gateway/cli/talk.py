@@ -172,6 +172,7 @@ class Talk:
                             return self._ended(str(item.value), rejected, failed, time.monotonic() - began)
                 if self.track.status != WAITING:
                     asked_at = None
+                    self._narration.end_question()
                 elif not self._feed.waiting and _due(asked_at):
                     asked_at = time.monotonic() if self._answer() else None
                 self._narration.tick()

@@ -169,7 +169,7 @@ class Track:
                     yield from self._whole(event, event["reasoning_content"], "")
                 yield Called(self._asked(event, call_id))
             case {"kind": "ACPToolCallEvent", "tool_call_id": str(call_id)}:
-                yield from self._card(event, call_id)
+                yield from self._tool_call(event, call_id)
             case {"kind": str(kind), "tool_call_id": str(call_id)} if kind in CORE_CALLS:
                 yield from self._answered(event, kind, call_id)
             case {"kind": "ConversationStateUpdateEvent", "key": str(key)}:
@@ -205,7 +205,7 @@ class Track:
                 call.content = asked.get("content") or call.content
         return call
 
-    def _card(self, event: Mapping[str, Any], call_id: str) -> Iterator[Item]:
+    def _tool_call(self, event: Mapping[str, Any], call_id: str) -> Iterator[Item]:
         call = self.calls.get(call_id)
         title, status = str(event.get("title") or "tool"), event.get("status")
         new = call is None

@@ -268,7 +268,7 @@ def _id(text: str) -> str:
 
 
 def render(readings: Readings, accept: str) -> tuple[bytes, str]:
-    """The exposition and its content type, in a format that an Accept header wants. Blocks; for a thread."""
+    """The exposition and its content type, in the format that Accept names. Blocks; for a thread."""
     # Imported here: most servers are never scraped, and the library brings an HTTP server along.
     from gateway import exposition
 

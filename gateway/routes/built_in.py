@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -14,12 +13,10 @@ from gateway import schemas
 from gateway.reading import Query, read_query
 from gateway.responses import json_response
 from gateway.routing import Route, params_of
+from gateway.services import Services
 from supervisor.agents.known import Known, known
 
 BROWSER_TOOL: Final = "browser_tool_set"
-
-BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-"""Programs that the browser tool can drive, as in `builtin/setup.py`."""
 
 DESCRIPTIONS: Final = {
     "browser_tool_set": "Look at pages of the web in a browser, click and type.",
@@ -57,8 +54,11 @@ class ModelsQuery(Query):
     provider: str | None = None
 
 
+@attrs.frozen
 class BuiltInRoutes:
     """The handlers of `/api/llm/models`, `/api/llm/providers` and `/api/tools`."""
+
+    services: Services
 
     async def verified(self) -> Response:
         """List verified models by provider."""
@@ -79,7 +79,8 @@ class BuiltInRoutes:
 
     async def tool_catalog(self) -> Response:
         """List the tools with what clients show of them."""
-        return await _answer(lambda found: {"tools": _tools(found)})
+        environ = self.services.launcher.server_environment
+        return await _answer(lambda found: {"tools": _tools(found, environ)})
 
     def routes(self) -> tuple[Route, ...]:
         """All operations of this class."""
@@ -137,8 +138,8 @@ async def _answer(chosen: Callable[[Known], Any]) -> Response:
     return json_response(await trio.to_thread.run_sync(lambda: chosen(known())))
 
 
-def _tools(found: Known) -> list[dict[str, Any]]:
-    browser = any(shutil.which(name) for name in BROWSERS)
+def _tools(found: Known, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    browser = found.browsers.there(environ)
     return [
         {
             "name": name,

@@ -49,7 +49,7 @@ class HookRoutes:
         if asked.project_dir:
             access = self.services.access
             with suppress(AccessRefused, BadPath, OSError):
-                # The file, not the directory: a link in it may lead out of the walls.
+                # The file, not the directory: a link in it may lead out of the workspaces.
                 path = f"{asked.project_dir}/{HOOKS_FILE}"
                 place = await access.admit(path, loc=("body", "project_dir"))
                 found = await access.in_thread(partial(_read, place), "to read the project's hooks")

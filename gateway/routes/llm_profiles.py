@@ -16,13 +16,12 @@ from gateway.reading import read_body
 from gateway.responses import json_response
 from gateway.routing import Param, Route
 from gateway.services import Services
+from supervisor.conversations.state.errors import AgentFailure
 from supervisor.settings import EXPOSE_HEADER, Expose, LlmProfileStore, exposed
+from supervisor.settings.llm import decode_llm
+from supervisor.settings.profile import check_profile_name
 
 TAG: Final = "LLM profiles"
-
-CANNOT_VALIDATE: Final = (
-    "This server does not call language models itself. Save the profile; it is kept for clients."
-)
 
 
 @attrs.frozen
@@ -83,9 +82,18 @@ class LlmProfileRoutes:
         return json_response({"name": name, "message": f"Profile '{name}' {told}", "llm_applied": applied})
 
     async def validate(self, name: str) -> Response:
-        """Nothing here can call a model. Clients save a profile that could not be validated."""
-        read_body(ValidateProfileRequest, await json_body(request))
-        raise ApiError(501, CANNOT_VALIDATE)
+        """Try a draft of a profile with one tiny request to its model, made by the built-in agent's library.
+
+        The name is the one that the profile is to have: there need be none yet.
+        """
+        check_profile_name(name, ("path", "name"))
+        body = read_body(ValidateProfileRequest, await json_body(request))
+        llm = decode_llm(await opened(self.services, body.llm, ONE_MODEL, ("body", "llm")), ("body", "llm"))
+        llm = await self.services.settings.usable(llm, ("body", "llm"))
+        try:
+            return json_response(await self.services.supervisor.try_model(llm))
+        except AgentFailure as failure:
+            raise ApiError(503, failure.detail) from failure
 
     def routes(self) -> tuple[Route, ...]:
         """All operations of this class."""
@@ -163,9 +171,12 @@ class LlmProfileRoutes:
                 "POST",
                 f"{one}/validate",
                 self.validate,
-                "Try an LLM profile (not offered)",
+                "Try an LLM profile before it is saved",
                 body=ValidateProfileRequest,
                 result=schemas.ref("ProfileValidation"),
-                errors={501: "This server does not call language models"},
+                errors={
+                    429: "There is no room for an agent that could ask",
+                    503: "The built-in agent is not installed, or does not start",
+                },
             ),
         )

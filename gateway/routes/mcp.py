@@ -154,7 +154,7 @@ class McpRoutes:
     def _job(self, job_id: str) -> Job:
         job = self._jobs().get(job_id)
         if job is None:
-            raise ApiError(404, "No such login")
+            raise ApiError(404, "There is no such login. It may have expired.")
         return job
 
     async def _status(self, job: Job, expose: Expose, *, refused: bool = False) -> Response:
@@ -207,9 +207,9 @@ class McpRoutes:
     async def _change(self, key: str, change: Any, *, new: bool) -> Response:
         def body(servers: Mapping[str, Any]) -> dict[str, Any]:
             if new and key in servers:
-                raise ApiError(409, f"There is an MCP server {key!r} in the settings already")
+                raise ApiError(409, f"There is an MCP server {key!r} in the settings already.")
             if not new and key not in servers:
-                raise ApiError(404, f"There is no MCP server {key!r} in the settings")
+                raise ApiError(404, f"There is no MCP server {key!r} in the settings.")
             if change is not None:
                 whole = change if new else merge_patch(servers[key], change)
                 if not isinstance(change, Mapping) or (problems := server_errors(whole, ("body",))):
@@ -244,7 +244,7 @@ class McpRoutes:
         job = schemas.ref("MCPOAuthStatusResponse")
         untold = {
             400: "Unknown value of X-Expose-Secrets",
-            404: "No such login",
+            404: "There is no such login. It may have expired.",
             503: "No key to encrypt with",
         }
         unusable = {

@@ -17,7 +17,6 @@ from gateway.bodies import (
     EnabledRequest,
     InstallRequest,
     PluginsRequest,
-    SubAgentsRequest,
     SubscriptionDevicePollRequest,
     json_body,
 )
@@ -182,7 +181,6 @@ TABLE: Final = (
     _refused("POST", "/api/plugins/fetch", "Plugins", "Fetch a plugin", 501, NO_PLUGINS, body=InstallRequest),
     *_installable("/api/plugins", "Plugins", "Plugin", "plugin_name", NO_PLUGINS),
     # -- the rest -----------------------------------------------------------------------------------------
-    _list("/api/sub-agents", "Agents", "List sub-agents", "agents", method="POST", body=SubAgentsRequest),
     _list("/api/canvas-extensions/installed", "Extensions", "List installed extensions", "canvas_extensions"),
     *(
         each

@@ -229,7 +229,3 @@ class SecretRoutes:
                 errors={**UNUSABLE, 409: "The key cannot be changed here, or does not fit what is stored"},
             ),
         )
-
-
-def _unfit(field: str, error: Exception) -> InvalidRequest:
-    return InvalidRequest(ErrorDetail(("body", field), f"Value error, {error}", "value_error"))

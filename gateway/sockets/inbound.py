@@ -29,7 +29,7 @@ class Rejected(Exception):
 async def take(conversation: Conversation, frame: str | bytes | None) -> None:
     """Send one inbound frame to the conversation, always running the agent on it.
 
-    Raises Rejected for what is no message and for what the conversation does not take; anything that is
+    Raises Rejected for what is not a message and for what the conversation does not take; anything that is
     not foreseen propagates. Authentication frames are ignored.
     """
     try:

@@ -36,7 +36,7 @@ SNAPSHOT: Final = b'{"type":"transient"'
 
 
 @attrs.define
-class Tally:
+class DeliveryCounters:
     """Counts for the metrics: events delivered and dropped, and requests that failed."""
 
     delivered: int = 0
@@ -57,7 +57,7 @@ class Sender:
         conversation: Conversation,
         receiver: Receiver,
         cursors: Cursors,
-        tally: Tally,
+        counters: DeliveryCounters,
         recovered: Callable[[], None] = lambda: None,
     ) -> None:
         self._conversation = weakref.ref(conversation)
@@ -67,7 +67,7 @@ class Sender:
         self._receiver = receiver
         self._spec = receiver.spec
         self._cursors = cursors
-        self._tally = tally
+        self._counters = counters
         self._key = receiver.spec.base_url
         self._backlog = Backlog(self._spec)
         self._infos: deque[bytes] = deque(maxlen=INFOS_MAX)
@@ -155,7 +155,7 @@ class Sender:
 
     def _count_dropped(self, before: int) -> None:
         if self._backlog.dropped > before:
-            self._tally.dropped += self._backlog.dropped - before
+            self._counters.dropped += self._backlog.dropped - before
             self._dropping.say(host=self._spec.host, conversation_id=self._log.conversation_id)
 
     # -- posting ------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Sender:
                 self._backlog.put_back(batch, snapshot)
                 self._count_dropped(before)
         if delivered:
-            self._tally.delivered += len(batch) + (snapshot is not None)
+            self._counters.delivered += len(batch) + (snapshot is not None)
             if batch:
                 self._position = batch[-1][0]
                 await self._keep(behind=True)
@@ -235,7 +235,7 @@ class Sender:
             try:
                 await self._receiver.post(path, body)
             except NotDelivered as error:
-                self._tally.failures += 1
+                self._counters.failures += 1
                 self._receiver.failing = True
                 self._receiver.complaint.say(host=self._spec.host, reason=str(error))
                 if self._flush.is_set():

@@ -14,7 +14,7 @@ import trio
 from gateway.metrics import WebhookFigures
 from gateway.webhooks.cursors import FILE, Cursors
 from gateway.webhooks.delivery import Receiver
-from gateway.webhooks.sender import Sender, Tally
+from gateway.webhooks.sender import DeliveryCounters, Sender
 from gateway.webhooks.spec import WebhookSpec
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal import JournalError, LogDeleted
@@ -51,15 +51,15 @@ class Webhooks:
         self._cursors = cursors
         self._nursery = nursery
         self._senders: dict[tuple[str, int], Sender] = {}
-        self.tally = Tally()
+        self.counters = DeliveryCounters()
 
     def figures(self) -> WebhookFigures:
         """The figures for the metrics."""
-        tally = self.tally
+        counters = self.counters
         return WebhookFigures(
-            delivered=tally.delivered,
-            dropped=tally.dropped,
-            failures=tally.failures,
+            delivered=counters.delivered,
+            dropped=counters.dropped,
+            failures=counters.failures,
             waiting=sum(not sender.idle for sender in self._senders.values()),
         )
 
@@ -69,7 +69,7 @@ class Webhooks:
         for number, receiver in enumerate(self._receivers):
             key = (conversation_id, number)
             if key not in self._senders:
-                sender = Sender(conversation, receiver, self._cursors, self.tally, self.resume_soon)
+                sender = Sender(conversation, receiver, self._cursors, self.counters, self.resume_soon)
                 self._senders[key] = sender
                 self._nursery.start_soon(self._run, key, sender)
 

@@ -15,8 +15,6 @@ from scripts.benchmark.servers import Server, running
 SETTLE_SECONDS = 1.0
 """Between the last answer and a look at memory."""
 HIBERNATE_SECONDS = 90.0
-MADE_SECONDS = 60.0
-"""Making conversations by requests ends then; for the peer's server the others are copied on the disk."""
 
 Values = Mapping[str, "float | Unable"]
 

@@ -2,8 +2,8 @@
 
 The agent gives the paths. Each path is resolved first, so that links within the workspace work, and then
 opened step by step without following links, so that a link put there meanwhile leads nowhere. The root itself
-is resolved once, when the jail is made: an agent that replaces its workspace with a link does not move the
-walls.
+is resolved once, when the jail is made: an agent that replaces its workspace with a link does not
+move the root.
 
 One limit: another name of an outside file (a hard link) within the root is that file.
 """

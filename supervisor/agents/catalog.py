@@ -287,6 +287,9 @@ class Descriptor(Described):
     """Whether it tells its conversation in the interface's own events: its `_ostler/` notifications are
     accepted, it gets what its conversation is to be with the session, and secrets there and in no variable
     (docs/built-in-agent.md). For programs of Ostler's own alone."""
+    takes_messages: bool = False
+    """Whether it takes messages during a turn, with `_ostler/message`, and tells those that it has. For one
+    that tells its events alone; all others get a message when the turn before has ended."""
     fs: bool = False
     """Whether it is offered the client's file system methods."""
     terminal: bool = False
@@ -319,6 +322,8 @@ class Descriptor(Described):
             if credential.secret is not None and credential.secret not in files:
                 place = ("credentials", index, "secret")
                 yield place, "value_error", f"{credential.secret} is not among the file secrets"
+        if self.takes_messages and not self.tells_events:
+            yield ("takes_messages",), "value_error", "only an agent that tells its events takes messages"
         if sum(each is not None for each in (self.npm, self.pip, self.module)) > 1:
             yield (), "value_error", "an agent has one of npm, pip and module"
 

@@ -127,7 +127,11 @@ async def furnish_home(
             work = partial(_furnish, path, real, spec, avoid)
             links = await in_time(work, what, limiter=limiter, seconds=seconds, shield=True)
     except PathTimeout as error:
-        log.warning("the real home is not brought along", home=str(path), error=str(error))
+        log.warning(
+            "cannot link or copy from the real home; the agent starts without it",
+            home=str(path),
+            error=str(error),
+        )
     return Home(path, real, links)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import orjson
 
 KNOWN: Final = Path(__file__).parent / "builtin" / "known.json"
+
+PLAYWRIGHT: Final = ".cache/ms-playwright"
+"""Where Playwright keeps browsers, in the home of a user; a conversation's home has the same cache."""
 
 
 @attrs.frozen
@@ -18,6 +23,25 @@ class KnownTool:
 
     user_selectable: bool
     in_default_set: bool
+
+
+@attrs.frozen
+class Browsers:
+    """How the browser tool finds a browser; the program reads the same (`builtin/setup.py`)."""
+
+    programs: list[str]
+    files: list[str]
+    cached: list[str]
+    """Patterns below the cache of Playwright."""
+
+    def there(self, environ: Mapping[str, str]) -> bool:
+        """Whether there is one, for an agent with this environment. Reads the disk."""
+        cache = Path(environ.get("HOME") or "/") / PLAYWRIGHT
+        return (
+            any(shutil.which(name, path=environ.get("PATH")) for name in self.programs)
+            or any(Path(file).exists() for file in self.files)
+            or any(any(cache.glob(pattern)) for pattern in self.cached)
+        )
 
 
 @attrs.frozen
@@ -32,6 +56,9 @@ class Known:
     tools: dict[str, KnownTool]
     registered: list[str]
     """The names by which agents have tools."""
+    browsers: Browsers
+    sub_agents: list[dict[str, Any]]
+    """Those that come with the library, as its server lists them."""
 
     def models(self, provider: str | None = None) -> list[str]:
         """The names of all models, or of a provider's: by their names, and by the verified ones of it, unless
@@ -55,4 +82,6 @@ def known() -> Known:
         by_provider=given["models"],
         tools={name: KnownTool(**each) for name, each in given["tools"].items()},
         registered=given["registered"],
+        browsers=Browsers(**given["browsers"]),
+        sub_agents=given["sub_agents"],
     )

@@ -1,4 +1,4 @@
-"""The server's side of the bond with its warden (warden.py). Imports little: it runs before all else."""
+"""The server's side of the link to its warden (warden.py). Imports little: it runs before all else."""
 
 from __future__ import annotations
 

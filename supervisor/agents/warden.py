@@ -75,7 +75,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that are passed on to the server."""
 
 
-class Bond:
+class WardenLink:
     """A server's link to its warden: the warden's PID, the server's end of the channel, the previous server's
     sockets as descriptors."""
 
@@ -104,10 +104,10 @@ class Warden:
         self._awake, self._wake = os.pipe()
         self._poll = select.poll()
 
-    def run(self) -> int | Bond:
+    def run(self) -> int | WardenLink:
         """Run servers until the last one ends, and return the exit status.
 
-        Each server returns from here as well, as a child of the warden, with its bond.
+        Each server returns from here as well, as a child of the warden, with its link.
         """
         self._listen_to_signals()
         while True:
@@ -117,7 +117,7 @@ class Warden:
             except OSError as error:  # no process or no memory: that may pass
                 status, how = 1, f"cannot start: {error.strerror}"
             else:
-                if isinstance(begun, Bond):
+                if isinstance(begun, WardenLink):
                     return begun
                 status = self._watch(begun)
             left = self._kill()
@@ -155,8 +155,8 @@ class Warden:
 
     # -- the server ----------------------------------------------------------------------------------------
 
-    def _start(self) -> int | Bond:
-        """Fork the next server. Returns its PID; in the server itself, its bond. Raises OSError."""
+    def _start(self) -> int | WardenLink:
+        """Fork the next server. Returns its PID; in the server itself, its link. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         warden = os.getpid()
         # None is lost: what is sent to the server while it still has our handlers, it gets afterwards.
@@ -166,7 +166,7 @@ class Warden:
             if pid == 0:
                 self._let_go()
                 ours.close()
-                return Bond(warden, theirs, self._listening)
+                return WardenLink(warden, theirs, self._listening)
         except OSError:
             ours.close()
             theirs.close()

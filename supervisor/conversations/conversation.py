@@ -238,7 +238,7 @@ class Conversation:
         events += [event, self.recorder.state("last_user_message_id", event.id)]
         last = self.recorder.write(events)
         queued = Queued(last - 1, event.id, message)
-        self._queue.waiting.append(queued)
+        self._queue.put(queued)
         if run:
             self._run()
         await self._confirm(queued, message, sender)

@@ -287,7 +287,7 @@ async def _loose_ends(source: Log, branch: Branch) -> _Closing:
     calls = OpenCalls()
     for event, size in reversed(found):
         calls.take(event, size)
-    running = turn is not None and turn.get("status") == turn_states.RUNNING
+    running = turn is not None and turn.get("status") != turn_states.ENDED
     return _Closing(calls.closing(), bool(live), turn if running else None)
 
 

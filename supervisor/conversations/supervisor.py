@@ -296,11 +296,18 @@ class Supervisor:
         self, agent: AgentSettings, secrets: Mapping[str, str], *, refresh: bool = False
     ) -> dict[str, Any]:
         """The models that an agent offers, as clients read them; see `ModelDiscovery.models`."""
+        return await self._discovery().models(agent, secrets, refresh=refresh)
+
+    async def try_model(self, llm: Mapping[str, Any]) -> dict[str, Any]:
+        """Whether a language model answers, as clients read it; see `ModelDiscovery.try_model`."""
+        return await self._discovery().try_model(llm)
+
+    def _discovery(self) -> ModelDiscovery:
         if self._models is None:
             from supervisor.conversations.agent.model_discovery import ModelDiscovery
 
             self._models = ModelDiscovery(self._context)
-        return await self._models.models(agent, secrets, refresh=refresh)
+        return self._models
 
     async def _parent(self, request: StartRequest) -> Conversation | None:
         if request.parent_conversation_id is None:

@@ -17,10 +17,10 @@ SHORTEST: Final = 8
 """Values below so many characters are not hidden: they would be found in ordinary words."""
 
 LONGEST: Final = 512
-"""Longer values are no names of anything."""
+"""Longer values are not names of anything."""
 
 WORD_CHARS: Final = 24
-"""Longer words are no words."""
+"""Longer runs of letters are not words of a language."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -69,7 +69,7 @@ _PIECE: Final = re.compile(r"[\w.@+,~ -]{0,64}")
 _RANDOM: Final = re.compile(
     r"(?=[^/\\]*\d)(?=[^/\\]*[A-Z])(?=[^/\\]*[a-z])[A-Za-z0-9+=_-]{20,}|[0-9a-f]{32,}"
 )
-"""A piece of a path that is no name of a file: a token in an address, a digest."""
+"""A piece of a path that is not a name of a file: a token in an address, a digest."""
 
 _ADDRESS: Final = re.compile(
     r"(?:(?P<scheme>https?|wss?|ftp|ssh)://)?(?P<host>[a-z0-9-]+(?:\.[a-z0-9-]+)*)(?P<port>:\d{1,5})?"

@@ -19,7 +19,7 @@ def dumps(obj: Any) -> bytes:
 
     What the encoder refuses is tamed first: lone surrogates become `?`, integers beyond 64 bits doubles,
     keys strings, and what is nested too deeply is cut. Agents send such things, and an event must not be
-    lost over them. Raises TypeError for what is no JSON value at all.
+    lost over them. Raises TypeError for what is not a JSON value at all.
     """
     try:
         return orjson.dumps(obj)

@@ -130,15 +130,16 @@ class Log:
         if tail is not None and tail.publish(frame):
             self._moved.unpark_all()
 
-    def begin(self, item: Growing) -> None:
+    def begin(self, item: Growing, *, beside: bool = False) -> None:
         """Let an item begin to grow: it is shown, in its place, to the present cursors and to those that come
         before its event is durable. Raises as `append` does.
 
-        One grows at a time: the one before, if it has not ended, is shown to nobody who comes later.
+        One grows at a time, unless it is `beside` the others: the one before, if it has not ended, is shown
+        to nobody who comes later.
         """
         self._check()
         for each in self._growing:
-            each.abandoned = each.abandoned or each.open
+            each.abandoned = each.abandoned or (each.open and (not beside or each.id == item.id))
             if each.id == item.id:  # who comes back may have had a part of it
                 item.attempts = max(item.attempts, each.attempts)
                 each.successor = item

@@ -215,7 +215,7 @@ def _constant(name: str) -> NoReturn:
 def _number(digits: str) -> float:
     found = float(digits)
     if math.isinf(found):
-        # It would be written as Infinity, which is no JSON.
+        # It would be written as Infinity, which is not JSON.
         raise _OddError("it has a number that is too large", re.escape(digits))
     return found
 

@@ -28,6 +28,11 @@ REMOTE_TYPES: Final[Mapping[str | None, str]] = {
     "sse": "sse",
 }
 
+#: What an entry may say that ACP has no field for.
+MORE: Final = ("cwd", "timeout", "sse_read_timeout", "keep_alive")
+
+NO_CWD: Final = "its cwd is ignored: ACP has no field for it, and the agent's own applies"
+
 #: Looking up commands is a few stat calls; two conversations may do so at a time.
 RESOLVE_THREADS: Final = 2
 
@@ -67,13 +72,19 @@ def resolver(workspace: Path, search_path: str | None = None) -> Resolve:
 
 
 def to_acp_servers(
-    mcp_config: Mapping[str, Any], mcp_capabilities: Mapping[str, Any], *, resolve: Resolve | None = None
+    mcp_config: Mapping[str, Any],
+    mcp_capabilities: Mapping[str, Any],
+    *,
+    resolve: Resolve | None = None,
+    whole: bool = False,
 ) -> Forwarded:
     """The enabled servers of `mcp_config` that the agent supports, in order.
 
     stdio always; `http` and `sse` only if the agent's `mcpCapabilities` say so. An invalid entry drops
     only that server. The only I/O is `resolve`, called for commands that are not absolute; by default they
     are looked up from the server's own directory and PATH.
+
+    `whole`: what ACP has no field for goes as `_meta.ostler`, for an agent of Ostler's own.
     """
     resolve = resolve or resolver(Path.cwd())
     forwarded = Forwarded([], [], [])
@@ -84,9 +95,14 @@ def to_acp_servers(
                 continue
             notes: list[str] = []
             if server.command is not None:
-                converted = _stdio(name, server.command, server, resolve, notes)
+                converted = _stdio(name, server.command, server, resolve)
             else:
                 converted = _remote(name, server, mcp_capabilities, notes)
+            more = {key: value for key in MORE if (value := getattr(server, key)) is not None}
+            if whole and more:
+                converted["_meta"] = {"ostler": more}
+            elif server.command is not None and server.cwd is not None:
+                notes.append(NO_CWD)
         except MCPServerError as error:
             forwarded.dropped.append((name, f"the entry is not valid: {error}"))
         except _DroppedError as error:
@@ -103,6 +119,7 @@ async def forward_servers(
     *,
     workspace: Path,
     search_path: str | None = None,
+    whole: bool = False,
 ) -> Forwarded:
     """`to_acp_servers` with the look-up of commands in a thread.
 
@@ -110,7 +127,7 @@ async def forward_servers(
 
     Cancellation abandons the thread.
     """
-    convert = partial(to_acp_servers, mcp_config, mcp_capabilities)
+    convert = partial(to_acp_servers, mcp_config, mcp_capabilities, whole=whole)
     resolve = resolver(workspace, search_path)
     try:
         return await in_time(
@@ -122,14 +139,12 @@ async def forward_servers(
         return convert(resolve=lambda command: None)
 
 
-def _stdio(name: str, command: str, server: MCPServer, resolve: Resolve, notes: list[str]) -> dict[str, Any]:
+def _stdio(name: str, command: str, server: MCPServer, resolve: Resolve) -> dict[str, Any]:
     if not Path(command).is_absolute():
         found = resolve(command)
         if found is None:
             raise _DroppedError("its command is not on PATH, or not executable")
         command = found
-    if server.cwd is not None:
-        notes.append("its cwd is ignored: ACP has no field for it, and the agent's own applies")
     # No "type": that is how ACP marks the one transport every agent must have.
     return {"name": name, "command": command, "args": list(server.args), "env": _pairs(server.env)}
 

@@ -61,7 +61,7 @@ class Talk:
     def __init__(self) -> None:
         self._input = trio.lowlevel.FdStream(os.dup(sys.stdin.fileno()))
         self._output = os.dup(sys.stdout.fileno())
-        # What a library prints is no event.
+        # What a library prints is not an event.
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         self._buffer = bytearray()
 

@@ -47,7 +47,7 @@ class Registration(OAuthClientMetadata):
         if not self._scopes:
             return selected
         found = (selected or "").split()
-        # At first what is configured goes before what is offered. What a server wants later comes on top.
+        # At first what is configured goes before what is offered. What a server requires later comes on top.
         more = found if self._asked else [scope for scope in found if scope == OFFLINE]
         self._asked = True
         return " ".join(dict.fromkeys((*self._scopes, *more)))

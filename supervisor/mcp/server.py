@@ -19,6 +19,7 @@ from supervisor.reading import (
     Location,
     Model,
     attempt,
+    described,
 )
 
 Transport = Literal["stdio", "http", "streamable-http", "sse"]
@@ -97,6 +98,9 @@ class OAuth2Auth(Auth):
 AnyAuth = NoAuth | ApiKeyAuth | BearerAuth | BasicAuth | HeaderAuth | OAuth2Auth
 
 
+FOR_BUILT_IN: Final = described("For the built-in agent; without effect for others")
+
+
 @attrs.frozen(kw_only=True)
 class MCPServer(Model):
     """An entry, decoded. What may carry a credential is kept out of repr, the URL included.
@@ -130,9 +134,9 @@ class MCPServer(Model):
     cwd: str | None = None
     description: str | None = attrs.field(default=None, metadata=WITHOUT_EFFECT)
     icon: str | None = attrs.field(default=None, metadata=WITHOUT_EFFECT)
-    timeout: float | None = attrs.field(default=None, metadata=WITHOUT_EFFECT)
-    sse_read_timeout: float | None = attrs.field(default=None, metadata=WITHOUT_EFFECT)
-    keep_alive: bool | None = attrs.field(default=None, metadata=WITHOUT_EFFECT)
+    timeout: float | None = attrs.field(default=None, metadata=FOR_BUILT_IN)
+    sse_read_timeout: float | None = attrs.field(default=None, metadata=FOR_BUILT_IN)
+    keep_alive: bool | None = attrs.field(default=None, metadata=FOR_BUILT_IN)
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     auth: Annotated[Mapping[str, Any], Like(AnyAuth)] | None = attrs.field(default=None, repr=False)
     enabled: bool = attrs.field(default=True, metadata=NEVER_NULL)

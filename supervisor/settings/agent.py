@@ -94,7 +94,7 @@ PATH_BELOW: Final = Form(
 
 @attrs.frozen(kw_only=True)
 class FileSecret(Setting):
-    """A secret that an agent wants as a file: `<private dir>/<subdir>/<filename>`.
+    """A secret that an agent reads from a file: `<private dir>/<subdir>/<filename>`.
 
     `env_var` is set to the file or to its directory, as `env_points_to` says. `warn_if_unset`
     names variables that the agent needs besides.
@@ -187,10 +187,10 @@ class CommonAgentSettings(Setting):
     )
     acp_env: Variables = attrs.field(
         factory=dict,
-        metadata=described("Variables for the agent that are no secrets: they are shown and never masked"),
+        metadata=described("Variables for the agent that are not secrets: they are shown and never masked"),
     )
     acp_env_plain: Meant = attrs.field(
-        default=(), metadata=described("Of acp_env, what is no secret although its name sounds like one")
+        default=(), metadata=described("Of acp_env, what is not a secret although its name sounds like one")
     )
     acp_file_secrets: tuple[FileSecret, ...] = attrs.field(factory=lambda: DEFAULT_FILE_SECRETS)
     agent_context: Mapping[str, Any] | None = attrs.field(default=None, repr=False, metadata=WITHOUT_EFFECT)

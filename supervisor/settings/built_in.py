@@ -48,6 +48,18 @@ With a hundred skills it has some hundred kilobytes."""
 DEFAULT_TOOLS: Final = ("FinishTool", "ThinkTool")
 """What every such agent has, whatever its settings say; the wire's names."""
 
+UNSAID: Final[Mapping[str, Any]] = {
+    "tools": [],
+    "include_default_tools": list(DEFAULT_TOOLS),
+    "filter_tools_regex": None,
+    "agent_context": None,
+    "persona": None,
+    "condenser": None,
+    "critic": None,
+    "tool_concurrency_limit": 1,
+}
+"""What its library takes where an agent does not say it. Clients read all of it."""
+
 NAMED: Final = frozenset(
     {*CREDENTIALS, "critic_api_key", "client_secret", "access_token", "refresh_token", "password"}
 )
@@ -116,7 +128,7 @@ def decode_agent(obj: object, loc: Location, check_server: ServerCheck) -> Built
         (*loc, "mcp_config"),
         {MCP_SERVER: server_check(check_server)},
     )
-    return BuiltInSettings(mcp_config=found, shown=hidden(given), document={"agent": given})
+    return BuiltInSettings(mcp_config=found, shown={**UNSAID, **hidden(given)}, document={"agent": given})
 
 
 def decode_model(obj: object, loc: Location) -> dict[str, Any]:
@@ -287,14 +299,12 @@ def _shown_of_settings(judged: Mapping[str, Any]) -> dict[str, Any]:
     condenser = judged["condenser"]
     llm = judged["llm"]
     made: dict[str, Any] = {
+        **UNSAID,
         "kind": KIND,
         "llm": llm,
         "tools": judged["tools"] or [],
-        "include_default_tools": list(DEFAULT_TOOLS),
         "agent_context": judged["agent_context"],
         "persona": judged["persona"],
-        "condenser": None,
-        "critic": None,
         "tool_concurrency_limit": judged["tool_concurrency_limit"],
     }
     if condenser["enabled"] and condenser["condenser_kind"] == "llm_summarizing":

@@ -39,7 +39,7 @@ class JsonFile:
     async def load(self, parse: Callable[[Any], T]) -> T | None:
         """What `parse` makes of the content; None when there is no file.
 
-        Raises SettingsCorrupt when it cannot be read, is no JSON, or `parse` raises ValueError,
+        Raises SettingsCorrupt when it cannot be read, is not JSON, or `parse` raises ValueError,
         TypeError or LookupError.
         """
         return await trio.to_thread.run_sync(self._load, parse, limiter=self._limiter)

@@ -85,11 +85,12 @@ def settings_of_profile(
         "schema_version": SCHEMA_VERSION,
         "agent_kind": OPENHANDS,
         **{name: given[name] for name in SAME},
-        "llm": llm,
+        "llm": {**llm, "stream": True},  # a profile cannot say it; the wire's
         "mcp_config": servers,
         "agent_context": {
             "system_message_suffix": profile.system_message_suffix,
             "load_project_skills": True,
+            "load_user_skills": True,
             "disabled_skills": list(profile.disabled_skills),
         },
         "verification": given["verification"],

@@ -88,12 +88,19 @@ class AgentProfileStore:
         async with self._lock:
             return _with_id(await self._load(), profile_id)
 
-    async def launch_settings(self, profile_id: str) -> AgentSettings:
-        """The settings that a conversation with this profile gets. Raises UnknownProfile, SettingsError."""
+    async def launch_settings(self, profile_id: str, llm_profile: str | None = None) -> AgentSettings:
+        """The settings that a conversation with this profile gets; `llm_profile` goes before the one that it
+        names. Raises UnknownProfile, SettingsError."""
         profile = await self.by_id(profile_id)
         document = await self._settings.get()
         if isinstance(profile, OpenHandsAgentProfile):
+            if llm_profile is not None:
+                profile = attrs.evolve(profile, llm_profile_ref=llm_profile)
             return await self._built_in(profile, document)
+        if llm_profile is not None:
+            loc = ("body", "agent_launch_additions", "llm_profile_ref")
+            msg = "Value error, it applies only to a profile of the built-in agent"
+            raise problem(loc, msg, "value_error")
         return profile_to_settings(profile, self._settings.rules.presets, document.agent_settings)
 
     async def _built_in(self, profile: OpenHandsAgentProfile, document: SettingsDocument) -> BuiltInSettings:
@@ -109,6 +116,9 @@ class AgentProfileStore:
         except UnknownProfile as error:
             raise problem(loc, f"Value error, {error}", "value_error") from error
         found = settings_of_profile(profile, llm, servers, meta_profile, llms)
+        # A profile has no keys: that of the critic is the settings'.
+        key = (document.agent_settings.get("verification") or {}).get("critic_api_key")
+        found["verification"] = {**found["verification"], "critic_api_key": key}
         return decode_built_in(found, loc, self._settings.rules.check_server)
 
     async def _routing(
@@ -140,7 +150,9 @@ class AgentProfileStore:
             if old is not None:
                 profile = attrs.evolve(profile, id=old.id, revision=old.revision + 1)
             elif len(profiles) >= MAX_PROFILES:
-                raise TooManyProfiles(f"there are {MAX_PROFILES} agent profiles already; delete one first")
+                raise TooManyProfiles(
+                    f"There are {MAX_PROFILES} agent profiles already. Delete one before you save another."
+                )
             await self._store({**profiles, name: profile})
             return profile
 
@@ -185,7 +197,7 @@ class AgentProfileStore:
             profile = attrs.evolve(_named(profiles, name), name=new_name)
             if new_name != name:
                 if new_name in profiles:
-                    raise ProfileExists(f"there is an agent profile {new_name} already")
+                    raise ProfileExists(f"There is an agent profile {new_name} already.")
                 del profiles[name]
                 await self._store({**profiles, new_name: profile})
             return profile
@@ -250,7 +262,7 @@ def _names(profile: AnyProfile, llm_profile: str) -> bool:
 
 def _named(profiles: dict[str, AnyProfile], name: str) -> AnyProfile:
     if name not in profiles:
-        raise UnknownProfile(f"there is no agent profile {name!r}")
+        raise UnknownProfile(f"There is no agent profile {name!r}.")
     return profiles[name]
 
 
@@ -259,4 +271,4 @@ def _with_id(profiles: dict[str, AnyProfile], profile_id: str) -> AnyProfile:
     for profile in profiles.values():
         if profile.id.replace("-", "") == wanted:
             return profile
-    raise UnknownProfile("no agent profile has this id")
+    raise UnknownProfile("There is no agent profile with this id.")

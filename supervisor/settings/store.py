@@ -10,6 +10,7 @@ from typing import Any, Final
 import attrs
 import trio
 
+from supervisor.reading import Location
 from supervisor.settings.agent import OPENHANDS, AgentSettings, BuiltInSettings, Presets, ServerCheck
 from supervisor.settings.built_in import decode_built_in
 from supervisor.settings.collection import Collection
@@ -109,7 +110,7 @@ class SettingsStore:
             if "active_agent_profile_id" in body and profile_id is not None:
                 known = await self.profiles_file.load(profile_ids)
                 if profile_id not in (known or ()):
-                    raise UnknownProfile(f"no agent profile has the id {profile_id}")
+                    raise UnknownProfile(f"There is no agent profile with the id {profile_id}.")
             if "active_profile" in body and (name := changed.active_profile) is not None:
                 await self.usable_llm(name)
                 if "llm" not in (body.get("agent_settings_diff") or {}):
@@ -126,12 +127,30 @@ class SettingsStore:
         found = (await self.llm_profiles.all()).get(name)
         if found is None:
             raise UnknownProfile(f"There is no LLM profile {name!r}.")
+        return await self.usable(found, ("llm_profile",))
+
+    async def usable(self, llm: Mapping[str, Any], loc: Location) -> dict[str, Any]:
+        """A model with the credentials of its provider connection. Raises SettingsError where that is
+        gone."""
         connections = await self.connections.all()
-        connection_id = found.get("provider_connection_id")
+        connection_id = llm.get("provider_connection_id")
         if connection_id and connection_id not in connections:
             msg = "Value error, the provider connection does not exist; choose another one in the profile"
-            raise problem(("llm_profile", "provider_connection_id"), msg, "value_error")
-        return linked(found, connections)
+            raise problem((*loc, "provider_connection_id"), msg, "value_error")
+        return linked(llm, connections)
+
+    async def routing(self) -> dict[str, Any]:
+        """The models that an agent may go on with: LLM profiles with the credentials of their connections,
+        and meta-profiles. Profiles whose connection is gone are left out. Raises SettingsCorrupt."""
+        profiles, connections = await self.llm_profiles.all(), await self.connections.all()
+        return {
+            "llm_profiles": {
+                name: linked(each, connections)
+                for name, each in profiles.items()
+                if (connection := connection_of(each)) is None or connection in connections
+            },
+            "meta_profiles": dict(await self.meta_profiles.all()),
+        }
 
     async def linked(self, document: SettingsDocument) -> SettingsDocument:
         """The settings whose models have the credentials of their provider connections, as these are now.

@@ -1,4 +1,4 @@
-"""Plain variables for an agent: what is no secret, is shown, and is never masked. Pure."""
+"""Plain variables for an agent: what is not a secret, is shown, and is never masked. Pure."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def looks_like_credential(name: str) -> bool:
 
 
 def judge_variables(field: str, variables: Mapping[str, str], meant: Collection[str]) -> Iterator[Flaw]:
-    """What is wrong with the variables of `field`; `meant` are those that are no credentials, whatever their
+    """What is wrong with the variables of `field`; `meant` are those that are not credentials, whatever their
     names say."""
     for name, value in variables.items():
         if name in RESERVED or name.startswith(RESERVED_PREFIXES):

@@ -3,7 +3,7 @@
 Paths are resolved first, so that links work, and compared with the workspaces. What is then opened is opened
 step by step from the workspace on, without following links, so that a link put there meanwhile leads nowhere.
 A workspace itself is resolved once, when it is first seen (pins.py): whoever replaces it with a link does not
-move the walls, not even over a restart of the server.
+move its root, not even over a restart of the server.
 """
 
 from __future__ import annotations
@@ -204,23 +204,23 @@ class PathAccess:
         fresh = [each for each in wanted if each not in seen]
         resolve = partial(_resolve, path, fresh, loc)
         found, resolved = await self.in_thread(resolve, "to resolve a path")
-        walls = {text: seen[text] for text in wanted if text in seen} | resolved
+        targets = {text: seen[text] for text in wanted if text in seen} | resolved
         root: Path | None = None
         if confined:
             # What was seen first holds. Those of conversations that are gone are forgotten.
             gone = [text for text in seen if text not in wanted]
-            walls |= await self._pins.keep({text: resolved[text] for text in resolved}, gone)
-            root = _innermost(found, {walls[text] for text in known})
+            targets |= await self._pins.keep({text: resolved[text] for text in resolved}, gone)
+            root = _innermost(found, {targets[text] for text in known})
             if root is None:
                 raise AccessRefused(
                     f"{name} is outside of the workspaces, and this server serves nothing else. "
                     f"Use a path in a conversation's working directory, or set {VARIABLE} to all."
                 )
         if within is not None:
-            wall = Path(walls[within])
-            if not found.is_relative_to(wall):
+            own = Path(targets[within])
+            if not found.is_relative_to(own):
                 raise OutsideWorkspace(f"{name} must be inside the conversation workspace", loc)
-            root = wall if root is None or wall.is_relative_to(root) else root
+            root = own if root is None or own.is_relative_to(root) else root
         return Admitted(found, root)
 
     async def in_thread(

@@ -185,7 +185,7 @@ class BashLog:
         if wanted.command_id is None:
             found = self._scopes.get(scope, {})
         else:
-            # As with other servers of this wire: the command itself is no output of it.
+            # As with other servers of this wire: the command itself is not an output of it.
             found = self._commands.get(wanted.command_id, {})
         items: list[Kept] = []
         size = 0

@@ -75,7 +75,7 @@ def _names(entries: Iterator[os.DirEntry[str]], first: tuple[str, str] | None, h
     until = time.monotonic() + LISTING_SECONDS
     for number, entry in enumerate(entries, 1):
         if number % _CLOCK_ENTRIES == 0 and time.monotonic() > until:
-            raise Unfit("The directory has too many entries to be listed")
+            raise Unfit("The directory has too many entries to be listed.")
         name = entry.name
         if (name.startswith(".") and not hidden) or (first is not None and _key(name) < first):
             continue

@@ -1,4 +1,4 @@
-"""Where each workspace was when it was first seen: kept over restarts, so that no restart moves the walls."""
+"""Where each workspace was when it was first seen: kept over restarts, so that no restart moves its root."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.settings.files import JsonFile
 
 log = structlog.get_logger(__name__)
 
-FILE: Final = "workspace-walls.json"
+FILE: Final = "workspace-roots.json"
 
 VERSION: Final = 1
 
@@ -22,7 +22,7 @@ VERSION: Final = 1
 class Pins:
     """By workspace, as it was named, the directory that it was. In memory alone without a state directory.
 
-    `open` raises SettingsCorrupt for a file that is not ours: what the walls were is not known then.
+    `open` raises SettingsCorrupt for a file that is not ours: what the roots were is not known then.
     """
 
     def __init__(self, state: Path | None = None) -> None:
@@ -49,7 +49,7 @@ class Pins:
         """Keep what was found, unless it has been seen before, and forget what is gone.
 
         Returns what counts for those that were found. It is on the disk then, unless that takes nothing: the
-        walls hold until the restart all the same.
+        roots hold until the restart all the same.
         """
         for name in gone:
             if name not in found:
@@ -58,16 +58,18 @@ class Pins:
         if new and self._file is not None:
             async with self._lock:
                 try:
-                    await self._file.replace({"version": VERSION, "walls": self._kept})
+                    await self._file.replace({"version": VERSION, "roots": self._kept})
                 except (OSError, SettingsError) as error:
-                    log.warning("walls of workspaces are not kept", reason=str(error))
+                    log.warning(
+                        "cannot store the roots of workspaces; a restart forgets them", reason=str(error)
+                    )
         return new
 
 
 def _parse(document: Any) -> dict[str, str]:
     if document["version"] != VERSION:
         raise ValueError("it was written by another version of Ostler")
-    walls = document["walls"]
-    if not isinstance(walls, Mapping) or not all(isinstance(each, str) for each in walls.values()):
-        raise TypeError("walls is not an object of texts")
-    return dict(walls)
+    roots = document["roots"]
+    if not isinstance(roots, Mapping) or not all(isinstance(each, str) for each in roots.values()):
+        raise TypeError("roots is not an object of texts")
+    return dict(roots)

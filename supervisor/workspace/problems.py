@@ -52,11 +52,11 @@ def told(missing: str, unfit: str) -> Iterator[None]:
         if error.errno == errno.ENOENT:
             raise Missing(missing) from None
         if error.errno in _FULL:
-            raise NoRoom(f"There is no room on the disk: {word}") from None
+            raise NoRoom(f"There is no room on the disk: {word}.") from None
         if error.errno == errno.ENAMETOOLONG:
             raise Unfit(word) from None
         if error.errno in _UNFIT:
             raise Unfit(unfit) from None
         if error.errno in _DENIED:
-            raise Denied(f"Permission denied: {word}") from None
-        raise Denied(f"The file system refused: {word}") from None
+            raise Denied(f"Permission denied: {word}.") from None
+        raise Denied(f"The file system refused: {word}.") from None

@@ -56,12 +56,12 @@ class Enough(Exception):
 
 
 @attrs.define
-class _Search:
+class Search:
     """One search. `area` is the resolved directory that no link may lead out of."""
 
     area: Path
     root: Path | None
-    """The walls, as in `Admitted`."""
+    """The directory that confines it, as in `Admitted`."""
     until: float = attrs.field(factory=lambda: time.monotonic() + SEARCH_SECONDS)
     entries: int = attrs.field(factory=lambda: MAX_ENTRIES)
     bytes: int = attrs.field(factory=lambda: ALL_BYTES)
@@ -213,9 +213,9 @@ def _reason(error: ValueError) -> str:
 
 
 def project_skills(project: Admitted) -> list[SkillInfo]:
-    """The skills of a project: of its directory, and of the repository that this is in, within the walls."""
+    """The skills of a project: of its directory, and of the repository around it, within the workspaces."""
     above = _repository(project)
-    search = _Search(above, project.root)
+    search = Search(above, project.root)
     places = list(dict.fromkeys((project.path, above)))
     with _until_enough(project.path):
         for place in places:
@@ -230,7 +230,7 @@ def project_skills(project: Admitted) -> list[SkillInfo]:
 
 def user_skills(home: Admitted) -> list[SkillInfo]:
     """The skills of the user whose home directory it is."""
-    search = _Search(home.path, home.root)
+    search = Search(home.path, home.root)
     with _until_enough(home.path):
         for name in DIRECTORIES:
             search.directory(home.path / name)
@@ -248,7 +248,7 @@ def _until_enough(path: Path) -> Iterator[None]:
 
 def _repository(project: Admitted) -> Path:
     """The nearest directory from the project's on up that has a `.git`; the project's own where none has.
-    Nothing above the walls is looked at."""
+    Nothing above the root is looked at."""
     for path in (project.path, *project.path.parents):
         if project.root is not None and not path.is_relative_to(project.root):
             break

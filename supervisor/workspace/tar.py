@@ -108,7 +108,9 @@ def _members(
                     if directory and len(below) <= MAX_DEPTH:
                         waiting.append((below, in_git))
                         if len(waiting) > MAX_WAITING:
-                            raise Unfit("The directory holds too many directories to be archived")
+                            raise Unfit(
+                                "The directory holds too many directories to be archived. Archive its parts."
+                            )
                     elif regular:
                         yield from _file(here, name, below, count)
         except WorkspaceProblem:
@@ -127,7 +129,7 @@ def in_git_directory(path: Path) -> bool:
     for each in (path, *path.parents):
         if each.name == GIT or all(os.path.lexists(each / name) for name in MARKS):
             if any(map(may_hold_credentials, path.relative_to(each).parts)):
-                raise Unfit("This part of a git directory may hold credentials, and is not archived")
+                raise Unfit("This part of a git directory may hold credentials, and is not archived.")
             return True
     return False
 

@@ -59,7 +59,7 @@ class Receiver:
         if not stat.S_ISREG(found.st_mode):
             raise Unfit(NOT_A_FILE)
         if not os.access(self._name, os.W_OK, dir_fd=self._above):
-            raise Denied("Permission denied: the file is read-only")
+            raise Denied("Permission denied: the file is read-only.")
         return stat.S_IMODE(found.st_mode)
 
     def write(self, data: bytes) -> None:

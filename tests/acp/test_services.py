@@ -216,7 +216,7 @@ async def test_a_link_put_there_after_the_check_is_not_followed(
 
 
 @pytest.mark.parametrize("moved", ["workspace", "above"])
-async def test_a_workspace_exchanged_for_a_link_moves_no_walls(tmp_path: Path, moved: str) -> None:
+async def test_a_workspace_exchanged_for_a_link_does_not_move_its_root(tmp_path: Path, moved: str) -> None:
     workspace = tmp_path / "above" / "workspace"
     workspace.mkdir(parents=True)
     (workspace / "f").write_text("fine")

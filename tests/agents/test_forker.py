@@ -64,7 +64,8 @@ def main():
 def program(tmp_path: Path) -> Path:
     directory = tmp_path / "program"
     directory.mkdir()
-    shutil.copy(PARENT, directory / "parent.py")
+    for name in ("parent.py", "__main__.py"):
+        shutil.copy(PARENT.with_name(name), directory / name)
     (directory / "__init__.py").touch()
     (directory / "program.py").write_text(PROGRAM)
     return directory

@@ -164,7 +164,7 @@ def worlds(draw):
 @settings(deadline=None)
 @given(worlds())
 def test_no_tree_holds_the_server_or_anything_of_another_agent(world):
-    """Whatever is branded - the server, its warden, other leaders - and whatever was seen earlier."""
+    """Whatever has a process tag - the server, its warden, other leaders - and whatever was seen earlier."""
     for agent, leader in enumerate(world.leaders):
         found = world.tree(agent)
         assert not {1, WARDEN, SERVER, SPAWNER} & found.keys()

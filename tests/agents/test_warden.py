@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from supervisor.agents import warden
-from tests.support.processes import alive, info, sweep, wait_until
+from tests.support.processes import alive, info, kill_mentioning, wait_until
 
 WAIT_S = 20.0  # a busy machine; everything here takes a fraction of a second
 
@@ -76,9 +76,9 @@ def started(tmp_path, code, as_warden=AS_WARDEN, stdin=None, **environment):
                 yield process
             finally:
                 process.kill()
-                sweep(tmp_path)
+                kill_mentioning(tmp_path)
     finally:
-        sweep(tmp_path)
+        kill_mentioning(tmp_path)
 
 
 def run(tmp_path, code, **environment):
@@ -351,7 +351,7 @@ def test_a_server_whose_warden_is_gone_already_does_not_start(tmp_path):
     code = """
 import os, socket
 from supervisor.agents import lifeline, warden
-warden.Warden.run = lambda self: warden.Bond(os.getpid(), socket.socketpair()[0], [])
+warden.Warden.run = lambda self: warden.WardenLink(os.getpid(), socket.socketpair()[0], [])
 try:
     lifeline.become_warden()
 except lifeline.WardenGone as error:

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from gateway.cli.client import Server
 from tests.support.terminal import CTRL_C, CTRL_D, UP
 
 PROMPT = "\n>"
@@ -83,6 +84,25 @@ def test_permissions(served):
         asked = terminal.text.count(ALLOW)
         say(terminal, "!perm", lambda text: text.count("allowed") == 3)
         assert terminal.text.count(ALLOW) == asked  # always: in this chat
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+
+
+def test_a_question_is_asked_once_whatever_else_the_agent_says_meanwhile(served):
+    with chat(served, "--agent", "demo") as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Please write a file.\r")
+        terminal.wait_for(ALLOW)
+        conversation = served.newest()
+        terminal.type("ye")
+        for number in range(3):  # events that tell nothing new of the question
+            Server(served.server.url, None).call(
+                "PATCH", f"/api/conversations/{conversation}", {"title": f"title {number}"}
+            )
+        terminal.type("s\r")
+        terminal.wait_for(lambda text: "I wrote hello-from-ostler.txt" in text and ready(text))
+        assert terminal.text.count(ALLOW) == 1
+        assert terminal.text.count("? Write hello-from-ostler.txt") == 1
         terminal.type(CTRL_D)
         assert terminal.end() == 0
 

@@ -11,14 +11,14 @@ import time
 
 import pytest
 
-from tests.support.processes import alive, mentioning, sweep, wait_until
+from tests.support.processes import alive, kill_mentioning, mentioning, wait_until
 from tests.support.terminal import CTRL_C, CTRL_D
 
 
 @pytest.fixture(autouse=True)
 def nothing_survives(place):
     yield
-    sweep(place.directory)
+    kill_mentioning(place.directory)
 
 
 def nothing_is_left(place):

@@ -54,14 +54,14 @@ def outcomes(harness: Harness) -> list[dict[str, Any]]:
 def calls(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The first events of tool calls."""
     begun: list[dict[str, Any]] = []
-    cards: set[str] = set()  # of which every second event is the end
+    open_calls: set[str] = set()  # of which every second event is the end
     for event in found:
         if event["kind"] == "ActionEvent" and event["tool_name"] != "finish":
             begun.append(event)
         elif event["kind"] == "ACPToolCallEvent":
-            if event["tool_call_id"] not in cards:
+            if event["tool_call_id"] not in open_calls:
                 begun.append(event)
-            cards ^= {event["tool_call_id"]}
+            open_calls ^= {event["tool_call_id"]}
     return begun
 
 

@@ -17,13 +17,14 @@ from supervisor.conversations.agent import lifecycle, own_requests
 from supervisor.conversations.agent.built_in import MEMORY_DIR
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
-from supervisor.conversations.state.errors import AlreadyRunning, NotPossible
+from supervisor.conversations.state.errors import AgentFailure, AlreadyRunning, NotAccepted, NotPossible
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.runner import Runner
 from supervisor.events import MessageEvent, Vocabulary, new_event_id
+from supervisor.hooks import HookSource
 from supervisor.journal import Journal, JournalUnavailable
-from supervisor.settings import BuiltInSettings
+from supervisor.settings import AgentProfileStore, BuiltInSettings, LlmProfileStore
 from tests.conversations.harness import (
     Harness,
     events,
@@ -120,6 +121,53 @@ async def test_streamed_pieces_have_the_id_of_the_event_that_they_become(
             ("item_aborted", "x", 2),
         ]
         assert "".join(f.get("content", "") for f in told_items if f["item_id"] == "m") == "Hello there"
+
+
+async def test_arguments_are_streamed_beside_each_other_until_their_actions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def piece(item: str, content: str, kind: str = "arguments") -> str:
+        fields = {"type": "delta", "item_id": item, "attempt": 1, "order": 0, "kind": kind}
+        call = {"tool_call_id": f"call-{item}", "tool_name": "terminal"} if kind == "arguments" else {}
+        return f"!tell stream {json.dumps({**fields, 'content': content, **call})}\n"
+
+    begun = '!tell stream {{"type":"item_started","item_id":"{}","attempt":1}}\n'
+    async with told(tmp_path) as (_, conversation):
+        frames = streamed(conversation, monkeypatch)
+        script = begun.format("a") + piece("a", "I look.", "text") + piece("a", '{"command":')
+        script += begun.format("b") + piece("b", '{"command":"p') + piece("a", ' "ls"}') + piece("b", 'wd"}')
+        script += begun.format("c") + piece("c", "{}")
+        script += "!act a ls\n!act b pwd\n!observe a one\n!observe b two\n!answer m Done."
+        found = await turn(conversation, script)
+        assert {"a", "b"} <= {event["id"] for event in found}
+        items = {each: [f for f in frames if f.get("item_id") == each] for each in "abc"}
+        assert [f["type"] for f in items["b"]] == ["item_started", "delta", "delta"]
+        assert [f["type"] for f in items["c"]] == ["item_started", "delta", "item_aborted"]
+        arguments = [f for f in items["a"] if f.get("kind") == "arguments"]
+        assert "".join(f["content"] for f in arguments) == '{"command": "ls"}'
+        assert {(f["tool_call_id"], f["tool_name"]) for f in arguments} == {("call-a", "terminal")}
+        assert [f["content"] for f in items["a"] if f.get("kind") == "text"] == ["I look."]
+        assert "tool_name" not in next(f for f in items["a"] if f.get("kind") == "text")
+        assert frames.index(items["c"][-1]) > frames.index(items["b"][-1])
+
+
+async def test_what_is_open_when_it_is_killed_is_aborted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with told(tmp_path) as (_, conversation):
+        frames = streamed(conversation, monkeypatch)
+        piece = '"attempt":1,"order":0,"kind":"text","content":"Hello"'
+        script = "".join(
+            f'!tell stream {{"type":"item_started","item_id":"{each}","attempt":1}}\n'
+            f'!tell stream {{"type":"delta","item_id":"{each}",{piece}}}\n'
+            for each in "ab"
+        )
+        await conversation.send(say(f"{script}!crash SIGKILL"), run=True)
+        assert await settled(conversation) == "error"
+        aborted = [(f["item_id"], f["reason"]) for f in frames if f["type"] == "item_aborted"]
+        assert aborted == [("a", "failed"), ("b", "failed")]
+        found = await turn(conversation, "!answer m Back")
+        assert kinds(found)[-1] == "MessageEvent"
 
 
 async def test_what_is_refused_is_logged_and_the_conversation_goes_on(tmp_path: Path) -> None:
@@ -325,6 +373,30 @@ async def test_the_status_of_the_answer_is_the_status(tmp_path: Path) -> None:
         assert (prompt["params"]["prompt"], prompt["params"]["_meta"]) == ([], {"ostler": {}})
 
 
+@pytest.mark.parametrize(
+    ("source", "given", "gets"),
+    [
+        (HookSource.REQUEST, True, "request"),
+        (HookSource.PROJECT, True, "request"),
+        (HookSource.PROJECT, False, "project"),
+        (HookSource.REQUEST, False, ""),
+        (HookSource.OFF, True, ""),
+    ],
+)
+async def test_whose_hooks_it_gets(tmp_path: Path, source: HookSource, given: bool, gets: str) -> None:
+    def config(name: str) -> dict[str, Any]:
+        return {"pre_tool_use": [{"matcher": "*", "hooks": [{"type": "command", "command": f"echo {name}"}]}]}
+
+    place = tmp_path / "workspace" / ".openhands"
+    place.mkdir(parents=True)
+    (place / "hooks.json").write_text(json.dumps(config("project")))
+    async with open_harness(tmp_path, hooks=source) as harness:
+        conversation = await start(harness, extra={"hook_config": config("request")} if given else {})
+        await turn(conversation, "!answer m Yes")
+        own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"].get("hook_config")
+        assert (f"echo {gets}" in json.dumps(own)) if gets else own is None
+
+
 async def test_a_person_accepts_actions_that_are_in_the_journal(tmp_path: Path) -> None:
     async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
         await conversation.send(
@@ -356,6 +428,31 @@ async def test_a_person_rejects_them_with_a_reason(tmp_path: Path) -> None:
         ]
         assert states(found, "execution_status") == ["running", "waiting_for_confirmation", "idle"]
         assert not conversation.waiting
+
+
+async def test_a_person_is_asked_about_what_a_sub_agent_does(tmp_path: Path) -> None:
+    async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
+        script = f"!act a task\n!confirm-child a helper: rm {KEY}\n!confirm-child a helper: ls\n!observe a x"
+        await conversation.send(say(f"{script}\n!answer m Yes"), run=True)
+        for words, accept in (("helper: rm <secret-hidden>", False), ("helper: ls", True)):
+            await until(lambda words=words: [p.entry.title for p in waiting_for(conversation)] == [words])
+            assert conversation.record.execution_status == "waiting_for_confirmation"
+            await conversation.respond(accept, "" if accept else "Not that.")
+        assert await settled(conversation) == "finished"
+        found = await events(conversation)
+        assert not [event for event in found if event["kind"] == "UserRejectObservation"]
+        assert one(found, "ObservationEvent")["action_id"] == "a"
+        turns = [*["running", "waiting_for_confirmation"] * 2, "running", "finished"]
+        assert states(found, "execution_status") == turns
+        asked = conversation.record.agent_state["permissions"]
+        assert [(each["status"], each["reason"]) for each in asked] == [
+            ("rejected", "Not that."),
+            ("allowed", None),
+        ]
+
+
+def waiting_for(conversation: Conversation) -> list[Any]:
+    return conversation._runner._permissions._open()
 
 
 async def test_a_question_about_no_action_is_refused(tmp_path: Path) -> None:
@@ -521,6 +618,36 @@ async def test_the_model_finds_a_title(tmp_path: Path) -> None:
         await turn(conversation, "!answer m2 Two")
         assert conversation.record.title == "Mine"
         assert not harness.log.received("_ostler/title")
+    asked = {"title_llm_profile": "fast", "prompt": "Name it: {conversation_content}"}
+    async with told(tmp_path / "third", extra=asked) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        await until(lambda: harness.log.received("_ostler/title"))
+        params = harness.log.received("_ostler/title")[0]["params"]
+        assert (params["profile"], params["prompt"]) == ("fast", asked["prompt"])
+
+
+async def test_it_gets_the_profiles_of_models_and_says_none_of_their_keys(tmp_path: Path) -> None:
+    key = "sk-of-another-profile-123456"
+    async with open_harness(tmp_path) as harness:
+        profiles = LlmProfileStore(AgentProfileStore(harness.settings))
+        await profiles.save("other", {"model": "o", "api_key": key})
+        conversation = await start(harness)
+        await turn(conversation, f"!answer m It is {key}")
+        own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"]
+        assert own["llm_profiles"]["other"]["api_key"] == key
+        assert own["meta_profiles"] == {}
+        answer = await conversation.final_response()
+        assert answer.startswith("It is ")
+        assert key not in answer
+        assert key not in conversation.record.dump().decode()
+
+
+async def test_a_model_is_not_tried_where_the_agent_is_not_installed(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        with pytest.raises(AgentFailure) as caught:
+            await harness.supervisor.try_model({"model": "m", "api_key": KEY})
+        assert caught.value.code == "ACPSpawnError"
+        assert not list((tmp_path / "data").glob("*"))
 
 
 async def test_what_changes_while_it_starts_reaches_it_before_its_first_prompt(
@@ -821,6 +948,35 @@ async def test_a_fork_while_a_message_arrives_gets_a_transcript(
         assert await fork.final_response() == "Two"
         assert fork.record.agent_state["memory"] == "lost"
         assert not memory.exists()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+async def test_a_copy_for_a_fork_that_the_agent_refused_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """`late`: the agent makes it after its answer was waited for in vain."""
+
+    async def refused(self: Runner, method: str, *args: Any) -> Any:
+        raise NotAccepted("no")
+
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+        fork_id = str(uuid.uuid4())
+        made = tmp_path / "data" / conversation.id / MEMORY_DIR / uuid.UUID(fork_id).hex
+        own = made.with_name(uuid.UUID(conversation.id).hex)
+        own.mkdir(parents=True)
+        if not late:
+            copied(conversation, tmp_path, fork_id)
+        with monkeypatch.context() as patch:
+            patch.setattr(Runner, "own_request", refused)
+            fork = await harness.supervisor.fork(conversation.id, ForkRequest(conversation_id=fork_id))
+        assert fork.record.agent_state["memory"] == "lost"
+        assert not made.exists()
+        if late:
+            copied(conversation, tmp_path, fork_id)
+            await harness.supervisor.stop_agent(conversation.id)
+            await turn(conversation, "!answer m2 Two")
+        assert [each.name for each in made.parent.iterdir()] == [own.name]
 
 
 async def test_a_fork_that_fails_leaves_no_memory_and_can_be_repeated(

@@ -31,19 +31,6 @@ from tests.support.mcp_servers import TOOLS, RealServer, real_server
 SECONDS = 60.0
 
 
-@pytest.fixture(scope="module")
-def oauth_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
-    with real_server("oauth", tmp_path_factory.mktemp("oauth")) as server:
-        yield server
-
-
-@pytest.fixture
-def oauth(oauth_server: RealServer) -> RealServer:
-    """A server that wants a login; its log begins with the test."""
-    oauth_server.log.write_text("")
-    return oauth_server
-
-
 @pytest.fixture(autouse=True)
 def helpers(request: pytest.FixtureRequest) -> Iterator[None]:
     with ExitStack() as stack:

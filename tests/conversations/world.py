@@ -77,7 +77,7 @@ class Sink:
     def publish(self, frame: Frame) -> None:
         self.frames.append(frame)
 
-    def begin(self, item: Growing) -> None:
+    def begin(self, item: Growing, *, beside: bool = False) -> None:
         self.following = Follower(item, late=False)
 
     def grow(self, item: Growing) -> None:

@@ -10,19 +10,8 @@ import pytest
 
 from supervisor.events import decode_event, json_schema
 from supervisor.reading import Invalid
+from tests.events.examples import ACTION, ANSWERS, CALL, MESSAGE, OBSERVATION, TEXT
 
-TEXT: dict[str, Any] = {"type": "text", "text": "hi"}
-CALL: dict[str, Any] = {"id": "c1", "name": "x", "arguments": "{}", "origin": "completion"}
-ANSWERS: dict[str, Any] = {"tool_name": "x", "tool_call_id": "c1"}
-ACTION: dict[str, Any] = {
-    "kind": "ActionEvent",
-    "thought": [TEXT],
-    "tool_call": CALL,
-    "llm_response_id": "r1",
-    **ANSWERS,
-}
-OBSERVATION: dict[str, Any] = {"kind": "ObservationEvent", "action_id": "a1", **ANSWERS}
-MESSAGE: dict[str, Any] = {"kind": "MessageEvent", "source": "user", "llm_message": {"role": "user"}}
 PROMPT: dict[str, Any] = {"kind": "SystemPromptEvent", "system_prompt": TEXT, "tools": []}
 CONDENSATION: dict[str, Any] = {"kind": "Condensation", "llm_response_id": "r1"}
 HOOK: dict[str, Any] = {

@@ -25,18 +25,7 @@ from supervisor.reading.shapes import (
     members_of,
     properties_of,
 )
-
-TEXT: dict[str, Any] = {"type": "text", "text": "hi"}
-CALL: dict[str, Any] = {"id": "c1", "name": "x", "arguments": "{}", "origin": "completion"}
-ANSWERS: dict[str, Any] = {"tool_name": "x", "tool_call_id": "c1"}
-ACTION: dict[str, Any] = {
-    "kind": "ActionEvent",
-    "thought": [TEXT],
-    "tool_call": CALL,
-    "llm_response_id": "r1",
-    **ANSWERS,
-}
-MESSAGE: dict[str, Any] = {"kind": "MessageEvent", "source": "user", "llm_message": {"role": "user"}}
+from tests.events.examples import ACTION, MESSAGE, TEXT
 
 
 def doing(action: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.recording.resource import conversation_info
 from supervisor.conversations.state.errors import (
+    AgentFailure,
     AlreadyRunning,
     AtCapacity,
     InvalidStart,
@@ -363,6 +364,13 @@ class FakeSupervisor:
             "supports_runtime_model_switch": True,
             "error": None,
         }
+
+    async def try_model(self, llm: Mapping[str, Any]) -> dict[str, Any]:
+        self.calls.append(("try_model", dict(llm)))
+        if llm["model"] == "nobody":
+            raise AgentFailure("ACPSpawnError", "It is not installed.")
+        valid = llm["api_key"] is not None
+        return {"valid": valid, "error": None if valid else {"type": "LLMError", "message": "no key"}}
 
     async def get(self, conversation_id: str) -> FakeConversation:
         await trio.lowlevel.checkpoint()

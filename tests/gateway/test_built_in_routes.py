@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gateway.routes import built_in
+from supervisor.agents.known import PLAYWRIGHT, Browsers, known
 
 
 async def get(gateway, path):
@@ -43,7 +46,7 @@ async def test_tools_and_whether_they_can_be_used(gateway, monkeypatch):
     assert names == await get(gateway, "/api/tools")
     assert {"terminal", "file_editor", "task_tracker", "browser_tool_set"} <= set(names)
     for has in (True, False):
-        monkeypatch.setattr(built_in.shutil, "which", lambda name, has=has: name if has else None)
+        monkeypatch.setattr(Browsers, "there", lambda self, environ, has=has: has)
         tools = {each["name"]: each for each in (await get(gateway, "/api/tools/catalog"))["tools"]}
         assert tools["browser_tool_set"]["usable"] is has
         assert tools["terminal"] == {
@@ -56,3 +59,16 @@ async def test_tools_and_whether_they_can_be_used(gateway, monkeypatch):
         # A person reads what each of those that can be chosen is for.
         chosen = {name for name, each in tools.items() if each["user_selectable"]}
         assert chosen == built_in.DESCRIPTIONS.keys()
+
+
+def test_a_browser_is_a_program_a_file_or_in_the_cache_of_playwright(tmp_path: Path) -> None:
+    found = Browsers(["chromium"], [str(tmp_path / "chrome")], ["chromium-*/chrome-linux/chrome"])
+    environ = {"HOME": str(tmp_path), "PATH": str(tmp_path)}
+    assert known().browsers.programs
+    for place in ("chromium", "chrome", f"{PLAYWRIGHT}/chromium-1200/chrome-linux/chrome"):
+        assert not found.there(environ)
+        file = tmp_path / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o755)
+        assert found.there(environ), place
+        file.unlink()

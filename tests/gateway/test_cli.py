@@ -15,6 +15,8 @@ import pytest
 from gateway.cli import main
 from supervisor.version import __version__
 
+PATIENCE_S = 30.0  # of a request; only a hang breaks it
+
 
 def test_version(capsys):
     with pytest.raises(SystemExit) as info:
@@ -76,8 +78,8 @@ def test_serves_until_it_is_told_to_stop(tmp_path, number):
             line = process.stdout.readline()
             match = re.fullmatch(r"Ostler is listening on (http://127\.0\.0\.1:\d+)\n", line)
             assert match, (line, process.stderr.read() if not line else "")
-            assert httpx2.get(f"{match[1]}/ready").json() == {"status": "ready"}
-            assert httpx2.get(f"{match[1]}/api/settings").status_code == 200
+            assert httpx2.get(f"{match[1]}/ready", timeout=PATIENCE_S).json() == {"status": "ready"}
+            assert httpx2.get(f"{match[1]}/api/settings", timeout=PATIENCE_S).status_code == 200
             process.send_signal(number)
             assert process.wait(timeout=30) == 0
             assert process.stdout.read() == ""

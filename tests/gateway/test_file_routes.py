@@ -151,7 +151,7 @@ async def test_a_huge_directory_is_read_for_a_while_and_held_by_the_page(
     monkeypatch.setattr(directories, "LISTING_SECONDS", 0.0)
     assert await gateway.call("GET", f"/api/file/search_subdirs?path={tmp_path}/d") == (
         400,
-        {"detail": "The directory has too many entries to be listed"},
+        {"detail": "The directory has too many entries to be listed."},
     )
 
 
@@ -298,7 +298,7 @@ async def test_a_full_disk_is_told_and_leaves_nothing(
     (tmp_path / "f").write_text("old")
     monkeypatch.setattr(writing.os, "write", write)
     status, body = await send(gateway, tmp_path / "f", bytes(100_000))
-    assert (status, body) == (507, {"detail": "There is no room on the disk: No space left on device"})
+    assert (status, body) == (507, {"detail": "There is no room on the disk: No space left on device."})
     monkeypatch.undo()
     assert (tmp_path / "f").read_text() == "old"
     assert not list(tmp_path.glob(".*.ostler"))
@@ -529,7 +529,7 @@ async def test_a_file_that_grows_is_sent_as_it_was(client: httpx2.AsyncClient, t
     assert received == 2_000_000
 
 
-# -- below a conversation, and within walls
+# -- below a conversation, and within the workspaces
 
 
 async def test_below_a_conversation_paths_are_of_its_workspace(gateway: Gateway, tmp_path: Path) -> None:
@@ -554,7 +554,7 @@ async def test_below_a_conversation_paths_are_of_its_workspace(gateway: Gateway,
     assert status == 404
 
 
-async def test_nothing_leads_out_of_the_walls(gateway_with: Any, tmp_path: Path) -> None:
+async def test_nothing_leads_out_of_the_workspaces(gateway_with: Any, tmp_path: Path) -> None:
     inside, secret = tmp_path / "w", tmp_path / "secret"
     inside.mkdir()
     secret.mkdir()

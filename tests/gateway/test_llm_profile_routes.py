@@ -98,7 +98,15 @@ async def test_exposing_secrets_and_taking_them_back(gateway):
         ("POST", "/there/rename", {"new_name": "other"}, 409, None),
         ("POST", "/there/rename", {"new_name": "../x"}, 422, ["body", "new_name"]),
         ("POST", "/nobody/activate", {}, 404, None),
-        ("POST", "/there/validate", {"llm": LLM}, 501, None),
+        ("POST", "/there/validate", {"llm": {"model": "nobody"}}, 503, None),
+        ("POST", "/bad name/validate", {"llm": LLM}, 422, ["path", "name"]),
+        (
+            "POST",
+            "/there/validate",
+            {"llm": {**LLM, "provider_connection_id": "gone"}},
+            422,
+            ["body", "llm", "provider_connection_id"],
+        ),
         ("POST", "/there/validate", {"llm": {"model": ""}}, 422, ["body", "llm", "model"]),
         ("DELETE", "/other", None, 409, None),
     ],
@@ -220,3 +228,28 @@ async def test_a_restarted_server_has_everything(tmp_path, gateway_with):
     async with gateway_with() as gateway:
         assert await gateway.call("GET", SETTINGS) == before
         assert (await gateway.call("GET", PROFILES))[1]["active_profile"] == "mine"
+
+
+async def test_a_draft_is_tried_with_the_key_that_it_would_have(gateway):
+    tried = gateway.supervisor.calls
+    status, answer = await gateway.call("POST", f"{PROFILES}/new/validate", {"llm": LLM})
+    assert (status, answer) == (200, {"valid": True, "error": None})
+    assert tried[-1] == ("try_model", tried[-1][1] | LLM)
+    # As a client got it that may not see the key.
+    assert (await gateway.call("POST", f"{PROFILES}/kept", {"llm": LLM}))[0] == 201
+    headers = {"X-Expose-Secrets": "encrypted"}
+    shown = (await gateway.call("GET", f"{PROFILES}/kept", headers=headers))[1]["config"]
+    assert shown["api_key"] != KEY
+    assert (await gateway.call("POST", f"{PROFILES}/kept/validate", {"llm": shown}))[1]["valid"]
+    assert tried[-1][1]["api_key"] == KEY
+    # Of a connection it is the connection's.
+    made = {"display_name": "c", "api_key": "sk-of-the-connection", "base_url": "http://c.example"}
+    status, connection = await gateway.call("POST", CONNECTIONS, {"provider": "openai", **made})
+    assert status == 201, connection
+    linked = {"model": "m", "provider_connection_id": connection["id"]}
+    assert (await gateway.call("POST", f"{PROFILES}/new/validate", {"llm": linked}))[1]["valid"]
+    assert (tried[-1][1]["api_key"], tried[-1][1]["base_url"]) == ("sk-of-the-connection", "http://c.example")
+    status, answer = await gateway.call("POST", f"{PROFILES}/new/validate", {"llm": {"model": "m"}})
+    assert (status, answer) == (200, {"valid": False, "error": {"type": "LLMError", "message": "no key"}})
+    names = [each["name"] for each in (await gateway.call("GET", PROFILES))[1]["profiles"]]
+    assert names == ["kept"]

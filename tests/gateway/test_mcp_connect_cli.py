@@ -90,19 +90,6 @@ def mcp(tmp_path: Path) -> Machine:
     return Machine(tmp_path / "state")
 
 
-@pytest.fixture(scope="module")
-def oauth_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
-    with real_server("oauth", tmp_path_factory.mktemp("oauth")) as server:
-        yield server
-
-
-@pytest.fixture
-def oauth(oauth_server: RealServer) -> RealServer:
-    """A server that wants a login; its log begins with the test."""
-    oauth_server.log.write_text("")
-    return oauth_server
-
-
 def test_a_server_that_is_started(mcp: Machine, tmp_path: Path) -> None:
     mcp.write({"calc": {**STDIO, "env": {"GIVEN": str(tmp_path)}}})
     done = mcp.process("test", "calc")

@@ -18,7 +18,6 @@ EMPTY = [
     ("POST", "/api/plugins", {}, {"plugins": []}),
     ("GET", "/api/plugins/installed", None, {"plugins": []}),
     ("GET", "/api/plugins/marketplace", None, {"plugins": []}),
-    ("POST", "/api/sub-agents", {}, {"agents": []}),
     ("GET", "/api/canvas-extensions/installed", None, {"canvas_extensions": []}),
     ("POST", "/api/hooks", {"project_dir": "/nowhere"}, {"hook_config": None}),
     ("POST", "/api/hooks", {}, {"hook_config": None}),

@@ -347,3 +347,19 @@ async def test_who_leaves_the_choice_to_the_settings_gets_all_of_them(gateway, s
     # Who names an agent has read the settings, and says what it wants of them.
     request = await started(agent=AGENT)
     assert (request.max_iterations, request.confirmation_policy) == (500, {"kind": "NeverConfirm"})
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"agent": {"kind": "Agent", "llm": {"model": "m"}}},
+        {"agent_settings": {"agent_kind": "openhands", "llm": {"model": "m"}}},
+    ],
+)
+async def test_the_built_in_agent_is_shown_as_it_will_be_before_it_has_started(gateway, named):
+    """The gateway of these tests holds each answer against the interface description."""
+    status, info = await gateway.call("POST", BASE, {"workspace": WORKSPACE, **named})
+    assert (status, info["agent"]["kind"]) == (201, "Agent")
+    assert info["agent"]["include_default_tools"] == ["FinishTool", "ThinkTool"]
+    assert (info["agent"]["llm"]["model"], info["agent"]["tools"]) == ("m", [])
+    assert not any(name.startswith("acp_") for name in info["agent"])

@@ -13,7 +13,7 @@ import pytest
 from gateway.config import load_config
 from gateway.parsing import ConfigError
 from supervisor.agents.containment import PID_FILE
-from tests.support.processes import sweep
+from tests.support.processes import kill_mentioning
 
 SWITCHES = ("OSTLER_ALLOW_OPEN", "OSTLER_ATTACHABLE", "OSTLER_NO_WARDEN", "OSTLER_SANDBOX")
 ON = ("1", "true", "yes", "on", "TRUE", "Yes", "oN")
@@ -75,7 +75,7 @@ def test_the_warden_is_left_out_only_where_the_variable_says_so(tmp_path, text, 
         finally:
             process.terminate()
             process.communicate(timeout=WAIT_S)
-            sweep(state)
+            kill_mentioning(state)
 
 
 @pytest.mark.parametrize(

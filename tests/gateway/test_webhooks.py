@@ -21,7 +21,7 @@ from gateway.webhooks import delivery, sender
 from gateway.webhooks.backlog import Backlog
 from gateway.webhooks.cursors import Cursors
 from gateway.webhooks.delivery import NotDelivered, Receiver
-from gateway.webhooks.sender import Sender, Tally
+from gateway.webhooks.sender import DeliveryCounters, Sender
 from gateway.webhooks.service import Webhooks
 from gateway.webhooks.spec import WebhookSpec, read_webhooks
 from supervisor.conversations.state.errors import UnknownConversation
@@ -186,7 +186,7 @@ class Scene:
     sender: Sender
     nursery: trio.Nursery
     loaded: Loaded
-    tally: Tally
+    counters: DeliveryCounters
 
     async def write(self, *keys: str) -> None:
         for key in keys:
@@ -203,10 +203,10 @@ class Scene:
 async def scene(journal: Journal, nursery: trio.Nursery, tmp_path: Path, **spec: Any) -> Scene:
     log = await new_log(journal, "00000000-0000-0000-0000-00000000000a")
     taker = Taker(attrs.evolve(ONE, **spec))
-    loaded, tally = Loaded(log), Tally()
-    made = Sender(cast(Conversation, loaded), cast(Receiver, taker), Cursors(tmp_path / "cursors"), tally)
+    loaded, counters = Loaded(log), DeliveryCounters()
+    made = Sender(cast(Conversation, loaded), cast(Receiver, taker), Cursors(tmp_path / "cursors"), counters)
     nursery.start_soon(made.run)
-    found = Scene(log, taker, made, nursery, loaded, tally)
+    found = Scene(log, taker, made, nursery, loaded, counters)
     await found.settle()
     return found
 
@@ -246,7 +246,7 @@ async def test_events_are_sent_when_enough_wait_or_they_are_old(
         _, path, events = seen.taker.posts[0]
         assert path == "/events/0000000000000000000000000000000a"
         assert events[0]["value"] is None  # nulls are there
-        assert seen.tally == Tally(delivered=4)
+        assert seen.counters == DeliveryCounters(delivered=4)
         nursery.cancel_scope.cancel()
 
 
@@ -268,7 +268,7 @@ async def test_a_failed_batch_is_sent_again_and_the_order_kept(
         await real_wait(lambda: len(seen.taker.posts) == 2)
         assert seen.taker.keys() == [["a", "b"], ["c"]]
         assert [time - seen.taker.tried[0] for time in seen.taker.tried[:5]] == [0, 5, 10, 40, 45]
-        assert seen.tally.failures == 4
+        assert seen.counters.failures == 4
         nursery.cancel_scope.cancel()
 
 
@@ -282,7 +282,7 @@ async def test_a_dead_receiver_costs_the_oldest_events_and_no_memory(
         seen.taker.fails = float("inf")
         await seen.write(*"abcdefgh")
         await jump(seen, mock_clock, 10)
-        await real_wait(lambda: seen.tally.dropped == 4)
+        await real_wait(lambda: seen.counters.dropped == 4)
         seen.taker.fails = 0
         for _ in range(4):
             await jump(seen, mock_clock, 10)
@@ -317,7 +317,7 @@ async def test_what_an_earlier_sender_has_not_delivered_comes_first(
     async with open_journal(journal_path) as journal, trio.open_nursery() as nursery:
         seen = await scene(journal, nursery, tmp_path, event_buffer_size=2)
         await seen.write("a", "b", "c")
-        await real_wait(lambda: seen.tally.delivered == 2)
+        await real_wait(lambda: seen.counters.delivered == 2)
         await real_wait(lambda: seen.sender._position == 1)
         await seen.settle()
         nursery.cancel_scope.cancel()
@@ -327,7 +327,7 @@ async def test_what_an_earlier_sender_has_not_delivered_comes_first(
         log = await journal.log("00000000-0000-0000-0000-00000000000a")
         taker = Taker(attrs.evolve(ONE, event_buffer_size=1))
         loaded = Loaded(log)
-        again = Sender(cast(Conversation, loaded), cast(Receiver, taker), cursors, Tally())
+        again = Sender(cast(Conversation, loaded), cast(Receiver, taker), cursors, DeliveryCounters())
         nursery.start_soon(again.run)
         await real_wait(lambda: taker.posts)
         assert taker.keys() == [["c"]]

@@ -178,7 +178,7 @@ async def test_what_is_not_kept(gateway: Gateway) -> None:
         assert (await gateway.call("POST", "/api/workspaces", {"workspaces": many}))[0] == (200, 409)[number]
 
 
-async def test_a_client_cannot_widen_its_walls(gateway_with: Any, tmp_path: Path) -> None:
+async def test_a_client_cannot_widen_its_workspaces(gateway_with: Any, tmp_path: Path) -> None:
     inside = tmp_path / "w"
     inside.mkdir()
     (tmp_path / "secret").write_text("s")

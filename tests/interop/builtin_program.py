@@ -22,6 +22,7 @@ from supervisor.acp.schema.extension import (
     ItemAborted,
     ItemDelta,
     ItemStarted,
+    Received,
     ToldEvent,
     ToldState,
     parse_told,
@@ -177,6 +178,7 @@ class Session:
         self.events: list[dict[str, Any]] = []
         self.states: list[ToldState] = []
         self.items: list[ItemStarted | ItemDelta | ItemAborted] = []
+        self.received: list[Received] = []
         self.asked: list[dict[str, Any]] = []
         self.decide: Decide = accept
         self.wrong: list[str] = []
@@ -203,6 +205,12 @@ class Session:
         prompt = [] if text is None else [{"type": "text", "text": text}]
         return self.program.start("session/prompt", sessionId=self.id, prompt=prompt, _meta={"ostler": meta})
 
+    def add(self, text: str, message_id: str) -> Callable[..., Any]:
+        """Say something during a turn; whether that reads it."""
+        message = {"role": "user", "content": [{"type": "text", "text": text}]}
+        given = {"message_id": message_id, "message": message}
+        return self.program.start("_ostler/message", sessionId=self.id, **given)
+
     def ask(self, method: str, **params: Any) -> Any:
         """A request of Ostler's own."""
         return self.program.ask(method, sessionId=self.id, **params)
@@ -226,6 +234,8 @@ class Session:
                 self.wrong.append(f"{told.event['kind']}: {differences(told.event, without_nulls(again))}")
         elif isinstance(told, ToldState):
             self.states.append(told)
+        elif isinstance(told, Received):
+            self.received.append(told)
         else:
             self.items.append(told)
 
@@ -308,6 +318,11 @@ def differences(one: Any, other: Any, where: str = "") -> list[str]:
         pairs = enumerate(zip(one, other, strict=True))
         return [each for index, (a, b) in pairs for each in differences(a, b, f"{where}[{index}]")]
     return [] if one == other else [f"{where}: {one!r:.200} became {other!r:.200}"]
+
+
+def status(answer: dict[str, Any]) -> str:
+    """The status of the conversation that the answer to a prompt tells."""
+    return str(answer["_meta"]["ostler"]["status"])
 
 
 def text_of(content: list[dict[str, Any]]) -> str:

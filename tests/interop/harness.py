@@ -17,13 +17,14 @@ from supervisor.agents.errors import PythonMissing
 from supervisor.conversations.state.deadlines import Deadlines
 from tests.interop.authorization import Packages
 from tests.interop.authorization import install as install_authorization_server
-from tests.interop.builtin_program import PYTHON, Program, running
+from tests.interop.builtin_program import PYTHON, Program, Session, running
 from tests.interop.custom_agents.installed import CustomAgents
 from tests.interop.model_api.server import ModelApi, running_model_api
 from tests.interop.peer_environment import PeerEnvironment, find_python
 from tests.interop.real_agents import RealAgent, install
 from tests.interop.recording import Recording
 from tests.interop.talk import Open, Talk
+from tests.interop.warm_peer import warm
 from tests.support.once import one_at_a_time
 from tests.support.server import ServerProcess, running_server
 from tests.support.sockets import collect
@@ -64,13 +65,15 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 
 @pytest.fixture(scope="session")
-def peer() -> PeerEnvironment:
-    """An environment of its own with the peer's SDK."""
+def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PeerEnvironment]:
+    """An environment of its own with the peer's SDK, imported once."""
     python = find_python()
     if python is None:
         pytest.skip("the peer's SDK needs Python 3.12 or 3.13: none on PATH, none below ~/.pyenv/versions")
     with one_at_a_time(CACHE / "peer"):
-        return PeerEnvironment.prepare(python, CACHE / "peer")
+        environment = PeerEnvironment.prepare(python, CACHE / "peer")
+    with warm(environment, tmp_path_factory.mktemp("peer")) as peer:
+        yield peer
 
 
 @pytest.fixture(scope="session")
@@ -87,12 +90,20 @@ def builtin_python(agents_prefix: Path) -> Path:
     return Path(launch.argv[0])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def program(builtin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """The built-in agent's program alone, one process for the tests of a module."""
+    """The built-in agent's program alone, one process for all its tests."""
     with running(builtin_python, tmp_path_factory.mktemp("program")) as one:
         yield one
         assert one.end() == 0
+
+
+@pytest.fixture
+def session(program: Program, tmp_path: Path) -> Iterator[Session]:
+    """A session of the built-in agent's program, for one test."""
+    one = Session(program, tmp_path)
+    yield one
+    one.close()
 
 
 @pytest.fixture

@@ -65,14 +65,18 @@ class PeerEnvironment:
         """Run a script, one of `peer/` by its name; its standard output are JSON lines, its status must
         be 0."""
         home.mkdir(parents=True, exist_ok=True)
-        environment = {"PATH": os.environ["PATH"], "HOME": str(home), **QUIET}
+        status, out, err = self._outcome(SCRIPTS / script, arguments, home)
+        assert status == 0, f"{script} ended with {status}\n{out}\n{err}"
+        return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+    def _outcome(self, path: Path, arguments: tuple[str, ...], home: Path) -> tuple[int, str, str]:
+        """Exit status, output and errors of a script that runs with this HOME."""
         done = subprocess.run(
-            [str(self.python), str(SCRIPTS / script), *arguments],
+            [str(self.python), str(path), *arguments],
             capture_output=True,
             text=True,
             timeout=SCRIPT_TIMEOUT_S,
-            env=environment,
+            env={"PATH": os.environ["PATH"], "HOME": str(home), **QUIET},
             check=False,
         )
-        assert done.returncode == 0, f"{script} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        return done.returncode, done.stdout, done.stderr

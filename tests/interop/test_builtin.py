@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ from supervisor.agents import ensure_installed, load_catalog
 from supervisor.agents.errors import PythonMissing
 from supervisor.agents.known import KNOWN
 from supervisor.conversations.state.deadlines import Deadlines
+from tests.interop.model_api.request import Tool
+from tests.interop.model_api.script import Answer
 from tests.interop.model_api.server import ModelApi
 from tests.interop.recording import Recording
 from tests.interop.talk import Talk
 from tests.support.client import Json, rest_client
+from tests.support.mcp_servers import STDIO
 from tests.support.processes import environment, kill
-from tests.support.server import ServerProcess
-from tests.support.sockets import collect
+from tests.support.server import ServerProcess, shared_server
+from tests.support.sockets import collect, session_socket
 
 pytestmark = pytest.mark.interop
 
@@ -45,6 +48,22 @@ def agent(url: str, **more: Json) -> dict[str, Json]:
         "tools": [{"name": "terminal"}, {"name": "file_editor"}],
         **more,
     }
+
+
+@pytest.fixture(scope="module")
+def built_in_server(agents_prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    directory = tmp_path_factory.mktemp("built-in")
+    (directory / "state").mkdir()
+    (directory / "state" / "agents").symlink_to(agents_prefix)
+    with shared_server(directory) as server:
+        yield server
+
+
+@pytest.fixture
+async def agents_server(built_in_server: ServerProcess) -> AsyncIterator[ServerProcess]:
+    """One server for all of them: the library is imported once, and then waits for the next conversation."""
+    async with rest_client(built_in_server.url) as built_in_server.rest:
+        yield built_in_server
 
 
 @pytest.fixture
@@ -77,6 +96,7 @@ def built_in(
             yield one
             if not one.deleted:
                 await recording.keep(request.node.name, agents_server.rest, one.id, one.socket)
+                await agents_server.rest.call("DELETE", f"/api/conversations/{one.id}")
 
     return opened
 
@@ -221,6 +241,107 @@ async def test_a_pause_and_going_on(built_in: Open) -> None:
         assert not [event for event in of(found, "MessageEvent") if event["source"] != "agent"]
 
 
+async def test_a_message_in_the_middle_of_a_turn_is_read_before_the_next_step(
+    built_in: Open, model_api: ModelApi
+) -> None:
+    async with built_in() as one:
+        before = await one.begin("TOOL: touch began; until [ -e go ]; do sleep 0.05; done; echo went")
+        await _acting(one, before)
+        await one.rest.send(one.id, "And then?")
+        await trio.sleep(0.5)
+        (one.workspace / "go").touch()
+        found = await one.settle(before, "finished")
+        assert kinds(found) == [
+            "MessageEvent",
+            "SystemPromptEvent",
+            "ActionEvent",
+            "MessageEvent",
+            "ObservationEvent",
+            "MessageEvent",
+        ]
+        turns = [event["value"] for event in found if event.get("key") == "turn"]
+        assert [each["status"] for each in turns] == ["running", "joined", "ended"]
+        assert turns[1]["joined"] == of(found, "MessageEvent")[1]["id"]
+        assert said_to(model_api) == [1, 2]
+
+
+async def test_each_message_is_read_once_whoever_is_killed(built_in: Open, model_api: ModelApi) -> None:
+    async with built_in() as one:
+        await one.turn("message 0.")
+        for number in range(1, 16):
+            text = f"message {number}.\nSLOW 6 40" if number % 3 else f"message {number}.\nTOOL: sleep 0.2"
+            await one.rest.send(one.id, text)
+            await trio.sleep(0.07 * (number % 5))
+            if number in (4, 9, 12):
+                os.kill(await _pid(one), signal.SIGKILL)
+                await one.rest.wait_status(one.id, "error", "finished")  # the turn was over, perhaps
+                await one.rest.act(one.id, "run")
+            elif number == 7:
+                await one.rest.act(one.id, "interrupt")
+                await one.rest.act(one.id, "run")
+        await one.rest.wait_status(one.id, "finished", timeout=60)
+        await one.turn("This is the end.")
+        asked = [each for each in model_api.calls[-1].body["messages"] if each["role"] == "user"]
+        sent = json.dumps(asked)
+        assert [sent.count(f"message {number}.") for number in range(16)] == [1] * 16
+        places = [sent.index(f"message {number}.") for number in range(16)]
+        assert places == sorted(places)
+        everything = await one.rest.events(one.id)
+        said = [event["id"] for event in of(everything, "MessageEvent") if event["source"] == "user"]
+        assert len(said) == len(set(said)) == 17
+        turns = [event["value"] for event in everything if event.get("key") == "turn"]
+        joined = [each["joined"] for each in turns if each["status"] == "joined"]
+        begun = [each["message_id"] for each in turns if each["status"] == "running"]
+        assert sorted({*joined, *begun}) == sorted(said)
+        assert len(joined) == len(set(joined))
+        assert not {*joined} & {*begun[:1]}
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["on the way", "taken"])
+async def test_a_message_during_a_turn_survives_a_kill_of_the_server(
+    built_in: Open, model_api: ModelApi, taken: bool
+) -> None:
+    async with built_in() as one:
+        await one.turn("Hello.")
+        before = await one.begin("HANG" if taken else "TOOL: echo begun; sleep 100")
+        if taken:
+            with trio.fail_after(60):
+                while len(model_api.calls) < 2:
+                    await trio.sleep(0.05)
+        else:
+            await _acting(one, before)
+        await one.rest.send(one.id, "And then?")
+        await trio.sleep(1)
+        server = next(each.pid for each in one.server.tree() if each.ppid == one.server.pid)
+        kill([server], signal.SIGSTOP)
+        kill([one.server.pid, server])
+        await one.server.wait()
+        await one.server.start()
+        async with rest_client(one.server.url) as one.server.rest:
+            if taken:  # it belongs to the turn that was cut off, which a person takes up again
+                await one.settle(before, "error")
+                await one.rest.act(one.id, "run")
+            found = await one.settle(before, "finished")
+            (error,) = of(found, "ConversationErrorEvent")
+            assert error["code"] == "ServerRestarted"
+            sent = json.dumps(model_api.calls[-1].body["messages"])
+            assert sent.count("And then?") == 1
+            answers = [event for event in of(found, "MessageEvent") if event["source"] == "agent"]
+            assert len(answers) == 1
+        one.deleted = True
+
+
+def said_to(model_api: ModelApi) -> list[int]:
+    """How many messages of users each request to the model had."""
+    counted = []
+    for call in model_api.calls:
+        messages = [each for each in call.body["messages"] if each["role"] == "user"]
+        counted.append(
+            sum(1 if isinstance(each["content"], str) else len(each["content"]) for each in messages)
+        )
+    return counted
+
+
 async def test_a_branch_a_fork_and_a_summary(built_in: Open, model_api: ModelApi) -> None:
     condenser = {
         "kind": "LLMSummarizingCondenser",
@@ -253,8 +374,11 @@ async def test_a_branch_a_fork_and_a_summary(built_in: Open, model_api: ModelApi
 
 
 async def test_settings_of_the_server_and_their_kinds(built_in: Open, model_api: ModelApi) -> None:
-    async with built_in(agent_settings={"agent_kind": "llm", "llm": llm(model_api.url), "tools": []}) as one:
-        await one.turn("Hello.")
+    given = {"agent_kind": "llm", "llm": llm(model_api.url), "tools": [], "mcp_config": {"adder": STDIO}}
+    async with built_in(agent_settings=given) as one:
+        found = await one.turn('MCP: secret_sum {"a": 1, "b": 2}')
+        assert of(found, "ActionEvent")[0]["action"]["kind"] == "MCPToolAction"
+        assert "1003" in text_of(of(found, "ObservationEvent")[0])
         diff = {"agent_kind": "openhands", "llm": llm(model_api.url), "tools": [{"name": "terminal"}]}
         await one.rest.call("PATCH", "/api/settings", {"agent_settings_diff": diff})
         other = await one.rest.create(one.workspace)
@@ -262,10 +386,81 @@ async def test_settings_of_the_server_and_their_kinds(built_in: Open, model_api:
         assert "ObservationEvent" in kinds(found)
 
 
+async def test_a_sub_agent_a_goal_and_arguments_that_stream(built_in: Open, model_api: ModelApi) -> None:
+    given = agent(model_api.url, tools=[{"name": "task_tool_set"}, {"name": "terminal"}])
+    async with built_in(agent=given, confirmation_policy=ALWAYS, autotitle=False) as one:
+        order = {"description": "Look", "prompt": "Look around.", "subagent_type": "general-purpose"}
+        model_api.answers.extend(
+            [
+                scripted("task", **order),
+                *(scripted("terminal", command=f"touch {name}") for name in ("allowed", "forbidden")),
+                Answer(text=("I looked around.",)),
+                Answer(text=("All ", "done.")),
+            ]
+        )
+        url = session_socket(one.server.url, one.id)
+        async with collect(url) as session:
+            before = await one.begin("Delegate.")
+            for accept, words in ((True, "Look"), (True, "touch allowed"), (False, "touch forbidden")):
+                with trio.fail_after(60):
+                    while not (waiting := await _waiting(one)) or words not in waiting[0]["title"]:
+                        await trio.sleep(0.05)
+                assert len({each["action_id"] for each in waiting}) == 1
+                await one.rest.respond(one.id, accept=accept, reason=None if accept else "Not there.")
+            found = await one.settle(before, "finished")
+        assert kinds(found) == [
+            "MessageEvent",
+            "SystemPromptEvent",
+            "ActionEvent",
+            "ObservationEvent",
+            "MessageEvent",
+        ]
+        assert [(one.workspace / name).exists() for name in ("allowed", "forbidden")] == [True, False]
+        (action,) = of(found, "ActionEvent")
+        pieces = [frame for frame in session.frames if frame.get("item_id") == action["id"]]
+        assert [frame["type"] for frame in pieces] == ["item_started", *["delta"] * (len(pieces) - 1)]
+        assert json.loads("".join(frame["content"] for frame in pieces[1:])) == order
+        assert {(frame["kind"], frame["tool_name"]) for frame in pieces[1:]} == {("arguments", "task")}
+        streamed = [frame for frame in one.socket.frames if frame.get("kind") == "StreamingDeltaEvent"]
+        assert "".join(frame.get("content") or "" for frame in streamed) == "All done."
+
+        verdicts = ['{"score": 0.2, "complete": false, "missing": "tests"}', '{"score": 1, "complete": true}']
+        answers = ["I work.", verdicts[0], "I tested.", verdicts[1]]
+        model_api.answers.extend(Answer(text=(each,)) for each in answers)
+        before = len(await one.rest.events(one.id))
+        await one.rest.act(one.id, "goal", {"objective": "It works", "max_iterations": 5})
+        with trio.fail_after(60):
+            while not (goals := await _goals(one, before)) or goals[-1]["active"]:
+                await trio.sleep(0.05)
+        assert [(goal["status"], goal["iteration"]) for goal in goals] == [
+            ("running", 0),
+            ("running", 1),
+            ("complete", 2),
+        ]
+        assert "tests" in json.dumps(model_api.calls[-2].body["messages"][-1])
+
+
+def scripted(tool: str, **arguments: Json) -> Answer:
+    return Answer(calls=((Tool(tool), arguments),))
+
+
+async def _waiting(one: Talk) -> list[Json]:
+    info = await one.rest.info(one.id)
+    asked = (info["agent_state"] or {}).get("permissions") or []
+    return [each for each in asked if each["status"] == "waiting"]
+
+
+async def _goals(one: Talk, before: int) -> list[Json]:
+    found = (await one.rest.events(one.id))[before:]
+    return [event["value"] for event in of(found, "ConversationStateUpdateEvent") if event["key"] == "goal"]
+
+
 async def _pid(one: Talk) -> int:
     """The process of the conversation's agent. Others of its kind wait for the next conversation."""
-    agent = await one.rest.call("GET", f"/api/agents/{one.id}")
-    return int(agent["pid"])
+    with trio.fail_after(60):
+        while not (pid := (await one.rest.call("GET", f"/api/agents/{one.id}"))["pid"]):
+            await trio.sleep(0.05)  # it starts again
+    return int(pid)
 
 
 async def _acting(one: Talk, before: int) -> None:

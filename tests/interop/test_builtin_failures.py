@@ -16,7 +16,6 @@ import pytest
 
 from tests.interop.builtin_program import (
     KEY,
-    Program,
     Refused,
     Session,
     agent,
@@ -26,6 +25,7 @@ from tests.interop.builtin_program import (
     llm,
     running,
     says,
+    status,
     text_of,
 )
 from tests.interop.model_api.script import Answer
@@ -35,18 +35,9 @@ from tests.support.processes import command_line, environment, mentioning
 
 pytestmark = pytest.mark.interop
 
+TOO_LONG = "This model's maximum context length is 8192 tokens."
+
 SOON = 6.0  # seconds; it promises two, on a machine that has time for it
-
-
-@pytest.fixture
-def session(program: Program, tmp_path: Path) -> Iterator[Session]:
-    one = Session(program, tmp_path)
-    yield one
-    one.close()
-
-
-def status(answer: dict[str, Any]) -> str:
-    return str(answer["_meta"]["ostler"]["status"])
 
 
 def goes_on(session: Session, model_api: ModelApi) -> None:
@@ -64,10 +55,11 @@ def goes_on(session: Session, model_api: ModelApi) -> None:
         (Answer(status=401), "LLMAuthenticationError"),
         (Answer(status=429), "LLMRateLimitError"),
         (Answer(status=500), "LLMServiceUnavailableError"),
+        (Answer(status=400, message=f"{TOO_LONG} context_length_exceeded"), "LLMContextWindowExceedError"),
         (Answer(garbage="<html>Welcome to the hotel</html>"), ""),
         (Answer(garbage='data: {"choices": [{"delta": {"content": "ha\\n\\n'), ""),
     ],
-    ids=["401", "429", "500", "html", "half"],
+    ids=["401", "429", "500", "overflow", "html", "half"],
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_model_that_fails(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted
 from tests.interop.builtin_program import (
     KEY,
-    Program,
     Session,
     agent,
     call,
@@ -19,18 +17,12 @@ from tests.interop.builtin_program import (
     finish,
     llm,
     says,
+    status,
     text_of,
 )
 from tests.interop.model_api.server import ModelApi
 
 pytestmark = pytest.mark.interop
-
-
-@pytest.fixture
-def session(program: Program, tmp_path: Path) -> Iterator[Session]:
-    one = Session(program, tmp_path)
-    yield one
-    one.close()
 
 
 def anthropic(api: ModelApi, **fields: Any) -> dict[str, Any]:
@@ -48,7 +40,7 @@ def test_anthropic_thinks(session: Session, model_api: ModelApi, stream: bool) -
         ("terminal", {"command": "echo seen"}), thoughts=("I think ", "first."), redacted="ZW5jcnlwdGVk"
     )
     model_api.answers.extend([think, says("It was seen.")])
-    assert session.say("think")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("think")) == "finished"
     blocks = session.of("ActionEvent")[0]["thinking_blocks"]
     assert {"type": "redacted_thinking", "data": "ZW5jcnlwdGVk"} in blocks
     assert {"type": "thinking", "thinking": "I think first.", "signature": "dGVzdA=="} in blocks
@@ -65,7 +57,7 @@ def test_responses_have_reasoning_items(session: Session, model_api: ModelApi, s
     session.open(agent(model_api, "terminal", model=model))
     reason = calls(("terminal", {"command": "echo seen"}), thoughts=("Reasons.",), encrypted="CIPHERED-7")
     model_api.answers.extend([reason, says("It was seen.")])
-    assert session.say("think")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("think")) == "finished"
     assert model_api.calls[-1].path.endswith("/responses")
     item = session.of("ActionEvent")[0]["responses_reasoning_item"]
     assert item["summary"] == ["Reasons."]
@@ -77,11 +69,82 @@ def test_responses_have_reasoning_items(session: Session, model_api: ModelApi, s
     assert "CIPHERED-7" not in session.program.log.read_text()
 
 
+MODELS = {
+    "chat": lambda api: llm(api),
+    "anthropic": lambda api: anthropic(api, stream=True),
+    "responses": lambda api: responses(api, stream=True),
+    "gemini": lambda api: llm(api, model="gemini/gemini-2.5-pro", base_url=f"{api.url}/v1beta"),
+}
+
+
+def streamed(session: Session, item_id: str) -> dict[str, str]:
+    """What was streamed of an event in its last attempt, by kind."""
+    texts: dict[str, str] = {}
+    for item in session.items:
+        if item.item_id != item_id or isinstance(item, ItemAborted):
+            continue
+        if isinstance(item, ItemStarted):
+            texts.clear()
+        else:
+            texts[item.kind] = texts.get(item.kind, "") + item.content
+    return texts
+
+
+@pytest.mark.parametrize("provider", MODELS)
+def test_arguments_are_streamed_as_the_action_that_they_become(
+    session: Session, model_api: ModelApi, provider: str
+) -> None:
+    session.open(agent(model_api, "terminal", model=MODELS[provider](model_api)))
+    commands = [f"echo the {name} of several pieces, seen" for name in ("first", "second", "third")]
+    model_api.answers.extend(
+        [
+            calls(*(("terminal", {"command": each}) for each in commands), thoughts=("I ", "look.")),
+            says("It was ", "seen.", thoughts=("So.",)),
+        ]
+    )
+    assert session.say("look")["_meta"]["ostler"]["status"] == "finished", session.events[-1]
+    for action, command in zip(session.of("ActionEvent"), commands, strict=True):
+        texts = streamed(session, action["id"])
+        assert json.loads(texts.pop("arguments")) == {"command": command}
+        summary = (action.get("responses_reasoning_item") or {}).get("summary") or []
+        thoughts = action.get("reasoning_content") or "".join(summary)
+        assert texts == ({"reasoning": thoughts} if thoughts else {})
+        named = {
+            (item.tool_call_id, item.tool_name)
+            for item in session.items
+            if isinstance(item, ItemDelta) and item.item_id == action["id"] and item.kind == "arguments"
+        }
+        assert named == {(action["tool_call_id"], "terminal")}
+    told = streamed(session, session.last("MessageEvent")["id"])
+    assert (told.pop("text"), set(told) <= {"reasoning"}) == ("It was seen.", True)
+    assert not [item for item in session.items if isinstance(item, ItemAborted)]
+    assert {item.attempt for item in session.items} == {1}
+
+
+@pytest.mark.parametrize("provider", ["chat", "responses"])
+def test_arguments_of_an_attempt_that_is_given_up(
+    session: Session, model_api: ModelApi, provider: str
+) -> None:
+    model = {**MODELS[provider](model_api), "num_retries": 3, "retry_min_wait": 0, "retry_max_wait": 1}
+    session.open(agent(model_api, "terminal", model=model))
+    pair = [("terminal", {"command": f"echo {name}, of more pieces than one"}) for name in ("one", "two")]
+    model_api.answers.extend([calls(*pair, fails_after=8), calls(pair[1]), says("seen")])
+    assert session.say("look")["_meta"]["ostler"]["status"] == "finished", session.events[-1]
+    (action,) = session.of("ActionEvent")
+    assert json.loads(streamed(session, action["id"])["arguments"]) == pair[1][1]
+    assert max(item.attempt for item in session.items if item.item_id == action["id"]) == 2
+    ended = {action["id"], session.last("MessageEvent")["id"]}
+    begun = {item.item_id for item in session.items} - ended
+    assert len(begun) == 1
+    aborted = [(item.item_id, item.reason) for item in session.items if isinstance(item, ItemAborted)]
+    assert aborted == [(begun.pop(), "retry")]
+
+
 def test_gemini(session: Session, model_api: ModelApi) -> None:
     model = llm(model_api, model="gemini/gemini-2.5-pro", base_url=f"{model_api.url}/v1beta")
     session.open(agent(model_api, "terminal", model=model))
     model_api.answers.extend([call("terminal", command="echo seen"), says("It was ", "seen.")])
-    assert session.say("look")["_meta"]["ostler"]["status"] == "finished"
+    assert session.say("look")["_meta"]["ostler"]["status"] == "finished", session.events[-1]
     assert "GenerateContent" in model_api.calls[-1].path
     assert session.kinds[2:] == ["TerminalAction", "TerminalObservation", "agent says"]
     assert text_of(session.last("MessageEvent")["llm_message"]["content"]) == "It was seen."

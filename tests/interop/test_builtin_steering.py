@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from tests.interop.builtin_program import (
     HANGS_SECONDS,
-    Program,
     Refused,
     Session,
     agent,
@@ -20,6 +18,7 @@ from tests.interop.builtin_program import (
     llm,
     reject,
     says,
+    status,
     text_of,
 )
 from tests.interop.model_api.script import Answer
@@ -29,17 +28,6 @@ pytestmark = pytest.mark.interop
 
 ALWAYS = {"kind": "AlwaysConfirm"}
 PREDICTED = {"kind": "LLMSecurityAnalyzer"}
-
-
-@pytest.fixture
-def session(program: Program, tmp_path: Path) -> Iterator[Session]:
-    one = Session(program, tmp_path)
-    yield one
-    one.close()
-
-
-def status(answer: dict[str, Any]) -> str:
-    return str(answer["_meta"]["ostler"]["status"])
 
 
 def echo(word: str, **more: Any) -> tuple[str, dict[str, Any]]:

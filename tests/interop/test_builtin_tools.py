@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.interop.builtin_program import (
-    Program,
     Session,
+    accept,
     agent,
     call,
     calls,
     finish,
+    reject,
     says,
+    status,
     text_of,
 )
+from tests.interop.model_api.script import Answer
 from tests.interop.model_api.server import ModelApi
 from tests.support.mcp_servers import STDIO, real_server
 from tests.support.processes import descendants, kill
@@ -39,13 +45,6 @@ def pages(tmp_path: Path) -> Iterator[str]:
     server.shutdown()
     server.server_close()
     thread.join()
-
-
-@pytest.fixture
-def session(program: Program, tmp_path: Path) -> Iterator[Session]:
-    one = Session(program, tmp_path)
-    yield one
-    one.close()
 
 
 def test_a_text_is_streamed_and_becomes_the_event_of_its_id(session: Session, model_api: ModelApi) -> None:
@@ -75,7 +74,7 @@ def test_a_terminal(session: Session, model_api: ModelApi) -> None:
         [call("terminal", "I look.", command="echo wo$((3*7))rd; exit_code() { return 3; }; exit_code")]
     )
     model_api.answers.extend([call("terminal", command="seq 100000"), finish("looked")])
-    assert session.say("look")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("look")) == "finished"
     assert session.kinds == [
         "SystemPromptEvent",
         "user says",
@@ -213,7 +212,7 @@ def test_a_browser_that_dies(session: Session, model_api: ModelApi, pages: str) 
     assert browsers
     kill(browsers)
     model_api.answers.extend([visit, call("browser_get_content"), says("seen again")])
-    assert session.say("again")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("again")) == "finished"
     assert len(session.of("ObservationEvent")) + len(session.of("AgentErrorEvent")) == 4
 
 
@@ -221,13 +220,140 @@ def test_a_task_is_given_to_a_sub_agent(session: Session, model_api: ModelApi) -
     session.open(agent(model_api, "task_tool_set", "terminal"))
     order = {"description": "Look", "prompt": "Look around.", "subagent_type": "general-purpose"}
     model_api.answers.extend([call("task", **order), finish("I looked around."), finish("all done")])
-    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("delegate")) == "finished"
     assert session.kinds[2:4] == ["TaskAction", "TaskObservation"]
     observed = session.of("ObservationEvent")[0]["observation"]
     assert (observed["subagent"], "I looked around." in text_of(observed["content"])) == (
         "general-purpose",
         True,
     )
+
+
+ORDER = {"description": "Look", "prompt": "Look around.", "subagent_type": "general-purpose"}
+
+
+def test_a_person_is_asked_about_what_a_sub_agent_does(session: Session, model_api: ModelApi) -> None:
+    session.open(agent(model_api, "task_tool_set", "terminal"), confirmation_policy={"kind": "AlwaysConfirm"})
+    titles: list[str] = []
+
+    def decide(asked: dict[str, Any]) -> dict[str, Any]:
+        titles.append(asked["toolCall"]["title"])
+        forbidden = "forbidden" in json.dumps(asked["toolCall"]["rawInput"])
+        return reject("not there")(asked) if forbidden else accept(asked)
+
+    session.decide = decide
+    model_api.answers.extend(
+        [
+            call("task", **ORDER),
+            calls(("terminal", {"command": "touch allowed"})),
+            calls(("terminal", {"command": "touch forbidden"})),
+            says("I looked around."),
+            says("all done"),
+        ]
+    )
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert session.kinds[2:4] == ["TaskAction", "TaskObservation"]
+    assert "not there" in json.dumps(model_api.calls[3].body["messages"])  # the sub-agent is told
+    assert (session.workspace / "allowed").exists()
+    assert not (session.workspace / "forbidden").exists()
+    assert len(session.asked) == 3
+    action = session.of("ActionEvent")[0]["id"]  # its own are in no log that clients see
+    assert {asked["toolCall"]["_meta"]["ostler"]["eventId"] for asked in session.asked} == {action}
+    assert [("terminal" in title, "touch" in title) for title in titles] == [
+        (False, False),
+        *[(True, True)] * 2,
+    ]
+    usage = [state.value for state in session.states if state.key == "stats"][-1]["usage_to_metrics"]
+    assert any(name.startswith("task:") for name in usage)
+
+
+def test_a_sub_agent_has_the_hooks_of_its_parent(session: Session, model_api: ModelApi) -> None:
+    forbid = "if grep -q forbidden; then echo 'not here' >&2; exit 2; fi"
+    hooks = {"pre_tool_use": [{"matcher": "terminal", "hooks": [{"type": "command", "command": forbid}]}]}
+    session.open(agent(model_api, "task_tool_set", "terminal"), hook_config=hooks)
+    commands = [calls(("terminal", {"command": f"touch {name}"})) for name in ("allowed", "forbidden")]
+    model_api.answers.extend([call("task", **ORDER), *commands, says("I looked around."), says("all done")])
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert "not here" in json.dumps(model_api.calls[3].body["messages"])
+    assert [(session.workspace / name).exists() for name in ("allowed", "forbidden")] == [True, False]
+
+
+def test_an_interrupt_ends_a_sub_agent(session: Session, model_api: ModelApi) -> None:
+    """In the middle of its command, and of its model's answer."""
+    session.open(agent(model_api, "task_tool_set", "terminal"))
+    beats = session.workspace / "beats"
+    command = "for i in $(seq 600); do echo beat >> beats; sleep 0.1; done"
+    for answer, began in (
+        (calls(("terminal", {"command": command})), beats.exists),
+        (Answer(hang=True), lambda: len(model_api.calls) == 5),
+    ):
+        model_api.answers.extend([call("task", **ORDER), answer])
+        turn = session.saying("delegate")
+        session.until(began)
+        session.cancel()
+        assert turn(6.0)["stopReason"] == "cancelled"
+        asked = len(model_api.calls)
+        model_api.answers.clear()
+        model_api.answers.append(says("here I am"))
+        assert session.say("go on")["_meta"]["ostler"]["status"] == "finished"
+        assert len(model_api.calls) == asked + 1  # the sub-agent asks nothing any more
+        heard = beats.stat().st_size
+        time.sleep(0.5)
+        assert beats.stat().st_size == heard
+
+
+def plugin(place: Path, name: str, *, log: Path, servers: dict[str, Any] | None = None) -> Path:
+    """A plugin with something of every kind."""
+    files = {
+        ".plugin/plugin.json": json.dumps({"name": name, "version": "1.0.0", "description": "A test"}),
+        f"skills/{name}-skill/SKILL.md": f"---\nname: {name}-skill\ndescription: Of {name}\n"
+        f"triggers:\n- {name}\n---\nThe skill of {name}.\n",
+        "hooks/hooks.json": json.dumps(
+            {"hooks": {"PreToolUse": [{"matcher": "*", "hooks": [{"command": f"echo {name} >> {log}"}]}]}}
+        ),
+        "commands/greet.md": f"---\ndescription: Greets\n---\nGreet like {name}.\n",
+        f"agents/{name}-helper.md": f"---\nname: {name}-helper\ndescription: Helps\n---\nYou help {name}.\n",
+        ".mcp.json": json.dumps({"mcpServers": servers or {}}),
+    }
+    for path, text in files.items():
+        file = place / name / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return place / name
+
+
+def test_a_plugin_with_something_of_every_kind(session: Session, model_api: ModelApi, tmp_path: Path) -> None:
+    """One from the start, another that is loaded from a marketplace later."""
+    log, shop = tmp_path / "hooks.log", tmp_path / "shop"
+    plugin(shop, "second", log=log)
+    (shop / ".plugin").mkdir()
+    entry = {"name": "second", "source": "./second", "description": "Another"}
+    shown = {"name": "shop", "owner": {"name": "me"}, "plugins": [entry]}
+    (shop / ".plugin" / "marketplace.json").write_text(json.dumps(shown))
+    context = {"registered_marketplaces": [{"name": "shop", "source": str(shop)}]}
+    session.open(
+        agent(model_api, "task_tool_set", agent_context=context),
+        plugins=[{"source": str(plugin(tmp_path, "first", log=log, servers={"adder": STDIO}))}],
+    )
+    order = {"description": "Help", "prompt": "Help.", "subagent_type": "first-helper"}
+    model_api.answers.extend(
+        [call("secret_sum", a=1, b=2), call("task", **order), says("I helped."), says("done")]
+    )
+    assert session.say("/first:greet as the first")["_meta"]["ostler"]["status"] == "finished"
+    said = session.of("MessageEvent")[0]
+    assert set(said["activated_skills"]) == {"first-skill", "first:greet"}
+    for words in ("The skill of first.", "Greet like first."):
+        assert words in text_of(said["extended_content"])
+    assert session.kinds[2:4] == ["HookExecutionEvent", "MCPToolAction"]
+    assert {"TaskObservation", "MCPToolObservation"} <= set(session.kinds)
+    assert "You help first." in json.dumps(model_api.calls[2].body["messages"])
+    assert log.read_text().split() == ["first"] * 2
+
+    session.ask("_ostler/load_plugin", plugin_ref="second@shop")
+    model_api.answers.extend([call("think", thought="Hm."), says("done")])
+    assert session.say("now as the second")["_meta"]["ostler"]["status"] == "finished"
+    assert session.of("MessageEvent")[-2]["activated_skills"] == ["second-skill"]
+    assert log.read_text().split() == ["first"] * 2 + ["first", "second"]
 
 
 def test_it_repairs_a_repository(session: Session, model_api: ModelApi) -> None:
@@ -239,7 +365,7 @@ def test_it_repairs_a_repository(session: Session, model_api: ModelApi) -> None:
     path = str(session.workspace / "sums.py")
     edit = call("file_editor", command="str_replace", path=path, old_str="a - b", new_str="a + b")
     model_api.answers.extend([run, call("grep", pattern="def add"), edit, run, finish("It adds.")])
-    assert session.say("the test fails")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("the test fails")) == "finished"
     told = [text_of(event["observation"]["content"]) for event in session.of("ObservationEvent")]
     assert ("FAILED (failures=1)" in told[0], "OK" in told[3]) == (True, True)
     assert "sums.py" in told[1]
@@ -249,7 +375,7 @@ def test_it_repairs_a_repository(session: Session, model_api: ModelApi) -> None:
 def test_arguments_that_json_does_not_know(session: Session, model_api: ModelApi) -> None:
     session.open(agent(model_api), servers=[{"name": "adder", **STDIO, "env": []}])
     model_api.answers.extend([call("secret_sum", a=float("nan"), b=2), finish()])
-    assert session.say("add")["_meta"]["ostler"]["status"] == "finished"
+    assert status(session.say("add")) == "finished"
     assert session.kinds[2].startswith(("MCPToolAction", "no action"))
 
 

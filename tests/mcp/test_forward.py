@@ -91,6 +91,23 @@ def test_cwd_is_noted() -> None:
     assert [name for name, _ in forwarded.notes] == ["s"]
 
 
+def test_an_agent_of_our_own_gets_what_acp_has_no_field_for() -> None:
+    more = {"timeout": 5.0, "keep_alive": False, "sse_read_timeout": 7.0}
+    config = {
+        "local": {"command": "/bin/sh", "cwd": "/w", **more},
+        "far": {"url": URL, **more},
+        "plain": {"command": "/bin/sh"},
+    }
+    forwarded = to_acp_servers(config, ALL, whole=True)
+    assert [server.get("_meta") for server in forwarded.servers] == [
+        {"ostler": {"cwd": "/w", **more}},
+        {"ostler": more},
+        None,
+    ]
+    assert forwarded.notes == []
+    assert not any("_meta" in server for server in to_acp_servers(config, ALL).servers)
+
+
 def test_one_bad_server_does_not_sink_the_others() -> None:
     config = {
         "off": {"command": "npx", "enabled": False},

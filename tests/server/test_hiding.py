@@ -19,7 +19,7 @@ import pytest
 
 from supervisor.agents.containment import PID_FILE
 from tests.support import spy as spy_program
-from tests.support.processes import alive, command_line, descendants, sweep, wait_until
+from tests.support.processes import alive, command_line, descendants, kill_mentioning, wait_until
 from tests.support.thorough import everyday
 from tests.support.user import AS_USER, NEEDS_USER, USER, give
 
@@ -63,7 +63,7 @@ def test_warden_and_server_hide_from_peers(tmp_path, variables, expected):
             assert process.wait(WAIT_S) == 0
         finally:
             process.kill()
-            sweep(tmp_path)
+            kill_mentioning(tmp_path)
 
 
 def test_a_command_hides_its_key(tmp_path):
@@ -164,7 +164,7 @@ def root():
     directory = Path(tempfile.mkdtemp(prefix="ostler-hiding-"))
     give(directory)
     yield directory
-    sweep(directory)
+    kill_mentioning(directory)
     shutil.rmtree(directory)
 
 

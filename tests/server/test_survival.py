@@ -210,7 +210,7 @@ async def test_a_second_signal_ends_the_waiting_for_turns(tmp_path):
         assert one.living() == []
 
 
-async def test_what_two_kills_leave_the_next_start_sweeps(tmp_path):
+async def test_what_two_kills_leave_the_next_start_ends(tmp_path):
     async with open_harness(tmp_path / "other") as other:
         await other.populate(1)
         async with open_harness(tmp_path / "a") as one:

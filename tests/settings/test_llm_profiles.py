@@ -467,3 +467,18 @@ async def test_a_model_that_nobody_set_up_makes_no_profile(tmp_path: Path) -> No
     assert (
         json.loads((tmp_path / "agent-profiles.json").read_text())["profiles"][0]["agent_kind"] == "openhands"
     )
+
+
+async def test_the_models_that_an_agent_may_go_on_with(tmp_path: Path) -> None:
+    stores = open_stores(tmp_path)
+    assert await stores.settings.routing() == {"llm_profiles": {}, "meta_profiles": {}}
+    connection = await stores.connections.create({"display_name": "c", "api_key": "sk-of-c"})
+    await stores.llms.save("own", LLM)
+    await stores.llms.save("linked", {"model": "m", "provider_connection_id": connection["id"]})
+    await stores.llms.save("dangling", {"model": "m", "provider_connection_id": "gone"})
+    classes = [{"description": "UI", "model": "own"}]
+    await stores.metas.save("route", {"classifier_model": "own", "classes": classes})
+    found = await stores.settings.routing()
+    keys = {name: llm["api_key"] for name, llm in found["llm_profiles"].items()}
+    assert keys == {"own": KEY, "linked": "sk-of-c"}
+    assert found["meta_profiles"]["route"]["classes"] == classes

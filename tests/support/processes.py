@@ -1,4 +1,4 @@
-"""What /proc tells of process trees, and a sweep that leaves nothing of a test behind."""
+"""What /proc tells of process trees, and how a test ends all that it started."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
             os.kill(pid, number)
 
 
-def sweep(needle: str | Path) -> list[int]:
+def kill_mentioning(needle: str | Path) -> list[int]:
     """Kill whatever still mentions `needle`, typically a test's own directory; returns what was killed."""
     killed: list[int] = []
     for _ in range(10):

@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 
 from tests.support.client import Rest, rest_client
-from tests.support.processes import ProcessInfo, descendants, kill, mentioning, sweep
+from tests.support.processes import ProcessInfo, descendants, kill, kill_mentioning, mentioning
 from tests.support.sockets import events_socket
 
 START_TIMEOUT_S = 30.0  # a cold start on a busy machine, far above the aim of half a second
@@ -126,7 +126,7 @@ class ServerProcess:
             if self._process.poll() is None:
                 kill([process.pid for process in self.tree()] + [self.pid])
             self._process.wait()
-        return sweep(self.directory)
+        return kill_mentioning(self.directory)
 
 
 @contextmanager
@@ -159,7 +159,7 @@ async def running_server(
     """A started server with a `rest` client; leaving the block stops it in order, or kills it.
 
     The same directory may be used again, one server after the other: its state is kept. Workspaces belong
-    below `directory` too, so that the sweep at the end finds whatever an agent left behind.
+    below `directory` too, so that `kill_mentioning` finds whatever an agent left behind.
     """
     server = ServerProcess(directory, environment, arguments, prefix=prefix, umask=umask)
     try:

@@ -120,7 +120,7 @@ async def test_a_workspace_that_is_a_link_is_where_it_led_when_it_was_first_seen
     (place / "alias").symlink_to(place / "w")
     access = confined(place / "alias")
     assert (await access.admit(f"{place}/alias/file")).path == place / "w" / "file"
-    # Its agent moves it elsewhere: the walls stay.
+    # Its agent moves it elsewhere: the root stays.
     (place / "alias").unlink()
     (place / "alias").symlink_to(place / "out")
     with pytest.raises(AccessRefused):
@@ -129,7 +129,7 @@ async def test_a_workspace_that_is_a_link_is_where_it_led_when_it_was_first_seen
         await access.admit(f"{place}/out/file")
 
 
-async def test_a_workspace_replaced_by_a_link_to_everything_moves_no_walls(place):
+async def test_a_workspace_replaced_by_a_link_to_everything_does_not_move_its_root(place):
     access = confined(place / "w")
     await access.admit(f"{place}/w/file")
     os.rename(place / "w", place / "old")
@@ -140,7 +140,7 @@ async def test_a_workspace_replaced_by_a_link_to_everything_moves_no_walls(place
         await access.admit(f"{place}/w/etc/passwd")
 
 
-async def test_the_walls_of_one_that_is_gone_are_forgotten(place):
+async def test_the_root_of_one_that_is_gone_is_forgotten(place):
     known = [str(place / "w")]
 
     async def directories():
@@ -232,7 +232,7 @@ async def test_the_workspace_itself_is_neither_made_nor_replaced(place):
     os.close(descriptor)
 
 
-async def test_a_restart_moves_no_walls(place):
+async def test_a_restart_does_not_move_roots(place):
     async def known():
         return [str(place / "w"), str(place / "later")]
 
@@ -251,13 +251,13 @@ async def test_a_restart_moves_no_walls(place):
     (state / FILE).write_text("{")
     with pytest.raises(SettingsCorrupt):
         await PathAccess(Access.WORKSPACES, known, Pins(state)).admit(f"{place}/old/file")
-    # Where nobody is confined there are no walls to be kept.
+    # Where nobody is confined there are no roots to be stored.
     (state / FILE).unlink()
     await PathAccess(Access.ALL, known, Pins(state)).admit(f"{place}/old/file", within=str(place / "old"))
     assert not (state / FILE).exists()
 
 
-async def test_walls_that_cannot_be_kept_hold_all_the_same(place):
+async def test_roots_that_cannot_be_stored_hold_all_the_same(place):
     async def known():
         return [str(place / "w")]
 
@@ -267,7 +267,7 @@ async def test_walls_that_cannot_be_kept_hold_all_the_same(place):
         await access.admit(f"{place}/out/file")
 
 
-async def test_many_walls_cost_little(place):
+async def test_many_roots_cost_little(place):
     many = [f"{place}/many/{number}" for number in range(5000)]
 
     async def known():

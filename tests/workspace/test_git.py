@@ -423,25 +423,25 @@ async def test_a_program_in_the_workspace_is_not_git(tmp_path: Path) -> None:
     assert not (tmp_path / "mark").exists()
 
 
-async def test_a_repository_may_not_lead_out_of_the_walls(tmp_path: Path) -> None:
+async def test_a_repository_may_not_lead_out_of_the_workspaces(tmp_path: Path) -> None:
     secret = repository(tmp_path / "secret", key="token\n")
     inside = tmp_path / "w"
     inside.mkdir()
     (inside / ".git").write_text(f"gitdir: {secret}/.git\n")
-    walled = reader(Access.WORKSPACES)
+    confined = reader(Access.WORKSPACES)
     with pytest.raises(Denied):
-        await file_diff(walled, place(inside, inside), "key", ref=None, commit=None)
+        await file_diff(confined, place(inside, inside), "key", ref=None, commit=None)
     (inside / ".git").unlink()
     repository(inside, a="1")
-    assert await changes(walled, place(inside, inside)) == []
+    assert await changes(confined, place(inside, inside)) == []
     (inside / ".git" / "objects" / "info").mkdir(exist_ok=True)
     (inside / ".git" / "objects" / "info" / "alternates").write_text(f"{secret}/.git/objects\n")
     with pytest.raises(Denied):
-        await changes(walled, place(inside, inside))
-    # A repository above the walls is none.
+        await changes(confined, place(inside, inside))
+    # A repository above the workspace does not count.
     below = secret / "below"
     below.mkdir()
-    assert await changes(walled, place(below, below)) == []
+    assert await changes(confined, place(below, below)) == []
 
 
 @pytest.mark.parametrize(
@@ -452,11 +452,11 @@ async def test_a_repository_may_not_lead_out_of_the_walls(tmp_path: Path) -> Non
         *("info", "sharedindex.1", "reftable"),
     ],
 )
-async def test_links_in_a_repository_lead_not_out_of_the_walls(tmp_path: Path, name: str) -> None:
+async def test_links_in_a_repository_do_not_lead_out_of_the_workspaces(tmp_path: Path, name: str) -> None:
     outside = repository(tmp_path / "outside", key="token\n")
     git(outside, "gc")
     inside = repository(tmp_path / "w", a="1\n")
-    walled = reader(Access.WORKSPACES)
+    confined = reader(Access.WORKSPACES)
     (inside / "shared").mkdir()
     target = inside / ".git" / name
     if target.is_dir():
@@ -465,17 +465,17 @@ async def test_links_in_a_repository_lead_not_out_of_the_walls(tmp_path: Path, n
     there = outside / ".git" / name
     target.symlink_to(there if there.exists() else outside / ".git" / "packed-refs")
     with pytest.raises(Denied):
-        await changes(walled, place(inside, inside))
+        await changes(confined, place(inside, inside))
     # A link to another link is no way around.
     if target.is_symlink() and name in ("packed-refs", "objects/pack"):
         target.unlink()
         (inside / "shared" / "x").symlink_to(there)
         target.symlink_to(inside / "shared" / "x")
         with pytest.raises(Denied):
-            await changes(walled, place(inside, inside))
+            await changes(confined, place(inside, inside))
 
 
-async def test_links_within_the_walls_are_followed(tmp_path: Path) -> None:
+async def test_links_within_the_workspaces_are_followed(tmp_path: Path) -> None:
     inside = repository(tmp_path / "w", a="1\n")
     (inside / ".git" / "objects").rename(inside / "kept")
     (inside / ".git" / "objects").symlink_to(inside / "kept")

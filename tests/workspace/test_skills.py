@@ -178,7 +178,7 @@ def test_the_repository_that_a_project_is_in_counts_too(tmp_path: Path) -> None:
     assert {name: each.content for name, each in names(project).items()} == {
         "agents": "Of all.", "a": "Of all.", "b": "Its own.",
     }  # fmt: skip
-    # Walls keep what is above them from being looked at.
+    # What is above the root is not looked at.
     assert set(names(project, root=project)) == {"b"}
     assert set(names(project, root=tmp_path)) == {"agents", "a", "b"}
 

@@ -7,7 +7,7 @@ what does not fit is a fault of a program of ours.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast, get_args
 
 import attrs
 
@@ -19,8 +19,11 @@ PREFIX: Final = "_ostler/"
 EVENT: Final = "_ostler/event"
 STREAM: Final = "_ostler/stream"
 STATE: Final = "_ostler/state"
+RECEIVED: Final = "_ostler/received"
 
-Kind = Literal["text", "reasoning"]
+CALL: Final = ("tool_call_id", "tool_name")
+
+Kind = Literal["text", "reasoning", "arguments"]
 
 
 @attrs.frozen
@@ -51,7 +54,7 @@ class ItemStarted:
 
 @attrs.frozen
 class ItemDelta:
-    """A piece of it; `order` counts from 0."""
+    """A piece of it; `order` counts from 0. Of a call's arguments it names the call, where that is known."""
 
     session_id: str
     item_id: str
@@ -59,6 +62,8 @@ class ItemDelta:
     kind: Kind
     content: str
     attempt: int = 0
+    tool_call_id: str | None = None
+    tool_name: str | None = None
 
 
 @attrs.frozen
@@ -71,7 +76,18 @@ class ItemAborted:
     attempt: int = 0
 
 
-Told = ToldEvent | ToldState | ItemStarted | ItemDelta | ItemAborted
+@attrs.frozen
+class Received:
+    """The agent has a user's message in its memory, and reads it in the turn that runs. It has put
+    `extended_content` (texts) beside it, that of `activated_skills` for example."""
+
+    session_id: str
+    message_id: str
+    activated_skills: tuple[str, ...] = ()
+    extended_content: tuple[str, ...] = attrs.field(default=(), repr=False)
+
+
+Told = ToldEvent | ToldState | ItemStarted | ItemDelta | ItemAborted | Received
 
 
 def parse_told(method: str, params: Any) -> Told:
@@ -89,6 +105,8 @@ def parse_told(method: str, params: Any) -> Told:
         return ToldState(session_id, _text(params, "key"), params["value"])
     if method == STREAM:
         return _streamed(session_id, params)
+    if method == RECEIVED:
+        return Received(session_id, _text(params, "message_id"), _skills(params), _contents(params))
     raise ValueError(f"{method} is not known")
 
 
@@ -100,13 +118,32 @@ def _streamed(session_id: str, params: Mapping[str, Any]) -> Told:
             return ItemStarted(session_id, item_id, attempt)
         case "delta":
             order, kind, content = _number(params, "order"), params.get("kind"), params.get("content")
-            if kind not in ("text", "reasoning") or not isinstance(content, str):
+            if kind not in get_args(Kind) or not isinstance(content, str):
                 raise ValueError(f"{STREAM}: a delta has order, kind and content")
-            return ItemDelta(session_id, item_id, order, cast(Kind, kind), content, attempt)
+            call = [None if params.get(name) is None else _text(params, name) for name in CALL]
+            return ItemDelta(session_id, item_id, order, cast(Kind, kind), content, attempt, *call)
         case "item_aborted":
             return ItemAborted(session_id, item_id, _text(params, "reason"), attempt)
         case other:
             raise ValueError(f"{STREAM}: type {other!r:.80} is not known")
+
+
+def _skills(params: Mapping[str, Any]) -> tuple[str, ...]:
+    given = params.get("activated_skills", [])
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise ValueError(f"{RECEIVED}: activated_skills is not a list of texts")
+    return tuple(given)
+
+
+def _contents(params: Mapping[str, Any]) -> tuple[str, ...]:
+    given = params.get("extended_content", [])
+    texts = [
+        each.get("text") if isinstance(each, Mapping) else None
+        for each in (given if isinstance(given, list) else [None])
+    ]
+    if not all(isinstance(each, str) for each in texts):
+        raise ValueError(f"{RECEIVED}: extended_content is not a list of contents with a text")
+    return tuple(map(str, texts))
 
 
 def _number(params: Mapping[str, Any], name: str) -> int:
@@ -131,6 +168,11 @@ def told_status(answer: Json) -> str | None:
 def told_action(tool_call: Json) -> str | None:
     """The event that a permission request is about; None where it names none."""
     return text(_meta(tool_call), "eventId")
+
+
+def told_child(tool_call: Json) -> str | None:
+    """The sub-agent that wants to act, where the action that is named waits for one."""
+    return text(_meta(tool_call), "subAgent")
 
 
 def _meta(params: Json) -> Json:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 NAME = "ostler_builtin"
 HERE = Path(__file__).resolve().parent
 
 
-def _load() -> None:
-    """Make this directory a package by a name that cannot be taken, whatever is in the environment."""
+def load() -> Any:
+    """The program. This directory becomes a package by a name that cannot be taken, whatever is in the
+    environment; none of its modules can be taken for another one."""
     spec = importlib.util.spec_from_file_location(
         NAME, HERE / "__init__.py", submodule_search_locations=[str(HERE)]
     )
@@ -20,10 +23,9 @@ def _load() -> None:
     package = importlib.util.module_from_spec(spec)
     sys.modules[NAME] = package
     spec.loader.exec_module(package)
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
+    return importlib.import_module(f"{NAME}.program")
 
 
 if __name__ == "__main__":
-    _load()
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
-    program = importlib.import_module(f"{NAME}.program")
-    sys.exit(program.main())
+    sys.exit(load().main())

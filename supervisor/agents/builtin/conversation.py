@@ -6,12 +6,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openhands.sdk.agent.parallel_executor import ParallelToolExecutor
 from openhands.sdk.conversation.impl.local_conversation import LocalConversation
 from openhands.sdk.event import ActionEvent, Event, MessageEvent
 from openhands.sdk.llm import Message
+
+if TYPE_CHECKING:
+    from .children import Children
 
 
 class Conversation(LocalConversation):
@@ -20,6 +23,9 @@ class Conversation(LocalConversation):
     Ostler has written such a message, with its id, before this process hears of it; the SDK's event has to be
     the same one.
     """
+
+    children: Children
+    """Its sub-agents; set by whoever makes it."""
 
     def send(self, message: Message, sender: str | None, message_id: str | None) -> None:
         """Append the user's message; one whose id is in the log already came before, and is the last now."""

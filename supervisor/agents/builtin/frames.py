@@ -5,10 +5,12 @@
                   have the source `user` although no user said them: what the SDK answers to a malformed call
                   or a refusal of the model, and the next round of an iterative refinement.
 `_ostler/stream`  a piece of an item that will become the event with its id: `item_started`, `delta` (`order`
-                  counts from 0, `kind` is text or reasoning), `item_aborted` (with `reason`). `attempt`
-                  counts from 1: a higher one starts the item anew, with `item_started` and an order from 0,
-                  and what came before is void.
+                  counts from 0, `kind` is text, reasoning or arguments), `item_aborted` (with `reason`).
+                  `attempt` counts from 1: a higher one starts the item anew, with `item_started` and an order
+                  from 0, and what came before is void. Arguments have `tool_call_id` and `tool_name`.
 `_ostler/state`   one property of the conversation's state (`key`, `value`), when it has changed.
+`_ostler/received` the user's message `message_id` is on the disk now, and the next step reads it; with the
+                  `activated_skills` and the `extended_content` that it has there. What it leads to follows.
 
 Text that is too long for a line is cut in its middle (bounds.py).
 """
@@ -20,15 +22,17 @@ from collections.abc import Callable
 from typing import Any
 
 from openhands.sdk.agent.stream_context import StreamAborted, StreamDelta, StreamProgress, StreamStarted
-from openhands.sdk.event import Event
+from openhands.sdk.event import Event, MessageEvent
 from openhands.sdk.event.conversation_state import ConversationStateUpdateEvent
 from openhands.sdk.event.user_action import InterruptEvent, PauseEvent
 
+from .streams import ArgumentsDelta
 from .wire import Wire
 
 EVENT = "_ostler/event"
 STREAM = "_ostler/stream"
 STATE = "_ostler/state"
+RECEIVED = "_ostler/received"
 
 STATES = frozenset({"agent", "stats", "activated_knowledge_skills", "invoked_skills", "blocked_actions"})
 """Properties that clients are told. Ostler keeps the others by itself: status, policies, title, secrets."""
@@ -55,8 +59,16 @@ class Teller:
         """Send an event of the SDK, in the order of its log."""
         if isinstance(event, ConversationStateUpdateEvent):
             self._state(event)
-        elif not isinstance(event, OSTLERS_OWN) and not self._known(event.id):
-            self._send(EVENT, event=event.model_dump(mode="json", exclude_none=True))
+        elif not self._known(event.id):
+            if not isinstance(event, OSTLERS_OWN):
+                self._send(EVENT, event=event.model_dump(mode="json", exclude_none=True))
+        elif isinstance(event, MessageEvent):
+            self._send(
+                RECEIVED,
+                message_id=event.id,
+                activated_skills=list(event.activated_skills),
+                extended_content=[each.model_dump(mode="json") for each in event.extended_content],
+            )
 
     def state(self, key: str, value: Any) -> None:
         """Send a property of the state, as the SDK's own server does."""
@@ -68,9 +80,10 @@ class Teller:
         if isinstance(frame, StreamStarted):
             self._send(STREAM, type="item_started", **place)
         elif isinstance(frame, StreamDelta):
-            self._send(
-                STREAM, type="delta", **place, order=frame.order, kind=frame.kind, content=frame.content
-            )
+            piece = {**place, "order": frame.order, "kind": frame.kind, "content": frame.content}
+            if isinstance(frame, ArgumentsDelta):
+                piece |= {"tool_call_id": frame.tool_call_id, "tool_name": frame.tool_name}
+            self._send(STREAM, type="delta", **piece)
         elif isinstance(frame, StreamAborted):
             self._send(STREAM, type="item_aborted", **place, reason=frame.reason)
 

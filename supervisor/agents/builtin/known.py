@@ -10,16 +10,21 @@ import json
 import os
 import sys
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it is downloaded when litellm is imported
 os.environ["OPENHANDS_SUPPRESS_BANNER"] = "1"
 
+CACHED = Path("chromium-*")
+"""The directory of a browser that Playwright has installed, in its cache."""
+
 
 def known() -> dict[str, Any]:
     """`verified`: models by provider. `models`: each with its provider, "" where the name says none.
-    `providers`. `tools`: whether a person can choose each, and whether it is there without being chosen.
-    `registered`: the names by which agents have tools."""
+    `providers`. `browsers`: how the browser tool finds one. `sub_agents`: those that come with the library.
+    `tools`: whether a person can choose each, and whether it is there without being chosen. `registered`: the
+    names by which agents have tools."""
     from openhands.sdk.llm.utils.unverified_models import (
         _extract_model_and_provider,
         _get_litellm_provider_names,
@@ -27,7 +32,12 @@ def known() -> dict[str, Any]:
     )
     from openhands.sdk.llm.utils.verified_models import VERIFIED_MODELS
     from openhands.sdk.tool.registry import list_registered_tools, list_tool_catalog
-    from openhands.tools.preset.default import register_builtins_agents, register_default_tools
+    from openhands.tools.browser_use import impl as browser
+    from openhands.tools.preset.default import (
+        discover_builtin_agents,
+        register_builtins_agents,
+        register_default_tools,
+    )
     from openhands.tools.preset.gemini import register_gemini_tools
     from openhands.tools.preset.planning import register_planning_tools
 
@@ -47,7 +57,19 @@ def known() -> dict[str, Any]:
             for entry in list_tool_catalog(check_usable=False)
         },
         "registered": list_registered_tools(),
+        "browsers": {
+            "programs": list(browser._path_binary_candidates("linux")),
+            "files": [str(path) for path in browser._standard_chromium_paths("linux")],
+            "cached": [str(path) for path in browser._playwright_chromium_paths(CACHED, "linux")],
+        },
+        "sub_agents": [_shown(each) for each in discover_builtin_agents(enable_browser=True)],
     }
+
+
+def _shown(definition: Any) -> dict[str, Any]:
+    shown: dict[str, Any] = definition.model_dump(mode="json")
+    # Where it is on whichever machine this ran on says nothing elsewhere.
+    return {**shown, "source": "/".join(Path(shown["source"]).parts[-5:])}
 
 
 if __name__ == "__main__":

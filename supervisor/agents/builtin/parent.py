@@ -23,9 +23,8 @@ import traceback
 from pathlib import Path
 from socket import socket
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
-NAME = "ostler_builtin"
 HERE = Path(__file__).resolve().parent
 
 FIRST_TURN = (
@@ -60,7 +59,7 @@ def main() -> int:
     os.set_inheritable(channel.fileno(), False)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    program = _package()
+    program = _module("ostler_builtin_main", str(HERE / "__main__.py")).load()
     for name, value in program.QUIET.items():
         os.environ.setdefault(name, value)
     program._import_sdk()
@@ -123,20 +122,6 @@ def _show(env: dict[bytes, bytes]) -> None:
         if equals and new is not None and new != old and len(new) == len(old):
             ctypes.memmove(start + at + len(name) + 1, new, len(new))
         at += len(entry) + 1
-
-
-def _package() -> Any:
-    """The program of this directory, as `__main__` loads it."""
-    spec = importlib.util.spec_from_file_location(
-        NAME, HERE / "__init__.py", submodule_search_locations=[str(HERE)]
-    )
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{HERE} is not a package")
-    package = importlib.util.module_from_spec(spec)
-    sys.modules[NAME] = package
-    spec.loader.exec_module(package)
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
-    return importlib.import_module(f"{NAME}.program")
 
 
 def _module(name: str, path: str) -> ModuleType:

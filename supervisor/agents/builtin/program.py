@@ -8,11 +8,13 @@
 `agent_settings`        the settings to make one of
 `confirmation_policy`, `security_analyzer`, `hook_config`, `plugins`, `tags`, `max_iterations`,
 `max_budget_per_run`, `stuck_detection`, `stuck_detection_thresholds`, `user_id`, `client_tools`,
-`tool_module_qualnames`, `agent_definitions`
+`tool_module_qualnames`, `agent_definitions`, `agent_launch_additions`, `observability_...`
                         as a client starts a conversation with them
 `environment`           variables that hold from then on: HOME and the like, of the conversation's home
 `secrets`               names and values, or sources as the SDK writes them
-`profile_store_dir`     where the SDK's tools find profiles of models
+`llm_profiles`, `meta_profiles`
+                        by name what the SDK's tools find besides the files in the home; with keys
+`load_memory`           whether the agent's lasting memory is a part of its prompt in any case
 `last_event_id`         (load) the last event that Ostler has of this agent; those after it are told before
                         the answer. It tells nothing again without it.
 `closed`                (load) results that Ostler has written for actions of the process that died: events,
@@ -30,11 +32,14 @@ agent stopped. A message whose id is in the log already is not appended again. T
 `session/request_permission` has the action's event id in `toolCall._meta.ostler.eventId`; the requests of one
 step come together. One rejected is all rejected, with the `_meta.ostler.reason` of its answer.
 
-Requests: `_ostler/ask` (`question`), `_ostler/title` (`max_length`, `llm`), `_ostler/condense`,
+Requests: `_ostler/ask` (`question`), `_ostler/title` (`max_length`, `profile`, `prompt`), `_ostler/condense`,
 `_ostler/navigate` (`event_id`), `_ostler/pause`, `_ostler/load_plugin` (`plugin_ref`), `_ostler/configure`
-(`confirmation_policy`, `security_analyzer`, `secrets`, `llm`). `session/fork` copies a conversation into the
-same directory, with `_meta.ostler.conversation_id` and `from_event_id`, and does not open it. What is told:
-frames.py. Keys and secrets are left out of every line.
+(`confirmation_policy`, `security_analyzer`, `secrets`, `llm`), and without a session `_ostler/try_model`
+(`llm`): whether it answers. `_ostler/message` (`message`, `message_id`, `sender`, as in a prompt) is for the
+turn that runs, which reads it before its next step; its answer's `taken` is false when the turn has ended,
+and then nothing has become of it. `session/fork` copies a conversation into the same directory, with
+`_meta.ostler.conversation_id` and `from_event_id`, and does not open it. What is told: frames.py. Keys and
+secrets are left out of every line.
 """
 
 from __future__ import annotations
@@ -111,9 +116,11 @@ async def _serve(wire: Any) -> None:
                 "_ostler/condense": agent.condense,
                 "_ostler/configure": agent.configure,
                 "_ostler/load_plugin": agent.load_plugin,
+                "_ostler/message": agent.message,
                 "_ostler/navigate": agent.navigate,
                 "_ostler/pause": agent.pause,
                 "_ostler/title": agent.title,
+                "_ostler/try_model": agent.try_model,
             },
             {"session/prompt": agent.announce, "session/cancel": agent.cancel},
             _end_soon,
@@ -237,10 +244,32 @@ class BuiltIn:
         await _threaded(self._session(params).condense)
         return {}
 
+    async def message(self, params: dict[str, Any]) -> dict[str, Any]:
+        """A message during a turn."""
+        session = self._session(params)
+        return {
+            "taken": await session.take(
+                _text(params, "message_id"), params.get("message"), params.get("sender")
+            )
+        }
+
     async def title(self, params: dict[str, Any]) -> dict[str, Any]:
         """A title by the model."""
         session = self._session(params)
-        return {"title": await _threaded(session.title, params.get("max_length") or 50, params.get("llm"))}
+        return {
+            "title": await _threaded(
+                session.title, params.get("max_length") or 50, params.get("profile"), params.get("prompt")
+            )
+        }
+
+    async def try_model(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Whether a model answers; without a session."""
+        await self._imported()
+        from . import setup, trial
+
+        llm = await _threaded(setup.llm_of, params.get("llm"))
+        self._wire.hide(setup.secrets_in(llm))
+        return await trial.answer_of(llm)
 
     async def navigate(self, params: dict[str, Any]) -> dict[str, Any]:
         """Continue from another event."""
@@ -258,9 +287,7 @@ class BuiltIn:
         return {}
 
     async def _open(self, session_id: str, params: dict[str, Any], given: dict[str, Any]) -> None:
-        if self._ready is None:
-            raise _refused(-32600, "Not initialized. Send initialize first.")
-        await self._ready
+        await self._imported()
         if session_id in self._sessions:
             raise _refused(INVALID_PARAMS, f"The session is open already: {session_id}")
         from . import rehome
@@ -277,6 +304,11 @@ class BuiltIn:
             )
 
         self._sessions[session_id] = await _threaded(build)
+
+    async def _imported(self) -> None:
+        if self._ready is None:
+            raise _refused(-32600, "Not initialized. Send initialize first.")
+        await self._ready
 
     def _session(self, params: dict[str, Any]) -> Any:
         session = self._sessions.get(params.get("sessionId", ""))
@@ -333,9 +365,10 @@ def _refused(code: int, message: str) -> Exception:
 
 
 def _import_sdk() -> None:
-    from . import rehome, repairs, session, setup  # noqa: F401 - the home first
+    from . import profiles, rehome, repairs, session, setup  # noqa: F401 - the home first
 
     repairs.mend()
+    profiles.mend()
     setup.import_tools()
 
 

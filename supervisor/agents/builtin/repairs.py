@@ -6,6 +6,8 @@ from typing import Any
 
 from litellm.litellm_core_utils.streaming_chunk_builder_utils import ChunkProcessor
 
+from . import children, streams
+
 
 def mend() -> None:
     """Mend what is not yet mended."""
@@ -19,6 +21,8 @@ def mend() -> None:
 
     combined.mended = True  # type: ignore[attr-defined]
     ChunkProcessor.get_combined_thinking_content = combined
+    streams.install()
+    children.install()
 
 
 def say_thoughts_once(chunks: Any) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from openhands.sdk.conversation.state import ConversationExecutionStatus, ConversationState
+from openhands.sdk.conversation.title_utils import extract_first_user_message, generate_title_from_message
 from openhands.sdk.event import ActionEvent, Event, ObservationEvent
 from openhands.sdk.event.conversation_state import ConversationStateUpdateEvent
 
-from . import completions, recovery, setup
+from . import completions, profiles, recovery, setup
+from .children import Children
 from .conversation import Conversation, Executor
 from .frames import Teller
 from .lane import Lane
@@ -37,6 +39,9 @@ CANCEL_SECONDS = 1.5
 
 ENDING_SECONDS = 60.0
 """How long a new prompt waits for a cancelled turn whose hook or tool does not end."""
+
+SUB_AGENTS = ("task", "workflow", "delegate")
+"""Tools that wait for sub-agents."""
 
 SKILLS = ("activated_knowledge_skills", "invoked_skills")
 """Lists that the SDK changes without saying so."""
@@ -69,6 +74,8 @@ class Session:
         self._skills: dict[str, list[str]] = {}
         self.teller = Teller(wire, session_id)
         self.teller.leave_out(self._known.__contains__)
+        profiles.offer(given)
+        wire.hide(profiles.secrets())
         setup.import_more_tools(given.get("tool_module_qualnames"))
         setup.register_agents(given.get("agent_definitions"))
         agent = setup.agent_of(given, servers)
@@ -90,15 +97,15 @@ class Session:
             max_iteration_per_run=given.get("max_iterations") or 500,
             max_budget_per_run=given.get("max_budget_per_run"),
             stuck_detection=given.get("stuck_detection", True),
-            stuck_detection_thresholds=given.get("stuck_detection_thresholds"),
+            stuck_detection_thresholds=setup.thresholds_of(given.get("stuck_detection_thresholds")),
             visualizer=None,
             secrets=setup.secrets_of(given.get("secrets")),
             hook_config=setup.hooks_of(given.get("hook_config")),
             tags=given.get("tags") or {},
-            user_id=given.get("user_id"),
             client_tools=setup.client_tools_of(given.get("client_tools")),
-            profile_store_dir=given.get("profile_store_dir"),
+            **setup.observed_of(given),
         )
+        self.conversation.children = Children(self._ask_for_child)
         self.configure(given)
         state = self.conversation.state
         state.set_on_state_change(self._changed)
@@ -157,6 +164,25 @@ class Session:
             return CANCELLED
         return {"stopReason": "end_turn", "_meta": {"ostler": {"status": status}}}
 
+    async def take(self, message_id: str, message: Any, sender: str | None) -> bool:
+        """Have the turn that runs read a message before its next step. False if none does: then the message
+        is for a prompt of its own. Raises RpcError.
+
+        What is written to the log is told before anything that comes of it.
+        """
+        said = setup.message_of(message, [])
+        if not self.busy:
+            return False
+        assert self._running is not None
+        turn, _ = self._running
+        self._known.add(message_id)
+
+        def write() -> None:
+            self.conversation.send(said, sender, message_id)
+            self._look_at_skills()
+
+        return await asyncio.wrap_future(self._lane.submit(turn.inbox.take(write)))
+
     def announce(self) -> None:
         """A prompt is on its way to `prompt`, which takes them in this order."""
         self._announced += 1
@@ -194,9 +220,16 @@ class Session:
         self._used()
         return answer
 
-    def title(self, max_length: int, llm: Any) -> str:
-        """A title by the model, or by one that is given. Slow; called on a thread."""
-        made = self.conversation.generate_title(setup.llm_of(llm) if llm else None, max_length)
+    def title(self, max_length: int, profile: str | None, prompt: str | None) -> str:
+        """A title by the model, or by that of a profile where there is one of this name; `prompt` is what is
+        asked instead of the usual. Slow; called on a thread."""
+        message = extract_first_user_message(self.conversation.state.active_branch())
+        if message is None:
+            raise RpcError(INVALID_PARAMS, "Nobody has said anything yet.")
+        llm = (profiles.model(profile) if profile else None) or self.conversation.agent.llm
+        made = generate_title_from_message(
+            message, llm, max_length, call_context=self.conversation.get_llm_call_context(), prompt=prompt
+        )
         self._used()
         return made
 
@@ -225,15 +258,29 @@ class Session:
 
     async def _ask(self, action: ActionEvent) -> str | None:
         """Ask the client whether an action may run. Called on the lane, answered on the client's loop."""
+        return await self._confirm(action, action.summary or action.tool_name, {"eventId": action.id})
+
+    async def _ask_for_child(self, name: str, action: ActionEvent) -> str | None:
+        """Ask about an action of a sub-agent: under the action that waits for the sub-agent, since its own is
+        in no log but the sub-agent's. Called on any thread."""
+        waiting = ConversationState.get_unmatched_actions(self.conversation.state.active_branch())
+        parents = [each for each in waiting if each.tool_name in SUB_AGENTS] or waiting
+        if not parents:
+            return REJECTED
+        title = f"{name}: {action.tool_name} {action.tool_call.arguments}"
+        meta = {"eventId": parents[0].id, "subAgent": name}
+        return await self._confirm(action, title, meta)
+
+    async def _confirm(self, action: ActionEvent, title: str, meta: Mapping[str, Any]) -> str | None:
         if self._serving is None:
             return REJECTED
         request = {
             "sessionId": self.id,
             "toolCall": {
                 "toolCallId": action.tool_call_id,
-                "title": action.summary or action.tool_name,
-                "rawInput": action.action.model_dump(mode="json", exclude_none=True) if action.action else {},
-                "_meta": {"ostler": {"eventId": action.id}},
+                "title": title,
+                "rawInput": _input_of(action),
+                "_meta": {"ostler": meta},
             },
             "options": OPTIONS,
         }
@@ -278,6 +325,10 @@ class Session:
 
     def _used(self) -> None:
         self.teller.state("stats", self.conversation.state.stats)
+
+
+def _input_of(action: ActionEvent) -> dict[str, Any]:
+    return action.action.model_dump(mode="json", exclude_none=True) if action.action else {}
 
 
 async def _ended(running: Future[str], cancelled: asyncio.Event) -> bool:

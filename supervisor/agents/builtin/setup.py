@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import shutil
 from collections.abc import Mapping
@@ -10,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from openhands.sdk.agent import Agent
+from openhands.sdk.conversation.request import AgentLaunchAdditions
+from openhands.sdk.conversation.types import StuckDetectionThresholds
 from openhands.sdk.hooks import HookConfig
+from openhands.sdk.launch import AgentLaunchError, LaunchRuntime, ResolvedLaunch, finalize
 from openhands.sdk.llm import LLM, ImageContent, Message, TextContent
 from openhands.sdk.plugin import PluginSource
 from openhands.sdk.secret import SecretSource, SecretValue, StaticSecret
@@ -20,30 +24,55 @@ from openhands.sdk.settings.model import OpenHandsAgentSettings
 from openhands.sdk.subagent import AgentDefinition
 from openhands.sdk.subagent.registry import agent_definition_to_factory, register_agent_if_absent
 from openhands.sdk.tool.client_tool import ClientToolSpec
-from openhands.sdk.tool.defaults import launch_tool_specs
 from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
 from .wire import INVALID_PARAMS, RpcError
 
 log = logging.getLogger(__name__)
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-"""Programs that the browser tools can drive."""
+KNOWN = Path(__file__).with_name("known.json")
+"""What the server reads too."""
+
+OBSERVED = (
+    "observability_metadata",
+    "observability_parent_span_context",
+    "observability_span_name",
+    "observability_tags",
+    "user_id",
+)
+
+PLAYWRIGHT = ".cache/ms-playwright"
+"""Where Playwright keeps browsers, in the home of a user."""
 
 
 def agent_of(given: Mapping[str, Any], servers: list[Any]) -> Agent:
     """The agent, of `agent` as a client of the SDK writes it or of `agent_settings`, with the MCP servers."""
     browser = has_browser()
     mcp = {server["name"]: _server(server) for server in servers}
+    source: Any
     if isinstance(given.get("agent"), Mapping):
         agent = _read(Agent, "agent", {**given["agent"], "mcp_config": mcp})
         tools = [tool for tool in agent.tools if browser or tool.name != "browser_tool_set"]
-        return agent.model_copy(update={"tools": tools})
-    settings = _read(
-        OpenHandsAgentSettings, "agent_settings", {**(given.get("agent_settings") or {}), "mcp_config": mcp}
-    )
-    tools = launch_tool_specs(settings.tools, browser_available=browser)
-    return settings.model_copy(update={"tools": tools}).create_agent()
+        source = agent.model_copy(update={"tools": tools})
+    else:
+        said = {**(given.get("agent_settings") or {}), "mcp_config": mcp}
+        source = ResolvedLaunch(settings=_read(OpenHandsAgentSettings, "agent_settings", said))
+    additions = None
+    if given.get("agent_launch_additions") is not None:
+        # The model that they may name, Ostler has looked up.
+        said = {**given["agent_launch_additions"], "llm_profile_ref": None}
+        additions = _read(AgentLaunchAdditions, "agent_launch_additions", said)
+    try:
+        launched = finalize(
+            source,
+            LaunchRuntime(browser_available=browser),
+            additions=additions,
+            load_memory=bool(given.get("load_memory")),
+        )
+    except AgentLaunchError as error:
+        raise RpcError(INVALID_PARAMS, str(error)) from None
+    assert isinstance(launched.agent, Agent)
+    return launched.agent
 
 
 def import_tools() -> None:
@@ -76,8 +105,12 @@ def register_agents(given: Any) -> None:
 
 def has_browser() -> bool:
     """Whether there is a browser that the browser tools can drive."""
-    return any(shutil.which(name) for name in BROWSERS) or any(
-        (Path.home() / ".cache" / "ms-playwright").glob("chromium*")
+    known = json.loads(KNOWN.read_bytes())["browsers"]
+    cache = Path.home() / PLAYWRIGHT
+    return (
+        any(shutil.which(name) for name in known["programs"])
+        or any(Path(file).exists() for file in known["files"])
+        or any(any(cache.glob(pattern)) for pattern in known["cached"])
     )
 
 
@@ -103,6 +136,16 @@ def check(given: Mapping[str, Any]) -> None:
     analyzer_of(given.get("security_analyzer"))
     if given.get("llm") is not None:
         llm_of(given["llm"])
+
+
+def thresholds_of(given: Any) -> StuckDetectionThresholds | None:
+    """When a conversation counts as stuck."""
+    return None if given is None else _read(StuckDetectionThresholds, "stuck_detection_thresholds", given)
+
+
+def observed_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What goes with a trace of the conversation, if anybody records one."""
+    return {name: given[name] for name in OBSERVED if given.get(name) is not None}
 
 
 def hooks_of(given: Any) -> HookConfig | None:
@@ -172,10 +215,11 @@ def _server(server: Mapping[str, Any]) -> dict[str, Any]:
     pairs = {
         name: {each["name"]: each["value"] for each in server.get(name) or ()} for name in ("env", "headers")
     }
+    more = ((server.get("_meta") or {}).get("ostler")) or {}
     if "command" in server:
-        return {"command": server["command"], "args": server.get("args") or [], "env": pairs["env"]}
+        return {"command": server["command"], "args": server.get("args") or [], "env": pairs["env"], **more}
     transport = "sse" if server.get("type") == "sse" else "http"
-    return {"url": server["url"], "transport": transport, "headers": pairs["headers"]}
+    return {"url": server["url"], "transport": transport, "headers": pairs["headers"], **more}
 
 
 def _read(model: Any, name: str, given: Any) -> Any:

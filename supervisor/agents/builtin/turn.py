@@ -11,6 +11,7 @@ from openhands.sdk.conversation.state import ConversationExecutionStatus, Conver
 from openhands.sdk.event import ActionEvent
 
 from .conversation import Conversation
+from .inbox import Inbox
 
 Ask = Callable[[ActionEvent], Awaitable[str | None]]
 """Asks whether an action may run: None, or the reason why not."""
@@ -19,12 +20,16 @@ Status = ConversationExecutionStatus
 
 
 class Turn:
-    """Runs on the conversation's lane. It is interrupted there, too; `cancelled` may be read anywhere."""
+    """Runs on the conversation's lane. It is interrupted there, too; `cancelled` may be read anywhere.
+
+    `inbox` takes the messages that come while it runs.
+    """
 
     def __init__(self, conversation: Conversation, ask: Ask) -> None:
         self._conversation = conversation
         self._ask = ask
         self._task: asyncio.Task[Any] | None = None
+        self.inbox = Inbox(conversation)
         self.cancelled = False
 
     async def run(self, send: Callable[[], None] | None) -> str:
@@ -33,9 +38,11 @@ class Turn:
         Raises what the SDK raises before the agent has begun, and what keeps it from writing its log.
         """
         self._task = asyncio.current_task()
+        self._conversation.children.begin()
         try:
             # Also after a cancel: what the user has said is said.
             await asyncio.to_thread(self._prepare, send)
+            self.inbox.open()
             await self._steps()
         except asyncio.CancelledError:
             if not self.cancelled:
@@ -44,7 +51,8 @@ class Turn:
             self._failed()
             raise
         finally:
-            self._task = None
+            self._task = None  # nothing cancels it from here on
+            await self.inbox.end()
         if self.cancelled:
             self._pause()
         return self._conversation.state.execution_status.value
@@ -55,6 +63,7 @@ class Turn:
         token = self._conversation.cancel_token
         if token is not None:
             token.cancel()
+        self._conversation.children.interrupt()
 
     def interrupt(self) -> None:
         """Cancel what the turn waits for; called on the lane, after `cancel`."""
@@ -79,9 +88,14 @@ class Turn:
                 await self._conversation.arun()
             except ConversationRunError:
                 return  # the SDK has written the error into the log
-            if self.cancelled or state.execution_status is not Status.WAITING_FOR_CONFIRMATION:
+            if self.cancelled:
                 return
-            reason = await self._confirm()
+            if state.execution_status is not Status.WAITING_FOR_CONFIRMATION:
+                if await self.inbox.unread():
+                    continue
+                return
+            with self.inbox.held():
+                reason = await self._confirm()
             if reason is not None:
                 await asyncio.to_thread(self._conversation.reject_pending_actions, reason)
                 return

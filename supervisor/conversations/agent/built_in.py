@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +22,25 @@ from supervisor.settings import BuiltInSettings
 MEMORY_DIR: Final = "memory"
 """Its memory of one conversation, in the directory of that: it is deleted with it."""
 
-PASSED_ON: Final = ("agent_definitions", "client_tools", "hook_config", "plugins", "tool_module_qualnames")
+SESSION_DIR: Final = re.compile("[0-9a-f]{32}")
+"""The names in it: of a session each, its id."""
+
+PASSED_ON: Final = (
+    "agent_definitions",
+    "agent_launch_additions",
+    "client_tools",
+    "hook_config",
+    "load_memory",
+    "max_budget_per_run",
+    "observability_metadata",
+    "observability_parent_span_context",
+    "observability_span_name",
+    "observability_tags",
+    "plugins",
+    "stuck_detection_thresholds",
+    "tool_module_qualnames",
+    "user_id",
+)
 """What of a start request concerns the built-in agent alone; Ostler keeps it in `extra`."""
 
 
@@ -46,11 +66,42 @@ async def move_memory(data: Path, source_id: str, conversation_id: str) -> None:
     await in_time(move, "to move the agent's memory", limiter=OWN_PATHS.of(source_id), shield=True)
 
 
+async def drop_copy(data: Path, source_id: str, conversation_id: str) -> None:
+    """Remove what was copied beside a conversation's memory for a fork that will not have it.
+
+    Raises OSError. Cancellation waits for it.
+    """
+    copy = memory_directory(data, source_id) / uuid.UUID(conversation_id).hex
+    remove = partial(shutil.rmtree, copy, ignore_errors=True)
+    limiter = OWN_PATHS.of(source_id)
+    await in_time(remove, "to remove a copy of the agent's memory", limiter=limiter, shield=True)
+
+
+async def drop_copies(data: Path, record: ConversationRecord) -> None:
+    """Remove every such copy, while no process of the agent can make one: an agent that did not answer in
+    time, or whose server died, may have made it afterwards. Raises OSError."""
+    own = {each.replace("-", "") for each in (record.id, record.session_id) if each is not None}
+
+    def remove() -> None:
+        place = memory_directory(data, record.id)
+        for entry in place.iterdir() if place.is_dir() else ():
+            if SESSION_DIR.fullmatch(entry.name) and entry.name not in own:
+                shutil.rmtree(entry, ignore_errors=True)
+
+    await in_time(remove, "to look after the agent's memory", limiter=OWN_PATHS.of(record.id))
+
+
 def parameters(
-    record: ConversationRecord, agent: BuiltInSettings, secrets: Mapping[str, str], data: Path
+    record: ConversationRecord,
+    agent: BuiltInSettings,
+    secrets: Mapping[str, str],
+    routing: Mapping[str, Any],
+    data: Path,
 ) -> dict[str, Any]:
-    """Those of a session. `agent`: with its document open, which holds keys, as do `secrets`."""
+    """Those of a session. `agent`: with its document open, which holds keys, as do `secrets` and `routing`
+    (`Launcher.routing`)."""
     return {
+        **routing,
         **(agent.document or {}),
         "conversation_id": record.id,
         "persistence_dir": str(memory_directory(data, record.id)),
@@ -62,6 +113,12 @@ def parameters(
         "secrets": dict(secrets),
         **{name: record.extra[name] for name in PASSED_ON if record.extra.get(name) is not None},
     }
+
+
+def title_parameters(record: ConversationRecord) -> dict[str, Any]:
+    """Those of the request for a title: whose model, and what it is asked."""
+    wanted = {"profile": record.extra.get("title_llm_profile"), "prompt": record.extra.get("prompt")}
+    return {name: value for name, value in wanted.items() if value}
 
 
 def built_in_prompt(item: Queued, transcript: str | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +32,7 @@ from supervisor.agents import (
     needs_data_dir,
     prepare_data_dir,
 )
-from supervisor.conversations.agent.built_in import parameters
+from supervisor.conversations.agent.built_in import drop_copies, parameters
 from supervisor.conversations.agent.homes import OWN_PATHS, Homes, OwnHome
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.mounting import Mounting, gather
@@ -50,6 +51,7 @@ from supervisor.settings import (
     agent_settings_to_dict,
     document_secrets,
     secrets_of,
+    secrets_within,
 )
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS
 
@@ -207,6 +209,9 @@ class Launcher:
 
     `hidden` are the server's own values; they are masked in what agents say, though no agent gets them.
 
+    `routing` gives the profiles of models that an agent of Ostler's own may go on with, with their keys:
+    `llm_profiles` and `meta_profiles`, by name.
+
     `mcp_file` has the MCP servers of this machine, `mcp_logins` the tokens for those that require a login.
     """
 
@@ -220,6 +225,7 @@ class Launcher:
     origins: Callable[[], Awaitable[Mapping[str, str]]] | None = None
     hidden: Sequence[str] = attrs.field(default=(), repr=False)
     keep_secret: KeepSecret | None = None
+    routing: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
     max_frame: int = MAX_FRAME_BYTES
     mcp_file: McpFile | None = None
     mcp_logins: McpLogins | None = None
@@ -339,10 +345,13 @@ class Launcher:
         own_parameters, tokens = None, prepared.tokens
         if isinstance(opened, BuiltInSettings):
             parts = await self.secret_box.open_parts(record)
-            tokens = tokens.union(document_secrets(opened), parts)
+            routing = {} if self.routing is None else await self.routing()
+            tokens = tokens.union(document_secrets(opened), parts, secrets_within(routing))
             named = concerning(descriptor, given, self.catalog)
             reachable = {name: value for name, value in given.items() if name in named}
-            own_parameters = parameters(record, opened, reachable, self.data)
+            own_parameters = parameters(record, opened, reachable, routing, self.data)
+            with suppress(OSError):  # what is left there goes with the conversation at the latest
+                await drop_copies(self.data, record)
         mask = await trio.to_thread.run_sync(_masker, every, tokens, shown, own_values)
         told: Mapping[str, str] = {}
         if descriptor.tells_events and descriptor.spare == "session" and prepared.home is not None:

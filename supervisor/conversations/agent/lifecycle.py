@@ -376,7 +376,7 @@ class AgentLifecycle:
 
     def _opened(self, run: Incarnation, started: Started) -> None:
         """Record an open session: its facts go into the record, and into events."""
-        self._recorder.mask = self._translator.mask = run.plan.mask
+        self._recorder.mask = self._translator.mask = self._told.items.mask = run.plan.mask
         note_session(self._record, run, started)
         self._translator.new_session(self._record.sessions - 1)
         self._reports.session(started.session.memory, started.session.reason)

@@ -9,31 +9,35 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import attrs
 import orjson
 import structlog
 import trio
 
-from supervisor.acp import ConnectionLost
+from supervisor.acp import ConnectionLost, RpcError
 from supervisor.agents import StopPolicy
 from supervisor.agents.mark import Snapshot
 from supervisor.conversations.agent.admission import RETRY_AFTER_SECONDS
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.mute import Mute
-from supervisor.conversations.agent.opening import Started, open_agent
-from supervisor.conversations.agent.session import lost, startup_timeout
+from supervisor.conversations.agent.opening import open_agent
+from supervisor.conversations.agent.session import handshake, lost, startup_timeout
 from supervisor.conversations.agent.side_session import end_session
+from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AtCapacity
+from supervisor.conversations.state.failures import from_rpc
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
-from supervisor.settings import AgentSettings, agent_settings_to_dict
+from supervisor.settings import AgentSettings, BuiltInSettings, agent_settings_to_dict
+from supervisor.version import __version__
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +60,13 @@ KEPT_MAX: Final = 64
 """Answers that are kept, each of up to 64 KiB."""
 
 WORKSPACE: Final = "workspace"
+
+TRY_MODEL: Final = "_ostler/try_model"
+
+NOT_INSTALLED: Final = (
+    "The built-in agent is not installed, and only its library can try a model. "
+    "Run `ostler agents install openhands`, or save the profile untried."
+)
 
 
 @attrs.define(eq=False)
@@ -119,7 +130,32 @@ class ModelDiscovery:
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._asking.pop(key, None)
 
+    async def try_model(self, llm: Mapping[str, Any]) -> dict[str, Any]:
+        """Whether a language model answers, asked through the built-in agent's library: the answer of the
+        wire, `valid` and an `error` (`type`, `message`).
+
+        Raises AgentFailure where the agent cannot be started, or is not installed: nobody waits here for some
+        minutes. Raises AtCapacity as `models`. Cancellation ends the agent.
+        """
+        settings = BuiltInSettings(document={"agent": {"llm": llm}}, mcp_config={})
+        self._context.admission.check()
+        async with _soon(self._places), self._guest(settings, {}) as record:
+            return await self._started(record, partial(_tried, llm), _not_installed)
+
     async def _ask(self, settings: AgentSettings, secrets: Mapping[str, str]) -> dict[str, Any]:
+        try:
+            async with self._guest(settings, secrets) as record:
+                return await self._started(record, _models, lambda step: log.info("installing", step=step))
+        except AgentFailure as failure:
+            return _answer(error={"code": failure.code, "detail": failure.detail})
+        except (CredentialsFailure, OSError) as error:
+            return _answer(error={"code": "ACPSpawnError", "detail": str(error)})
+
+    @asynccontextmanager
+    async def _guest(
+        self, settings: AgentSettings, secrets: Mapping[str, str]
+    ) -> AsyncIterator[ConversationRecord]:
+        """The record of an agent without a conversation. Nothing of it is left after the block."""
         context = self._context
         name = str(uuid.uuid4())
         now = timestamp_now()
@@ -135,24 +171,24 @@ class ModelDiscovery:
                 mcp_only=[],
             )
             record.preset_command = tuple(settings.acp_command) == context.launcher.descriptor(record).command
-            return await self._started(record)
-        except AgentFailure as failure:
-            return _answer(error={"code": failure.code, "detail": failure.detail})
-        except (CredentialsFailure, OSError) as error:
-            return _answer(error={"code": "ACPSpawnError", "detail": str(error)})
+            yield record
         finally:
             with trio.CancelScope(shield=True):
                 await context.launcher.forget(name)
 
-    async def _started(self, record: ConversationRecord) -> dict[str, Any]:
+    async def _started(
+        self,
+        record: ConversationRecord,
+        ask: Callable[[Incarnation, ConversationRecord, Deadlines], Awaitable[dict[str, Any]]],
+        installing: Callable[[str], None],
+    ) -> dict[str, Any]:
+        """Start the agent, `ask` it, and end it."""
         context, waits = self._context, self._context.deadlines
         guest = _Guest()
         stop = StopPolicy(stdin_grace=waits.stop_stdin, term_grace=waits.stop_term, kill=waits.stop_kill)
         limit = record.agent.acp_startup_timeout
-        plan = await context.launcher.plan(
-            record, lambda step: log.info("installing", step=step), waits.install
-        )
-        started: Started | None = None
+        plan = await context.launcher.plan(record, installing, waits.install)
+        answer: dict[str, Any] | None = None
         failure: AgentFailure | None = None
         async with (
             _soon(context.admission.tenancy(guest, lambda: None)),
@@ -161,26 +197,50 @@ class ModelDiscovery:
             guest.run = run
             try:
                 with trio.fail_after(limit):
-                    started = await open_agent(run, record, waits)
-                session_id = started.session.session_id
-                await end_session(run.connection, run.initialized, session_id, waits)
+                    answer = await ask(run, record, waits)
             except trio.TooSlowError:
                 failure = startup_timeout("get ready", limit)
             except ConnectionLost as error:
                 failure = lost(error, "ACPInitError")
+            except RpcError as error:
+                failure = from_rpc(error, "ACPInitError")
             except AgentFailure as error:  # of what is raised in the block a group would be made
                 failure = error
-        if started is None:
+        if answer is None:
             assert failure is not None
             raise failure
-        info = None if run.initialized is None else run.initialized.agent
-        return _answer(
-            agent_name=None if info is None else info.name,
-            agent_version=None if info is None else info.version,
-            current_model_id=started.models.current,
-            available_models=started.models.available or [],
-            supports_runtime_model_switch=started.models.switchable,
-        )
+        return answer
+
+
+async def _models(run: Incarnation, record: ConversationRecord, waits: Deadlines) -> dict[str, Any]:
+    started = await open_agent(run, record, waits)
+    await end_session(run.connection, run.initialized, started.session.session_id, waits)
+    info = None if run.initialized is None else run.initialized.agent
+    return _answer(
+        agent_name=None if info is None else info.name,
+        agent_version=None if info is None else info.version,
+        current_model_id=started.models.current,
+        available_models=started.models.available or [],
+        supports_runtime_model_switch=started.models.switchable,
+    )
+
+
+async def _tried(
+    llm: Mapping[str, Any], run: Incarnation, record: ConversationRecord, waits: Deadlines
+) -> dict[str, Any]:
+    await handshake(run.connection, __version__, waits, fs=False, terminal=False)
+    limit = record.agent.acp_startup_timeout
+    answer = await run.connection.request(TRY_MODEL, {"llm": dict(llm)}, timeout=limit)
+    found = answer if isinstance(answer, Mapping) else {}
+    wrong = found.get("error")
+    if not isinstance(wrong, Mapping):
+        return {"valid": bool(found.get("valid")), "error": None}
+    error = {name: str(wrong.get(name)) for name in ("type", "message")}
+    return {"valid": False, "error": error}
+
+
+def _not_installed(step: str) -> NoReturn:
+    raise AgentFailure("ACPSpawnError", NOT_INSTALLED, kind="config", user_action="settings")
 
 
 @asynccontextmanager

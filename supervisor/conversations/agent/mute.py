@@ -12,7 +12,7 @@ from supervisor.conversations.agent.side_session import refuse
 
 
 class Mute:
-    """The connection's `Handler`: what the agent says is not heard, what it wants is refused."""
+    """The connection's `Handler`: what the agent says is dropped, what it asks for is refused."""
 
     def notification(self, method: str, params: Any) -> None:
         """Ignored."""

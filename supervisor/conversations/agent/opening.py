@@ -161,6 +161,7 @@ async def _forwarded(run: Incarnation) -> Forwarded:
         {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
         workspace=run.plan.cwd,
         search_path=run.plan.environment.get("PATH"),
+        whole=run.plan.own is not None,
     )
 
 
@@ -196,7 +197,7 @@ async def _settled(
 async def confirm(
     run: Incarnation, record: ConversationRecord, deadlines: Deadlines
 ) -> dict[str, Any] | None:
-    """Put the agent into a mode that asks, where the conversation's policy wants anything confirmed and its
+    """Put the agent into a mode that asks, where the conversation's policy requires any confirmation and its
     settings name no mode. Returns what clients are told of it; None where nothing is to be confirmed.
 
     Raises ConnectionLost.

@@ -35,6 +35,11 @@ STATE: Final = "ConversationStateUpdateEvent"
 """Ostler's alone: no agent tells one as an event."""
 
 
+def is_agents(kind: object, source: object) -> bool:
+    """Whether an event of this kind and source is one that only the agent tells."""
+    return (kind, None) in AGENTS or (kind, source) in AGENTS
+
+
 @attrs.frozen
 class Recalled:
     """`own`: parameters of the session (`last_event_id`, `closed`). `known`: ids that are in the log."""
@@ -58,6 +63,10 @@ async def recalled(log: Log, record: ConversationRecord) -> Recalled:
         seq = page[-1].seq
     if last is None:
         return Recalled({}, frozenset(known))
+    # It may have these behind that event, although they came before it was told.
+    known.update(record.joined)
+    messages = await log.read(record.prompted_seq, PAGE_EVENTS, kind="MessageEvent", source="user")
+    known.update(item.id for item in messages)
     errors = await log.read(record.prompted_seq, CLOSED_MAX, kind="AgentErrorEvent")
     closed = [orjson.loads(item.body) for item in errors]
     known.update(item.id for item in errors)

@@ -1,8 +1,8 @@
-"""Side sessions: further sessions of a live agent, for questions that are no part of its conversation.
+"""Side sessions: further sessions of a live agent, for questions that are not part of its conversation.
 
 A question is asked in a fork of the agent's session where the agent offers that, else in a new session that
-gets a transcript. What the agent says there is collected for who asked, and is no event. What it wants to do
-there is refused. The session is closed, and deleted, where the agent offers that.
+gets a transcript. What the agent says there is collected for who asked, and is not an event. What it asks a
+permission for is refused. The session is closed, and deleted, where the agent offers that.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 import trio
+from structlog.contextvars import bound_contextvars
 
 from supervisor.agents import SpawnError, StopPolicy, spawn
 
@@ -41,14 +42,15 @@ async def make_worktree(
     """
     given = {name: environment[name] for name in INHERITED if name in environment}
     env = {**given, "GIT_TERMINAL_PROMPT": "0"}
-    found = await _git(workspace, env, "rev-parse", "--verify", "--show-toplevel", "HEAD")
-    if found is None:
-        return None
-    top = Path(found.splitlines()[0])
-    place = root / conversation_id / (top.name or "repository")
-    made = await _git(
-        workspace, env, "worktree", "add", "-b", f"{BRANCH}{conversation_id}", str(place), "HEAD"
-    )
+    with bound_contextvars(conversation_id=conversation_id):
+        found = await _git(workspace, env, "rev-parse", "--verify", "--show-toplevel", "HEAD")
+        if found is None:
+            return None
+        top = Path(found.splitlines()[0])
+        place = root / conversation_id / (top.name or "repository")
+        made = await _git(
+            workspace, env, "worktree", "add", "-b", f"{BRANCH}{conversation_id}", str(place), "HEAD"
+        )
     if made is None:
         return None
     real = await trio.to_thread.run_sync(workspace.resolve)

@@ -9,6 +9,7 @@ import attrs
 
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.reading import Like, Model, described
+from supervisor.settings.built_in import KIND
 
 Json = Mapping[str, Any]
 
@@ -99,11 +100,27 @@ class AgentDump(Model):
 
 
 @attrs.frozen(kw_only=True)
+class BuiltInAgentDump(Model):
+    """The built-in agent, as its library writes it: before it has started, as it was asked for."""
+
+    NAME: ClassVar[str] = "ConversationBuiltInAgent"
+    TAG: ClassVar[str | None] = "kind"
+    TAG_REQUIRED: ClassVar[bool] = True
+    SCHEMA: ClassVar[Mapping[str, Any]] = {"additionalProperties": True}
+    kind: ClassVar[str] = KIND
+
+    llm: Json
+    tools: tuple[Any, ...]
+    mcp_config: Json
+    include_default_tools: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
 class ConversationInfo(Model):
     """A conversation. `event_vocabulary` is Ostler's own; all else is the wire's."""
 
     id: str = attrs.field(metadata=described(format="uuid"))
-    agent: Annotated[Json, Like(AgentDump)]
+    agent: Annotated[Json, Like(AgentDump | BuiltInAgentDump)]
     workspace: Annotated[Json, Like(LocalWorkspace)]
     persistence_dir: str = attrs.field(metadata=described("The conversation's own directory on the server"))
     max_iterations: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import attrs
 
@@ -11,7 +11,14 @@ from supervisor.conversations.recording.attachments import Attachment
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import ToolOutput
 
-Kind = Literal["text", "reasoning"]
+Kind = Literal["text", "reasoning", "arguments"]
+
+
+class Call(NamedTuple):
+    """The call whose arguments are streamed."""
+
+    tool_call_id: str | None
+    tool_name: str | None
 
 
 @attrs.frozen
@@ -23,14 +30,18 @@ class Delta:
     content: str
     order: int
     attempt: int = 0
+    call: Call | None = None
 
 
 @attrs.frozen
 class Opened:
-    """A segment began: `item_id` is the id of the durable event that it will be."""
+    """A segment began: `item_id` is the id of the durable event that it will be.
+
+    `beside`: others go on. Else only one is open at a time."""
 
     item_id: str
     attempt: int = 0
+    beside: bool = False
 
 
 @attrs.frozen

@@ -19,7 +19,7 @@ from supervisor.conversations.recording.attachments import Attachment
 from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
 from supervisor.conversations.recording.live_output import LiveOutput
 from supervisor.conversations.recording.outs import Aborted, Delta, Opened, Out, Title, Usage
-from supervisor.conversations.recording.streamed import WIRE, aborted, inside
+from supervisor.conversations.recording.streamed import WIRE, StreamedWire, aborted, inside
 from supervisor.conversations.recording.tool_call_events import Draft, Recorded
 from supervisor.conversations.recording.tool_calls import ToolOutput
 from supervisor.conversations.state.record import ConversationRecord
@@ -80,7 +80,7 @@ class Recorder:
     """Keeps the agent's secrets out of every event but what a person says."""
     live: LiveOutput | None = None
     """Shows what tools write while they run."""
-    _open_item: Growing | None = None
+    _open_items: dict[str, Growing] = attrs.field(factory=dict)
     """What is being streamed, until its event is written."""
 
     @property
@@ -107,22 +107,27 @@ class Recorder:
         every event.
         """
         rows, blobs = self._rows(events)
+        self._relay(rows, blobs)
+
+    def _relay(self, rows: Sequence[Row], blobs: Sequence[Blob]) -> None:
         try:
             self.log.append(rows, None, blobs)
         except TooLarge as error:
+            if len(rows) > 1:  # the others are stored
+                for row in rows:
+                    self._relay((row,), blobs)
+                    blobs = ()
+                return
             # Nothing of it is stored. What was said is lost, the conversation is not.
             log.warning("event is too large to store", conversation_id=self.record.id, error=str(error))
             value = {"kind": "too_large", "detail": str(error)}
             self.log.append(self.rows([self.state("acp_dropped", value)]))
-            if self._closes_item(rows):
-                self.abort_item("too_large")
+            for row in rows:
+                self._abort(row.id, "too_large")
         else:
-            if self._closes_item(rows):
-                self._open_item = None
-
-    def _closes_item(self, rows: Sequence[Row]) -> bool:
-        item = self._open_item
-        return item is not None and any(row.id == item.id for row in rows)
+            if self._open_items:
+                for row in rows:
+                    self._open_items.pop(row.id, None)
 
     def _rows(self, events: Iterable[Event | Recorded]) -> tuple[list[Row], list[Blob]]:
         rows: list[Row] = []
@@ -258,33 +263,36 @@ class Recorder:
     def stream(self, item: Delta | Opened) -> None:
         """Show a piece of a segment: to the present subscribers, and to those that come before it ends."""
         if isinstance(item, Opened):
-            if self._open_item is not None and self._open_item.id != item.item_id:
-                self.abort_item("failed")  # its agent has forgotten it
-            self._open_item = Growing(item.item_id, self.log.last_seq, WIRE, item.attempt)
-            self.log.begin(self._open_item)
+            growing = self._open_items.pop(item.item_id, None)
+            if not item.beside:
+                self.abort_items("failed")  # its agent has forgotten them
+            growing = Growing(item.item_id, self.log.last_seq, WIRE, item.attempt)
+            self._open_items[item.item_id] = growing
+            self.log.begin(growing, beside=item.beside)
             return
-        growing = self._open_item
-        if growing is None or growing.id != item.item_id:
+        growing = self._open_items.get(item.item_id)
+        if growing is None:
             return  # it was aborted
+        if item.call is not None and growing.wire is WIRE:
+            growing.wire = StreamedWire(item.call)
         content = item.content
         if self.record.session_id != self.record.id:  # which is no secret
             content = shorten_session_id(content, self.record.session_id)
         growing.add(item.kind, inside(content), item.order, timestamp_now())
         self.log.grow(growing)
 
-    def abort_item(self, reason: str) -> None:
+    def abort_items(self, reason: str) -> None:
         """Tell whoever listens that what is being streamed, if anything is, never becomes an event.
 
         `reason` is `too_large` (the journal does not take its event) or `failed` (a fault of ours). Otherwise
         every item becomes an event, however its turn ends.
         """
-        if self._open_item is not None:
-            self._abort(self._open_item.id, reason)
+        for item_id in list(self._open_items):
+            self._abort(item_id, reason)
 
     def _abort(self, item_id: str, reason: str) -> None:
-        item = self._open_item
-        if item is not None and item.id == item_id:
-            self._open_item = None
+        item = self._open_items.pop(item_id, None)
+        if item is not None:
             # Without any text nobody was told that it began.
             self.log.abandon(item, aborted(item, reason) if item.size else None)
 

@@ -10,18 +10,20 @@ from typing import Any, Final
 
 import orjson
 
+from supervisor.conversations.recording.outs import Call
 from supervisor.events import new_event_id
 from supervisor.events.payload import dumps
 from supervisor.journal import Frame, Growing, Place, Shown, Stored
 
 TEXT: Final = "text"
 REASONING: Final = "reasoning"
+ARGUMENTS: Final = "arguments"
 
 PIECE_CHARS: Final = 16 * 1024
 """Characters in a piece of what is told once more from its event."""
 
 _MEMBERS: Final = {TEXT: b"content", REASONING: b"reasoning_content"}
-"""The member of a `StreamingDeltaEvent` for each channel."""
+"""The member of a `StreamingDeltaEvent` for each channel; it has none for arguments."""
 
 
 def inside(text: str) -> bytes:
@@ -32,20 +34,23 @@ def inside(text: str) -> bytes:
 class _DeltaFrame:
     """A piece, or several that were merged: made when a socket of its kind takes it."""
 
-    __slots__ = ("_attempt", "_channel", "_content", "_end", "_item_id", "_legacy", "_session")
+    __slots__ = ("_attempt", "_call", "_channel", "_content", "_end", "_item_id", "_legacy", "_session")
 
-    def __init__(self, item_id: str, channel: str, content: bytes, end: Place, attempt: int) -> None:
+    def __init__(
+        self, item_id: str, channel: str, content: bytes, end: Place, attempt: int, call: bytes
+    ) -> None:
         self._item_id = item_id
         self._channel = channel
         self._content = content
         self._end = end
         self._attempt = attempt
+        self._call = call if channel == ARGUMENTS else b""
         self._legacy: bytes | None = None
         self._session: bytes | None = None
 
     @property
-    def legacy(self) -> bytes:
-        if self._legacy is None:
+    def legacy(self) -> bytes | None:
+        if self._legacy is None and self._channel in _MEMBERS:
             self._legacy = (
                 b'{"id":"%b","timestamp":"%b","source":"agent","%b":"%b","kind":"StreamingDeltaEvent"}'
                 % (
@@ -61,12 +66,13 @@ class _DeltaFrame:
     def session(self) -> bytes:
         if self._session is None:
             self._session = (
-                b'{"type":"delta","item_id":"%b","attempt":%d,"order":%d,"kind":"%b","content":"%b"}'
+                b'{"type":"delta","item_id":"%b","attempt":%d,"order":%d,"kind":"%b",%b"content":"%b"}'
                 % (
                     self._item_id.encode(),
                     self._attempt,
                     self._end.order,
                     self._channel.encode(),
+                    self._call,
                     self._content,
                 )
             )
@@ -74,7 +80,13 @@ class _DeltaFrame:
 
 
 class StreamedWire:
-    """The two forms of a streamed item. The events socket knows no items: pieces are all that it tells."""
+    """The two forms of a streamed item. The events socket knows no items: pieces are all that it tells.
+
+    `call`: the call that it becomes, where one is streamed."""
+
+    def __init__(self, call: Call | None = None) -> None:
+        members = {} if call is None else {name: each for name, each in call._asdict().items() if each}
+        self._call = orjson.dumps(members)[1:-1] + b"," if members else b""
 
     def begun(self, item: Growing, attempt: int) -> Shown:
         """The item begins; with a larger `attempt` than before it begins anew."""
@@ -88,7 +100,7 @@ class StreamedWire:
 
     def piece(self, item: Growing, channel: str, content: bytes, end: Place, attempt: int) -> Shown:
         """The next pieces of it, merged."""
-        return _DeltaFrame(item.id, channel, content, end, attempt)
+        return _DeltaFrame(item.id, channel, content, end, attempt, self._call)
 
     def cut(self, size: int) -> bytes:
         """A note in place of what is kept no longer."""

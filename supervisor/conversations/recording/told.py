@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import attrs
 
-from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted, Told, ToldEvent, ToldState
-from supervisor.conversations.recording.outs import Aborted, Delta, Opened, Out
+from supervisor.acp.schema.extension import Received, Told, ToldEvent, ToldState
+from supervisor.conversations.recording.outs import Out
+from supervisor.conversations.recording.told_items import ToldItems
 from supervisor.conversations.recording.tool_call_events import Recorded, interrupted_action
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import (
@@ -50,6 +51,10 @@ itself may have as many as its client may send."""
 LISTS: Final = frozenset({"costs", "response_latencies", "token_usages"})
 """What of `stats` has an item for each request of a model: the state has the sums."""
 
+EXTENDED: Final = "message_extended"
+"""The key of the state that tells what the agent has put beside a user's message: that one is in the log
+before the agent has it."""
+
 IDS_MAX: Final = 10_000
 """Ids of events that are remembered, so that one that comes twice is one."""
 
@@ -79,6 +84,8 @@ class ToldEvents:
     """Whether this turn has told of an error that ends it."""
     spoke: bool = False
     """Whether anything was told in this turn."""
+    items: ToldItems = attrs.field(factory=ToldItems)
+    """What it is still making."""
     _known: frozenset[str] = frozenset()
     _ids: OrderedDict[str, None] = attrs.field(factory=OrderedDict)
     _calls: dict[str, ActionEvent] = attrs.field(factory=dict)
@@ -107,9 +114,10 @@ class ToldEvents:
         self.answer_id, self.failed, self.spoke = None, False, False
 
     def close(self) -> list[Out]:
-        """End the calls that are open, as interrupted: a turn is over, and nobody will end them."""
+        """End the calls that are open, as interrupted: a turn is over, and nobody will end them. What was
+        streamed becomes nothing."""
         calls, self._calls = self._calls, {}
-        return [
+        return self.items.close() + [
             Recorded(interrupted_action(new_event_id(), action.tool_name, call_id))
             for call_id, action in calls.items()
         ]
@@ -125,12 +133,13 @@ class ToldEvents:
                 states = self._state(told.key, told.value)
                 # What the agent is when its session opens is no change.
                 return [] if told.key == "agent" and session_id is None else states
-            case ItemStarted():
-                return [Opened(told.item_id, told.attempt)]
-            case ItemDelta():
-                return [Delta(told.item_id, told.kind, told.content, told.order, told.attempt)]
-            case ItemAborted():
-                return [Aborted(told.item_id, told.attempt, told.reason)]
+            case Received():
+                return _extended(told)
+            case _:
+                try:
+                    return self.items.take(told)
+                except ValueError as error:
+                    raise NotTold(str(error)) from error
 
     def _event(self, told: ToldEvent) -> list[Out]:
         try:
@@ -147,7 +156,7 @@ class ToldEvents:
         if isinstance(event, ENDS) and self._calls.pop(str(call_id), None) is None:
             raise NotTold(f"the call {call_id!s:.80} has ended, or never began")
         self._remember(event)
-        return [Recorded(event)]
+        return [*self.items.becomes(event.id), Recorded(event)]
 
     def _remember(self, event: Event) -> None:
         self._keep(event.id)
@@ -183,6 +192,17 @@ class ToldEvents:
             raise NotTold(f"the state {key} is too large")
         self.record.told[key] = value
         return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value))]
+
+
+def _extended(told: Received) -> list[Out]:
+    if not (told.activated_skills or told.extended_content):
+        return []
+    value = {
+        "message_id": told.message_id,
+        "activated_skills": list(told.activated_skills),
+        "extended_content": [{"type": "text", "text": text} for text in told.extended_content],
+    }
+    return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=EXTENDED, value=value))]
 
 
 def is_message(event: Event) -> bool:

@@ -16,6 +16,7 @@ TURN: Final = "turn"
 """The key of these states."""
 
 RUNNING: Final = "running"
+JOINED: Final = "joined"
 ENDED: Final = "ended"
 
 BLOCKED: Final = "blocked"
@@ -30,6 +31,11 @@ def begin(record: ConversationRecord, message_id: str) -> ConversationStateUpdat
     record.turns += 1
     record.turn = {"number": record.turns, "message_id": message_id}
     return _state({"status": RUNNING, **record.turn})
+
+
+def joined(record: ConversationRecord, message_id: str) -> ConversationStateUpdateEvent:
+    """The state that tells that the turn under way is about this message, too."""
+    return _state({"status": JOINED, **(record.turn or {}), "joined": message_id})
 
 
 def end(

@@ -1,4 +1,4 @@
-"""Which calls a confirmation policy wants a person to confirm. Pure."""
+"""Which calls a confirmation policy sends to a person. Pure."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def asks_a_person(policy: Mapping[str, Any], risk: SecurityRisk) -> bool:
 
 
 def may_ask(policy: Mapping[str, Any]) -> bool:
-    """Whether there is any call that `policy` wants a person to confirm."""
+    """Whether there is any call that `policy` sends to a person."""
     return any(asks_a_person(policy, risk) for risk in SecurityRisk)

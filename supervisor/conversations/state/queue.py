@@ -95,6 +95,20 @@ class TurnQueue:
         """Whether a message is active or about to be."""
         return self.active or self.more
 
+    def put(self, item: Queued) -> None:
+        """Add a message behind the others; a run that is going on takes it up."""
+        self.waiting.append(item)
+        self._move()
+
+    def join(self, message_id: str) -> Queued | None:
+        """Take the first message out, since the agent reads it in the turn that runs. None if it is another
+        one, or there is no turn."""
+        item = next((each for each in self.waiting if not each.goes_on), None)
+        if self.turn is None or item is None or item.event_id != message_id:
+            return None
+        self.waiting.remove(item)
+        return item
+
     def begin(self) -> None:
         """Take up a message."""
         self.active = True

@@ -26,7 +26,7 @@ RECORD_VERSION: Final = 1
 
 ANALYZER: Final = "security_analyzer"
 
-PARTS: Final = (ANALYZER, "agent_definitions", "plugins")
+PARTS: Final = (ANALYZER, "agent_definitions", "agent_launch_additions", "plugins")
 """What of a start request may hold secrets in places that only the built-in agent's SDK knows. The others are
 the agent itself, and `secrets`."""
 
@@ -71,7 +71,8 @@ class ConversationRecord:
 
     `moves`: see `state.branch`. `forked_from_...`: what it is a copy of. `goal`: see `turns.goal`.
     `told`: by key, the last states that the built-in agent told (docs/built-in-agent.md).
-    `told_messages`: ids of the last messages in a user's role that it wrote itself.
+    `told_messages`: ids of the last messages in a user's role that it wrote itself. `joined`: ids of the
+    messages that it took during its last turn, since it said or did something (or more of them).
     `models_cut`: `models` are not all that the agent offers. `options_refused`: by name (model, mode) the
     values that it did not take, and that clients were told of.
     """
@@ -130,6 +131,7 @@ class ConversationRecord:
     options_refused: dict[str, str] = attrs.field(factory=dict)
     told: dict[str, Any] = attrs.field(factory=dict)
     told_messages: list[str] = attrs.field(factory=list)
+    joined: list[str] = attrs.field(factory=list)
 
     @property
     def built_in(self) -> bool:

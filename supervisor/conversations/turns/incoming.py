@@ -25,8 +25,9 @@ from supervisor.acp import (
 )
 from supervisor.acp.repeats import RepeatLimiter
 from supervisor.acp.schema import NAME_CHARS
-from supervisor.acp.schema.extension import PREFIX, ToldEvent, ToldState, parse_told
+from supervisor.acp.schema.extension import PREFIX, Received, ToldEvent, ToldState, parse_told
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.recalled import is_agents
 from supervisor.conversations.agent.side_session import refuse
 from supervisor.conversations.recording.large import Relieved, relieve
 from supervisor.conversations.recording.outs import Out
@@ -167,6 +168,10 @@ class Incoming:
                 self._record.session_used = True
                 self._record.memory_lost = None
                 self._recorder.save()
+        if isinstance(told, Received):
+            self._turns.join(told.message_id)
+        elif isinstance(told, ToldEvent) and is_agents(told.event.get("kind"), told.event.get("source")):
+            self._record.joined.clear()  # it is behind these in the agent's memory
         messages = [each for each in outs if isinstance(each, Recorded) and is_message(each.event)]
         if messages:
             self._recorder.write(messages)  # with whom it is from: see `ConversationRecord.told_messages`

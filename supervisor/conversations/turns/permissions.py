@@ -16,7 +16,7 @@ import trio
 
 from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_permission
 from supervisor.acp.schema import NAME_CHARS, cut, short_id
-from supervisor.acp.schema.extension import told_action
+from supervisor.acp.schema.extension import told_action, told_child
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording.asked import more_of
 from supervisor.conversations.recording.permission_log import (
@@ -100,6 +100,8 @@ class Pending:
     options: Sequence[PermissionOption]
     told: bool = False
     """Whether the agent has told the call itself, and will tell what becomes of it."""
+    ends: bool = False
+    """Whether the agent stops when it is rejected."""
     decided: trio.Event = attrs.field(factory=trio.Event)
     answer: Mapping[str, Any] | None = None
 
@@ -208,16 +210,18 @@ class Permissions:
         if action is None:
             raise RpcError.invalid_params("the request names no action that waits (_meta.ostler.eventId)")
         self._check_room()
+        child = told_child(request.tool_call.raw) is not None
+        title = self._recorder.mask.text(request.tool_call.title or "") if child else action.summary
         entry = PermissionEntry(
             new_event_id(),
             action.tool_call_id,
             action.id,
-            cut(action.summary or action.tool_name, NAME_CHARS),
+            cut(title or action.tool_name, NAME_CHARS),
             None,
             action.security_risk,
             shown_options(request.options, self._recorder),
         )
-        pending = Pending("", entry, request.options, told=True)
+        pending = Pending("", entry, request.options, told=True, ends=not child)
         self._pending.append(pending)
         self._log.waits(entry)
         self._reports.waiting()
@@ -339,7 +343,7 @@ class Permissions:
         if self._open():
             return
         self.touched = self._clock()
-        if pending.told and pending.entry.status == "rejected":
+        if pending.ends and pending.entry.status == "rejected":
             return  # it does not go on
         waiting = self._record.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
         if waiting and self._queue.turn is not None:
@@ -376,7 +380,7 @@ class Permissions:
                 self._translator.answered(pending.key)
             elif not accept:
                 self._recorder.emit(self._translator.reject(pending.key, reason))
-        if not self._open() and (accept or not all(pending.told for pending, _ in chosen)):
+        if not self._open() and (accept or not all(pending.ends for pending, _ in chosen)):
             self._reports.status(ExecutionStatus.RUNNING)
         return True
 

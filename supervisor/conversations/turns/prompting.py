@@ -24,6 +24,7 @@ from supervisor.conversations.state.failures import from_rpc
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.silence import SilenceWatch
+from supervisor.conversations.turns.steering import Steering
 from supervisor.conversations.turns.turns import Turns
 
 
@@ -61,6 +62,7 @@ class Prompting:
         lifecycle: AgentLifecycle,
         recorder: Recorder,
         silence: SilenceWatch,
+        steering: Steering,
     ) -> None:
         self._deadlines = deadlines
         self._queue = queue
@@ -68,6 +70,7 @@ class Prompting:
         self._lifecycle = lifecycle
         self._recorder = recorder
         self._silence = silence
+        self._steering = steering
 
     async def prompt(
         self,
@@ -137,6 +140,7 @@ class Prompting:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(watch)
+            nursery.start_soon(self._steering.steer, agent, turn)
             try:
                 await agent.connection.request(
                     "session/prompt",

@@ -20,7 +20,12 @@ from structlog.contextvars import bound_contextvars
 from supervisor.acp import AcpError
 from supervisor.acp.schema import text_block
 from supervisor.conversations.agent import own_requests
-from supervisor.conversations.agent.built_in import built_in_prompt, move_memory
+from supervisor.conversations.agent.built_in import (
+    built_in_prompt,
+    drop_copy,
+    move_memory,
+    title_parameters,
+)
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
@@ -50,6 +55,7 @@ from supervisor.conversations.turns.incoming import Incoming
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.conversations.turns.prompting import Prompting
 from supervisor.conversations.turns.silence import SilenceWatch
+from supervisor.conversations.turns.steering import Steering
 from supervisor.conversations.turns.terminal_outputs import TerminalOutputs
 from supervisor.conversations.turns.turns import Turns
 from supervisor.credentials import CredentialsFailure
@@ -105,7 +111,8 @@ class Runner:
         TerminalOutputs(recorder, translator, agent)
         recorder.live = LiveOutput(recorder.log, record, context.nursery)
         silence = SilenceWatch(deadlines, agent, recorder, translator, permissions, told)
-        self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence)
+        steering = Steering(queue, recorder)
+        self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence, steering)
         self._ladder = CancelLadder(deadlines, queue, agent, permissions, record.id)
         self._held = Debouncer(deadlines.hold, deadlines.hold_at_most, turns.release)
         self._incoming = Incoming(
@@ -338,9 +345,14 @@ class Runner:
         if event_id is not None:
             wanted["from_event_id"] = event_id
         params = {"cwd": self._record.working_dir, "mcpServers": [], "_meta": {"ostler": wanted}}
-        await self.own_request("session/fork", params, self._deadlines.load_session)
         data = self._context.launcher.data
-        await move_memory(data, self._record.id, conversation_id)
+        try:
+            await self.own_request("session/fork", params, self._deadlines.load_session)
+            await move_memory(data, self._record.id, conversation_id)
+        except BaseException:
+            with trio.CancelScope(shield=True), suppress(OSError):
+                await drop_copy(data, self._record.id, conversation_id)
+            raise
         return True
 
     async def fork_session(self) -> str | None:
@@ -528,7 +540,7 @@ class Runner:
         """Have the model find a title, once the first turn is over. Best effort: the beginning of the first
         message is one."""
         try:
-            answer = await self.own_request(own_requests.TITLE)
+            answer = await self.own_request(own_requests.TITLE, title_parameters(self._record))
         except (NotAccepted, AgentFailure, JournalError) as error:
             self._logger.info("the model gave no title", error=str(error))
             return

@@ -93,6 +93,7 @@ class Turns:
         """
         self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
         self._record.turn_open = self._record.unfinished = True
+        self._record.joined.clear()
         # The built-in agent skips a message that it has: until it tells something, it may not have this one.
         handed = self._record.built_in and not item.goes_on
         self._record.retry_seq = item.seq if handed else None
@@ -107,6 +108,24 @@ class Turns:
             [*turn_states.cut_off(self._record), turn_states.begin(self._record, item.event_id)]
         )
         return turn
+
+    def join(self, message_id: str) -> None:
+        """The agent has a message that waits, and reads it in the turn that runs: it leaves the queue.
+
+        The record says so before anything that comes of the message: if the server dies, the message belongs
+        to the turn that was cut off. One that is not the first to wait, or comes when no turn runs, waits on:
+        the agent skips a message that it has.
+        """
+        item, turn = self._queue.join(message_id), self._queue.turn
+        if item is None or turn is None:
+            return
+        record = self._record
+        turn.updates += 1
+        record.prompted_seq = max(record.prompted_seq, item.seq)
+        record.joined.append(message_id)
+        record.retry_seq = None  # the message of the turn is before it in the agent's memory
+        self._told.handed(message_id)
+        self._recorder.write([turn_states.joined(record, message_id)])
 
     def release(self) -> None:
         """Write the events that were held back. Between turns, open text becomes a message as well."""
@@ -305,7 +324,7 @@ class Turns:
             # A fault over a fault stays in its conversation, too: the task above it is the whole server's.
             self._logger.exception("cannot record the failure")
             with suppress(JournalError):
-                self._recorder.abort_item("failed")
+                self._recorder.abort_items("failed")
 
     def leave(self) -> None:
         """The conversation's task ends: what was said and not written yet is written. Raises nothing."""

@@ -1,4 +1,4 @@
-"""Tells that an agent did something without asking, in a conversation that wants it confirmed."""
+"""Tells that an agent did something without asking, in a conversation that requires a confirmation."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Unasked:
         }
         self._recorder.unsaved = True
         text = (
-            f"The agent ran `{title}` without asking, although this conversation wants such calls "
-            "confirmed. Ostler can only decide what an agent asks for. Choose a mode of the agent that asks "
-            "(`acp_session_mode`), or configure the agent to ask; until then assume that nothing is "
+            f"The agent ran `{title}` without asking, although this conversation requires a confirmation "
+            "of such calls. Ostler can only decide what an agent asks for. Choose a mode of the agent that "
+            "asks (`acp_session_mode`), or configure the agent to ask; until then assume that nothing is "
             "confirmed."
         )
         message = Message(role="assistant", content=(TextContent(text=text),))

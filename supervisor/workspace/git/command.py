@@ -135,16 +135,16 @@ class Git:
         git, path = await visit(partial(_program, self.environment.get("PATH")), "to look for git")
         if git is None:
             raise GitProblem("Git is not installed on this server.")
-        wall = place.root if self.access.access is not Access.ALL else None
+        root = place.root if self.access.access is not Access.ALL else None
 
         def permitted(found: Path) -> bool:
-            return wall is None or found.is_relative_to(wall)
+            return root is None or found.is_relative_to(root)
 
         def open_both() -> tuple[Repository, Path]:
             if not is_directory(place.path):
                 raise NotARepository
             repository = find(place.path, permitted)
-            if wall is not None:
+            if root is not None:
                 require_within(repository, permitted)
             try:
                 return repository, make_stand_in(repository)
@@ -229,7 +229,7 @@ class Session:
         Raises GitProblem for what could be taken for an option.
         """
         if ref.startswith("-") or len(ref) > MAX_REF_CHARACTERS or not ref.isprintable() or not ref:
-            raise GitProblem("A git ref is a name or an id, and does not begin with '-'")
+            raise GitProblem("A git ref is a name or an id, and does not begin with '-'.")
         found = await self.attempt(
             "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
         )

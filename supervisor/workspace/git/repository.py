@@ -145,7 +145,7 @@ def require_within(repository: Repository, permitted: Permitted) -> None:
                 for entry in entries:
                     looked_at += 1
                     if looked_at > MAX_LOOKED_AT:
-                        raise Denied("The repository has too many files to be looked at")
+                        raise Denied("The repository has too many files to be looked at.")
                     if entry.is_symlink() or entry.is_dir(follow_symlinks=False):
                         waiting.append(place / entry.name)
         except OSError:
@@ -191,10 +191,10 @@ def _object_directories(common: Path) -> list[Path]:
             continue
         lines = [line for line in lines if line and not line.startswith(b"#")]
         if any(line.startswith(b'"') for line in lines):
-            raise Unfit("The repository borrows objects from a path with unusual characters")
+            raise Unfit("The repository borrows objects from a path with unusual characters.")
         found += [place / os.fsdecode(line) for line in lines]
         if len(found) > MAX_ALTERNATES:
-            raise Unfit("The repository borrows objects from too many others")
+            raise Unfit("The repository borrows objects from too many others.")
     return found
 
 

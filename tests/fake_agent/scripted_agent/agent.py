@@ -133,8 +133,9 @@ class Agent:
             if method == "session/cancel" and params.get("sessionId") in self.turns:
                 self.turns[params["sessionId"]].cancel()
             return
-        if method == "session/prompt":
-            threading.Thread(target=self.respond, args=(message, self.prompt), daemon=True).start()
+        if method == "session/prompt" or (method == "_ostler/message" and "takes" in self.modes):
+            handler = self.prompt if method == "session/prompt" else self.message
+            threading.Thread(target=self.respond, args=(message, handler), daemon=True).start()
             return
         self.respond(message, self._methods.get(method, self.unknown))
         if method == "session/new" and "chatty" in self.modes and self.store.open:
@@ -326,6 +327,12 @@ class Agent:
         return session
 
     # -- the turn
+    def message(self, params: dict[str, Any]) -> Any:
+        turn = self.turns.get(self.opened_session(params).id)
+        taken = turn is not None and turn.take(params["message_id"], params["message"])
+        self.log.write("message", id=params["message_id"], taken=taken)
+        return {"taken": taken}
+
     def prompt(self, params: dict[str, Any]) -> Any:
         self.need_key("prompt-key")
         session = self.opened_session(params)

@@ -60,6 +60,7 @@ KNOWN = {
     "chatty": "commands, usage and title updates right after session/new, outside any turn",
     "single": "a prompt while a turn of another session runs is an error",
     "tells": "answers prompts, and Ostler's requests, as an agent that tells its events itself",
+    "takes": "takes messages during a turn, besides `tells`; what they say is done before the turn ends",
     "tells-agent": "tells what it is before session/new is answered",
     "usage": "every turn reports usage: a usage_update and the answer's usage",
     "capability": "JSON merged into agentCapabilities",

@@ -6,9 +6,10 @@ Ids of events and of calls are words of the test; what is streamed has the id of
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
-from scripted_agent.directives import directive
+from scripted_agent.directives import directive, perform
 from scripted_agent.turn import Turn
 
 OPTIONS = [
@@ -150,6 +151,26 @@ def _confirm(turn: Turn, rest: str) -> None:
     turn.status = "idle"
 
 
+@directive(
+    "confirm-child", "ID TITLE asks what a sub-agent of this action may do; goes on whatever the answer"
+)
+def _confirm_child(turn: Turn, rest: str) -> None:
+    event_id, _, title = rest.partition(" ")
+    asked = turn.begin_ask(
+        "session/request_permission",
+        {
+            "sessionId": turn.session.id,
+            "toolCall": {
+                "toolCallId": "call-of-the-child",
+                "title": title,
+                "_meta": {"ostler": {"eventId": event_id, "subAgent": "helper"}},
+            },
+            "options": OPTIONS,
+        },
+    )
+    turn.agent.wire.finish(asked)
+
+
 @directive("state", "KEY JSON a state")
 def _state(turn: Turn, rest: str) -> None:
     key, _, value = rest.partition(" ")
@@ -166,3 +187,29 @@ def _until_paused(turn: Turn, rest: str) -> None:
     while not turn.agent.paused.wait(0.01):
         turn.checkpoint()
     turn.agent.paused.clear()
+
+
+@directive("until-message", "until it is told something, and then what that says")
+def _until_message(turn: Turn, rest: str) -> None:
+    while (said := turn.inbox.next(0.01)) is None:
+        turn.checkpoint()
+    ours, turn.script = turn.script, said
+    perform(turn)
+    turn.script = ours
+
+
+@directive("on-message", "HOW what becomes of messages from here on: refuse, crash, keep (no answer now)")
+def _on_message(turn: Turn, rest: str) -> None:
+    def refuse() -> bool:
+        return False
+
+    def crash() -> bool:
+        turn.agent.crash("SIGKILL")
+        return False
+
+    def keep() -> bool:
+        while turn.stop is None:
+            time.sleep(0.01)
+        return False
+
+    turn.on_message = {"refuse": refuse, "crash": crash, "keep": keep}[rest]

@@ -21,6 +21,39 @@ class TurnEndError(Exception):
     """The turn ends here; the message is its stop reason."""
 
 
+class Inbox:
+    """What is said during a turn, until it closes."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._texts: list[str] = []
+        self._closed = False
+
+    def put(self, text: str, then: Callable[[], None]) -> bool:
+        """False when it is closed."""
+        with self._changed:
+            if self._closed:
+                return False
+            then()
+            self._texts.append(text)
+            self._changed.notify_all()
+            return True
+
+    def next(self, seconds: float) -> str | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._texts, seconds)
+            return self._texts.pop(0) if self._texts else None
+
+    def next_or_close(self) -> str | None:
+        with self._changed:
+            self._closed = not self._texts
+            return None if self._closed else self._texts.pop(0)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+
+
 class Turn:
     """Sends the updates of one prompt and remembers what it said."""
 
@@ -34,6 +67,8 @@ class Turn:
         self.late: list[Callable[[], None]] = []
         self.open_call: str | None = None
         self.status = "finished"
+        self.inbox = Inbox()
+        self.on_message: Callable[[], bool] = lambda: True
         self._chunks = 0
         self._cancelled = threading.Event()
         self._forced = False
@@ -45,12 +80,17 @@ class Turn:
         try:
             perform(self)
             self.checkpoint()
+            while (more := self.inbox.next_or_close()) is not None:
+                self.script = more
+                perform(self)
+                self.checkpoint()
             if "usage" in self.modes:
                 self.report_usage(100 * len(self.session.turns), 200_000, 0.25)
             self.stop = "end_turn"
         except TurnEndError as stopped:
             self.stop = str(stopped)
         finally:
+            self.inbox.close()
             self._record.update(agent=self.said[:10_000], stop=self.stop)
             self.agent.store.save(self.session)
 
@@ -65,6 +105,14 @@ class Turn:
     def after(self) -> None:
         for action in self.late:
             action()
+
+    def take(self, message_id: str, message: dict[str, Any]) -> bool:
+        """Take a message that comes during the turn. False if there is no time for it any more."""
+        text = "\n".join(part.get("text", "") for part in message["content"])
+        params = {"sessionId": self.session.id, "message_id": message_id}
+        return self.on_message() and self.inbox.put(
+            text, lambda: self.agent.wire.notify("_ostler/received", params)
+        )
 
     # -- cancelling
     def cancel(self, force: bool = False) -> None:

@@ -62,6 +62,7 @@ class Answer:
     message: str = ""  # of an error
     hang: bool = False
     garbage: str = ""  # the body, instead of an answer
+    fails_after: int = 0  # so many events of the stream come an error (OpenAI)
     aside: bool = False  # answers a side question of the agent
     headers: dict[str, str] = field(default_factory=dict)
     redacted: str = ""  # a redacted thinking block (Anthropic)

@@ -19,6 +19,7 @@ from tests.interop.model_api.request import ModelRequest, spoken
 from tests.interop.model_api.script import Answer, decide
 from tests.interop.model_api.stream import Event
 
+OVERLOADED = {"type": "error", "error": {"type": "server_error", "message": "Overloaded", "code": 500}}
 POLL_S = 0.05  # how often a hanging answer looks whether its client is still there
 # What the real providers say, as far as clients read it.
 MESSAGES_BY_STATUS = {
@@ -203,9 +204,12 @@ class _Handler(BaseHTTPRequestHandler):
                 while not self._client_gone(POLL_S):
                     pass
                 return
-            for name, data in events:
+            for count, (name, data) in enumerate(events, 1):
                 text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
                 self.wfile.write((f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode())
+                if count == answer.fails_after:
+                    self.wfile.write(b"data: " + json.dumps(OVERLOADED).encode() + b"\n\n")
+                    return
                 if answer.gap_s and "delta" in (name or "delta") and self._client_gone(answer.gap_s):
                     return
         finally:

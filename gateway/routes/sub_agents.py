@@ -1,0 +1,83 @@
+"""Sub-agents: what agents of the built-in kind may give a part of their work to."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import attrs
+import trio
+from quart import Response, request
+
+from gateway import schemas
+from gateway.bodies import SubAgentsRequest, json_body
+from gateway.reading import read_body
+from gateway.responses import json_response
+from gateway.routing import Route
+from gateway.services import Services
+from supervisor.agents.known import known
+from supervisor.reading import as_json
+from supervisor.settings.built_in import hidden_within
+from supervisor.workspace.access import AccessRefused, BadPath
+from supervisor.workspace.sub_agent import Level, SubAgentInfo
+from supervisor.workspace.sub_agents import sub_agents_in
+
+NEED_A_BROWSER = frozenset({"web-researcher"})
+"""Of those that come with the library: they are not there without one."""
+
+
+@attrs.frozen
+class SubAgentRoutes:
+    """The handler of `/api/sub-agents`."""
+
+    services: Services
+
+    async def load(self) -> Response:
+        """The sub-agents that the request asks for. Of two with one name the project's counts, then the
+        user's."""
+        asked = read_body(SubAgentsRequest, await json_body(request))
+        environ = self.services.launcher.server_environment
+        found: list[dict[str, Any]] = []
+        if asked.load_project and asked.project_dir:
+            found += await self._of(asked.project_dir, "project")
+        if asked.load_user:
+            found += await self._of(environ.get("HOME") or "/", "user")
+        if asked.load_builtin:
+            found += await trio.to_thread.run_sync(lambda: _built_in(environ))
+        by_name = {agent["name"]: agent for agent in reversed(found)}
+        return json_response({"agents": [by_name[name] for name in dict.fromkeys(a["name"] for a in found)]})
+
+    async def _of(self, directory: str, level: Level) -> list[dict[str, Any]]:
+        """Those of a directory; none where it is not there, or the operator keeps it from clients."""
+        access = self.services.access
+        with suppress(AccessRefused, BadPath):
+            place = await access.admit(directory, loc=("body", "project_dir"))
+            read = await access.in_thread(lambda: sub_agents_in(place, level), "to read sub-agents")
+            return [hidden_within(as_json(each)) for each in read]
+        return []
+
+    def routes(self) -> tuple[Route, ...]:
+        """All operations of this class."""
+        return (
+            Route(
+                method="POST",
+                path="/api/sub-agents",
+                handler=self.load,
+                summary="List sub-agents",
+                tag="Agents",
+                body=SubAgentsRequest,
+                result=schemas.obj({"agents": schemas.array(schemas.ref(SubAgentInfo.NAME))}, "agents"),
+                errors={504: "The file system does not answer"},
+            ),
+        )
+
+
+def _built_in(environ: Any) -> list[dict[str, Any]]:
+    """In a thread. Those that come with the library."""
+    found = known()
+    browser = found.browsers.there(environ)
+    return [
+        as_json(SubAgentInfo(**{**each, "mcp_servers": each["mcp_config"], "is_builtin": True}))
+        for each in found.sub_agents
+        if browser or each["name"] not in NEED_A_BROWSER
+    ]

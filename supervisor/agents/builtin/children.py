@@ -1,0 +1,121 @@
+"""Sub-agents: conversations of their own, which run while a tool of their parent waits for them.
+
+The SDK runs them without asking anybody, whatever the parent's policy is, without the parent's hooks, and an
+interrupt does not reach them. Here a person is asked about their actions as about the parent's, the parent's
+hooks see their tools, and an interrupt ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from openhands.sdk.conversation.impl.local_conversation import LocalConversation
+from openhands.sdk.conversation.state import ConversationExecutionStatus, ConversationState
+from openhands.sdk.event import ActionEvent
+from openhands.sdk.hooks import HookConfig
+from openhands.tools.delegate.impl import DelegateExecutor
+from openhands.tools.task.manager import TaskManager
+
+from .conversation import Executor
+
+STOPPED = "The turn was interrupted."
+
+Ask = Callable[[str, ActionEvent], Awaitable[str | None]]
+"""Asks whether an action of the sub-agent of this name may run: None, or the reason why not."""
+
+
+class Children:
+    """The sub-agents that run for one conversation, and theirs."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._running: dict[LocalConversation, tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = {}
+        self._stopped = False
+
+    def begin(self) -> None:
+        """A turn of the parent begins."""
+        self._stopped = False
+
+    def interrupt(self) -> None:
+        """End what they do: in the middle of a model's answer, or of a tool. May be called by any thread."""
+        with self._lock:
+            self._stopped = True
+            running = list(self._running.items())
+        for child, (loop, task) in running:
+            token = child.cancel_token
+            if token is not None:
+                token.cancel()
+            loop.call_soon_threadsafe(task.cancel)
+
+    async def run(self, name: str, child: LocalConversation, parent: LocalConversation) -> None:
+        """Run one until it stops. Raises RuntimeError when the turn is interrupted."""
+        if getattr(child, "children", None) is None:
+            child.children = self  # type: ignore[attr-defined]
+            _guard(child, parent.state.hook_config)
+        child.agent._parallel_executor = Executor(max_workers=child.agent.tool_concurrency_limit)
+        task = asyncio.current_task()
+        assert task is not None
+        with self._lock:
+            if self._stopped:
+                raise RuntimeError(STOPPED)
+            self._running[child] = (asyncio.get_running_loop(), task)
+        try:
+            await self._steps(name, child)
+        except asyncio.CancelledError:
+            raise RuntimeError(STOPPED) from None
+        finally:
+            with self._lock:
+                del self._running[child]
+
+    async def _steps(self, name: str, child: LocalConversation) -> None:
+        state = child.state
+        while True:
+            await child.arun()
+            if self._stopped:
+                raise RuntimeError(STOPPED)
+            if state.execution_status is not ConversationExecutionStatus.WAITING_FOR_CONFIRMATION:
+                return
+            pending = ConversationState.get_unmatched_actions(state.active_branch())
+            if not pending:
+                return
+            answers = await asyncio.gather(*(self._ask(name, action) for action in pending))
+            reason = next((each for each in answers if each is not None), None)
+            if reason is not None:
+                child.reject_pending_actions(reason)
+
+
+def _guard(child: LocalConversation, hooks: HookConfig | None) -> None:
+    """Let the parent's hooks see what tools it uses, before its own."""
+    if hooks is None or not (hooks.pre_tool_use or hooks.post_tool_use):
+        return
+    guard = HookConfig(pre_tool_use=hooks.pre_tool_use, post_tool_use=hooks.post_tool_use)
+    running = child._hook_processor
+    if running is None:
+        child._merge_runtime_plugin_hooks(guard)
+    else:
+        merged = HookConfig.merge([guard, running.hook_manager.config])
+        running.hook_manager.config = child.state.hook_config = merged
+
+
+def install() -> None:
+    """Let the SDK's tools run their sub-agents here."""
+    for tool in (DelegateExecutor, TaskManager):
+        _replace(tool)
+
+
+def _replace(tool: Any) -> None:
+    run = tool._run_until_finished
+
+    def run_until_finished(self: Any, name: str, conversation: LocalConversation) -> None:
+        parent = self.parent_conversation
+        children = getattr(parent, "children", None)
+        if children is None:
+            run(self, name, conversation)
+        else:
+            asyncio.run(children.run(name, conversation, parent))
+
+    tool._run_until_finished = run_until_finished

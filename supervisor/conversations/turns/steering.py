@@ -1,0 +1,70 @@
+"""Hands messages that come during a turn to an agent that reads them before its next step."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import structlog
+
+from supervisor.conversations.agent import own_requests
+from supervisor.conversations.agent.built_in import built_in_prompt
+from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.recording.prompt import MCP_COMMAND, is_command
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.state.errors import AgentFailure, NotAccepted
+from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.turn import Turn
+from supervisor.journal import JournalError
+
+log = structlog.get_logger(__name__)
+
+JOINED_MAX: Final = 1_000
+"""Messages that the agent may take without a word of its own: the record has their ids. More wait for the end
+of the turn."""
+
+
+class Steering:
+    """Offers the agent what waits, one message after another, in order.
+
+    A message stays in the queue until the agent tells that it has it (`Turns.join`). So whatever happens
+    meanwhile - the turn or the agent ends, the server dies - it is prompted afterwards; and an agent that
+    does have it skips it then, by its id.
+    """
+
+    def __init__(self, queue: TurnQueue, recorder: Recorder) -> None:
+        self._queue = queue
+        self._recorder = recorder
+        self._logger = log.bind(conversation_id=recorder.record.id)
+
+    async def steer(self, agent: Incarnation, turn: Turn) -> None:
+        """Hand over what comes during the turn, until the agent refuses something: its turn is over then.
+
+        Does nothing for an agent that takes no messages. Cancellation, at the end of the turn, leaves a
+        message with the agent.
+        """
+        if not (agent.plan.descriptor.takes_messages and self._recorder.record.built_in):
+            return
+        try:
+            while await self._next(agent, turn):
+                pass
+        except (AgentFailure, NotAccepted) as error:
+            self._logger.info("agent did not take a message during its turn", reason=str(error))
+        except JournalError:
+            return  # whoever records the turn meets it, too
+
+    async def _next(self, agent: Incarnation, turn: Turn) -> bool:
+        """Offer the next message; whether another one may follow in this turn."""
+        await self._queue.more_comes()
+        item = self._queue.waiting[0]
+        await self._recorder.log.flushed()  # an agent works on nothing that could be lost
+        if not self._queue.more or self._queue.waiting[0] is not item:
+            return True  # paused meanwhile
+        if item.goes_on or is_command(item.message, MCP_COMMAND):
+            return False  # for after the turn, and so is what is behind it
+        if self._queue.turn is not turn or turn.cancelling:
+            return False
+        if len(self._recorder.record.joined) >= JOINED_MAX:
+            return False
+        await own_requests.request(agent, own_requests.MESSAGE, built_in_prompt(item, None), math.inf)
+        return item not in self._queue.waiting
