@@ -194,10 +194,10 @@ class ToolCallState:
             self.first_title = self.first_title or self.title
         kind = get("kind")
         if kind and isinstance(kind, str):
-            self.kind = cut(kind, NAME_CHARS)
+            self.kind = kind if len(kind) <= NAME_CHARS else cut(kind, NAME_CHARS)
         status = get("status")
         if status and not asking and isinstance(status, str):
-            self.status = cut(status, NAME_CHARS)
+            self.status = status if len(status) <= NAME_CHARS else cut(status, NAME_CHARS)
         if "name" in update and (name := update["name"]) and isinstance(name, str):
             self.name = cut(name, NAME_CHARS)
         if asking:
