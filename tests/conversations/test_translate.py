@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from supervisor.acp import parse_update
-from supervisor.conversations.recording import translate
+from supervisor.conversations.recording import agent_states
 from supervisor.conversations.recording.outs import Close, Delta, Opened, Title, Usage
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import BLOCKS_MAX, INTERRUPTED
@@ -687,7 +687,7 @@ def test_an_answer_by_ostler_itself_has_the_form_of_an_agents() -> None:
 def test_states_of_a_turn_are_bounded_and_every_turn_says_what_it_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(translate, "STATES_BYTES", 100)
+    monkeypatch.setattr(agent_states, "STATES_BYTES", 100)
     t = translator()
     for _ in range(2):
         (told,) = events(t.state("key", "x" * 200))
