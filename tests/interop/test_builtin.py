@@ -526,12 +526,12 @@ def test_the_library_looks_into_the_home_of_the_conversation(builtin_python: Pat
     assert moved == before
 
 
-def test_what_clients_can_offer_is_what_the_library_knows(builtin_python: Path) -> None:
+def test_what_clients_can_offer_is_what_the_library_knows(builtin_python: Path, tmp_path: Path) -> None:
     """Else: run `known.py` with the Python of the environment, and keep what it prints as `known.json`."""
     done = subprocess.run(
         [builtin_python, KNOWN.with_suffix(".py")],
         capture_output=True,
         check=True,
-        env={"HOME": "/nonexistent"},
+        env={"HOME": str(tmp_path)},
     )
     assert json.loads(done.stdout) == json.loads(KNOWN.read_bytes())

@@ -84,25 +84,14 @@ def main():
     return scripted.main()
 """
 
-RUN = """
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
-import program
-
-sys.exit(program.main())
-"""
-
-
 async def test_spares_and_all_that_start_like_them_are_forked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "program"
     program.mkdir()
-    shutil.copy(Path(builtin_package.__file__).with_name("parent.py"), program)
+    for name in ("parent.py", "__main__.py"):
+        shutil.copy(Path(builtin_package.__file__).with_name(name), program)
     (program / "__init__.py").touch()
-    (program / "__main__.py").write_text(RUN)
     (program / "program.py").write_text(PROGRAM.format(fake_agent=str(ROOT / "tests" / "fake_agent")))
     known = dict(load_catalog())
     known["scripted"] = attrs.evolve(
