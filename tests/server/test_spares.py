@@ -84,6 +84,7 @@ def main():
     return scripted.main()
 """
 
+
 async def test_spares_and_all_that_start_like_them_are_forked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
