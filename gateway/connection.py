@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, cast
 
@@ -63,6 +63,9 @@ the last answer."""
 
 SendText = Callable[[bytes], Awaitable[None]]
 """Sends UTF-8 as one message of a WebSocket."""
+
+SendTexts = Callable[[Sequence[bytes]], Awaitable[None]]
+"""Sends each of several as one message."""
 
 
 class Calls(TaskGroup):
@@ -465,21 +468,30 @@ class Connection(TCPServer):
                 await self._write(data)
 
     @contextlib.asynccontextmanager
-    async def gathering(self, send: SendText) -> AsyncIterator[SendText]:
+    async def gathering(self, send: SendText) -> AsyncIterator[SendTexts]:
         """Write the data sent in the block in few large pieces, and yield what replaces `send` in the block.
+        It takes several texts at once.
 
         A write for every frame of a stream costs more than the frame itself, and yields to all other tasks
         each time. Nothing is gathered for HTTP/2: a connection has many streams, and their control frames
         must not wait.
         """
+
+        async def send_each(texts: Sequence[bytes]) -> None:
+            for text in texts:
+                await send(text)
+
         protocol = self.protocol.protocol
         if not isinstance(protocol, H11Protocol):
-            yield send
+            yield send_each
             return
         self._gathered = bytearray()
         try:
             stream = protocol.stream
-            yield FrameWriter(stream, self._gather, send).send if isinstance(stream, WSStream) else send
+            if isinstance(stream, WSStream):
+                yield FrameWriter(stream, self._gather, send).send_all
+            else:
+                yield send_each
         finally:
             data, self._gathered = bytes(self._gathered), None
             if data:

@@ -7,7 +7,7 @@ are made here, by RFC 6455; the layers are only asked whether the socket is stil
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from hypercorn.protocol.ws_stream import ASGIWebsocketState, WSStream
@@ -42,17 +42,30 @@ class FrameWriter:
 
     async def send(self, text: bytes) -> None:
         """Send UTF-8 as one message. Cancellation never leaves half of it sent."""
+        await self.send_all((text,))
+
+    async def send_all(self, texts: Sequence[bytes]) -> None:
+        """Send each of these texts as one message, most often all of them in one piece."""
         stream = self._stream
-        if (
-            stream.closed
-            or stream.state is not ASGIWebsocketState.CONNECTED
-            or stream.connection.state is not ConnectionState.OPEN
-        ):
-            await self._otherwise(text)
-        elif self._plain:
-            await self._gather(_frame(text))
-        else:
-            await self._gather(stream.connection.send(TextMessage(data=text.decode())))
+        if self._plain and self._open:
+            await self._gather(b"".join([_frame(text) for text in texts]))
+            return
+        for text in texts:
+            if not self._open:
+                await self._otherwise(text)
+            elif self._plain:
+                await self._gather(_frame(text))
+            else:
+                await self._gather(stream.connection.send(TextMessage(data=text.decode())))
+
+    @property
+    def _open(self) -> bool:
+        stream = self._stream
+        return (
+            not stream.closed
+            and stream.state is ASGIWebsocketState.CONNECTED
+            and stream.connection.state is ConnectionState.OPEN
+        )
 
 
 def _frame(text: bytes) -> bytes:

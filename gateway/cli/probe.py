@@ -147,6 +147,9 @@ class ProbeHandler:
                 self.open[parsed.tool_call_id] = said + json.dumps(parsed.raw)
         self.updated.set()
 
+    def flush(self) -> None:
+        """Nothing waits."""
+
     def request(self, method: str, params: Any) -> Awaitable[Any]:
         """A question."""
         return self._answer(method, params)

@@ -99,7 +99,7 @@ async def _write(watcher: Watcher) -> None:
         async with current.get().gathering(send_text) as send:
             if relaying.spent():
                 await relaying.turn()
-            await send(body)
+            await send((body,))
             relaying.rest()
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import selectors
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -13,8 +16,9 @@ from contextlib import suppress
 from scripts.benchmark.cases import AGENTS, EVERYBODY, Figure, Target, Unable, case, percentile
 from scripts.benchmark.client import BenchError, Socket, read_until
 from scripts.benchmark.driving import ASKED_AT_ONCE, say_all, warm, warmed
-from scripts.benchmark.servers import Server, running
+from scripts.benchmark.servers import ROOT, Server, running
 
+PROBE = ROOT / "scripts" / "benchmark" / "commit_probe.py"
 STAMP = re.compile(rb'"sent_ns": ?(\d+)')
 FLOOD_WAIT_SECONDS = 20.0
 """How long the word of a calm agent may take beside those that flood."""
@@ -145,6 +149,32 @@ def floods(target: Target, part: float) -> Mapping[str, float | Unable]:
         "commit_p50_ms": percentile(stored, 50) if stored else late,
         "commit_p99_ms": percentile(stored, 99) if stored else late,
     }
+
+
+@case(
+    "commit",
+    *pair(
+        "saturated",
+        "event durable, beside a saturated loop",
+        "the journal alone in a process whose Trio loop never waits; append to durable",
+        (None, 20),
+    ),
+    fresh=True,
+    targets=frozenset({"ostler", "before"}),
+)
+def commit(target: Target, part: float) -> Mapping[str, float | Unable]:
+    with tempfile.TemporaryDirectory(prefix="ostler-bench-") as directory:
+        python = target.program.with_name("python")
+        done = subprocess.run(
+            [str(python), str(PROBE), directory, str(max(1.0, 6 * part))],
+            capture_output=True,
+            timeout=FLOOD_WAIT_SECONDS + 10,
+        )
+    if done.returncode:
+        reason = Unable(done.stderr.decode(errors="replace").strip()[-200:])
+        return {"saturated_p50_ms": reason, "saturated_p99_ms": reason}
+    found = json.loads(done.stdout)
+    return {"saturated_p50_ms": percentile(found, 50), "saturated_p99_ms": percentile(found, 99)}
 
 
 def store(server: Server, conversation: str, found: list[float], seconds: float) -> None:

@@ -60,6 +60,11 @@ class FrameSplitter:
         self._partial = bytearray()
         self._discarded = 0  # bytes of the oversize frame under way; 0 = none is
 
+    @property
+    def between(self) -> bool:
+        """Whether what comes next begins a frame."""
+        return not self._partial and not self._discarded
+
     def feed(self, data: bytes) -> list[bytes | Oversize]:
         """Take the next piece of the stream; give the frames that it completed, in order."""
         return [frame for frame in self.frames(data) if frame]

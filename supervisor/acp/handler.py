@@ -15,6 +15,10 @@ from supervisor.acp.repeats import Repeats
 class Mask(Protocol):
     """Replaces secrets in what an agent says."""
 
+    @property
+    def known(self) -> object:
+        """An object that stands for the secrets that it looks for: another one when there are more."""
+
     def suspects(self, document: bytes) -> bool:
         """Whether a JSON text may contain a secret; called for every frame."""
 
@@ -46,12 +50,16 @@ class Result:
 class Handler(Protocol):
     """What a connection does with what the agent sends. Implemented by a conversation.
 
-    `notification`, `noise` and `oversize` are called by the reader itself, in order of arrival; an
+    `notification`, `flush`, `noise` and `oversize` are called by the reader itself, in order of arrival; an
     exception from them ends the connection and comes out of `open_connection`.
     """
 
     def notification(self, method: str, params: Any) -> None:
-        """The agent sent a notification."""
+        """The agent sent a notification. What comes of it may wait for `flush`."""
+
+    def flush(self) -> None:
+        """Pass on what came of the notifications so far. Called after some of them, before anything else is
+        called, and before the reader waits: no other task runs in between."""
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
         """The agent sent a request.

@@ -30,6 +30,9 @@ LARGE_CONTAINERS: Final = 2000
 """From so many bytes, or lists and objects, on a frame is taken apart in a thread. Below it takes about a
 millisecond; the way into a thread and back takes a fifth of that."""
 
+SMALL_BYTES: Final = 2 * LARGE_CONTAINERS
+"""No frame of so few bytes is large: each of those has two."""
+
 _OPENING: Final = (b"[", b"{")
 _SEPARATING: Final = (b",", b":")
 _STRUCTURE: Final = bytes.maketrans(b"{}", b"[]")
@@ -39,7 +42,7 @@ _NO_STRUCTURE: Final = bytes(set(range(256)) - set(b"[]{},:"))
 def is_large(frame: bytes) -> bool:
     """Whether taking a frame apart would hold up others for too long."""
     size = len(frame)
-    if size <= 2 * LARGE_CONTAINERS:
+    if size <= SMALL_BYTES:
         return False
     return size > LARGE_BYTES or sum(map(frame.count, _OPENING)) > LARGE_CONTAINERS
 
@@ -50,10 +53,11 @@ def too_heavy(frame: bytes, max_nodes: int = MAX_NODES, max_depth: int = MAX_DEP
     First all bytes are counted, which takes those within strings for structure; if that is too much, without
     strings. Everything that the parser can read before it fails is counted.
     """
-    if len(frame) <= max_depth and len(frame) < max_nodes:
+    size = len(frame)
+    if size <= max_depth and size < max_nodes:
         return None
     opening = frame.count(b"[") + frame.count(b"{")
-    if opening <= max_depth and len(frame) < max_nodes:
+    if opening <= max_depth and size < max_nodes:
         return None
     if opening <= max_depth and 1 + opening + sum(map(frame.count, _SEPARATING)) <= max_nodes:
         return None

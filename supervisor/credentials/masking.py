@@ -86,6 +86,11 @@ class Masker:
         """Whether there is any secret to mask."""
         return self._text is not None
 
+    @property
+    def known(self) -> object:
+        """An object that stands for the secrets that it looks for: another one when there are more."""
+        return self._text
+
     def text(self, text: str) -> str:
         """Return `text` with every form of a secret replaced."""
         if self._text is None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Protocol
 
 from supervisor.journal.growing import Growing, Places
@@ -88,9 +89,22 @@ class Tail:
 
     def append(self, row: Stored) -> None:
         """Add an event; it becomes visible when it is durable. Its `seq` must be `next_seq`."""
-        assert row.seq == self.next_seq
-        self.next_seq += 1
-        self._add((row.seq, False), row, len(row.body))
+        self.extend((row,))
+
+    def extend(self, rows: Sequence[Stored]) -> None:
+        """Add events whose numbers go on from `next_seq`."""
+        if not rows:
+            return
+        assert rows[0].seq == self.next_seq
+        self.next_seq += len(rows)
+        self._close_last()
+        self._keys += [(row.seq, False) for row in rows]
+        self._items += rows
+        sizes = [len(row.body) + ITEM_OVERHEAD_BYTES for row in rows]
+        self._sizes += sizes
+        self._bytes += sum(sizes)
+        if self._bytes > TAIL_MAX_BYTES:
+            self._trim()
 
     def publish(self, frame: Frame) -> bool:
         """Add a transient. Return whether it is visible at once, because nothing before it is undurable."""
@@ -164,23 +178,27 @@ class Tail:
                 self._drop(min(had, self.visible) - self.start)
 
     def _add(self, key: tuple[int, bool], item: Entry, size: int) -> None:
-        last = self._items[-1] if self._items else None
-        if isinstance(last, Span) and last.end is None:
-            self._close(last)
+        self._close_last()
         self._keys.append(key)
         self._items.append(item)
         self._sizes.append(size + ITEM_OVERHEAD_BYTES)
         self._bytes += size + ITEM_OVERHEAD_BYTES
         if self._bytes > TAIL_MAX_BYTES:
-            over = self._bytes - TAIL_TRIMMED_BYTES
-            count = 0
-            # The newest stays, however large.
-            while over > 0 and count < len(self._sizes) - 1:
-                over -= self._sizes[count]
-                count += 1
-            self._drop(count)
+            self._trim()
 
-    def _close(self, span: Span) -> None:
+    def _trim(self) -> None:
+        over = self._bytes - TAIL_TRIMMED_BYTES
+        count = 0
+        # The newest stays, however large.
+        while over > 0 and count < len(self._sizes) - 1:
+            over -= self._sizes[count]
+            count += 1
+        self._drop(count)
+
+    def _close_last(self) -> None:
+        span = self._items[-1] if self._items else None
+        if type(span) is not Span or span.end is not None:
+            return
         span.end = span.item.places()
         came = span.item.uncounted()
         self._sizes[-1] += came

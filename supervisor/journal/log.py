@@ -95,16 +95,7 @@ class Log:
         for row in rows:
             seq += 1
             size += len(row.body) + ITEM_OVERHEAD_BYTES
-            stored.append(
-                Stored(
-                    id=row.id,
-                    kind=row.kind,
-                    source=row.source,
-                    timestamp=row.timestamp,
-                    body=row.body,
-                    seq=seq,
-                )
-            )
+            stored.append(Stored(row.id, row.kind, row.source, row.timestamp, row.body, seq))
         if record is not None:
             size += len(record.record)
         if blobs:
@@ -124,8 +115,7 @@ class Log:
         self._last_seq = seq
         tail = self._live_tail()
         if tail is not None:
-            for item in stored:
-                tail.append(item)
+            tail.extend(stored)
         if self._growing:
             self._note_ends(stored, tail)
         return seq

@@ -20,7 +20,7 @@ class Durability(enum.Enum):
     POWER = "FULL"
 
 
-@attrs.define(kw_only=True, unsafe_hash=True)
+@attrs.define(unsafe_hash=True)
 class Row:
     """An event on its way in. `timestamp` is UTC ISO 8601 of fixed width; `body` is the JSON as sent.
 
@@ -34,7 +34,7 @@ class Row:
     body: bytes
 
 
-@attrs.define(kw_only=True, unsafe_hash=True)
+@attrs.define(unsafe_hash=True)
 class Stored(Row):
     """An event in the log. `seq` counts from 0 in its conversation, without gaps."""
 

@@ -13,6 +13,7 @@ import trio.testing
 
 from supervisor.acp.connection import (
     EXPLAIN_SECONDS,
+    FLUSH_MESSAGES,
     LONG_ANSWERS,
     LONG_ANSWERS_AT_ONCE,
     MAX_AGENT_REQUESTS,
@@ -26,6 +27,7 @@ from supervisor.acp.framing import Oversize
 from supervisor.acp.handler import Result
 from supervisor.acp.repeats import TOLD, Repeats
 from supervisor.acp.weight import LARGE_BYTES, MAX_NODES
+from supervisor.credentials.masking import Masker
 from supervisor.fairness import SLICE_MESSAGES
 
 
@@ -37,9 +39,14 @@ class Recorder:
         self.sums: list[Repeats] = []
         self.serve: Callable[[str, Any], Awaitable[Any]] | None = None
         self.gate: trio.Event | None = None
+        self.flushed = 0
+        """How much of what was seen had come when it was flushed last."""
 
     def notification(self, method: str, params: Any) -> None:
         self.seen.append((method, params))
+
+    def flush(self) -> None:
+        self.flushed = len(self.seen)
 
     async def request(self, method: str, params: Any) -> Any:
         if self.serve is None:
@@ -125,6 +132,48 @@ async def test_ten_thousand_updates_and_an_answer_keep_their_order() -> None:
         expected: list[Any] = [("session/update", {"n": n}) for n in range(10_100)]
         expected.insert(10_000, "answer")
         assert handler.seen == expected
+
+
+async def test_what_came_is_flushed_before_an_answer_a_request_and_a_wait() -> None:
+    """Updates are passed on in groups; nothing else that the agent says overtakes them."""
+    async with connected() as (connection, peer, handler), trio.open_nursery() as nursery:
+        flushed: list[tuple[str, int, int]] = []
+
+        def note(what: str) -> None:
+            flushed.append((what, handler.flushed, len(handler.seen)))
+
+        def serve(method: str, params: Any) -> Any:
+            note("request")
+            return recorded(method, params)
+
+        recorded, handler.request = handler.request, serve  # type: ignore[assignment]
+
+        async def agent() -> None:
+            asked = await peer.read()
+            answer = {"id": asked["id"], "result": 1}
+            await peer.write(update(0), update(1), {"id": 7, "method": "ask"}, update(2), answer, update(3))
+
+        nursery.start_soon(agent)
+        await connection.request("x", {}, timeout=60, on_response=lambda _: note("answer"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert flushed == [("request", 2, 2), ("answer", 3, 3)]
+        assert handler.flushed == len(handler.seen) == 4
+
+
+async def test_a_piece_of_many_updates_is_flushed_in_between() -> None:
+    async with connected() as (_connection, peer, handler):
+        most = 0
+
+        def notification(method: str, params: Any) -> None:
+            nonlocal most
+            handler.seen.append((method, params))
+            most = max(most, len(handler.seen) - handler.flushed)
+
+        handler.notification = notification  # type: ignore[method-assign]
+        await peer.write(*(update(n) for n in range(1000)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert most == FLUSH_MESSAGES
+        assert handler.flushed == 1000
 
 
 async def test_a_pending_request_of_the_agent_holds_up_nothing() -> None:
@@ -513,6 +562,8 @@ async def test_noise_is_kept_and_told() -> None:
 class NoTulips:
     """A mask that knows one word."""
 
+    known: object = "tulips"
+
     def suspects(self, document: bytes) -> bool:
         return b"tulip" in document
 
@@ -524,6 +575,37 @@ class NoTulips:
 
     def value(self, value: Any) -> Any:
         return orjson.loads(self.text(orjson.dumps(value).decode()))
+
+
+def said(handler: Recorder) -> list[Any]:
+    return [params for _, params in handler.seen]
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 50, 65536])
+async def test_a_secret_is_masked_wherever_the_pieces_of_the_output_end(size: int) -> None:
+    mask = Masker(["tulip-0123456789"])
+    messages = [update(0), {"method": "session/update", "params": {"x": "a tulip-0123456789"}}, update(1)]
+    data = b"".join(orjson.dumps(each) + b"\n" for each in messages) * 3
+    async with connected(mask=mask) as (_connection, peer, handler):
+        for start in range(0, len(data), size):
+            await peer.stream.send_all(data[start : start + size])
+            await trio.testing.wait_all_tasks_blocked()
+        assert said(handler) == [{"n": 0}, {"x": "a <secret-hidden>"}, {"n": 1}] * 3
+
+
+async def test_a_secret_that_is_learned_in_the_middle_of_a_piece_is_masked_from_there_on() -> None:
+    mask = Masker(["another-0123456789"])
+    told = {"method": "session/update", "params": {"x": "tulip-0123456789"}}
+    async with connected(mask=mask) as (_connection, peer, handler):
+
+        def notification(method: str, params: Any) -> None:
+            handler.seen.append((method, params))
+            mask.add(["tulip-0123456789"])
+
+        handler.notification = notification  # type: ignore[method-assign]
+        await peer.write(told, told, told)
+        await trio.testing.wait_all_tasks_blocked()
+        assert said(handler) == [{"x": "tulip-0123456789"}, *[{"x": "<secret-hidden>"}] * 2]
 
 
 async def test_what_the_agent_tells_is_masked_and_what_it_asks_for_is_not() -> None:

@@ -284,6 +284,9 @@ class _Handler:
         if method == "session/update":
             parse_update(params)
 
+    def flush(self) -> None:
+        pass
+
     async def request(self, method: str, params: Any) -> Any:
         if method != "session/request_permission":
             raise RpcError.method_not_found(method)

@@ -184,7 +184,7 @@ def ready_pid(conversation: Conversation) -> int | None:
 
 async def speaking(conversation: Conversation) -> None:
     """The agent has begun to say something that is no event yet."""
-    await until(lambda: conversation._runner._turns._translator._segment, "a word of the agent")
+    await until(lambda: conversation._runner._turns._translator._speech.segment, "a word of the agent")
 
 
 async def calling(conversation: Conversation) -> None:

@@ -229,7 +229,7 @@ def test_an_agent_that_repeats_everything_is_measured_once() -> None:
         packed += len(card._sizes)
     assert packed == 0
     assert card is not None
-    assert card._unmeasured == {"content"}
+    assert card._fresh == ("content",)
 
 
 def test_a_blob_is_full_before_the_next_begins() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.conversations.recording import tool_call_blocks, tool_calls, translate
+from supervisor.conversations.recording import call_ids, tool_call_blocks, tool_calls
 from supervisor.conversations.recording.edits import change
 from supervisor.conversations.recording.outs import Close
 from supervisor.conversations.recording.tool_calls import ToolCallState
@@ -35,7 +35,7 @@ def run(t: Any, call: str) -> str:
 def test_an_id_that_is_used_again_is_told_apart_while_it_is_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(translate, "USED_IDS_MAX", 3)
+    monkeypatch.setattr(call_ids, "USED_IDS_MAX", 3)
     t = translator()
     assert [run(t, call) for call in ("a", "b", "c", "b")] == ["a", "b", "c", "b~2"]
     # The fourth and the fifth id push out the oldest ones, not the ones that were used last.

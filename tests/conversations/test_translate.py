@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from supervisor.acp import parse_update
-from supervisor.conversations.recording import translate
+from supervisor.conversations.recording import agent_states
 from supervisor.conversations.recording.outs import Close, Delta, Opened, Title, Usage
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import BLOCKS_MAX, INTERRUPTED
@@ -28,6 +28,9 @@ from supervisor.events import (
     ObservationEvent,
     ThinkAction,
     UserRejectObservation,
+    Vocabulary,
+    dump_stamped,
+    dumps,
 )
 
 
@@ -684,7 +687,7 @@ def test_an_answer_by_ostler_itself_has_the_form_of_an_agents() -> None:
 def test_states_of_a_turn_are_bounded_and_every_turn_says_what_it_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(translate, "STATES_BYTES", 100)
+    monkeypatch.setattr(agent_states, "STATES_BYTES", 100)
     t = translator()
     for _ in range(2):
         (told,) = events(t.state("key", "x" * 200))
@@ -699,3 +702,32 @@ def test_states_of_a_turn_are_bounded_and_every_turn_says_what_it_dropped(
         ]
         assert dropped == ["2 updates were dropped: they exceed 100 bytes in one turn"]
         t.state("key", "in between")
+
+
+CALLS = [
+    {"rawInput": {"path": "ä/b", "n": [1, 2.5, None]}, "locations": [{"path": "/etc/x"}]},
+    {"rawInput": "text", "content": [{"type": "diff", "path": "/w/a", "oldText": None, "newText": "x"}]},
+    {"rawInput": [1, {"a": "b"}], "kind": "read", "content": []},
+    {"title": "", "kind": None, "rawInput": 5, "content": [{"type": "text", "text": "bare"}, "odd", 7]},
+    {"rawInput": {"big": "y" * 600_000}, "content": [{"type": "text", "text": "z" * 600_000}]},
+]
+ENDED = [
+    {"status": "completed", "rawOutput": {"exit": 0}, "content": [{"type": "text", "text": "done"}]},
+    {"status": "failed", "rawOutput": "no"},
+    {"status": "completed", "_meta": {"terminal_output": {"data": "out"}}},
+    {"status": "completed", "rawOutput": "x" * 600_000},
+]
+
+
+@pytest.mark.parametrize("begun", CALLS)
+@pytest.mark.parametrize("ended", ENDED)
+def test_a_call_is_written_as_its_event_would_be(begun: dict[str, Any], ended: dict[str, Any]) -> None:
+    """Calls of external agents are written without an event, to the same bytes."""
+    t = translator(workspace="/w")
+    outs = feed(t, "tool_call", toolCallId="c", status="in_progress", **{"title": "Do", **begun})
+    outs += feed(t, "tool_call_update", toolCallId="c", **ended)
+    drafts = [out.draft for out in outs if isinstance(out, Recorded) and out.draft is not None]
+    assert [draft.body["status"] for draft in drafts] == ["in_progress", ended["status"]]
+    for draft in drafts:
+        body = dumps({**draft.body, "timestamp": "T", "parent_id": "p"})
+        assert body == dump_stamped(draft.event(), Vocabulary.EXTENDED, "T", "p")

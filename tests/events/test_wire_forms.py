@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,7 @@ from supervisor.events import (
     timestamp_now,
     with_nulls,
 )
+from supervisor.events import ids as ids_module
 from supervisor.events.builtin_actions import AskOracleAction
 from supervisor.events.builtin_observations import TerminalObservation
 from supervisor.events.builtin_tools import WorkflowTool
@@ -421,6 +424,26 @@ def test_ids_and_timestamps() -> None:
     time.sleep(0.001)
     assert first < timestamp_now()
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", first)
+
+
+def test_ids_grow_and_are_ids_of_version_7() -> None:
+    ids = [new_event_id() for _ in range(10_000)]
+    assert ids == sorted(ids)
+    assert {(uuid.UUID(each).version, uuid.UUID(each).variant) for each in ids} == {(7, uuid.RFC_4122)}
+
+
+def test_threads_do_not_share_ids() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: [new_event_id() for _ in range(5_000)], range(8)))
+    assert len({each for ids in made for each in ids}) == 8 * 5_000
+
+
+def test_a_forked_process_does_not_go_on_with_our_ids() -> None:
+    new_event_id()
+    ours = ids_module._current
+    ids_module._forget()
+    new_event_id()
+    assert ids_module._current[1] != ours[1]
 
 
 def test_every_kind_of_an_external_agent_is_exported_by_name() -> None:

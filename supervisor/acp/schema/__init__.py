@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 from supervisor.first_use import names_of
 
 if TYPE_CHECKING:
-    from supervisor.acp.schema.bounds import EXACT_CHARS, NAME_CHARS, WORDS_CHARS, bounded, cut, short_id
+    from supervisor.acp.schema.bounds import (
+        EXACT_CHARS,
+        ID_CHARS,
+        NAME_CHARS,
+        WORDS_CHARS,
+        bounded,
+        cut,
+        short_id,
+    )
     from supervisor.acp.schema.handshake import (
         PROTOCOL_VERSION,
         AgentCapabilities,
@@ -75,7 +83,7 @@ if TYPE_CHECKING:
     )
 else:
     homes = {
-        "bounds": "EXACT_CHARS NAME_CHARS WORDS_CHARS bounded cut short_id",
+        "bounds": "EXACT_CHARS ID_CHARS NAME_CHARS WORDS_CHARS bounded cut short_id",
         "handshake": (
             "AgentCapabilities AuthMethod Implementation InitializeResult PROTOCOL_VERSION "
             "initialize_params parse_auth_methods parse_initialize"
@@ -102,6 +110,7 @@ else:
 
 __all__ = [
     "EXACT_CHARS",
+    "ID_CHARS",
     "METHODS",
     "NAME_CHARS",
     "PROTOCOL_VERSION",

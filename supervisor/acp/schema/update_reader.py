@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from supervisor.acp.schema.bounds import NAME_CHARS, WORDS_CHARS
+from supervisor.acp.schema.bounds import ID_CHARS, NAME_CHARS, WORDS_CHARS
 from supervisor.acp.schema.read import (
     Json,
     as_object,
@@ -51,14 +51,18 @@ def parse_update(params: Any) -> tuple[str, Update]:
     Never raises.
     """
     params = as_object(params)
-    session_id = identifier(params, "sessionId") or ""
+    session_id = params.get("sessionId")
+    if type(session_id) is not str:
+        session_id = identifier(params, "sessionId") or ""
     update = params.get("update")
     if not isinstance(update, dict):
         return session_id, UnknownUpdate("", params)
-    kind = line(update, "sessionUpdate", NAME_CHARS) or ""
-    reader = _READERS.get(kind)
-    parsed = reader(update) if reader is not None else None
-    return session_id, UnknownUpdate(kind, update) if parsed is None else parsed
+    kind = update.get("sessionUpdate")
+    reader = _READERS.get(kind) if type(kind) is str else None
+    parsed = None if reader is None else reader(update)
+    if parsed is None:
+        return session_id, UnknownUpdate(line(update, "sessionUpdate", NAME_CHARS) or "", update)
+    return session_id, parsed
 
 
 def parse_tool_call_update(raw: Json) -> ToolCallUpdate | None:
@@ -83,10 +87,11 @@ def _chunk(cls: type[Chunk], raw: Json) -> Chunk | None:
 
 
 def _tool_call(cls: type[Call], raw: Json) -> Call | None:
+    call_id = raw.get("toolCallId")
+    if type(call_id) is str and 0 < len(call_id) <= ID_CHARS:
+        return cls(call_id, raw)
     call_id = label_id(raw, "toolCallId")
-    if call_id is None:
-        return None
-    return cls(call_id, raw)
+    return None if call_id is None else cls(call_id, raw)
 
 
 def _plan(raw: Json) -> Plan | None:

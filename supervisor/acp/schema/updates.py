@@ -1,6 +1,7 @@
 """The types of `session/update`: what an agent reports during a turn and between turns.
 
-`raw` is each update as it came.
+`raw` is each update as it came. None of them is to be changed. Of those that come by the thousand attrs makes
+no frozen objects, which would take it three times as long.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def text_of(content: Json) -> str | None:
     return text(content, "text") if content.get("type") == "text" else None
 
 
-@attrs.frozen
+@attrs.define
 class ContentChunk:
     """A piece of a message: a content block. Another `message_id` begins another message."""
 
@@ -87,7 +88,7 @@ def _locations(items: tuple[Json, ...]) -> tuple[Location, ...]:
     )
 
 
-@attrs.frozen
+@attrs.define
 class ToolCallFields:
     """What a tool call and its updates say. None means not said, that is, unchanged.
 

@@ -17,6 +17,9 @@ class Mute:
     def notification(self, method: str, params: Any) -> None:
         """Ignored."""
 
+    def flush(self) -> None:
+        """There is nothing."""
+
     def request(self, method: str, params: Any) -> Awaitable[Any]:
         """Refused: there is nothing to work on. Raises RpcError."""
         refused = refuse(method, params)

@@ -62,7 +62,7 @@ class Asked:
     kind: str | None
     blocks: list[Any]
     left_out: int
-    places: list[Mapping[str, Any]]
+    places: Sequence[Mapping[str, Any]]
     more: Mapping[str, Any]
     about: Sequence[Asked] = ()
     call_id: str = ""

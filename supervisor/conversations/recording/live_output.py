@@ -79,6 +79,11 @@ class LiveOutput:
             self._order += 1
             self.log.publish(Frame(legacy=None, session=tight(orjson.dumps(frame))))
 
+    @property
+    def shows(self) -> bool:
+        """Whether anything of a call waits to be shown."""
+        return bool(self._calls)
+
     def ended(self, tool_call_id: str) -> None:
         """A call is over: nothing more comes of it."""
         self._calls.pop(tool_call_id, None)

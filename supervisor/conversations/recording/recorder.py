@@ -20,7 +20,7 @@ from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
 from supervisor.conversations.recording.live_output import LiveOutput
 from supervisor.conversations.recording.outs import Aborted, Delta, Opened, Out, Title, Usage
 from supervisor.conversations.recording.streamed import WIRE, StreamedWire, aborted, inside
-from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.tool_call_events import Draft, Recorded
 from supervisor.conversations.recording.tool_calls import ToolOutput
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import NOTHING, Masker
@@ -33,6 +33,7 @@ from supervisor.events import (
     UserRejectObservation,
     Vocabulary,
     dump_stamped,
+    dumps,
     new_event_id,
     timestamp_now,
 )
@@ -46,6 +47,11 @@ TITLE_CHARS: Final = 200
 ENDS: Final = (ObservationEvent, AgentErrorEvent, UserRejectObservation, ACPToolCallEvent)
 """Events after which what a call's shell wrote is known. The first one of an ACP call is told before any of
 it."""
+
+ACP_CALL: Final = ACPToolCallEvent.__name__
+
+TOGETHER_BYTES: Final = 256 * 1024
+"""The most bytes of events that are searched for secrets together: a copy of them is."""
 
 _TICK: Final = datetime.timedelta(microseconds=1)
 
@@ -101,13 +107,21 @@ class Recorder:
         every event.
         """
         rows, blobs = self._rows(events)
+        self._relay(rows, blobs)
+
+    def _relay(self, rows: Sequence[Row], blobs: Sequence[Blob]) -> None:
         try:
             self.log.append(rows, None, blobs)
         except TooLarge as error:
+            if len(rows) > 1:  # the others are stored
+                for row in rows:
+                    self._relay((row,), blobs)
+                    blobs = ()
+                return
             # Nothing of it is stored. What was said is lost, the conversation is not.
             log.warning("event is too large to store", conversation_id=self.record.id, error=str(error))
             value = {"kind": "too_large", "detail": str(error)}
-            self.log.append([self._row(self.state("acp_dropped", value))])
+            self.log.append(self.rows([self.state("acp_dropped", value)]))
             for row in rows:
                 self._abort(row.id, "too_large")
         else:
@@ -120,9 +134,12 @@ class Recorder:
         blobs: list[Blob] = []
         for item in events:
             if isinstance(item, Recorded):
-                blobs.extend(map(self._blob, item.attachments))
-                item = item.event
-            rows.append(self._row(item))
+                if item.attachments:
+                    blobs.extend(map(self._blob, item.attachments))
+                rows.append(self._row(item.event) if item.draft is None else self._drafted(item.draft))
+            else:
+                rows.append(self._row(item))
+        self._hide(rows)
         return rows, blobs
 
     def _blob(self, attachment: Attachment) -> Blob:
@@ -132,7 +149,9 @@ class Recorder:
 
     def rows(self, events: Iterable[Event]) -> list[Row]:
         """The events as they would be appended, for somebody who stores them otherwise."""
-        return [self._row(event) for event in events]
+        rows = [self._row(event) for event in events]
+        self._hide(rows)
+        return rows
 
     def save(self, *, quiet: bool = False) -> None:
         """Store the record as it is now, without an event; `quiet` as for `write`."""
@@ -151,6 +170,7 @@ class Recorder:
         )
 
     def _row(self, event: Event) -> Row:
+        """An event as it is written, with the secrets that it has."""
         timestamp = self.last_timestamp = later(self.last_timestamp, timestamp_now())
         record = self.record
         parent = record.leaf_event_id if self.extended else None
@@ -159,21 +179,43 @@ class Recorder:
         body = dump_stamped(event, record.vocabulary, timestamp, parent)
         if len(body) > EVENT_BYTES and event.source != "user":
             body = fitting(body)
-        return Row(
-            id=event.id,
-            kind=event.kind,
-            source=event.source,
-            timestamp=timestamp,
-            body=body if event.source == "user" else self._hide(body),
-        )
+        return Row(id=event.id, kind=event.kind, source=event.source, timestamp=timestamp, body=body)
 
-    def _hide(self, body: bytes) -> bytes:
-        """Mask an event's secrets; the session's id, a bearer token, is cut short."""
-        body = self.mask.document(body)
-        session_id = self.record.session_id
-        if session_id is None or session_id == self.record.id or session_id.encode() not in body:
-            return body
-        return shorten_session_id(body.decode(), session_id).encode()
+    def _drafted(self, draft: Draft) -> Row:
+        timestamp = timestamp_now()
+        if timestamp <= self.last_timestamp:
+            timestamp = later(self.last_timestamp, timestamp)
+        self.last_timestamp = timestamp
+        record = self.record
+        event = draft.body
+        event["timestamp"] = timestamp
+        if record.leaf_event_id is not None:
+            event["parent_id"] = record.leaf_event_id
+        record.leaf_event_id = draft.id
+        body = dumps(event)
+        if len(body) > EVENT_BYTES:
+            body = fitting(body)
+        return Row(draft.id, ACP_CALL, "agent", timestamp, body)
+
+    def _hide(self, rows: Sequence[Row]) -> None:
+        """Mask the secrets of events, but not of what a person says; the session's id, a bearer token, is cut
+        short. Most events have none, so they are searched together."""
+        record = self.record
+        session_id = record.session_id if record.session_id != record.id else None
+        if not self.mask and session_id is None:
+            return
+        token = None if session_id is None else session_id.encode()
+        if len(rows) > 1 and sum([len(row.body) for row in rows]) <= TOGETHER_BYTES:
+            # A line feed is in no event, so that none of the strings within can go on in the next.
+            bodies = b"\n".join([row.body for row in rows])
+            if not (self.mask.suspects(bodies) or (token is not None and token in bodies)):
+                return
+        for row in rows:
+            if row.source != "user":
+                body = self.mask.document(row.body)
+                if token is not None and token in body:
+                    body = shorten_session_id(body.decode(), session_id).encode()
+                row.body = body
 
     def state(self, key: str, value: Any) -> ConversationStateUpdateEvent:
         """A state update, to be written."""
@@ -185,8 +227,10 @@ class Recorder:
         for out in outs:
             if isinstance(out, Recorded):
                 recorded.append(out)
-                if self.live is not None and isinstance(out.event, ENDS):
-                    self.live.ended(out.event.tool_call_id)
+                if self.live is not None and self.live.shows:
+                    event = out.event
+                    if isinstance(event, ENDS):
+                        self.live.ended(event.tool_call_id)
                 continue
             if isinstance(out, Attachment):
                 self.log.append((), None, (self._blob(out),))

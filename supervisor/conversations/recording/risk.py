@@ -59,13 +59,17 @@ def leads_out(update: Mapping[str, Any], workspace: str) -> bool:
     if not locations and not content:
         return False
     places = _places(locations, content)
+    if not places:
+        return False
     return len(places) > PLACES_MAX or not all(_within(place, workspace) for place in places)
 
 
 def _places(locations: Any, content: Any) -> list[Any]:
     """The first files that are named, None for what is not a name; one more than are looked at."""
-    if not isinstance(locations, list):
-        places: list[Any] = [None] if locations else []
+    if not locations:
+        places: list[Any] = []
+    elif not isinstance(locations, list):
+        places = [None]
     else:
         most = locations[: PLACES_MAX + 1]
         places = [each.get("path") if isinstance(each, dict) else None for each in most]

@@ -90,11 +90,13 @@ _SNAKE: Final = {"mimeType": "mime_type", "_meta": "field_meta"}
 def _snake_content(inner: Any) -> Any:
     if not isinstance(inner, dict):
         return inner
-    out: dict[str, Any] = {_SNAKE.get(str(key), str(key)): value for key, value in inner.items()}
+    out = dict(inner)
+    if "mimeType" in inner or "_meta" in inner:
+        out = {_SNAKE.get(key, key): value for key, value in inner.items()}
     out.setdefault("annotations", None)
     out.setdefault("field_meta", None)
     if isinstance(out.get("resource"), dict):
-        out["resource"] = {_SNAKE.get(str(key), str(key)): value for key, value in out["resource"].items()}
+        out["resource"] = {_SNAKE.get(key, key): value for key, value in out["resource"].items()}
     return out
 
 

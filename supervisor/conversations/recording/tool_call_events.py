@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import attrs
+import orjson
 
 from supervisor.conversations.recording.asked import PERMISSION, SUMMARY_CHARS, Asked
 from supervisor.conversations.recording.attachments import JSON, Attachment, Original
@@ -28,6 +29,7 @@ from supervisor.conversations.recording.truncation import (
     clip_payload,
     dump,
     unpacked,
+    write_payload,
 )
 from supervisor.events import (
     ACPToolCallEvent,
@@ -48,41 +50,103 @@ UNCLAIMED: Final = "Allowed. The agent told nothing more of it."
 """What is said at the end of a call that was only asked about."""
 
 
-UNSTAMPED: Final = ""
-"""The time of an event that the recorder gives its own, as it does to all: calls are most of them, and asking
-for the time twice costs."""
+_NOTHING: Final = Clipped(None)
+_NOTHING_SHOWN: Final = Clipped("")
 
 
 @attrs.define
+class Draft:
+    """An ACPToolCallEvent as it is written, but for its time and its parent: the members of its JSON in their
+    order. Parts of it may be encoded already."""
+
+    id: str
+    body: dict[str, Any]
+
+    def event(self) -> ACPToolCallEvent:
+        """The event that it is."""
+        members = orjson.loads(orjson.dumps(self.body))
+        del members["kind"]
+        return ACPToolCallEvent(**members)
+
+
 class Recorded:
-    """An event for the journal and the originals that were cut out of it. Not to be changed."""
+    """An event for the journal and the originals that were cut out of it. Not to be changed.
 
-    event: Event
-    attachments: tuple[Attachment, ...] = ()
+    Calls of external agents are most of all events. So theirs are `drafts`, from which an event is made only
+    where somebody asks for it.
+    """
+
+    __slots__ = ("_event", "attachments", "draft")
+
+    def __init__(
+        self, event: Event | None, attachments: tuple[Attachment, ...] = (), draft: Draft | None = None
+    ) -> None:
+        self._event = event
+        self.attachments = attachments
+        self.draft = draft
+
+    @property
+    def event(self) -> Event:
+        """The event."""
+        if self._event is None:
+            assert self.draft is not None
+            self._event = self.draft.event()
+        return self._event
 
 
-def start_event(call: ToolCallState, form: Form, event_id: str, response_id: str) -> Recorded:
-    """The first event of a call. Remembers in the call what it was recorded as."""
-    if form is Form.ACP:
-        given = clip_payload(call.raw_input, f"{event_id}-input", PAYLOAD_BYTES, call.originals)
-        content = _content(call, [], event_id)
-        call.form = form
-        call.started_id = event_id
-        return Recorded(
-            ACPToolCallEvent(
-                id=event_id,
-                timestamp=UNSTAMPED,
-                tool_call_id=call.call_id,
-                title=call.title or call.kind or "tool",
-                status=call.status or "pending",
-                tool_kind=call.kind,
-                raw_input=given.value,
-                raw_output=None,
-                content=content.value,
-            ),
-            (*given.attachments, *content.attachments),
-        )
-    return action_event(call, event_id, response_id)
+def start_event(call: ToolCallState, form: Form, event_id: str, response: Callable[[], str]) -> Recorded:
+    """The first event of a call. Remembers in the call what it was recorded as. `response` gives the id of
+    the model's response."""
+    if form is Form.ACTION:
+        return action_event(call, event_id, response())
+    given = content = _NOTHING
+    if call.raw_input is not None:
+        given = _written_input(call, event_id)
+    if call.content is not None:
+        content = _content(call, [], event_id, write_payload)
+    call.form = form
+    call.started_id = event_id
+    body = _acp_event(call, event_id, call.status or "pending", given.value, None, content.value)
+    return Recorded(None, (*given.attachments, *content.attachments), Draft(event_id, body))
+
+
+def _acp_event(
+    call: ToolCallState,
+    event_id: str,
+    status: str,
+    raw_input: Any,
+    raw_output: Any,
+    content: Any,
+    *,
+    failed: bool = False,
+) -> dict[str, Any]:
+    """An ACPToolCallEvent as `dump_event` writes it."""
+    kind = call.kind
+    body: dict[str, Any] = {
+        "id": event_id,
+        "timestamp": "",
+        "source": "agent",
+        "tool_call_id": call.call_id,
+        "title": call.title or kind or "tool",
+        "status": status,
+    }
+    if kind is not None:
+        body["tool_kind"] = kind
+    if raw_input is not None:
+        body["raw_input"] = raw_input
+    if raw_output is not None:
+        body["raw_output"] = raw_output
+    if content is not None:
+        body["content"] = content
+    body["is_error"] = failed
+    body["kind"] = "ACPToolCallEvent"
+    return body
+
+
+def _written_input(call: ToolCallState, event_id: str) -> Clipped:
+    given = call.raw_input
+    body = call.input_body() if type(given) is dict else None
+    return write_payload(given, f"{event_id}-input", PAYLOAD_BYTES, call.originals, body)
 
 
 def action_event(
@@ -138,32 +202,32 @@ def question_event(event_id: str, response_id: str, question: Asked) -> Recorded
     )
 
 
-def end_events(call: ToolCallState, ending: Ending, ids: Iterator[str]) -> list[Recorded]:
+def end_events(call: ToolCallState, ending: Ending, mint: Callable[[], str]) -> list[Recorded]:
     """What closes a call, once: one event, or two for a call that was first shown as an ACP call and then
     asked a person about, since then both its first events want their answer."""
     call.closed = True
     call.content = unpacked(call.content)
     closing: list[Recorded] = []
-    output = call.close_output()
+    output = _NOTHING_SHOWN if call.output is None and call.shown is None else call.close_output()
     if ending is Ending.INTERRUPTED:
-        return _interrupted(call, ids, output)
+        return _interrupted(call, mint, output)
     if call.action_id is not None:
-        closing.append(_end_of_action(call, call.action_id, ending, next(ids), output))
+        closing.append(_end_of_action(call, call.action_id, ending, mint(), output))
     if call.form is Form.ACP:
-        closing.append(_end_of_acp(call, ending, next(ids), output))
+        closing.append(_end_of_acp(call, ending, mint(), output))
     return closing
 
 
-def _interrupted(call: ToolCallState, ids: Iterator[str], output: Clipped) -> list[Recorded]:
+def _interrupted(call: ToolCallState, mint: Callable[[], str], output: Clipped) -> list[Recorded]:
     """What closes a call that did not end, with what it gave back until then."""
     closing: list[Recorded] = []
     if call.action_id is not None:
-        event_id = next(ids)
+        event_id = mint()
         given = _given_back(call, event_id, output)
         event = interrupted_action(event_id, call.tool_name, call.call_id, given.value)
         closing.append(Recorded(event, given.attachments))
     if call.form is Form.ACP:
-        event_id = next(ids)
+        event_id = mint()
         raw_input, raw_output, content, attachments = _acp_payloads(call, event_id, output)
         closing.append(
             Recorded(
@@ -215,46 +279,55 @@ def interrupted_acp(
 
 
 def _acp_payloads(
-    call: ToolCallState, event_id: str, output: Clipped, *, done: bool = False
+    call: ToolCallState, event_id: str, output: Clipped
 ) -> tuple[Any, Any, Any, tuple[Attachment, ...]]:
-    """Input, output and content of an ACP call that is over, and what was cut out of them. `output` is its
-    shell's, which is content where the agent gave no other text."""
+    """Input, output and content of an ACP call that did not end, and what was cut out of them. `output` is
+    its shell's, which is content where the agent gave no other text."""
     given = clip_payload(call.raw_input, f"{event_id}-input", PAYLOAD_BYTES, call.originals)
     raw = clip_payload(call.raw_output, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
-    more: list[str] = []
-    attachments: tuple[Attachment, ...] = ()
-    if output.value and _output_is_missing(call, output.value):
-        more, attachments = [output.value], output.attachments
-    content = _content(call, more, event_id, done=done)
+    more, attachments = _missing(call, output)
+    content = _content(call, more, event_id)
     attachments = (*given.attachments, *raw.attachments, *attachments, *content.attachments)
     return given.value, raw.value, content.value, attachments
 
 
+def _missing(call: ToolCallState, output: Clipped) -> tuple[list[Any], tuple[Attachment, ...]]:
+    """The block of its shell's output, where its content lacks that."""
+    if output.value and _output_is_missing(call, output.value):
+        return [text_block(output.value)], output.attachments
+    return [], ()
+
+
 def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clipped) -> Recorded:
-    if ending is Ending.REJECTED:
-        output = Clipped("")
-    done = ending is Ending.COMPLETED
-    raw_input, raw_output, content, attachments = _acp_payloads(call, event_id, output, done=done)
-    if ending is Ending.REJECTED:
-        content = (*(content or ()), text_block(_rejection(call)))
-    elif done and call.unclaimed:
-        content = (*(content or ()), text_block(UNCLAIMED))
     failed = ending is not Ending.COMPLETED
-    return Recorded(
-        ACPToolCallEvent(
-            id=event_id,
-            timestamp=UNSTAMPED,
-            tool_call_id=call.call_id,
-            title=call.title or call.kind or "tool",
-            status="failed" if failed else "completed",
-            tool_kind=call.kind,
-            raw_input=raw_input,
-            raw_output=raw_output,
-            content=content,
-            is_error=failed,
-        ),
-        attachments,
+    given = raw = content = _NOTHING
+    if call.raw_input is not None:
+        given = _written_input(call, event_id)
+    if call.raw_output is not None:
+        raw = write_payload(call.raw_output, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
+    more: list[Any] = []
+    attachments: tuple[Attachment, ...] = ()
+    last: dict[str, Any] | None = None
+    if ending is Ending.REJECTED:
+        last = text_block(_rejection(call))
+    else:
+        if call.allowed and not failed and call.unclaimed:
+            last = text_block(UNCLAIMED)
+        if output.value:
+            more, attachments = _missing(call, output)
+    if more or last is not None or call.content is not None or call.diffs is not None:
+        content = _content(call, more, event_id, write_payload, last=last, done=not failed)
+    body = _acp_event(
+        call,
+        event_id,
+        "failed" if failed else "completed",
+        given.value,
+        raw.value,
+        content.value,
+        failed=failed,
     )
+    attachments = (*given.attachments, *raw.attachments, *attachments, *content.attachments)
+    return Recorded(None, attachments, Draft(event_id, body))
 
 
 def _output_is_missing(call: ToolCallState, output: str) -> bool:
@@ -266,19 +339,32 @@ def _output_is_missing(call: ToolCallState, output: str) -> bool:
     return not any(output.strip() in text_of(block) for block in blocks or ())
 
 
-def _content(call: ToolCallState, more: list[str], event_id: str, *, done: bool = False) -> Clipped:
-    """A call's content as clients read it, with texts after it that are within their bounds already."""
+def _content(
+    call: ToolCallState,
+    more: list[Any],
+    event_id: str,
+    clip: Callable[..., Clipped] = clip_payload,
+    *,
+    last: Any = None,
+    done: bool = False,
+) -> Clipped:
+    """A call's content as clients read it, with blocks after it that are within their bounds already: `more`
+    of what it gave back, and a `last` one."""
     given, left_out = call.blocks(done=done)
-    clipped = clip_payload(snake_blocks(given), f"{event_id}-content", PAYLOAD_BYTES, call.originals)
+    if more or left_out or last is not None:
+        clip = clip_payload
+    clipped = clip(snake_blocks(given), f"{event_id}-content", PAYLOAD_BYTES, call.originals)
     blocks, attachments = clipped.value, clipped.attachments
     if isinstance(blocks, dict):  # its shape was lost
         blocks = [text_block(str(blocks["truncated"]))]
     if left_out:
         original = Original(f"{event_id}-blocks", call.originals, JSON)
         attachments = (*attachments, *original.put(dump(unpacked(call.content))))
-        more = [*more, f"[{left_out} blocks cut; {original.where()}]"]
+        more = [*more, text_block(f"[{left_out} blocks cut; {original.where()}]")]
+    if last is not None:
+        more = [*more, last]
     if more:
-        blocks = [*(blocks or []), *map(text_block, more)]
+        blocks = [*(blocks or []), *more]
     return Clipped(blocks, attachments)
 
 

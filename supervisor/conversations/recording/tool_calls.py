@@ -13,7 +13,8 @@ can refer to it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import attrs
@@ -91,7 +92,6 @@ class ToolOutput:
     text: str
 
 
-@attrs.define(eq=False)
 class ToolCallState:
     """One tool call: the latest of every field that its updates carried.
 
@@ -104,14 +104,10 @@ class ToolCallState:
     `shown` is a shell's output as the agent repeats it whole, `output` what it adds to it piece by piece.
     Payloads are looked at again only when another call has its turn (`pack`): an agent that sends the whole
     anew with each update has it measured once.
+
+    What stands below is how a call begins. It is the class that has it, since most calls change little of it.
     """
 
-    call_id: str
-    agent_call_id: str
-    mint: Callable[[], str] = new_event_id
-    mask: Masker = NOTHING
-    originals: Originals = attrs.field(factory=Originals)
-    workspace: str = "/"
     outside: bool = False
     title: str = ""
     first_title: str = ""
@@ -145,19 +141,39 @@ class ToolCallState:
     """The risk of the calls that it asks about, since it says nothing itself (`Translator.requested`)."""
     questions: int = 0
     """How often a person or a hook was asked about it."""
-    places: list[Mapping[str, Any]] = attrs.field(factory=list)
-    more: Mapping[str, Any] = attrs.field(factory=dict)
+    places: Sequence[Mapping[str, Any]] = ()
+    more: Mapping[str, Any] = MappingProxyType({})
     """What else its request had."""
     diffs: Any = None
     """Diffs that the agent's later content lacks: what was asked for stays in the result."""
-    terminals: list[str] = attrs.field(factory=list)
+    terminals: Sequence[str] = ()
     """Those of Ostler's terminals that it names."""
     _has_diffs: bool = False
     _stream: StreamMask | None = None
-    _sizes: dict[str, int] = attrs.field(factory=dict)
-    _unmeasured: set[str] = attrs.field(factory=set)
+    _sizes: Mapping[str, int] = MappingProxyType({})
+    """Bytes of the payloads that were measured."""
+    _fresh: tuple[str, ...] = ()
+    """Those that were not."""
+    _input_body: bytes | None = None
+    """Its raw input as JSON: both events have it."""
     _folds: int = 0
     _uid: str | None = None
+
+    def __init__(
+        self,
+        call_id: str,
+        agent_call_id: str,
+        mint: Callable[[], str] = new_event_id,
+        mask: Masker = NOTHING,
+        originals: Originals | None = None,
+        workspace: str = "/",
+    ) -> None:
+        self.call_id = call_id
+        self.agent_call_id = agent_call_id
+        self.mint = mint
+        self.mask = mask
+        self.originals = Originals() if originals is None else originals
+        self.workspace = workspace
 
     @property
     def uid(self) -> str:
@@ -166,37 +182,57 @@ class ToolCallState:
             self._uid = self.mint()
         return self._uid
 
-    def merge(self, update: Mapping[str, Any], *, asking: bool = False) -> list[Attachment | ToolOutput]:
+    def merge(self, update: Mapping[str, Any], *, asking: bool = False) -> Sequence[Attachment | ToolOutput]:
         """Merge a `tool_call` or `tool_call_update`; null and absent members mean unchanged.
 
         The status of a permission request (`asking`) does not count. Returns the attachments to write now.
         """
-        title = update.get("title")
-        if isinstance(title, str) and title:
+        get = update.get
+        title = get("title")
+        if title and isinstance(title, str):
             self.title = title[:TITLE_CHARS]
             self.first_title = self.first_title or self.title
-        for field in ("name", "kind", "status"):
-            value = update.get(field)
-            if isinstance(value, str) and value and not (asking and field == "status"):
-                setattr(self, field, cut(value, NAME_CHARS))
-        self.outside = self.outside or leads_out(update, self.workspace)
-        self.asked, self.announced = self.asked or asking, self.announced or not asking
-        places = places_of(update)
-        self.places = self.places if places is None else places
-        for key, field in PAYLOADS:
-            value = update.get(key)
-            if value is not None and (field != "content" or isinstance(value, list)):
-                if field == "content":
-                    self._keep_diffs(value)
-                self._put(field, value)
-        return self._take_terminal_output(update.get("_meta"))
+        kind = get("kind")
+        if kind and isinstance(kind, str):
+            self.kind = kind if len(kind) <= NAME_CHARS else cut(kind, NAME_CHARS)
+        status = get("status")
+        if status and not asking and isinstance(status, str):
+            self.status = status if len(status) <= NAME_CHARS else cut(status, NAME_CHARS)
+        if "name" in update and (name := update["name"]) and isinstance(name, str):
+            self.name = cut(name, NAME_CHARS)
+        if asking:
+            self.asked = True
+        else:
+            self.announced = True
+        content = get("content")
+        if "locations" in update:
+            places = places_of(update)
+            self.places = self.places if places is None else places
+            self.outside = self.outside or leads_out(update, self.workspace)
+        elif content and not self.outside:
+            self.outside = leads_out(update, self.workspace)
+        given = get("rawInput")
+        if given is not None:
+            self._put("raw_input", given)
+            self._input_body = None
+        raw = get("rawOutput")
+        if raw is not None:
+            self._put("raw_output", raw)
+        if isinstance(content, list):
+            self._keep_diffs(content)
+            self._put("content", content)
+        return self._take_terminal_output(update["_meta"]) if "_meta" in update else ()
 
     def _keep_diffs(self, content: list[Any]) -> None:
         """Keep the diffs that new content lacks. Content replaces the one before as a whole."""
         had = self._has_diffs
-        self._has_diffs = bool(shown := diffs_of(content))
-        self.terminals += [each for each in terminals_of(content) if each not in self.terminals]
-        del self.terminals[TERMINALS_MAX:]
+        shown = diffs_of(content)
+        if had or shown:
+            self._has_diffs = bool(shown)
+        named = terminals_of(content)
+        if named:
+            new = dict.fromkeys((*self.terminals, *named))
+            self.terminals = tuple(new)[:TERMINALS_MAX]
         if not had and self.diffs is None:
             return
         again = {str(block.get("path")) for block in shown}
@@ -253,32 +289,48 @@ class ToolCallState:
 
     def _put(self, field: str, value: Any) -> None:
         setattr(self, field, value)
-        self._sizes.pop(field, None)
+        if self._sizes and field in self._sizes:
+            self._sizes = {each: size for each, size in self._sizes.items() if each != field}
         if value is None:
-            self._unmeasured.discard(field)
-        else:
-            self._unmeasured.add(field)
+            self._fresh = tuple(each for each in self._fresh if each != field)
+        elif field not in self._fresh:
+            self._fresh = (*self._fresh, field)
 
     @property
     def weight(self) -> int:
         """Bytes of its payloads, without those of the last update."""
+        if not self._sizes and self.output is None:
+            return 0
         return sum(self._sizes.values()) + (0 if self.output is None else self.output.held)
 
     def pack(self) -> None:
         """Measure the last payloads; large ones are kept as bytes."""
-        for field in self._unmeasured:
-            body = dump(getattr(self, field))
-            self._sizes[field] = len(body)
+        if not self._fresh:
+            return
+        sizes = dict(self._sizes)
+        for field in self._fresh:
+            body = self.input_body() if field == "raw_input" else dump(getattr(self, field))
+            sizes[field] = len(body)
             if len(body) > PAYLOAD_BYTES:
                 setattr(self, field, Packed(body))
-        self._unmeasured.clear()
+        self._sizes, self._fresh = sizes, ()
+
+    def input_body(self) -> bytes:
+        """Its raw input as JSON."""
+        body = self._input_body
+        if body is None:
+            given = self.raw_input
+            body = self._input_body = given.body if isinstance(given, Packed) else dump(given)
+        return body
 
     def fold(self) -> list[Attachment]:
         """Make room: keep the beginning and the end of each payload and set the rest aside."""
         self.pack()
         self._folds += 1
         attachments: list[Attachment] = [] if self.output is None else self.output.fold(FOLDED_BYTES)
-        for field, size in self._sizes.items():
+        self._input_body = None
+        sizes = dict(self._sizes)
+        for field, size in sizes.items():
             if size > FOLDED_BYTES:
                 blob_id = f"{self.uid}-{field}-{self._folds}"
                 folded = clip_payload(getattr(self, field), blob_id, FOLDED_BYTES, self.originals)
@@ -288,8 +340,9 @@ class ToolCallState:
                 elif field == "content" and not isinstance(value, list):
                     value = [{"type": "content", "content": {"type": "text", "text": value["truncated"]}}]
                 setattr(self, field, value)
-                self._sizes[field] = FOLDED_BYTES
+                sizes[field] = FOLDED_BYTES
                 attachments += folded.attachments
+        self._sizes = sizes
         return attachments
 
     def blocks(self, *, done: bool = False) -> tuple[list[Any] | None, int]:

@@ -14,28 +14,19 @@ that by a timer (`holding`, `release`).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
-import orjson
 
 from supervisor.acp import schema
-from supervisor.acp.schema import short_id
-from supervisor.conversations.recording.answers import (
-    BY_OSTLER,
-    NO_ANSWER,
-    finish_of,
-    message_of,
-    thoughts_alone,
-)
+from supervisor.acp.schema import ID_CHARS, ToolCall, ToolCallUpdate, short_id
+from supervisor.conversations.recording.agent_states import AgentStates
 from supervisor.conversations.recording.attachments import Originals
-from supervisor.conversations.recording.gather import Gathered
-from supervisor.conversations.recording.outs import Close, Delta, Kind, Opened, Out, Terminals, Title, Usage
+from supervisor.conversations.recording.call_ids import CallIds
+from supervisor.conversations.recording.outs import Close, Out, Terminals, Title, Usage
 from supervisor.conversations.recording.risk import together
-from supervisor.conversations.recording.sentences import continues
-from supervisor.conversations.recording.stopped import Stopped, remember
+from supervisor.conversations.recording.speech import Response, Speech
 from supervisor.conversations.recording.tool_call_blocks import describe
 from supervisor.conversations.recording.tool_call_events import (
     Recorded,
@@ -49,17 +40,8 @@ from supervisor.conversations.recording.tool_calls import (
     Form,
     ToolCallState,
 )
-from supervisor.conversations.recording.truncation import (
-    PAYLOAD_BYTES,
-    TEXT_BYTES,
-    THOUGHT_BYTES,
-    Clipped,
-    clip_payload,
-)
-from supervisor.credentials.masking import NOTHING, Masker, StreamMask
+from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (
-    ActionEvent,
-    ConversationStateUpdateEvent,
     RejectionSource,
     SecurityRisk,
     new_event_id,
@@ -77,43 +59,6 @@ OPEN_CALLS_BYTES: Final = 32 * 1024 * 1024
 
 Beyond it the oldest calls keep the beginnings and ends of theirs, and the rest is stored as attachments.
 """
-
-USED_IDS_MAX: Final = 50_000
-"""Tool call ids kept per session to recognize a reused one; beyond it the oldest are forgotten.
-
-They are kept as numbers, so that together they take some six megabytes, however long the ids are.
-"""
-
-STATES_BYTES: Final = 16 * 1024 * 1024
-"""The most bytes of states in one turn: plans, commands, options, and unknown updates.
-
-What exceeds it is dropped and counted, and reported at the end of the turn.
-"""
-
-DELTA_CHARS: Final = 64 * 1024
-"""Longest piece of a segment in one frame, so that any client accepts it."""
-
-
-THOUGHTS_APART: Final = "\n\n"
-"""Between thoughts that a tool call came between."""
-
-LAST_CHARS: Final = 16
-"""Characters of a piece of text that are looked at to see whether the next one goes on with it."""
-
-
-@attrs.define
-class _Segment:
-    item_id: str
-    masks: dict[Kind, StreamMask]
-    said: dict[Kind, Gathered]
-    message_id: str | None = None
-    deltas: int = 0
-    broken: bool = False
-    """A tool call came after the last thought."""
-    parted: bool = False
-    """A tool call went on or ended after the last text."""
-    last: str = ""
-    """The last piece of text."""
 
 
 @attrs.define
@@ -140,7 +85,7 @@ class Translator:
     confirming: bool = False
     session: int = 0
     mint: Callable[[], str] = new_event_id
-    mask: Masker = NOTHING
+    _mask: Masker = NOTHING
     originals: Originals = attrs.field(factory=Originals)
     workspace: str = "/"
     on_end: Callable[[ToolCallState, Ending], None] | None = None
@@ -149,28 +94,43 @@ class Translator:
     terminals: Terminals | None = None
     _by_terminal: dict[str, ToolCallState] = attrs.field(factory=dict)
     """The open calls that name terminals, by these."""
-    _segment: _Segment | None = None
     _calls: dict[str, ToolCallState] = attrs.field(factory=dict)
     _asked: dict[str, ToolCallState] = attrs.field(factory=dict)
     """The open calls that were asked for."""
     _held: list[ToolCallState] = attrs.field(factory=list)
-    _used: dict[int, int] = attrs.field(factory=dict)
-    _stopped: dict[int, Stopped] = attrs.field(factory=dict)
-    _presumed: dict[int, Stopped] = attrs.field(factory=dict)
-    _response_id: str | None = None
-    _states: dict[str, bytes] = attrs.field(factory=dict)
-    gathered: int = 0
-    """The approximate bytes of text, output and payloads in the turn."""
+    _ids: CallIds = attrs.field(factory=CallIds, init=False)
+    _gathered: int = 0
     spoke: bool = False
     """Whether the agent has said a word in the turn; blanks and thoughts are none."""
-    _told: int = 0
-    _untold: int = 0
     _weight: int = 0
     _latest: ToolCallState | None = None
-    _outs: list[Out] = attrs.field(factory=list)
+    _outs: list[Out] = attrs.field(factory=list, init=False)
+    _response: Response = attrs.field(init=False)
+    _speech: Speech = attrs.field(init=False)
+    _states: AgentStates = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._response = Response(self.mint)
+        self._speech = Speech(self._outs, self.mint, self._mask, self.originals, self._response)
+        self._states = AgentStates(self.mint, self.originals)
+
+    @property
+    def mask(self) -> Masker:
+        """What keeps secrets out of streamed text."""
+        return self._mask
+
+    @mask.setter
+    def mask(self, mask: Masker) -> None:
+        self._mask = self._speech.mask = mask
+
+    @property
+    def gathered(self) -> int:
+        """The approximate bytes of text, output and payloads in the turn."""
+        return self._gathered + self._speech.gathered
 
     def _drain(self) -> list[Out]:
-        outs, self._outs = self._outs, []
+        outs = self._outs.copy()
+        self._outs.clear()
         return outs
 
     def charge(self, size: int) -> None:
@@ -184,15 +144,13 @@ class Translator:
     def new_turn(self) -> None:
         """Begin the limits of a turn anew."""
         self.originals.new_turn()
-        self.gathered = 0
+        self._gathered = self._speech.gathered = 0
         self.spoke = False
 
     def new_session(self, number: int) -> None:
         """Begin session `number` (from 0): the agent may reuse its call ids."""
         self.session = number
-        self._used.clear()
-        self._stopped.clear()
-        self._presumed.clear()
+        self._ids.clear()
 
     # -- updates -----------------------------------------------------------------------------------
 
@@ -202,15 +160,24 @@ class Translator:
         return self._drain()
 
     def _update(self, update: schema.Update) -> None:
+        # Most of what agents send.
+        sort = type(update)
+        if sort is ToolCallUpdate or sort is ToolCall:
+            self._tool_call(update.raw, new=sort is ToolCall)
+            return
         match update:
             case schema.AgentMessageChunk():
-                self._chunk(update.text, update.content, update.message_id)
+                text = update.text
+                if text is None:
+                    text = describe(update.content)
+                if text:
+                    self._goes_on()
+                    self.spoke = self.spoke or not text.isspace()
+                    self._speech.chunk(text, update.message_id)
             case schema.AgentThoughtChunk():
-                self._thought(update.text)
-            case schema.ToolCall():
-                self._tool_call(update.raw, new=True)
-            case schema.ToolCallUpdate():
-                self._tool_call(update.raw, new=False)
+                if update.text:
+                    self._goes_on()
+                    self._speech.thought(update.text)
             case schema.UserMessageChunk():
                 pass  # an echo of what the journal already holds
             case schema.UsageUpdate():
@@ -232,149 +199,43 @@ class Translator:
                 # Kinds that this version does not know are kept as they came.
                 self._state("acp_update", update.raw, always=True)
 
-    def _chunk(self, text: str | None, content: Mapping[str, Any], message_id: str | None) -> None:
-        if text is None:
-            text = describe(content)
-        if not text:
-            return
+    def _goes_on(self) -> None:
+        """The agent says something, after what it has asked for."""
         self._end_unclaimed()
-        self.spoke = self.spoke or not text.isspace()
         self._release()
-        segment = self._segment
-        if segment is not None and message_id and segment.message_id not in (None, message_id):
-            self._close_segment()
-            segment = None
-        if segment is not None and segment.parted:
-            segment.parted = False
-            if not message_id and not continues(segment.last, text):
-                self._close_segment()
-                segment = None
-        if segment is None:
-            segment = self._open_segment()
-        if message_id:
-            segment.message_id = message_id
-        segment.last = text[-LAST_CHARS:]
-        self._say(segment, "text", segment.masks["text"].feed(text))
 
     def part(self) -> None:
-        """Note that the agent did something beside what it says: what it says next is not glued to what it
-        said before."""
-        if self._segment is not None and self._segment.last:
-            self._segment.parted = True
-
-    def _thought(self, text: str | None) -> None:
-        if not text:
-            return
-        self._end_unclaimed()
-        self._release()
-        segment = self._segment
-        if segment is None:
-            segment = self._open_segment()
-        if segment.broken:
-            segment.broken = False
-            text = THOUGHTS_APART + text
-        self._say(segment, "reasoning", segment.masks["reasoning"].feed(text))
-
-    def _say(self, segment: _Segment, kind: Kind, text: str) -> None:
-        if text:
-            self.gathered += len(text)
-            self._outs.extend(segment.said[kind].add(text))
-            for start in range(0, len(text), DELTA_CHARS):
-                piece = text if len(text) <= DELTA_CHARS else text[start : start + DELTA_CHARS]
-                self._outs.append(Delta(segment.item_id, kind, piece, segment.deltas))
-                segment.deltas += 1
-
-    def _new_segment(self) -> _Segment:
-        item_id = self.mint()
-        return _Segment(
-            item_id,
-            {"text": self.mask.stream(), "reasoning": self.mask.stream()},
-            {
-                "text": Gathered(f"{item_id}-text", TEXT_BYTES, self.originals),
-                "reasoning": Gathered(f"{item_id}-thoughts", THOUGHT_BYTES, self.originals),
-            },
-        )
-
-    def _open_segment(self) -> _Segment:
-        segment = self._segment = self._new_segment()
-        self._outs.append(Opened(segment.item_id))
-        return segment
-
-    def _break_segment(self) -> None:
-        """A tool call follows: what was said becomes a message. Thoughts alone wait for what they lead to."""
-        segment = self._segment
-        if segment is None or not self._thoughts_alone(segment):
-            self._close_segment()
-        else:
-            segment.broken = True
-
-    def _thoughts_alone(self, segment: _Segment) -> bool:
-        """Whether nothing else was said, also not in what the masks held back."""
-        for kind, mask in segment.masks.items():
-            self._say(segment, kind, mask.flush())
-        return not segment.said["text"]
-
-    def _with_thoughts(self, make: Callable[[str], Recorded]) -> Recorded:
-        """An action event, which has the thoughts that led to it, and then their id, too."""
-        segment = self._segment
-        if segment is None or not self._thoughts_alone(segment):
-            return make(self.mint())
-        self._segment = None
-        recorded, thoughts = make(segment.item_id), segment.said["reasoning"].close()
-        event = recorded.event
-        assert isinstance(event, ActionEvent)
-        return Recorded(
-            attrs.evolve(event, reasoning_content=thoughts.value or None),
-            (*thoughts.attachments, *recorded.attachments),
-        )
-
-    def _close_segment(self) -> None:
-        segment = self._segment
-        if segment is None:
-            return
-        self._segment = None
-        text, thoughts = self._all_said(segment)
-        if text.value:
-            self._outs.append(message_of(segment.item_id, text, thoughts, self._response))
-        else:
-            self._outs.extend(thoughts_alone(segment.item_id, thoughts, self._response, self.mint))
-
-    def _all_said(self, segment: _Segment) -> tuple[Clipped, Clipped]:
-        """The segment's text and thoughts, with what was still held back."""
-        for kind, mask in segment.masks.items():
-            self._say(segment, kind, mask.flush())
-        return segment.said["text"].close(), segment.said["reasoning"].close()
+        """Note that the agent did something beside what it says."""
+        self._speech.part()
 
     # -- tool calls ---------------------------------------------------------------------------------
 
     def _tool_call(self, raw: Mapping[str, Any], *, new: bool) -> None:
         agent_id = _call_id(raw)
         call = None if agent_id is None else self._calls.get(agent_id)
-        if call is None and self._is_over(agent_id, raw, new=new):
-            if raw.get("status") is not None:
-                self.part()
-            return  # a late word about a call whose end is recorded
         if call is None:
-            self._break_segment()
-            self._pass_by()
-            call = self._open_call(agent_id)
-        elif raw.get("status") not in (None, call.status):
-            self.part()
+            if self._ids.is_over(agent_id, raw, new=new):
+                if raw.get("status") is not None:
+                    self._speech.part()
+                return  # a late word about a call whose end is recorded
+            call = self._begin_call(agent_id)
+        elif self._speech.segment is not None and raw.get("status") not in (None, call.status):
+            self._speech.part()
         self._merge(call, raw)
-        if call.ended:
-            self._end(call, Ending.COMPLETED if call.status == "completed" else Ending.FAILED)
+        status = call.status
+        if status == "completed":
+            self._end(call, Ending.COMPLETED)
+        elif status == "failed":
+            self._end(call, Ending.FAILED)
         elif call.started_id is None and self._settled(call):
             self._start(call)
 
-    def _is_over(self, agent_id: str | None, raw: Mapping[str, Any], *, new: bool) -> bool:
-        """Whether an update is about a call that is over, and so begins no new one."""
-        number = _number(agent_id)
-        if number in self._presumed:
-            return False
-        stopped = self._stopped.get(number)
-        if stopped is not None and stopped.again(raw):
-            return True
-        return not new and number in self._used and not _opens_again(raw)
+    def _begin_call(self, agent_id: str | None) -> ToolCallState:
+        if self._speech.segment is not None:
+            self._speech.interrupt()
+        if self._asked:
+            self._pass_by()
+        return self._open_call(agent_id)
 
     def _pass_by(self) -> None:
         """Another call begins."""
@@ -388,7 +249,7 @@ class Translator:
         """
         for call in list(self._asked.values()) if self._asked else ():
             if call.unclaimed and (call.passed or not passed):
-                remember(self._presumed, _number(call.agent_call_id), call)
+                self._ids.presume(call)
                 self._end(call, Ending.COMPLETED)
 
     def _open_call(self, agent_id: str | None) -> ToolCallState:
@@ -396,28 +257,18 @@ class Translator:
             self._end(next(iter(self._calls.values())), Ending.INTERRUPTED)
         if agent_id is None:
             agent_id = self.mint()
-        number = _number(agent_id)
-        uses = self._used.pop(number, 0) + 1
-        self._used[number] = uses
-        if len(self._used) > USED_IDS_MAX:
-            del self._used[next(iter(self._used))]
-        self._stopped.pop(number, None)
-        before = self._presumed.pop(number, None)
+        uses, before = self._ids.use(agent_id)
         suffix = f".{self.session}" if self.session else ""
         if uses > 1:
             suffix += f"~{uses}"
         call = ToolCallState(
-            call_id=agent_id + suffix,
-            agent_call_id=agent_id,
-            mint=self.mint,
-            mask=self.mask,
-            originals=self.originals,
-            workspace=self.workspace,
+            agent_id + suffix, agent_id, self.mint, self._mask, self.originals, self.workspace
         )
         if before is not None:  # it was only asked about, and taken for over too early
             call.title, call.kind, call.name = before.title, before.kind, before.name
             call.asked = True
-        call.covered = any(each.unclaimed for each in self._asked.values())
+        if self._asked:
+            call.covered = any(each.unclaimed for each in self._asked.values())
         self._calls[agent_id] = call
         self._held.append(call)
         return call
@@ -429,12 +280,14 @@ class Translator:
             before = latest.weight
             latest.pack()
             self._weight += latest.weight - before
-            self.gathered += max(0, latest.weight - before)
+            self._gathered += max(0, latest.weight - before)
         self._latest = call
         before = call.weight
-        self._outs.extend(call.merge(raw, asking=asking))
-        self._name_terminals(call)
-        self._weigh(call, before)
+        self._outs += call.merge(raw, asking=asking)
+        if call.terminals:
+            self._name_terminals(call)
+        if call.weight != before:
+            self._weigh(call, before)
 
     def _name_terminals(self, call: ToolCallState) -> None:
         for terminal_id in call.terminals:
@@ -455,7 +308,7 @@ class Translator:
 
     def _weigh(self, call: ToolCallState, before: int) -> None:
         self._weight += call.weight - before
-        self.gathered += max(0, call.weight - before)
+        self._gathered += max(0, call.weight - before)
         if self._weight > OPEN_CALLS_BYTES:
             self._make_room(call)
 
@@ -483,7 +336,9 @@ class Translator:
     @property
     def holding(self) -> bool:
         """Whether a call's first event is held back; the caller bounds that with `release`."""
-        return bool(self._held) or any(call.passed for call in self._asked.values())
+        if self._held:
+            return True
+        return bool(self._asked) and any(call.passed for call in self._asked.values())
 
     def release(self, *, everything: bool = True) -> list[Out]:
         """Write the first events that are held back.
@@ -511,10 +366,10 @@ class Translator:
         self._held.remove(call)
         if self.core or (unsure and self.confirming and not call.asked):
             self._outs.append(
-                self._with_thoughts(lambda each: start_event(call, Form.ACTION, each, self._response()))
+                self._speech.with_thoughts(lambda each: start_event(call, Form.ACTION, each, self._response))
             )
         else:
-            self._outs.append(start_event(call, Form.ACP, self.mint(), self._response()))
+            self._outs.append(start_event(call, Form.ACP, self.mint(), self._response))
 
     def _end(self, call: ToolCallState, ending: Ending) -> None:
         if call.started_id is None:
@@ -526,21 +381,22 @@ class Translator:
                 if rest:
                     self._outs.extend(call.append(rest))
         del self._calls[call.agent_call_id]
-        self._asked.pop(call.agent_call_id, None)
+        if self._asked:
+            self._asked.pop(call.agent_call_id, None)
         self._weight -= call.weight
         if self._latest is call:
             self._latest = None
         if call.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
         if ending in (Ending.REJECTED, Ending.INTERRUPTED):
-            remember(self._stopped, _number(call.agent_call_id), call)
+            self._ids.stop(call)
         if self.on_end is not None:
             self.on_end(call, ending)
-        self._outs.extend(end_events(call, ending, iter(self.mint, None)))
+        self._outs.extend(end_events(call, ending, self.mint))
         if self.after_end is not None:
             self._outs.extend(self.after_end(call, ending))
         if not self._calls:
-            self._response_id = None  # what follows comes from the model's next response
+            self._response.end()  # what follows comes from the model's next response
 
     # -- permissions --------------------------------------------------------------------------------
 
@@ -572,10 +428,10 @@ class Translator:
         question = call.question(self._asked_about(call) if call.stands_for is not None else ())
         if call.action_id is None:
             self._outs.append(
-                self._with_thoughts(lambda each: action_event(call, each, self._response(), question))
+                self._speech.with_thoughts(lambda each: action_event(call, each, self._response(), question))
             )
         elif call.questions or question.content:
-            self._break_segment()
+            self._speech.interrupt()
             self._outs.append(question_event(self.mint(), self._response(), question))
         call.questions += 1
         return self._drain()
@@ -612,11 +468,9 @@ class Translator:
         agent_id = _call_id(tool_call)
         call = None if agent_id is None else self._calls.get(agent_id)
         if call is None:
-            self._break_segment()
-            self._pass_by()
-            call = self._open_call(agent_id)
+            call = self._begin_call(agent_id)
         else:
-            self.part()
+            self._speech.part()
         # The request describes the call better than the updates so far, but the call is not over yet.
         self._merge(call, tool_call, asking=True)
         call.allowed = call.passed = False
@@ -646,7 +500,7 @@ class Translator:
 
     def close_text(self) -> list[Out]:
         """Close an open segment as a message: text outside any turn that is complete."""
-        self._close_segment()
+        self._speech.close()
         return self._drain()
 
     # -- the end of a turn --------------------------------------------------------------------------
@@ -665,34 +519,19 @@ class Translator:
         if close is Close.FINISH:
             self._end_unclaimed()
         self._release()
-        self._told = 0
-        if self._untold:
-            untold, self._untold = self._untold, 0
-            words = f"{untold} updates were dropped: they exceed {STATES_BYTES} bytes in one turn"
-            self._state("updates_dropped", words, always=True)
+        self._outs.extend(self._states.end_turn())
         for call in list(self._calls.values()):
             self._end(call, Ending.INTERRUPTED)
         if close is Close.MESSAGE:
-            self._close_segment()
+            self._speech.close()
         else:
-            self._finish(note, unsaid)
-        self._response_id = None
-
-    def _finish(self, note: str | None, unsaid: str | None = None) -> None:
-        segment = self._segment or self._new_segment()
-        self._segment = None
-        text, thoughts = self._all_said(segment)
-        if unsaid is not None:
-            text, note = Clipped(unsaid), NO_ANSWER
-        self._outs.extend(finish_of(segment.item_id, text, thoughts, self._response, self.mint, note))
+            self._speech.finish(note, unsaid)
+        self._response.end()
 
     def answer(self, text: str) -> list[Out]:
         """An answer by Ostler itself, in the form of an agent's."""
-        self._close_segment()
-        segment = self._segment = self._new_segment()
-        self._outs.extend(segment.said["text"].add(text))
-        self._finish(BY_OSTLER)
-        self._response_id = None
+        self._speech.answer(text)
+        self._response.end()
         return self._drain()
 
     # -- the rest -----------------------------------------------------------------------------------
@@ -703,42 +542,12 @@ class Translator:
         return self._drain()
 
     def _state(self, key: str, value: Any, *, always: bool = False) -> None:
-        if self._told > STATES_BYTES:
-            self._untold += 1
-            return
-        encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
-        if not always:
-            digest = hashlib.blake2b(encoded, digest_size=16).digest()
-            if self._states.get(key) == digest:
-                return
-            self._states[key] = digest
-        self._told += min(len(encoded), PAYLOAD_BYTES)
-        event_id = self.mint()
-        clipped = clip_payload(value, f"{event_id}-value", PAYLOAD_BYTES, self.originals)
-        self._outs.append(
-            Recorded(
-                ConversationStateUpdateEvent(id=event_id, key=key, value=clipped.value),
-                clipped.attachments,
-            )
-        )
-
-    def _response(self) -> str:
-        if self._response_id is None:
-            self._response_id = self.mint()
-        return self._response_id
+        self._outs.extend(self._states.note(key, value, always=always))
 
 
 def _call_id(raw: Mapping[str, Any]) -> str | None:
     """The id of a tool call, shortened where it is longer than any id should be."""
     agent_id = raw.get("toolCallId")
-    return short_id(agent_id) if isinstance(agent_id, str) and agent_id else None
-
-
-def _number(agent_id: str | None) -> int:
-    """What is remembered of a call's id."""
-    return hash(agent_id)  # of 64 bits, and with a key of this process that no agent knows
-
-
-def _opens_again(raw: Mapping[str, Any]) -> bool:
-    """Whether an update for a closed call starts a new one under the same id: it says that the call runs."""
-    return raw.get("status") in ("pending", "in_progress") and raw.get("title") is not None
+    if not agent_id or not isinstance(agent_id, str):
+        return None
+    return agent_id if len(agent_id) <= ID_CHARS else short_id(agent_id)

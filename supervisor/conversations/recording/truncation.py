@@ -96,6 +96,23 @@ def clip_payload(
     return Clipped({"truncated": words}, attachments)
 
 
+def write_payload(
+    value: Any,
+    blob_id: str,
+    limit: int = PAYLOAD_BYTES,
+    originals: Originals | None = None,
+    body: bytes | None = None,
+) -> Clipped:
+    """The same for a value that is only written. What fits had to be encoded to know that, and is not encoded
+    again. `body`: a list or an object that is encoded already."""
+    kind = type(value)
+    if kind is dict or kind is list:
+        body = dump(value) if body is None else body
+        if len(body) <= limit:
+            return Clipped(orjson.Fragment(body))
+    return clip_payload(value, blob_id, limit, originals)
+
+
 @attrs.frozen
 class Packed:
     """A large JSON value as the bytes that it takes: as objects it may take twenty times as many."""

@@ -30,6 +30,7 @@ from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.recalled import is_agents
 from supervisor.conversations.agent.side_session import refuse
 from supervisor.conversations.recording.large import Relieved, relieve
+from supervisor.conversations.recording.outs import Out
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.told import NotTold, ToldEvents, Unreadable, is_message
 from supervisor.conversations.recording.tool_call_events import Recorded
@@ -44,7 +45,7 @@ from supervisor.journal import Journal, JournalError
 
 log = structlog.get_logger(__name__)
 
-WORK: Final = (AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate)
+WORK: Final = frozenset({AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate})
 """Updates that show that an agent worked on a prompt; commands and usage come at any time."""
 
 
@@ -75,6 +76,10 @@ class Incoming:
         self._queue = queue
         self._journal = journal
         self._told = told
+        self._outs: list[Out] = []
+        """What is to be written by `flush`."""
+        self._heard = False
+        """Whether the agent gave a sign of life since then."""
         self._refused = RepeatLimiter("refused")
         self._logger = log.bind(conversation_id=recorder.record.id)
 
@@ -91,6 +96,7 @@ class Incoming:
         """Return the parameters; their attachments are on the way into the journal. Raises JournalError."""
         if isinstance(params, Relieved):
             if not self._replaying:
+                self._write()
                 self._translator.charge(sum(len(attachment.body) for attachment in params.attachments))
                 self._recorder.emit(params.attachments)
             return params.params
@@ -102,27 +108,33 @@ class Incoming:
 
         Raises JournalError.
         """
-        told = method.startswith(PREFIX)
-        if method != "session/update" and not told:
-            return
-        side = None if told else self._lifecycle.side_of(_plain(params))
-        if side is not None:
-            side.take(_plain(params))
+        told = method != "session/update"
+        if told and not method.startswith(PREFIX):
             return
         try:
             if told:
+                self._write()
                 self._take_told(method, params)
             else:
-                self._take_update(self._kept(params))
+                self._take_update(params)
         except JournalError:
             raise
-        except Exception as error:
-            # An internal error over one update ends the turn with a failure, not the connection.
-            self._logger.exception("update failed")
-            if self._queue.turn is not None:
-                self._turns.break_down(error)
-            if self._lifecycle.current is not None:
-                self._lifecycle.drop(self._lifecycle.current)
+        except Exception as error:  # noqa: BLE001 - logged there
+            self._break_down(error)
+
+    def _break_down(self, error: Exception) -> None:
+        """An internal error over one update ends the turn with a failure, not the connection."""
+        self._logger.error("update failed", exc_info=error)
+        try:
+            self._write()  # what came before it
+        except JournalError:
+            raise
+        except Exception:
+            self._logger.exception("updates before it failed, too")
+        if self._queue.turn is not None:
+            self._turns.break_down(error)
+        if self._lifecycle.current is not None:
+            self._lifecycle.drop(self._lifecycle.current)
 
     def _take_told(self, method: str, params: Any) -> None:
         """Record what an agent tells in the interface's own events (docs/built-in-agent.md).
@@ -173,25 +185,53 @@ class Incoming:
             self._logger.warning("refused what the agent told", method=method[:NAME_CHARS], reason=reason)
 
     def _take_update(self, params: Any) -> None:
-        session_id, update = parse_update(params)
-        agent = self._lifecycle.ready
-        if agent is not None and agent.session is not None and session_id != agent.session.session_id:
+        agent = self._lifecycle.current
+        side = None if agent is None else agent.side_of(_plain(params))
+        if side is not None:
+            side.take(_plain(params))
+            return
+        session_id, update = parse_update(params if type(params) is dict else self._kept(params))
+        ready = self._lifecycle.ready
+        if ready is not None and ready.session is not None and session_id != ready.session.session_id:
             return  # a child session of the agent's own
-        self._silence.touch()
-        if self._replaying:
+        self._heard = True
+        if agent is not None and agent.replaying:
             return  # what the journal already holds
-        if self._record.built_in and isinstance(update, WORK):
-            return  # it tells them as events
-        turn = self._queue.turn
-        if turn is not None and isinstance(update, WORK):
-            turn.updates += 1
-            if not self._record.session_used:
-                self._record.session_used = True
-                self._record.memory_lost = None  # it has its transcript
-                self._recorder.save()
-        self._recorder.emit(self._translator.update(update))
-        if self._translator.holding or turn is None:
-            self._held.note()
+        if type(update) in WORK:
+            record = self._record
+            if record.built_in:
+                return  # it tells them as events
+            turn = self._queue.turn
+            if turn is not None:
+                turn.updates += 1
+                if not record.session_used:
+                    record.session_used = True
+                    record.memory_lost = None  # it has its transcript
+                    self._write()
+                    self._recorder.save()
+        self._outs += self._translator.update(update)
+
+    def flush(self) -> None:
+        """Write what came of the updates since the last time, all at once: that takes less than one by one.
+
+        Raises JournalError.
+        """
+        if self._heard:
+            self._heard = False
+            self._silence.touch()
+            if self._translator.holding or self._queue.turn is None:
+                self._held.note()
+        try:
+            self._write()
+        except JournalError:
+            raise
+        except Exception as error:  # noqa: BLE001 - logged there
+            self._break_down(error)
+
+    def _write(self) -> None:
+        if self._outs:
+            outs, self._outs = self._outs, []
+            self._recorder.emit(outs)
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
         """Handle a request in its place among the updates; a task of its own answers it.

@@ -1,0 +1,57 @@
+"""The states that an agent tells: plans, commands, options, and updates that nobody here knows. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from supervisor.conversations.recording.attachments import Originals
+from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, clip_payload
+from supervisor.events import ConversationStateUpdateEvent
+
+STATES_BYTES: Final = 16 * 1024 * 1024
+"""The most bytes of states in one turn: plans, commands, options, and unknown updates.
+
+What exceeds it is dropped and counted, and reported at the end of the turn.
+"""
+
+
+class AgentStates:
+    """The last state of each sort, as a digest, and how much was told in the turn."""
+
+    def __init__(self, mint: Callable[[], str], originals: Originals) -> None:
+        self._mint = mint
+        self._originals = originals
+        self._digests: dict[str, bytes] = {}
+        self._told = 0
+        self._untold = 0
+
+    def note(self, key: str, value: Any, *, always: bool = False) -> list[Recorded]:
+        """The event of a state, unless it is unchanged (or `always`), or too much was told already."""
+        if self._told > STATES_BYTES:
+            self._untold += 1
+            return []
+        encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
+        if not always:
+            digest = hashlib.blake2b(encoded, digest_size=16).digest()
+            if self._digests.get(key) == digest:
+                return []
+            self._digests[key] = digest
+        self._told += min(len(encoded), PAYLOAD_BYTES)
+        event_id = self._mint()
+        clipped = clip_payload(value, f"{event_id}-value", PAYLOAD_BYTES, self._originals)
+        event = ConversationStateUpdateEvent(id=event_id, key=key, value=clipped.value)
+        return [Recorded(event, clipped.attachments)]
+
+    def end_turn(self) -> list[Recorded]:
+        """Begin the limit anew. Tells how much was dropped, if anything was."""
+        self._told = 0
+        if not self._untold:
+            return []
+        untold, self._untold = self._untold, 0
+        words = f"{untold} updates were dropped: they exceed {STATES_BYTES} bytes in one turn"
+        return self.note("updates_dropped", words, always=True)

@@ -1,0 +1,216 @@
+"""What an agent says: text and thoughts, in segments. Pure.
+
+A segment's id is minted when it opens, and the streamed deltas announce it. When it closes, it becomes the
+durable event of that id (see `translate.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from supervisor.conversations.recording.answers import (
+    BY_OSTLER,
+    NO_ANSWER,
+    finish_of,
+    message_of,
+    thoughts_alone,
+)
+from supervisor.conversations.recording.attachments import Originals
+from supervisor.conversations.recording.gather import Gathered
+from supervisor.conversations.recording.outs import Delta, Kind, Opened, Out
+from supervisor.conversations.recording.sentences import continues
+from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.truncation import TEXT_BYTES, THOUGHT_BYTES, Clipped
+from supervisor.credentials.masking import Masker, StreamMask
+from supervisor.events import ActionEvent
+
+DELTA_CHARS: Final = 64 * 1024
+"""Longest piece of a segment in one frame, so that any client accepts it."""
+
+
+THOUGHTS_APART: Final = "\n\n"
+"""Between thoughts that a tool call came between."""
+
+LAST_CHARS: Final = 16
+"""Characters of a piece of text that are looked at to see whether the next one goes on with it."""
+
+
+@attrs.define
+class Segment:
+    """Text and thoughts that become one event. `deltas` counts those that were streamed."""
+
+    item_id: str
+    masks: dict[Kind, StreamMask]
+    said: dict[Kind, Gathered]
+    message_id: str | None = None
+    deltas: int = 0
+    broken: bool = False
+    """A tool call came after the last thought."""
+    parted: bool = False
+    """A tool call went on or ended after the last text."""
+    last: str = ""
+    """The last piece of text."""
+
+
+class Response:
+    """The id of the model's response under way, which the events that come from it have in common."""
+
+    def __init__(self, mint: Callable[[], str]) -> None:
+        self._mint = mint
+        self._id: str | None = None
+
+    def __call__(self) -> str:
+        """The id."""
+        if self._id is None:
+            self._id = self._mint()
+        return self._id
+
+    def end(self) -> None:
+        """What follows comes from the model's next response."""
+        self._id = None
+
+
+class Speech:
+    """What one agent says. What becomes of it goes to `outs`."""
+
+    def __init__(
+        self,
+        outs: list[Out],
+        mint: Callable[[], str],
+        mask: Masker,
+        originals: Originals,
+        response: Response,
+    ) -> None:
+        self.mask = mask
+        self.segment: Segment | None = None
+        """What is said now."""
+        self.gathered = 0
+        """Characters that were said in the turn."""
+        self._outs = outs
+        self._mint = mint
+        self._originals = originals
+        self._response = response
+
+    def chunk(self, text: str, message_id: str | None) -> None:
+        """A piece of a message."""
+        segment = self.segment
+        if segment is not None and message_id and segment.message_id not in (None, message_id):
+            self.close()
+            segment = None
+        if segment is not None and segment.parted:
+            segment.parted = False
+            if not message_id and not continues(segment.last, text):
+                self.close()
+                segment = None
+        if segment is None:
+            segment = self._open_segment()
+        if message_id:
+            segment.message_id = message_id
+        segment.last = text[-LAST_CHARS:]
+        self._say(segment, "text", segment.masks["text"].feed(text))
+
+    def part(self) -> None:
+        """Note that the agent did something beside what it says: what it says next is not glued to what it
+        said before."""
+        if self.segment is not None and self.segment.last:
+            self.segment.parted = True
+
+    def thought(self, text: str) -> None:
+        """A piece of a thought."""
+        segment = self.segment
+        if segment is None:
+            segment = self._open_segment()
+        if segment.broken:
+            segment.broken = False
+            text = THOUGHTS_APART + text
+        self._say(segment, "reasoning", segment.masks["reasoning"].feed(text))
+
+    def _say(self, segment: Segment, kind: Kind, text: str) -> None:
+        if text:
+            self.gathered += len(text)
+            self._outs.extend(segment.said[kind].add(text))
+            for start in range(0, len(text), DELTA_CHARS):
+                piece = text if len(text) <= DELTA_CHARS else text[start : start + DELTA_CHARS]
+                self._outs.append(Delta(segment.item_id, kind, piece, segment.deltas))
+                segment.deltas += 1
+
+    def _new_segment(self) -> Segment:
+        item_id = self._mint()
+        return Segment(
+            item_id,
+            {"text": self.mask.stream(), "reasoning": self.mask.stream()},
+            {
+                "text": Gathered(f"{item_id}-text", TEXT_BYTES, self._originals),
+                "reasoning": Gathered(f"{item_id}-thoughts", THOUGHT_BYTES, self._originals),
+            },
+        )
+
+    def _open_segment(self) -> Segment:
+        segment = self.segment = self._new_segment()
+        self._outs.append(Opened(segment.item_id))
+        return segment
+
+    def interrupt(self) -> None:
+        """A tool call follows: what was said becomes a message. Thoughts alone wait for what they lead to."""
+        segment = self.segment
+        if segment is None or not self._thoughts_alone(segment):
+            self.close()
+        else:
+            segment.broken = True
+
+    def _thoughts_alone(self, segment: Segment) -> bool:
+        """Whether nothing else was said, also not in what the masks held back."""
+        for kind, mask in segment.masks.items():
+            self._say(segment, kind, mask.flush())
+        return not segment.said["text"]
+
+    def with_thoughts(self, make: Callable[[str], Recorded]) -> Recorded:
+        """An action event, which has the thoughts that led to it, and then their id, too."""
+        segment = self.segment
+        if segment is None or not self._thoughts_alone(segment):
+            return make(self._mint())
+        self.segment = None
+        recorded, thoughts = make(segment.item_id), segment.said["reasoning"].close()
+        event = recorded.event
+        assert isinstance(event, ActionEvent)
+        return Recorded(
+            attrs.evolve(event, reasoning_content=thoughts.value or None),
+            (*thoughts.attachments, *recorded.attachments),
+        )
+
+    def close(self) -> None:
+        """What was said becomes a message, or a thought."""
+        segment = self.segment
+        if segment is None:
+            return
+        self.segment = None
+        text, thoughts = self._all_said(segment)
+        if text.value:
+            self._outs.append(message_of(segment.item_id, text, thoughts, self._response))
+        else:
+            self._outs.extend(thoughts_alone(segment.item_id, thoughts, self._response, self._mint))
+
+    def _all_said(self, segment: Segment) -> tuple[Clipped, Clipped]:
+        """The segment's text and thoughts, with what was still held back."""
+        for kind, mask in segment.masks.items():
+            self._say(segment, kind, mask.flush())
+        return segment.said["text"].close(), segment.said["reasoning"].close()
+
+    def finish(self, note: str | None, unsaid: str | None = None) -> None:
+        """What was said is the turn's answer. `note` and `unsaid` are as in `Translator.end_turn`."""
+        segment = self.segment or self._new_segment()
+        self.segment = None
+        text, thoughts = self._all_said(segment)
+        if unsaid is not None:
+            text, note = Clipped(unsaid), NO_ANSWER
+        self._outs.extend(finish_of(segment.item_id, text, thoughts, self._response, self._mint, note))
+
+    def answer(self, text: str) -> None:
+        """An answer by Ostler itself, in the form of an agent's."""
+        self.close()
+        segment = self.segment = self._new_segment()
+        self._outs.extend(segment.said["text"].add(text))
+        self.finish(BY_OSTLER)
