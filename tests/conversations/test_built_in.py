@@ -287,7 +287,11 @@ DEFINITIONS = [{"name": "a", "mcp_config": {"s": {"command": "x", "env": {"TOKEN
 
 async def test_keys_of_analyzer_and_definitions_are_sealed_hidden_and_masked(tmp_path: Path) -> None:
     extra = {"agent_definitions": DEFINITIONS}
-    async with told(tmp_path, security_analyzer=ANALYZER, extra=extra) as (harness, conversation):
+    # No title is made of what the user says: there the keys are the user's words.
+    async with told(tmp_path, security_analyzer=ANALYZER, extra=extra, autotitle=False) as (
+        harness,
+        conversation,
+    ):
 
         async def nobody_reads_them() -> None:
             state = ConversationRecord.load(conversation.record.dump())
@@ -631,7 +635,7 @@ async def test_it_gets_the_profiles_of_models_and_says_none_of_their_keys(tmp_pa
     async with open_harness(tmp_path) as harness:
         profiles = LlmProfileStore(AgentProfileStore(harness.settings))
         await profiles.save("other", {"model": "o", "api_key": key})
-        conversation = await start(harness)
+        conversation = await start(harness, autotitle=False)  # a title would be of the user's words
         await turn(conversation, f"!answer m It is {key}")
         own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"]
         assert own["llm_profiles"]["other"]["api_key"] == key

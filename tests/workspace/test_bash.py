@@ -353,7 +353,7 @@ async def test_descriptors_are_given_back(bash):
         await run(bash, "true")
         await run(bash, "true", cwd="/nowhere")
     await until(lambda: not bash._live)
-    assert descriptors.used() == before
+    assert descriptors.used() <= before  # another test's may have been closing
 
 
 async def test_what_is_forgotten_before_it_began_does_not_begin(bash, tmp_path):
