@@ -56,22 +56,12 @@ structlog.configure(
 )
 
 
-SHARED = {"program": "program", "peer": "peer", "built_in_server": "built-in"}
-"""What takes six seconds of the processor to make, by fixture: one process runs all tests of a group."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `scripts/test --thorough` runs: modules that try more then. And what one process has to run:
-    modules of clients, each of which has one walk for all its tests, and tests that share a fixture."""
+    """Mark what `scripts/test --thorough` runs: modules that try more then."""
     for item in items:
         module = item.getparent(pytest.Module)
         if module is not None and hasattr(module.obj, "everyday"):
             item.add_marker(pytest.mark.thorough)
-        if module is not None and item.get_closest_marker("clients"):
-            item.add_marker(pytest.mark.xdist_group(module.nodeid))
-        elif item.get_closest_marker("interop"):
-            for name in SHARED.keys() & set(getattr(item, "fixturenames", ())):
-                item.add_marker(pytest.mark.xdist_group(SHARED[name]))
 
 
 # Who runs tests in the background has Ctrl-C ignored, with nohup SIGHUP too: in all that it starts.

@@ -1,10 +1,14 @@
-"""A module of clients is run by one process."""
+"""Tests that share something are run by one process."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tests.support.walks import PROGRAM, group_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,3 +52,19 @@ def test_a_module_of_clients_is_run_by_one_process(tmp_path: Path) -> None:
     assert [len(each) for each in pids] == [8, 8, 8]
     assert [len(set(each)) for each in pids[:2]] == [1, 1]
     assert len({pid for each in pids for pid in each}) == 2
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "group"),
+    [
+        ("tests/clients/test_canvas.py::test_a_step[one]", "tests/clients/test_canvas.py"),
+        ("tests/interop/test_builtin.py::test_one", "tests/interop/test_builtin.py"),
+        ("tests/interop/test_peer_sdk.py::test_one", "tests/interop/test_peer_sdk.py"),
+        ("tests/interop/test_builtin_tools.py::test_one", PROGRAM),
+        ("tests/interop/test_builtin_models.py::test_one[a-b]", PROGRAM),
+        ("tests/interop/test_real_mcp.py::test_one", "tests/interop/test_real_mcp.py::test_one"),
+    ],
+)
+def test_what_shares_something_is_given_out_together(nodeid: str, group: str) -> None:
+    assert group_of(nodeid) == group
+    assert (ROOT / nodeid.partition("::")[0]).exists()

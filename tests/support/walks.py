@@ -1,4 +1,7 @@
-"""Modules of clients have one walk for all their tests: one process must have all of a module.
+"""Some tests share what is expensive to make: one process must have all of them.
+
+Modules of clients have one walk for all their tests. Some modules of interop share a server, or a process that
+has imported the SDK, which takes six seconds of the processor.
 
 xdist's own groups (`--dist loadgroup`) do nothing with pytest 9.2: xdist 3.8 writes them into a field that
 pytest no longer reads.
@@ -12,13 +15,27 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+WHOLE = ("test_builtin.py", "test_peer_sdk.py")
+"""Modules of interop whose tests share a fixture of their own."""
+
+PROGRAM = "test_builtin_*.py"
+"""Modules that all share the fixture `program`."""
+
+
+def group_of(nodeid: str) -> str:
+    """What a test is given out with: its group, or itself."""
+    module, _, _ = nodeid.partition("::")
+    path = PurePosixPath(module)
+    if "clients" in path.parts or path.name in WHOLE:
+        return module
+    return PROGRAM if path.match(PROGRAM) else nodeid
+
 
 class Walks(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives out modules of clients as a whole, all other tests one by one."""
+    """Gives out groups as a whole, the largest first, and all other tests one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        module = nodeid.partition("::")[0]
-        return module if "clients" in PurePosixPath(module).parts else nodeid
+        return group_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
