@@ -1,7 +1,7 @@
 """Some tests share what is expensive to make: one process must have all of them.
 
-Modules of clients have one walk for all their tests. Some modules of interop share a server, or a process that
-has imported the SDK, which takes six seconds of the processor.
+Modules of clients have one walk for all their tests. Some modules of interop share a server, or a process
+that has imported the SDK, which takes six seconds of the processor.
 
 xdist's own groups (`--dist loadgroup`) do nothing with pytest 9.2: xdist 3.8 writes them into a field that
 pytest no longer reads.
