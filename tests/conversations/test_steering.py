@@ -215,7 +215,7 @@ async def test_one_that_it_tells_again_to_the_next_server_is_no_second_event(tmp
         assert [event["id"] for event in await events(conversation)].count(second) == 1
 
 
-async def test_one_that_came_before_its_last_word_and_is_told_again_is_no_second_event(tmp_path: Path) -> None:
+async def test_one_from_before_its_last_word_that_is_told_again_is_no_second_event(tmp_path: Path) -> None:
     async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
         await conversation.send(say(ASKS), run=True)
         await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
@@ -242,7 +242,7 @@ async def test_one_that_was_taken_before_an_interrupt_and_is_told_again_is_no_se
         await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
         second = await conversation.send(say("!hang"), run=True)
         await conversation.run()
-        await queue_is_empty(conversation)  # it is behind the result in the agent's log, before it in Ostler's
+        await queue_is_empty(conversation)  # in the agent's log it is behind the result, in Ostler's before
         await conversation.interrupt()
         third = await conversation.send(say("!hang"), run=True)
         await queue_is_empty(conversation)

@@ -119,7 +119,7 @@ class Recorder:
         self._relay(rows, blobs)
 
     def _relay_apart(self, events: Sequence[Event | Recorded]) -> None:
-        """One by one: a fault of one does not take the others along. Raises it when the others are written."""
+        """One by one, so that a fault of one takes no other along. Raises it when the others are written."""
         fault: Exception | None = None
         for event in events:
             try:
@@ -288,9 +288,9 @@ class Recorder:
             self._open_items.pop(item.item_id, None)
             if not item.beside:
                 self.abort_items("failed")  # its agent has forgotten them
-            growing = Growing(item.item_id, self.log.last_seq, WIRE, item.attempt)
-            self._open_items[item.item_id] = growing
-            self.log.begin(growing, beside=item.beside)
+            begun = Growing(item.item_id, self.log.last_seq, WIRE, item.attempt)
+            self._open_items[item.item_id] = begun
+            self.log.begin(begun, beside=item.beside)
             return
         growing = self._open_items.get(item.item_id)
         if growing is None:

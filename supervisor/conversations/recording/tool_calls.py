@@ -81,8 +81,8 @@ class Ending(enum.Enum):
 
 
 INPUT_BODY_BYTES: Final = 4 * 1024
-"""The largest input of a call whose JSON is kept beside it for the call's second event: a large one would take
-its memory twice."""
+"""The largest input of a call whose JSON is kept beside it, for the call's second event: a large one would
+take its memory twice."""
 
 PAYLOADS: Final = (("rawInput", "raw_input"), ("rawOutput", "raw_output"), ("content", "content"))
 """The members of an update that may be large, and the attribute of the call for each."""
