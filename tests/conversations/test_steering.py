@@ -237,7 +237,7 @@ async def test_one_that_was_taken_before_an_interrupt_and_is_told_again_is_no_se
     tmp_path: Path,
 ) -> None:
     async with told(tmp_path, "takes", confirmation_policy=ALWAYS) as (_, conversation):
-        asks = "!act a ls\n!confirm a\n!observe a files\n!until-message"
+        asks = "!act a ls\n!on-message late\n!confirm a\n!observe a files\n!until-message"
         await conversation.send(say(asks), run=True)
         await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
         second = await conversation.send(say("!hang"), run=True)
