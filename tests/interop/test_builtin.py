@@ -262,7 +262,7 @@ async def test_a_message_in_the_middle_of_a_turn_is_read_before_the_next_step(
         turns = [event["value"] for event in found if event.get("key") == "turn"]
         assert [each["status"] for each in turns] == ["running", "joined", "ended"]
         assert turns[1]["joined"] == of(found, "MessageEvent")[1]["id"]
-        assert said_to(model_api) == [1, 2]
+        assert said_to(model_api)[:2] == [1, 2]  # then it is asked for a title
 
 
 async def test_each_message_is_read_once_whoever_is_killed(built_in: Open, model_api: ModelApi) -> None:
