@@ -19,6 +19,7 @@ import pytest
 import trio
 import trio.testing
 
+from gateway import connection as connection_module
 from gateway.connection import Connection
 from gateway.http2 import Http2
 from gateway.late_application import LateApplication
@@ -282,6 +283,59 @@ async def test_a_stream_that_its_client_resets_ends_its_request_alone(server_wit
             await client.ask(3, "/alive")
             await client.read(lambda: 3 in client.ended)
             assert 1 not in client.received
+
+
+@pytest.fixture
+async def unhurried(server_with):
+    """A server with a handler that reads no body and takes its time."""
+    async with server_with() as server:
+        conversation = await server.conversation()
+        begun, cancelled = trio.Event(), trio.Event()
+
+        async def slow():
+            begun.set()
+            try:
+                await trio.sleep_forever()
+            finally:
+                cancelled.set()
+
+        conversation.interrupt = slow
+        path = f"/api/conversations/{conversation.id}/interrupt"
+        yield SimpleNamespace(server=server, path=path, begun=begun, cancelled=cancelled)
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["another stream", "its own end"])
+async def test_a_body_that_no_handler_reads_holds_up_no_stream(unhurried, left):
+    """It has more pieces than the reader keeps for the handler."""
+    async with await trio.open_tcp_stream(*address(unhurried.server)) as stream:
+        client = Client(stream, window=65_535)
+        headers = {":method": "POST", ":scheme": "http", ":path": unhurried.path, ":authority": "localhost"}
+        client.h2.send_headers(1, headers.items())
+        for number in range(30):
+            client.h2.send_data(1, b"x", end_stream=number == 29)
+        await client.flush()
+        with trio.fail_after(15):
+            await unhurried.begun.wait()
+            if left:
+                client.h2.reset_stream(1)
+                await client.flush()
+                await unhurried.cancelled.wait()
+        await client.ask(3, "/alive")
+        await client.read(lambda: 3 in client.ended)
+        assert unhurried.cancelled.is_set() is left
+
+
+async def test_a_body_that_no_handler_reads_does_not_hide_that_the_client_leaves(unhurried, monkeypatch):
+    # The reader learns of it, and not only the watch, some seconds later.
+    monkeypatch.setattr(connection_module, "HALF_CLOSED_SECONDS", math.inf)
+    size = 300_000
+    async with await trio.open_tcp_stream(*address(unhurried.server)) as stream:
+        head = f"POST {unhurried.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n"
+        await stream.send_all(head.encode() + bytes(size))
+        with trio.fail_after(15):
+            await unhurried.begun.wait()
+    with trio.fail_after(15):
+        await unhurried.cancelled.wait()
 
 
 async def opened(server):
