@@ -401,13 +401,15 @@ class Connection(TCPServer):
         return isinstance(protocol, H11Protocol) and protocol.connection.our_state is h11.SEND_BODY
 
     async def _write(self, data: bytes) -> None:
-        """Send all of it. Cancellation is held back until then, so that no half of a frame is sent."""
+        """Send all of it. Cancellation is held back until then: no half of a frame is sent, and nothing is left
+        out that HTTP/2 counts as sent. The end of the connection ends the waiting, too."""
         if not data:
             return
         try:
             self.send_lock.acquire_nowait()
         except trio.WouldBlock:
-            await self.send_lock.acquire()
+            with trio.CancelScope(shield=True):
+                await self.send_lock.acquire()
         try:
             rest = memoryview(data)[self._send_at_once(data) :]
             if rest:

@@ -18,6 +18,7 @@ import h2.settings
 import pytest
 import trio
 import trio.testing
+from hypercorn.config import Config as HypercornConfig
 
 from gateway import connection as connection_module
 from gateway.connection import Connection
@@ -488,3 +489,52 @@ async def test_what_comes_behind_a_request_does_not_cost_its_answer(server_with)
         async with trio.open_nursery() as nursery:
             for number in range(100):
                 nursery.start_soon(ask, b"GET garbage" * (number % 3))
+
+
+@pytest.fixture
+async def pair():
+    """A connection, and the client's side of it."""
+    ours, theirs = trio.socket.socketpair()
+    stream, nothing = trio.SocketStream(ours), SimpleNamespace()
+    config = HypercornConfig()
+    connection = Connection(nothing, config, nothing, stream, stall_seconds=30, gone=lambda _: None)
+    async with trio.SocketStream(theirs) as client:
+        yield connection, client
+    connection.end()
+
+
+@asynccontextmanager
+async def cancelled_while_it_waits_to_write(connection, first, second):
+    """Two writes, of which the first fills the socket."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection._write, first)
+        await trio.testing.wait_all_tasks_blocked()
+        scope = trio.CancelScope()
+
+        async def write():
+            with scope:
+                await connection._write(second)
+
+        nursery.start_soon(write)
+        await trio.testing.wait_all_tasks_blocked()
+        scope.cancel()
+        with trio.fail_after(15):
+            yield
+
+
+async def test_a_task_that_is_cancelled_while_it_waits_to_write_loses_nothing(pair):
+    """What HTTP/2 has encoded is part of the state of both sides: nothing after it could be read."""
+    connection, client = pair
+    first, second = bytes(2_000_000), b"x" * 1000
+    async with cancelled_while_it_waits_to_write(connection, first, second):
+        received = b""
+        while len(received) < len(first + second):
+            received += await client.receive_some(65536)
+    assert received == first + second
+
+
+async def test_the_end_of_a_connection_ends_who_waits_to_write(pair):
+    connection, _ = pair
+    async with cancelled_while_it_waits_to_write(connection, bytes(2_000_000), b"x" * 1000):
+        connection.end()
+    assert connection.send_lock.statistics().owner is None
