@@ -211,6 +211,8 @@ class Application(QuartTrio):
         except ClientGone:
             raise
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - every error has an answer
+            if isinstance(error, BaseExceptionGroup):
+                error = _without_leaving(error)
             return cast(Response, await self.make_response(await self.handle_user_exception(error)))
 
     async def _handled(self, request: Request) -> Response:
@@ -223,3 +225,11 @@ class Application(QuartTrio):
             await cast(PlainRequest, request).take_body()
         handler = cast("Callable[..., Awaitable[Response]]", self.view_functions[request.url_rule.endpoint])
         return await handler(**(request.view_args or {}))
+
+
+def _without_leaving(group: BaseExceptionGroup) -> BaseExceptionGroup:
+    """What there is in it besides the client's leaving. Raises ClientGone if there is nothing else."""
+    _, others = group.split(ClientGone)
+    if others is None:
+        raise ClientGone from group
+    return others
