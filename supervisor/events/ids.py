@@ -46,8 +46,9 @@ os.register_at_fork(after_in_child=_forget)
 _current: tuple[int, str, Callable[[], int]] = (0, "", itertools.count().__next__)
 """The millisecond of the last id, what ids of it begin with, and what counts them."""
 
-_second, _until_second = 0, ""
-"""The last second, and how it is written: a busy server writes thousands of times within one."""
+_second: tuple[int, str] = (0, "")
+"""The last second, and how it is written: a busy server writes thousands of times within one. Threads replace
+it as a whole."""
 
 
 def timestamp_now() -> str:
@@ -55,10 +56,11 @@ def timestamp_now() -> str:
 
     The width is fixed, so strings compare as the times do.
     """
-    global _second, _until_second
+    global _second
     now = time.time_ns() // 1000
-    second = now // 1_000_000
-    if second != _second:
-        _until_second = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
-        _second = second
-    return f"{_until_second}{now - second * 1_000_000:06d}Z"
+    second, written = _second
+    if now // 1_000_000 != second:
+        second = now // 1_000_000
+        written = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+        _second = second, written
+    return f"{written}{now - second * 1_000_000:06d}Z"

@@ -16,7 +16,7 @@ EXTERNAL = (
     "an external agent calls models of its own, so a switch to another one would do nothing: Ostler says so "
     "and names switch_acp_model; the peer accepts it, and nothing comes of it"
 )
-NO_MODELS = "Ostler calls no language models itself: it says so instead of an attempt"
+NO_LIBRARY = "only the built-in agent's library can try a model, and here it is not installed"
 MESSAGES = (
     "text before a tool call is a message of its own, told when it is said; the peer keeps it back and joins "
     "all text in one message at the end"
@@ -35,7 +35,7 @@ DESIGN = (
     Allowed("server info", "[ostler_version]", True, "says which Ostler this is"),
     Allowed("*", "keys[event_vocabulary]", True, VOCABULARY),
     Allowed("search conversations", "each#0[event_vocabulary]", True, VOCABULARY),
-    Allowed("validate LLM profile", "", refused(501), NO_MODELS),
+    Allowed("validate LLM profile", "", refused(503), NO_LIBRARY),
     Allowed(
         "save agent profile, mixed",
         "detail",

@@ -252,15 +252,17 @@ async def test_figures_are_on_the_disk_before_they_are_shown(tmp_path: Path) -> 
         await conversation.interrupt()
 
 
-async def test_what_is_too_large_costs_one_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_too_large_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "warm up")
         monkeypatch.setattr("supervisor.journal.log.MAX_VALUE_BYTES", 10_000)
         found = await turn(conversation, "!flood 2000")
-        (dropped,) = states(found, "acp_dropped")
-        assert dropped["kind"] == "too_large"
-        assert "is too large for the journal" in dropped["detail"]
+        action, observation = states(found, "acp_dropped")  # the answer, which is in both
+        assert action["kind"] == observation["kind"] == "too_large"
+        assert "(ActionEvent) of" in action["detail"]
+        assert "(ObservationEvent) of" in observation["detail"]
+        assert "is too large for the journal" in action["detail"]
         assert answer(await turn(conversation, "next")) == "echo: next "
 
 

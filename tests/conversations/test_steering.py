@@ -215,6 +215,48 @@ async def test_one_that_it_tells_again_to_the_next_server_is_no_second_event(tmp
         assert [event["id"] for event in await events(conversation)].count(second) == 1
 
 
+async def test_one_from_before_its_last_word_that_is_told_again_is_no_second_event(tmp_path: Path) -> None:
+    async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
+        await conversation.send(say(ASKS), run=True)
+        await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
+        second = await conversation.send(say("!hang"), run=True)
+        await conversation.run()
+        # Handed over in a turn of its own, behind what the agent told meanwhile.
+        await until(lambda: not conversation.queued and conversation.record.turns == 2)
+        await conversation.log.flushed()
+        root = killed_now(tmp_path)
+    async with open_harness(root) as next_harness:
+        conversation = await next_harness.supervisor.get(conversation.id)
+        assert await settled(conversation) == "error"
+        found = await turn(conversation, f"{repeats(second)}\n!answer n Back")
+        assert answers(found) == ["Back"]
+        assert [event["id"] for event in await events(conversation)].count(second) == 1
+
+
+async def test_one_that_was_taken_before_an_interrupt_and_is_told_again_is_no_second_event(
+    tmp_path: Path,
+) -> None:
+    async with told(tmp_path, "takes", confirmation_policy=ALWAYS) as (_, conversation):
+        asks = "!act a ls\n!on-message late\n!confirm a\n!observe a files\n!until-message"
+        await conversation.send(say(asks), run=True)
+        await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
+        second = await conversation.send(say("!hang"), run=True)
+        await conversation.run()
+        await queue_is_empty(conversation)  # in the agent's log it is behind the result, in Ostler's before
+        await conversation.interrupt()
+        third = await conversation.send(say("!hang"), run=True)
+        await queue_is_empty(conversation)
+        await conversation.log.flushed()
+        root = killed_now(tmp_path)
+    async with open_harness(root) as next_harness:
+        conversation = await next_harness.supervisor.get(conversation.id)
+        assert await settled(conversation) == "error"
+        found = await turn(conversation, f"{repeats(second)}\n{repeats(third)}\n!answer n Back")
+        assert answers(found) == ["Back"]
+        ids = [event["id"] for event in await events(conversation)]
+        assert [ids.count(each) for each in (second, third)] == [1, 1]
+
+
 async def test_an_interrupt_leaves_one_that_was_not_taken_for_the_next_run(tmp_path: Path) -> None:
     async with told(tmp_path, "takes") as (harness, conversation):
         first = await begun(conversation, "!on-message keep\n!hang")

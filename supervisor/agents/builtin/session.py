@@ -175,6 +175,8 @@ class Session:
             return False
         assert self._running is not None
         turn, _ = self._running
+        if turn.cancelled:
+            return False  # a prompt may wait for its end, and comes before this one
         self._known.add(message_id)
 
         def write() -> None:
@@ -196,6 +198,7 @@ class Session:
         if running.done():
             return
         turn.cancel()
+        turn.inbox.refuse()
         self._lane.loop.call_soon_threadsafe(turn.interrupt)
         self._serving.call_soon_threadsafe(self._cancelled.set)
 

@@ -63,7 +63,7 @@ async def recalled(log: Log, record: ConversationRecord) -> Recalled:
         seq = page[-1].seq
     if last is None:
         return Recalled({}, frozenset(known))
-    # It may have these behind that event, although they came before it was told.
+    # It may have these behind that event, although they came before that was told.
     known.update(record.joined)
     messages = await log.read(record.prompted_seq, PAGE_EVENTS, kind="MessageEvent", source="user")
     known.update(item.id for item in messages)

@@ -37,7 +37,7 @@ from supervisor.events import (
     new_event_id,
     timestamp_now,
 )
-from supervisor.journal import Blob, Frame, Growing, Log, RecordUpdate, Row, TooLarge
+from supervisor.journal import Blob, Frame, Growing, JournalError, Log, RecordUpdate, Row, TooLarge
 
 log = structlog.get_logger(__name__)
 
@@ -106,8 +106,30 @@ class Recorder:
         Only the leaf of the record changes, which a loaded log knows: the record is not written again for
         every event.
         """
-        rows, blobs = self._rows(events)
+        events = list(events)
+        leaf = self.record.leaf_event_id
+        try:
+            rows, blobs = self._rows(events)
+        except Exception:
+            self.record.leaf_event_id = leaf  # nothing of them is written
+            if len(events) < 2:
+                raise
+            self._relay_apart(events)
+            return
         self._relay(rows, blobs)
+
+    def _relay_apart(self, events: Sequence[Event | Recorded]) -> None:
+        """One by one, so that a fault of one takes no other along. Raises it when the others are written."""
+        fault: Exception | None = None
+        for event in events:
+            try:
+                self.relay((event,))
+            except JournalError:
+                raise
+            except Exception as error:  # noqa: BLE001 - raised below
+                fault = error
+        if fault is not None:
+            raise fault
 
     def _relay(self, rows: Sequence[Row], blobs: Sequence[Blob]) -> None:
         try:
@@ -263,12 +285,12 @@ class Recorder:
     def stream(self, item: Delta | Opened) -> None:
         """Show a piece of a segment: to the present subscribers, and to those that come before it ends."""
         if isinstance(item, Opened):
-            growing = self._open_items.pop(item.item_id, None)
+            self._open_items.pop(item.item_id, None)
             if not item.beside:
                 self.abort_items("failed")  # its agent has forgotten them
-            growing = Growing(item.item_id, self.log.last_seq, WIRE, item.attempt)
-            self._open_items[item.item_id] = growing
-            self.log.begin(growing, beside=item.beside)
+            begun = Growing(item.item_id, self.log.last_seq, WIRE, item.attempt)
+            self._open_items[item.item_id] = begun
+            self.log.begin(begun, beside=item.beside)
             return
         growing = self._open_items.get(item.item_id)
         if growing is None:

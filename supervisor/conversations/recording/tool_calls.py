@@ -80,6 +80,10 @@ class Ending(enum.Enum):
     INTERRUPTED = "interrupted"
 
 
+INPUT_BODY_BYTES: Final = 4 * 1024
+"""The largest input of a call whose JSON is kept beside it, for the call's second event: a large one would
+take its memory twice."""
+
 PAYLOADS: Final = (("rawInput", "raw_input"), ("rawOutput", "raw_output"), ("content", "content"))
 """The members of an update that may be large, and the attribute of the call for each."""
 
@@ -320,7 +324,9 @@ class ToolCallState:
         body = self._input_body
         if body is None:
             given = self.raw_input
-            body = self._input_body = given.body if isinstance(given, Packed) else dump(given)
+            body = given.body if isinstance(given, Packed) else dump(given)
+            if len(body) <= INPUT_BODY_BYTES:
+                self._input_body = body
         return body
 
     def fold(self) -> list[Attachment]:

@@ -72,7 +72,7 @@ class ConversationRecord:
     `moves`: see `state.branch`. `forked_from_...`: what it is a copy of. `goal`: see `turns.goal`.
     `told`: by key, the last states that the built-in agent told (docs/built-in-agent.md).
     `told_messages`: ids of the last messages in a user's role that it wrote itself. `joined`: ids of the
-    messages that it took during its last turn, since it said or did something (or more of them).
+    messages that it was handed since it said or did something: it may tell them again.
     `models_cut`: `models` are not all that the agent offers. `options_refused`: by name (model, mode) the
     values that it did not take, and that clients were told of.
     """

@@ -91,6 +91,7 @@ class Prompting:
         """
         assert agent.session is not None
         if self._queue.interrupted:
+            self._turns.hand_over_again(turn)
             self._turns.finish(turn, "cancelled")
             return
         params: dict[str, Any] = {"sessionId": agent.session.session_id, "prompt": content}

@@ -490,8 +490,7 @@ class Runner:
         with trio.CancelScope() as starting:
             self._start_scope = starting
             try:
-                if not self._at_hand:
-                    await self._recorder.log.flushed()  # an agent works on nothing that could be lost
+                await self._recorder.log.flushed()  # an agent works on nothing that could be lost
                 agent = await self.agent.ensure()
                 said = await self._hooks.before_prompt(item) if self._hooks.active else NOTHING
                 if self.session_open:
@@ -531,19 +530,6 @@ class Runner:
         automatic = record.autotitle and record.title == title_of(item.message)
         if record.built_in and automatic and record.turns == 1 and self._nursery is not None:
             self._nursery.start_soon(self._entitle)
-
-    @property
-    def _at_hand(self) -> bool:
-        """Whether nothing begins before the hand-over is durable, and the message with it: the agent is
-        there, no hook runs, and the disk takes writes."""
-        run = self.agent.ready
-        return (
-            run is not None
-            and run.usable
-            and not self._hooks.active
-            and self._record.memory_lost is None
-            and self._recorder.log.trouble is None
-        )
 
     @property
     def _paused_before(self) -> bool:

@@ -93,10 +93,11 @@ class Turns:
         """
         self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
         self._record.turn_open = self._record.unfinished = True
-        self._record.joined.clear()
         # The built-in agent skips a message that it has: until it tells something, it may not have this one.
         handed = self._record.built_in and not item.goes_on
         self._record.retry_seq = item.seq if handed else None
+        if handed and item.event_id not in self._record.joined:
+            self._record.joined.append(item.event_id)
         self.held = None
         self.release()  # late words of the turn before are not the beginning of this one's
         self._translator.new_turn()
@@ -108,6 +109,11 @@ class Turns:
             [*turn_states.cut_off(self._record), turn_states.begin(self._record, item.event_id)]
         )
         return turn
+
+    def hand_over_again(self, turn: Turn) -> None:
+        """The turn ends, and nothing of its message reached the agent: a `run` begins with it."""
+        if not self._record.built_in:  # there `begin` has said so
+            self._record.retry_seq = turn.prompt_seq
 
     def join(self, message_id: str) -> None:
         """The agent has a message that waits, and reads it in the turn that runs: it leaves the queue.

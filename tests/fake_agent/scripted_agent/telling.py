@@ -191,6 +191,7 @@ def _until_paused(turn: Turn, rest: str) -> None:
 
 @directive("until-message", "until it is told something, and then what that says")
 def _until_message(turn: Turn, rest: str) -> None:
+    turn.listens.set()
     while (said := turn.inbox.next(0.01)) is None:
         turn.checkpoint()
     ours, turn.script = turn.script, said
@@ -198,7 +199,10 @@ def _until_message(turn: Turn, rest: str) -> None:
     turn.script = ours
 
 
-@directive("on-message", "HOW what becomes of messages from here on: refuse, crash, keep (no answer now)")
+@directive(
+    "on-message",
+    "HOW what becomes of messages from here on: refuse, crash, keep (no answer now), late (at until-message)",
+)
 def _on_message(turn: Turn, rest: str) -> None:
     def refuse() -> bool:
         return False
@@ -212,4 +216,10 @@ def _on_message(turn: Turn, rest: str) -> None:
             time.sleep(0.01)
         return False
 
-    turn.on_message = {"refuse": refuse, "crash": crash, "keep": keep}[rest]
+    def late() -> bool:
+        while not turn.listens.wait(0.01):
+            if turn.stop is not None:
+                return False
+        return True
+
+    turn.on_message = {"refuse": refuse, "crash": crash, "keep": keep, "late": late}[rest]

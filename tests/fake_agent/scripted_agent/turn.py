@@ -69,6 +69,7 @@ class Turn:
         self.status = "finished"
         self.inbox = Inbox()
         self.on_message: Callable[[], bool] = lambda: True
+        self.listens = threading.Event()
         self._chunks = 0
         self._cancelled = threading.Event()
         self._forced = False
