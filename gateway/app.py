@@ -88,7 +88,6 @@ def create_app(services: Services) -> Application:
     temporary = services.config.state / TEMPORARY_DIR
     git = Git(services.access, services.launcher.server_environment, temporary=temporary)
     saved = SavedWorkspaces(services.config.state)
-    services.known.also.append(saved.paths)
     routes = (
         *ServerRoutes(services, description).routes(),
         *ConversationRoutes(services).routes(),
@@ -130,6 +129,8 @@ def create_app(services: Services) -> Application:
     app.add_websocket("/sockets/bash-events", view_func=bash_socket)
     app.add_websocket("/sockets/events/<conversation_id>", view_func=events_socket)
     app.add_websocket("/sockets/session/<conversation_id>", view_func=session_socket)
+    # Last, since it stays: an application that was not made is made again.
+    services.known.also.append(saved.paths)
     return app
 
 

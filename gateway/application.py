@@ -6,14 +6,15 @@ took more time than most routes do. So the way of a request from the ASGI scope 
 here; what matches paths, reads requests, makes responses and maps errors is Quart's and Werkzeug's.
 
 A request whose client has left is cancelled by who learns of it (`connection.Calls`), so nobody listens
-beside its handler, and a body is read when the handler asks for it.
+beside its handler. A body is taken before its handler begins, since the connection's reader waits for whoever
+takes none; that of an upload is taken by its handler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 from urllib.parse import urlsplit
 
 import trio
@@ -26,7 +27,10 @@ from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers.request import TrioBody, TrioRequest
 from werkzeug.datastructures import Headers
+from werkzeug.exceptions import RequestTimeout
 from werkzeug.routing import MapAdapter
+
+from gateway.draining import has_no_body
 
 Before = Callable[[Request], Response | None]
 """What comes before a request's handler: an answer in its place, or None. Raises errors as handlers do."""
@@ -65,15 +69,22 @@ class Body(TrioBody):
 
     receive: Callable[[], Awaitable[Any]] | None = None
 
+    kept: ClassVar[bool] = True
+    """Whether it is taken before the handler begins."""
+
     def __await__(self) -> Generator[Any, None, Any]:
         return self._whole().__await__()
 
     async def _whole(self) -> bytes:
+        await self.come()
+        return bytes(self._data)
+
+    async def come(self) -> None:
+        """Take all of it. Raises RequestEntityTooLarge, ClientGone. Cancellation keeps what has come."""
         while self._must_raise is None and not self._complete.is_set():
             self.take_in(await self.next())
         if self._must_raise is not None:
             raise self._must_raise
-        return bytes(self._data)
 
     async def next(self) -> Any:
         """The next message with a part of it. Raises ClientGone."""
@@ -91,9 +102,20 @@ class Body(TrioBody):
 
 
 class PlainRequest(TrioRequest):
-    """A request whose body is read when it is asked for."""
+    """A request whose body is read from the connection by its own task."""
 
     body_class = Body
+
+    async def take_body(self) -> None:
+        """Take the whole body, for the handler to ask for.
+
+        Raises RequestTimeout, RequestEntityTooLarge, ClientGone. Cancellation keeps what has come.
+        """
+        seconds = float("inf") if self.body_timeout is None else self.body_timeout
+        with trio.move_on_after(seconds) as scope:
+            await cast(Body, self.body).come()
+        if scope.cancelled_caught:
+            raise RequestTimeout
 
 
 class Call(TrioASGIHTTPConnection):
@@ -189,11 +211,25 @@ class Application(QuartTrio):
         except ClientGone:
             raise
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - every error has an answer
+            if isinstance(error, BaseExceptionGroup):
+                error = _without_leaving(error)
             return cast(Response, await self.make_response(await self.handle_user_exception(error)))
 
     async def _handled(self, request: Request) -> Response:
         if request.routing_exception is not None:
             raise request.routing_exception
         assert request.url_rule is not None
+        if cast(Body, request.body).kept and not has_no_body(request.scope):
+            # The connection's reader serves other streams, and learns of the client's end. It has room for a
+            # few pieces of a body that nobody takes, and then it waits.
+            await cast(PlainRequest, request).take_body()
         handler = cast("Callable[..., Awaitable[Response]]", self.view_functions[request.url_rule.endpoint])
         return await handler(**(request.view_args or {}))
+
+
+def _without_leaving(group: BaseExceptionGroup) -> BaseExceptionGroup:
+    """What there is in it besides the client's leaving. Raises ClientGone if there is nothing else."""
+    _, others = group.split(ClientGone)
+    if others is None:
+        raise ClientGone from group
+    return others

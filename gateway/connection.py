@@ -401,13 +401,15 @@ class Connection(TCPServer):
         return isinstance(protocol, H11Protocol) and protocol.connection.our_state is h11.SEND_BODY
 
     async def _write(self, data: bytes) -> None:
-        """Send all of it. Cancellation is held back until then, so that no half of a frame is sent."""
+        """Send all of it. Cancellation is held back until then: no half of a frame is sent, and nothing is
+        left out that HTTP/2 counts as sent. The end of the connection ends the waiting, too."""
         if not data:
             return
         try:
             self.send_lock.acquire_nowait()
         except trio.WouldBlock:
-            await self.send_lock.acquire()
+            with trio.CancelScope(shield=True):
+                await self.send_lock.acquire()
         try:
             rest = memoryview(data)[self._send_at_once(data) :]
             if rest:
@@ -468,9 +470,10 @@ class Connection(TCPServer):
                 await self._write(data)
 
     @contextlib.asynccontextmanager
-    async def gathering(self, send: SendText) -> AsyncIterator[SendTexts]:
+    async def gathering(self, send: SendText) -> AsyncIterator[tuple[SendTexts, bool]]:
         """Write the data sent in the block in few large pieces, and yield what replaces `send` in the block.
-        It takes several texts at once.
+        It takes several texts at once. The second value: whether many take hardly longer than one. Where they
+        pass through all layers, or are compressed, each takes its time.
 
         A write for every frame of a stream costs more than the frame itself, and yields to all other tasks
         each time. Nothing is gathered for HTTP/2: a connection has many streams, and their control frames
@@ -483,15 +486,16 @@ class Connection(TCPServer):
 
         protocol = self.protocol.protocol
         if not isinstance(protocol, H11Protocol):
-            yield send_each
+            yield send_each, False
             return
         self._gathered = bytearray()
         try:
             stream = protocol.stream
             if isinstance(stream, WSStream):
-                yield FrameWriter(stream, self._gather, send).send_all
+                writer = FrameWriter(stream, self._gather, send)
+                yield writer.send_all, writer.plain
             else:
-                yield send_each
+                yield send_each, False
         finally:
             data, self._gathered = bytes(self._gathered), None
             if data:

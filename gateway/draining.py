@@ -39,7 +39,7 @@ def drained(application: Application, most: int, seconds: float = DRAIN_SECONDS)
         if scope["type"] != "http":
             await application(scope, receive, send)
             return
-        if _has_no_body(scope):
+        if has_no_body(scope):
             await application(scope, receive, send)
             return
         body = _Body(receive, most)
@@ -57,7 +57,7 @@ def drained(application: Application, most: int, seconds: float = DRAIN_SECONDS)
     return whole
 
 
-def _has_no_body(scope: Any) -> bool:
+def has_no_body(scope: Any) -> bool:
     """Whether nothing of a body can come: in HTTP/1 one is announced (RFC 9112, section 6.3)."""
     return scope["http_version"] < "2" and not any(name in ANNOUNCING for name, _ in scope["headers"])
 

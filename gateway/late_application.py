@@ -33,7 +33,8 @@ NOT_PLAIN: Final = frozenset({b"origin", b"content-length", b"transfer-encoding"
 body. What that means, the application says."""
 
 QUIET_SECONDS: Final = 1.0
-"""Seconds without any request after which nobody is held up by the import of the application."""
+"""Seconds from the start in which the first request is waited for, so that the import of the application does
+not hold it up."""
 
 ALIVE: Final = b'{"status":"ok"}'
 """The same answer as the application's."""
@@ -66,6 +67,7 @@ class LateApplication:
                 # In a thread: it takes some tenths of a second, and probes are answered meanwhile.
                 self._application = await trio.to_thread.run_sync(self._make)
                 self._loaded.set()
+                self._asked.set()
         return self._application
 
     async def prepare(self) -> None:
@@ -73,7 +75,7 @@ class LateApplication:
         and let the collector pass over all that stays. For a task of its own; ends by itself.
 
         Where there are conversations already, somebody will come: the application is loaded before, once the
-        first probe is answered, or nobody has asked for a moment.
+        first probe is answered, or a second after the start if nobody has asked.
         """
         with trio.move_on_after(QUIET_SECONDS):
             await self._asked.wait()

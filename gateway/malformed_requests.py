@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import h2.exceptions
 import h11
@@ -78,10 +79,23 @@ def refuse_malformed(application: Application) -> Application:
 def _problem(scope: Mapping[str, Any]) -> str | None:
     if not scope["path"]:
         return "The request target has no path."
+    if not _is_target(scope["path"]):
+        return "The request target is not a URL."
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if not all(_is_host(value.decode("latin-1")) for value in hosts):
         return "The Host header is not a host name."
     return None
+
+
+def _is_target(path: str) -> bool:
+    """Whether it is a path, or a URL (RFC 9112, section 3.2.2) that can be taken apart."""
+    if path.startswith("/"):
+        return True
+    try:
+        urlsplit(path)
+    except ValueError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=64)

@@ -41,7 +41,9 @@ _BOUNDARY: Final = re.compile(r"[ -~]{0,69}[!-~]")  # RFC 2046
 
 
 class PassedBody(Body):
-    """A body that is taken in pieces while it comes."""
+    """A body that is taken in pieces while it comes, by the handler."""
+
+    kept = False
 
     def __init__(self, expected: int | None, most: int | None) -> None:
         super().__init__(expected, most)

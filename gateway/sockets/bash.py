@@ -96,7 +96,7 @@ async def _write(watcher: Watcher) -> None:
     relaying = share()
     while True:
         body = await watcher.next()
-        async with current.get().gathering(send_text) as send:
+        async with current.get().gathering(send_text) as (send, _):
             if relaying.spent():
                 await relaying.turn()
             await send((body,))

@@ -115,22 +115,23 @@ async def _write(dialect: Dialect, cursor: Cursor, opening: list[bytes]) -> None
     while True:
         # On a connection that is gone these are the only checkpoints.
         items = await cursor.next()
-        async with current.get().gathering(send_text) as send:
-            for frames in grouped(dialect.frames(items)):
+        async with current.get().gathering(send_text) as (send, many):
+            for frames in grouped(dialect.frames(items), GROUP_BYTES if many else 0):
                 if relaying.spent(len(frames)):
                     await relaying.turn()
                 await send(frames)
             relaying.rest()
 
 
-def grouped(frames: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The frames in groups of about GROUP_BYTES: a call for each of them costs more than the frame."""
+def grouped(frames: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
+    """The frames in groups of about `most` bytes: a call for each of them costs more than the frame. With 0
+    each is by itself."""
     group: list[bytes] = []
     size = 0
     for frame in frames:
         group.append(frame)
         size += len(frame)
-        if size >= GROUP_BYTES:
+        if size >= most:
             yield group
             group, size = [], 0
     if group:

@@ -84,6 +84,8 @@ def _insert(count: int) -> str:
 _INSERTS = {count: _insert(count) for count in (*STATEMENT_ROWS, *range(1, EXACT_ROWS))}
 
 
+_UPDATE = "UPDATE conversations SET record = ?, updated_at = ?, title = coalesce(?, title), epoch = ?"
+
 # From kind to kind by the index, which has all that is counted: measured, 0.3 ms for a block.
 _COUNT_BLOCK = """
 INSERT INTO kind_counts
@@ -251,11 +253,11 @@ class Store:
 
     def update_record(self, key: int, update: RecordUpdate) -> None:
         """Replace a record and its columns."""
-        self._execute(
-            "UPDATE conversations SET record = ?, status = ?, updated_at = ?, title = coalesce(?, title), "
-            "epoch = ? WHERE key = ?",
-            (update.record, update.status, update.updated_at, update.title, self.epoch, key),
-        )
+        values = (update.record, update.updated_at, update.title, self.epoch)
+        # A column that is set has its index written, also with the value that it has.
+        same = self._execute(_UPDATE + " WHERE key = ? AND status = ?", (*values, key, update.status))
+        if same.rowcount == 0:
+            self._execute(_UPDATE + ", status = ? WHERE key = ?", (*values, update.status, key))
 
     def put_blobs(self, key: int, blobs: Iterable[Blob]) -> None:
         """Store blobs, each replacing one of the same id."""

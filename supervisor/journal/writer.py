@@ -528,8 +528,8 @@ class Writer:
 
 
 def _weight(ops: Sequence[Op]) -> int:
-    """How many events and calls there are."""
-    return sum(len(op.rows) if isinstance(op, Append) else 1 for op in ops)
+    """How many events and calls there are. A record alone counts, too."""
+    return sum(max(1, len(op.rows)) if isinstance(op, Append) else 1 for op in ops)
 
 
 def _refusal(trouble: Trouble) -> str:

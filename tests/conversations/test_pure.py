@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 from hypothesis import given
@@ -27,13 +28,14 @@ from supervisor.conversations.recording.truncation import (
     clip_payload,
     clip_text,
 )
+from supervisor.conversations.state import record as record_module
 from supervisor.conversations.state.confirmation import asks_a_person
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.turn import Turn, outcome_of
 from supervisor.conversations.turns import permissions
 from supervisor.events import Event, ImageContent, Message, SecurityRisk, TextContent, Vocabulary
-from supervisor.settings import AgentSettings
+from supervisor.settings import AgentSettings, agent_settings_to_dict
 
 
 @pytest.mark.parametrize(
@@ -418,6 +420,41 @@ def test_a_session_named_by_its_minute_is_restored_in_another_one(
         session_opened=opened,
     )
     assert wait_to_restore(record, by_minute=by_minute, now=now) == pytest.approx(wait)
+
+
+def test_an_agents_json_is_kept_with_its_record_and_goes_with_the_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = []
+
+    def note(agent: AgentSettings) -> dict[str, Any]:
+        made.append(agent.acp_model)
+        return agent_settings_to_dict(agent)
+
+    monkeypatch.setattr(record_module, "agent_settings_to_dict", note)
+    agent = AgentSettings(acp_server="custom", acp_command=("x",))
+    records = [
+        ConversationRecord(
+            id=str(number),
+            working_dir="/w",
+            created_at="",
+            updated_at="",
+            agent=attrs.evolve(agent, acp_model=str(number)),
+            vocabulary=Vocabulary.CORE,
+        )
+        for number in range(100)
+    ]
+    for _ in range(2):
+        stored = [record.dump() for record in records]
+    assert made == [str(number) for number in range(100)]
+    again = ConversationRecord.load(stored[3])
+    assert again == records[3]
+    assert again.dump() == stored[3]
+    record = records[3]
+    record.agent = attrs.evolve(agent, acp_model="another")
+    assert orjson.loads(record.dump())["agent"]["acp_model"] == "another"
+    assert orjson.loads(record.dump())["agent"]["acp_model"] == "another"
+    assert made[100:] == ["3", "another"]
 
 
 def test_what_one_turn_used() -> None:

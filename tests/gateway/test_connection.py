@@ -18,7 +18,9 @@ import h2.settings
 import pytest
 import trio
 import trio.testing
+from hypercorn.config import Config as HypercornConfig
 
+from gateway import connection as connection_module
 from gateway.connection import Connection
 from gateway.http2 import Http2
 from gateway.late_application import LateApplication
@@ -284,6 +286,59 @@ async def test_a_stream_that_its_client_resets_ends_its_request_alone(server_wit
             assert 1 not in client.received
 
 
+@pytest.fixture
+async def unhurried(server_with):
+    """A server with a handler that reads no body and takes its time."""
+    async with server_with() as server:
+        conversation = await server.conversation()
+        begun, cancelled = trio.Event(), trio.Event()
+
+        async def slow():
+            begun.set()
+            try:
+                await trio.sleep_forever()
+            finally:
+                cancelled.set()
+
+        conversation.interrupt = slow
+        path = f"/api/conversations/{conversation.id}/interrupt"
+        yield SimpleNamespace(server=server, path=path, begun=begun, cancelled=cancelled)
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["another stream", "its own end"])
+async def test_a_body_that_no_handler_reads_holds_up_no_stream(unhurried, left):
+    """It has more pieces than the reader keeps for the handler."""
+    async with await trio.open_tcp_stream(*address(unhurried.server)) as stream:
+        client = Client(stream, window=65_535)
+        headers = {":method": "POST", ":scheme": "http", ":path": unhurried.path, ":authority": "localhost"}
+        client.h2.send_headers(1, headers.items())
+        for number in range(30):
+            client.h2.send_data(1, b"x", end_stream=number == 29)
+        await client.flush()
+        with trio.fail_after(15):
+            await unhurried.begun.wait()
+            if left:
+                client.h2.reset_stream(1)
+                await client.flush()
+                await unhurried.cancelled.wait()
+        await client.ask(3, "/alive")
+        await client.read(lambda: 3 in client.ended)
+        assert unhurried.cancelled.is_set() is left
+
+
+async def test_a_body_that_no_handler_reads_does_not_hide_that_the_client_leaves(unhurried, monkeypatch):
+    # The reader learns of it, and not only the watch, some seconds later.
+    monkeypatch.setattr(connection_module, "HALF_CLOSED_SECONDS", math.inf)
+    size = 300_000
+    async with await trio.open_tcp_stream(*address(unhurried.server)) as stream:
+        head = f"POST {unhurried.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n"
+        await stream.send_all(head.encode() + bytes(size))
+        with trio.fail_after(15):
+            await unhurried.begun.wait()
+    with trio.fail_after(15):
+        await unhurried.cancelled.wait()
+
+
 async def opened(server):
     """Its connections, once there is one."""
     while not (found := list(server.services.connection_limits._open)):
@@ -434,3 +489,52 @@ async def test_what_comes_behind_a_request_does_not_cost_its_answer(server_with)
         async with trio.open_nursery() as nursery:
             for number in range(100):
                 nursery.start_soon(ask, b"GET garbage" * (number % 3))
+
+
+@pytest.fixture
+async def pair():
+    """A connection, and the client's side of it."""
+    ours, theirs = trio.socket.socketpair()
+    stream, nothing = trio.SocketStream(ours), SimpleNamespace()
+    config = HypercornConfig()
+    connection = Connection(nothing, config, nothing, stream, stall_seconds=30, gone=lambda _: None)
+    async with trio.SocketStream(theirs) as client:
+        yield connection, client
+    connection.end()
+
+
+@asynccontextmanager
+async def cancelled_while_it_waits_to_write(connection, first, second):
+    """Two writes, of which the first fills the socket."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection._write, first)
+        await trio.testing.wait_all_tasks_blocked()
+        scope = trio.CancelScope()
+
+        async def write():
+            with scope:
+                await connection._write(second)
+
+        nursery.start_soon(write)
+        await trio.testing.wait_all_tasks_blocked()
+        scope.cancel()
+        with trio.fail_after(15):
+            yield
+
+
+async def test_a_task_that_is_cancelled_while_it_waits_to_write_loses_nothing(pair):
+    """What HTTP/2 has encoded is part of the state of both sides: nothing after it could be read."""
+    connection, client = pair
+    first, second = bytes(2_000_000), b"x" * 1000
+    async with cancelled_while_it_waits_to_write(connection, first, second):
+        received = b""
+        while len(received) < len(first + second):
+            received += await client.receive_some(65536)
+    assert received == first + second
+
+
+async def test_the_end_of_a_connection_ends_who_waits_to_write(pair):
+    connection, _ = pair
+    async with cancelled_while_it_waits_to_write(connection, bytes(2_000_000), b"x" * 1000):
+        connection.end()
+    assert connection.send_lock.statistics().owner is None

@@ -8,12 +8,21 @@ import h2.events
 import trio
 
 from supervisor.events import Message, MessageEvent, TextContent
+from supervisor.fairness import Share
 
 TEXT = "x" * 3000
 EVENTS = 400  # several times what one flow-control window holds
 
 
-async def test_two_sockets_on_one_connection_each_get_everything(server):
+async def test_two_sockets_on_one_connection_each_get_everything(server, monkeypatch):
+    groups = set()
+    spent = Share.spent
+
+    def note(self, messages=1):
+        groups.add(messages)
+        return spent(self, messages)
+
+    monkeypatch.setattr(Share, "spent", note)
     conversation = await server.conversation()
     host, port = server.url.removeprefix("http://").split(":")
     stream = await trio.open_tcp_stream(host, int(port))
@@ -60,3 +69,4 @@ async def test_two_sockets_on_one_connection_each_get_everything(server):
             message = Message(role="user", content=(TextContent(text=TEXT),))
             await conversation.record(*[MessageEvent(source="user", llm_message=message) for _ in range(20)])
         await read(lambda: min(received.values()) > EVENTS * len(TEXT))
+    assert groups == {1}  # each frame takes long here, so the clock is looked at before each

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway import known_directories
+from gateway import docs, known_directories
+from gateway.app import create_app
 from gateway.known_directories import KnownDirectories
 from supervisor.conversations.state.start import StartRequest
 
@@ -12,6 +13,21 @@ from supervisor.conversations.state.start import StartRequest
 async def create(gateway, directory):
     conversation, _ = await gateway.supervisor.create(StartRequest(working_dir=directory))
     return conversation.id
+
+
+async def test_an_application_that_is_made_again_adds_its_workspaces_once(gateway, monkeypatch):
+    def fail(_):
+        raise MemoryError
+
+    services = gateway.services
+    before = list(services.known.also)
+    with monkeypatch.context() as broken:
+        broken.setattr(docs, "install", fail)
+        with pytest.raises(MemoryError):
+            create_app(services)
+    assert services.known.also == before
+    create_app(services)
+    assert len(services.known.also) == len(before) + 1
 
 
 @pytest.fixture

@@ -256,6 +256,25 @@ async def test_conversations_are_prepared_once_somebody_has_come(services, monke
     assert prepared == [1]
 
 
+async def test_they_are_prepared_right_after_a_first_request_that_is_no_probe(
+    services, monkeypatch, mock_clock
+):
+    prepared = []
+
+    async def prepare():
+        prepared.append(1)
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(services.supervisor, "prepare", prepare)
+    application = LateApplication(services)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(application.prepare)
+        assert (await ask(application, "/server_info")).status == 200
+        await trio.testing.wait_all_tasks_blocked()
+        assert prepared == [1]  # on a clock that stands still
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("probed", [True, False])
 async def test_a_server_with_conversations_loads_it_before_somebody_waits_for_it(
     services, made, probed, autojump_clock

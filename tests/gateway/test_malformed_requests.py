@@ -37,6 +37,8 @@ async def exchange(server, data, *, ended=False):
     ("request_bytes", "detail"),
     [
         (b"GET ?alive HTTP/1.1\r\n" + HOST, "The request target has no path."),
+        (b"GET http://[x HTTP/1.1\r\n" + HOST, "The request target is not a URL."),
+        (b"GET http://[x]/sockets HTTP/1.1\r\n" + HOST, "The request target is not a URL."),
         (b"GET /alive HTTP/1.1\r\nHost: 127......0.0.1\r\n", "The Host header is not a host name."),
         (b"GET /alive HTTP/1.1\r\nHost: " + b"a" * 64 + b".com\r\n", "The Host header is not a host name."),
     ],

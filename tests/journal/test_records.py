@@ -95,6 +95,20 @@ async def test_the_record_goes_with_the_rows(journal, log, make_row):
     assert (await log.get_blob("b")).data == b"data"
 
 
+async def test_a_status_that_stays_is_not_written(journal, log):
+    """Its index would be: all of an entry is taken out and put in again."""
+    written = []
+    journal._writer._store._connection.set_trace_callback(written.append)
+    for record in (b"1", b"2", b"3"):
+        log.update_record(update(record))
+        await log.flushed()
+    journal._writer._store._connection.set_trace_callback(None)
+    changes = [each.partition(" WHERE ")[0] for each in written if each.startswith("UPDATE conversations")]
+    assert [change for change in changes[-2:] if " status" in change] == []
+    (after,) = await journal.get_records(["c-1"])
+    assert (after.record, after.status) == (b"3", "running")
+
+
 async def several(journal):
     for n, (created, updated, status) in enumerate(
         [("1", "9", "idle"), ("2", "7", "running"), ("2", "8", "idle"), ("3", "1", "idle")]

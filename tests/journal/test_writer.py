@@ -120,6 +120,28 @@ async def test_where_many_come_more_may_gather_and_nobody_who_waits_is_held_up(
     assert rested
 
 
+async def test_records_alone_are_a_crowd_too(journal, log, hold, monkeypatch):
+    monkeypatch.setattr(writer, "CROWD_SECONDS", 600)
+    gate, batches = hold
+    with trio.fail_after(60):
+        gate.clear()
+        log.update_record(UPDATE)
+        await trio.sleep(0.05)
+        for _ in range(writer.CROWD):
+            log.update_record(UPDATE)
+        before = len(batches)
+        journal._writer._hurry.clear()
+        gate.set()
+        while len(batches) < before + 1 or not log.settled:
+            await trio.sleep(0.001)
+        log.update_record(UPDATE)
+        with trio.move_on_after(0.2):
+            while not log.settled:
+                await trio.sleep(0.001)
+        assert not log.settled  # the writer lets more gather
+        await log.flushed()
+
+
 async def test_room_holds_producers_back(log, make_row, hold, monkeypatch):
     monkeypatch.setattr(writer, "MAX_PENDING_BYTES", 10_000)
     gate, _ = hold

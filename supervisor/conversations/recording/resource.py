@@ -10,7 +10,7 @@ import orjson
 from supervisor.conversations.recording.info import ConversationInfo
 from supervisor.conversations.recording.turn_states import TURN
 from supervisor.conversations.recording.usage import stats
-from supervisor.conversations.state.record import ANALYZER, ConversationRecord, written
+from supervisor.conversations.state.record import ANALYZER, ConversationRecord
 from supervisor.events import new_event_id, timestamp_now
 from supervisor.reading import as_json
 from supervisor.settings import (
@@ -25,10 +25,10 @@ from supervisor.tight import tight
 def agent_object(record: ConversationRecord) -> dict[str, Any]:
     """The agent, as the polymorphic object that clients decode."""
     if isinstance(record.agent, BuiltInSettings):
-        servers = written(record.agent)["mcp_config"]
+        servers = record.written_agent["mcp_config"]
         hidden = replace_secrets({"mcp_config": servers}, lambda _: REDACTED)
         return {**record.agent.shown, **hidden, **record.told.get("agent", {})}
-    settings = replace_secrets(written(record.agent), lambda _: REDACTED)
+    settings = replace_secrets(record.written_agent, lambda _: REDACTED)
     shown = {name: value for name, value in spoken_settings(settings).items() if name.startswith("acp_")}
     return {
         "kind": "ACPAgent",

@@ -31,23 +31,6 @@ PARTS: Final = (ANALYZER, "agent_definitions", "agent_launch_additions", "plugin
 the agent itself, and `secrets`."""
 
 
-WRITTEN_MAX: Final = 64
-"""Agents whose JSON is kept: of the conversations in a turn, whose records are written several times."""
-
-_WRITTEN: dict[int, tuple[AgentSettings, dict[str, Any]]] = {}
-"""By the settings' identity: they do not change. What they hold of secrets is encrypted."""
-
-
-def written(agent: AgentSettings) -> dict[str, Any]:
-    """A record's agent as JSON. What is below its properties is shared: change nothing there."""
-    kept = _WRITTEN.get(id(agent))
-    if kept is None or kept[0] is not agent:
-        if len(_WRITTEN) >= WRITTEN_MAX:
-            _WRITTEN.clear()
-        kept = _WRITTEN[id(agent)] = agent, agent_settings_to_dict(agent)
-    return dict(kept[1])
-
-
 class RecordTooNew(Exception):
     """A newer Ostler wrote the stored record."""
 
@@ -149,6 +132,17 @@ class ConversationRecord:
     told: dict[str, Any] = attrs.field(factory=dict)
     told_messages: list[str] = attrs.field(factory=list)
     joined: list[str] = attrs.field(factory=list)
+    _written: tuple[AgentSettings, dict[str, Any]] | None = attrs.field(
+        default=None, init=False, repr=False, eq=False
+    )
+
+    @property
+    def written_agent(self) -> dict[str, Any]:
+        """The agent as JSON, made once for each agent: a turn writes the record several times. What it holds
+        of secrets is encrypted. What is below its properties is shared: change nothing there."""
+        if self._written is None or self._written[0] is not self.agent:
+            self._written = self.agent, agent_settings_to_dict(self.agent)
+        return dict(self._written[1])
 
     @property
     def built_in(self) -> bool:
@@ -190,14 +184,14 @@ class ConversationRecord:
         fields = {
             attribute.name: getattr(self, attribute.name)
             for attribute in attrs.fields(ConversationRecord)
-            if attribute.name != "agent"
+            if attribute.init and attribute.name != "agent"
         }
         if self.parts:
             fields |= {name: self.shown_part(name) for name in self.parts if name in fields}
             own = {name: self.shown_part(name) for name in self.parts if name in self.extra}
             fields["extra"] = {**self.extra, **own}
         # Some of it comes from agents: nothing that one says may keep its conversation from being stored.
-        return dumps({"version": RECORD_VERSION, "agent": written(self.agent), **fields})
+        return dumps({"version": RECORD_VERSION, "agent": self.written_agent, **fields})
 
     @classmethod
     def load(cls, stored: bytes) -> ConversationRecord:
@@ -209,7 +203,7 @@ class ConversationRecord:
                 f"the conversation's record has version {version}, this Ostler knows versions up to "
                 f"{RECORD_VERSION}; use the newer Ostler"
             )
-        known = {attribute.name for attribute in attrs.fields(cls)}
+        known = {attribute.name for attribute in attrs.fields(cls) if attribute.init}
         values = {name: value for name, value in fields.items() if name in known}
         values["agent"] = agent_settings_from_dict(fields["agent"])
         values["execution_status"] = ExecutionStatus(fields["execution_status"])
