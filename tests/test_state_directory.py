@@ -181,7 +181,11 @@ async def test_all_that_a_server_keeps_is_its_own_whatever_the_umask(tmp_path, m
 
 def test_only_what_servers_left_is_removed(tmp_path):
     state, others = tmp_path / "state", tmp_path / "others"
-    for directory in (state / "tmp" / "ostler-git-1" / "info", state / "tmp" / "mine", others / "ostler-git-2"):
+    for directory in (
+        state / "tmp" / "ostler-git-1" / "info",
+        state / "tmp" / "mine",
+        others / "ostler-git-2",
+    ):
         directory.mkdir(parents=True)
     (others / "kept").write_text("kept")
     (state / "tmp" / "ostler-git-1" / "refs").symlink_to(others)
