@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import trio
 
 from supervisor.conversations.agent import model_discovery
 from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AtCapacity
 from supervisor.events import Message, TextContent
 from supervisor.settings import AgentSettings
@@ -150,3 +152,25 @@ async def test_nobody_waits_for_others_that_ask_without_end(
             with trio.fail_after(20), pytest.raises(AtCapacity):
                 await ask(harness, *modes)
         nursery.cancel_scope.cancel()
+
+
+async def tried(monkeypatch: pytest.MonkeyPatch, request: Any) -> dict[str, Any]:
+    """Try a model with an agent that answers the request so."""
+
+    async def no_handshake(*_: Any, **__: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(model_discovery, "handshake", no_handshake)
+    run: Any = SimpleNamespace(connection=SimpleNamespace(request=request))
+    record: Any = SimpleNamespace(agent=AgentSettings(acp_startup_timeout=600))
+    return await model_discovery._tried({"model": "m"}, run, record, Deadlines())
+
+
+async def test_why_a_model_does_not_answer_is_told_in_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def says_pages(*_: Any, **__: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return {"valid": False, "error": {"type": "T" * 100_000, "message": "<html>" * 100_000}}
+
+    answer = await tried(monkeypatch, says_pages)
+    assert answer["error"]["message"].startswith("<html><html>")
+    assert all(2000 < len(said) < 2200 for said in answer["error"].values())

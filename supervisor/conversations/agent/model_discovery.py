@@ -21,6 +21,7 @@ import structlog
 import trio
 
 from supervisor.acp import ConnectionLost, RpcError
+from supervisor.acp.schema import cut
 from supervisor.agents import StopPolicy
 from supervisor.agents.mark import Snapshot
 from supervisor.conversations.agent.admission import RETRY_AFTER_SECONDS
@@ -62,6 +63,9 @@ KEPT_MAX: Final = 64
 WORKSPACE: Final = "workspace"
 
 TRY_MODEL: Final = "_ostler/try_model"
+
+SAID_CHARS: Final = 2048
+"""Of why a model does not answer: a client shows a line or two, and an endpoint may say whole pages."""
 
 NOT_INSTALLED: Final = (
     "The built-in agent is not installed, and only its library can try a model. "
@@ -235,7 +239,7 @@ async def _tried(
     wrong = found.get("error")
     if not isinstance(wrong, Mapping):
         return {"valid": bool(found.get("valid")), "error": None}
-    error = {name: str(wrong.get(name)) for name in ("type", "message")}
+    error = {name: cut(str(wrong.get(name)), SAID_CHARS) for name in ("type", "message")}
     return {"valid": False, "error": error}
 
 
