@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import trio
 
+from supervisor.acp import RpcError
 from supervisor.conversations.agent import model_discovery
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.state.deadlines import Deadlines
-from supervisor.conversations.state.errors import AtCapacity
+from supervisor.conversations.state.errors import AtCapacity, ModelRefused
 from supervisor.events import Message, TextContent
 from supervisor.settings import AgentSettings
 from tests.conversations.harness import Harness, open_harness, turn, until
@@ -174,3 +175,18 @@ async def test_why_a_model_does_not_answer_is_told_in_short(monkeypatch: pytest.
     answer = await tried(monkeypatch, says_pages)
     assert answer["error"]["message"].startswith("<html><html>")
     assert all(2000 < len(said) < 2200 for said in answer["error"].values())
+
+
+async def test_a_model_that_the_library_refuses_is_another_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuses(*_: Any, **__: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        raise RpcError(code, "llm.fallback_strategy: Unknown kind 'x'" + "y" * 100_000)
+
+    code = -32602
+    with pytest.raises(ModelRefused) as caught:
+        await tried(monkeypatch, refuses)
+    assert caught.value.detail.startswith("llm.fallback_strategy: Unknown kind 'x'")
+    assert len(caught.value.detail) < 2200
+    code = -32603
+    with pytest.raises(RpcError):
+        await tried(monkeypatch, refuses)

@@ -35,15 +35,20 @@ def secrets() -> set[str]:
     return {text for llm in llms.values() for text in secrets_of(llm)}
 
 
-def secrets_of(llm: Mapping[str, Any]) -> set[str]:
-    """The secrets in one model, as Ostler sends it."""
+def secrets_of(llm: Any) -> set[str]:
+    """The secrets in one model, as Ostler sends it, and in those that it falls back on."""
+    if isinstance(llm, list):
+        return set().union(*map(secrets_of, llm))
+    if not isinstance(llm, Mapping):
+        return set()
+    found = set().union(*map(secrets_of, llm.values()))
     headers = llm.get("extra_headers")
     headers = headers if isinstance(headers, Mapping) else {}
     texts = (
         *(llm.get(name) for name in SECRETS),
         *(value for name, value in headers.items() if is_credential(name)),
     )
-    return {text for text in texts if isinstance(text, str)}
+    return found | {text for text in texts if isinstance(text, str)}
 
 
 def model(name: str) -> LLM | None:
