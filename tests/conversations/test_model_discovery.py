@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
-from supervisor.acp import RpcError
+from supervisor.acp import RequestTimeout, RpcError
 from supervisor.conversations.agent import model_discovery
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.state.deadlines import Deadlines
-from supervisor.conversations.state.errors import AtCapacity, ModelRefused
+from supervisor.conversations.state.errors import AgentFailure, AtCapacity, ModelRefused
 from supervisor.events import Message, TextContent
 from supervisor.settings import AgentSettings
 from tests.conversations.harness import Harness, open_harness, turn, until
@@ -190,3 +191,16 @@ async def test_a_model_that_the_library_refuses_is_another_failure(monkeypatch: 
     code = -32603
     with pytest.raises(RpcError):
         await tried(monkeypatch, refuses)
+
+
+async def test_a_trial_that_blocks_ends_long_before_the_start_of_an_agent(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async def blocks(method: str, _: Any, *, timeout: float) -> Any:
+        await trio.sleep(timeout)
+        raise RequestTimeout(method, timeout)
+
+    begun = trio.current_time()
+    with pytest.raises(AgentFailure, match="did not try the model within 45 s"):
+        await tried(monkeypatch, blocks)
+    assert trio.current_time() - begun == pytest.approx(model_discovery.TRIAL_SECONDS)

@@ -20,7 +20,7 @@ import orjson
 import structlog
 import trio
 
-from supervisor.acp import ConnectionLost, RpcError
+from supervisor.acp import ConnectionLost, RequestTimeout, RpcError
 from supervisor.acp.errors import INVALID_PARAMS
 from supervisor.acp.schema import cut
 from supervisor.agents import StopPolicy
@@ -64,6 +64,10 @@ KEPT_MAX: Final = 64
 WORKSPACE: Final = "workspace"
 
 TRY_MODEL: Final = "_ostler/try_model"
+
+TRIAL_SECONDS: Final = 45.0
+"""Seconds for the trial of a model: 15 of the library for its one request (builtin/trial.py), and for loading
+the library on a busy machine. One that blocks is not waited for longer; its process is ended."""
 
 SAID_CHARS: Final = 2048
 """Of why a model does not answer: a client shows a line or two, and an endpoint may say whole pages."""
@@ -235,9 +239,10 @@ async def _tried(
     llm: Mapping[str, Any], run: Incarnation, record: ConversationRecord, waits: Deadlines
 ) -> dict[str, Any]:
     await handshake(run.connection, __version__, waits, fs=False, terminal=False)
-    limit = record.agent.acp_startup_timeout
     try:
-        answer = await run.connection.request(TRY_MODEL, {"llm": dict(llm)}, timeout=limit)
+        answer = await run.connection.request(TRY_MODEL, {"llm": dict(llm)}, timeout=TRIAL_SECONDS)
+    except RequestTimeout:
+        raise startup_timeout("try the model", TRIAL_SECONDS) from None
     except RpcError as error:
         if error.code != INVALID_PARAMS:
             raise
