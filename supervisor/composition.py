@@ -291,10 +291,11 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         journal = await stack.enter_async_context(
             open_journal(directory / JOURNAL_FILE, busy_timeout=busy_seconds)
         )
-        await trio.to_thread.run_sync(remove_temporary, directory)
         if containment is not None:
             # The journal's lock tells that no other server uses this state: what is left of one may go.
             await stack.enter_async_context(open_containment(directory, containment))
+        # After those that may still write there.
+        await trio.to_thread.run_sync(remove_temporary, directory)
         terminals = Places(supervision.limits.terminals)
         bash = await stack.enter_async_context(
             open_bash(environ, limits=supervision.bash, secrets=launcher.confidential, places=terminals)

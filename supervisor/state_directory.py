@@ -15,7 +15,10 @@ log = structlog.get_logger(__name__)
 STATE_MODE: Final = 0o700
 
 TEMPORARY_DIR: Final = "tmp"
-"""What a killed server leaves there is removed at the next start."""
+"""What a killed server leaves there of `TEMPORARY_PREFIX` is removed at the next start."""
+
+TEMPORARY_PREFIX: Final = "ostler-git-"
+"""How names begin of what servers put there."""
 
 OTHERS: Final = 0o077
 """What the group and all others may."""
@@ -73,17 +76,29 @@ def make_private(state: Path) -> None:
 def remove_temporary(state: Path) -> None:
     """Remove what servers that were killed left in `TEMPORARY_DIR`; for whoever holds the state's lock.
 
-    What cannot be removed is logged: nobody needs it.
+    Everything else there stays, and a link in the place of the directory is not followed. What cannot be
+    removed is logged: nobody needs it.
     """
+    place = state / TEMPORARY_DIR
     try:
-        left = sorted((state / TEMPORARY_DIR).iterdir())
-    except OSError:
+        directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
         return
-    for each in left:
-        try:
-            shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
-        except OSError as error:
-            log.warning("cannot remove what a server left", path=str(each), reason=str(error))
+    except OSError as error:
+        log.warning("not a directory; what servers left is not removed", path=str(place), reason=str(error))
+        return
+    try:
+        with os.scandir(directory) as entries:
+            names = sorted(each.name for each in entries)
+        for name in names:
+            if not name.startswith(TEMPORARY_PREFIX):
+                continue
+            try:
+                shutil.rmtree(name, dir_fd=directory)
+            except OSError as error:
+                log.warning("cannot remove what a server left", path=str(place / name), reason=str(error))
+    finally:
+        os.close(directory)
 
 
 _ELSE: Final = "name another one with --state"

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from supervisor import state_directory as state_module
-from supervisor.state_directory import StateRefused, make_private
+from supervisor.state_directory import StateRefused, make_private, remove_temporary
 from tests.support.server import running_server
 from tests.support.thorough import everyday
 from tests.support.user import AS_USER, NEEDS_USER, USER, give
@@ -177,3 +177,30 @@ async def test_all_that_a_server_keeps_is_its_own_whatever_the_umask(tmp_path, m
         await server.stop()
         assert (open_to_others(server.state), unusable(server.state)) == ({}, {})
         await server.start()
+
+
+def test_only_what_servers_left_is_removed(tmp_path):
+    state, others = tmp_path / "state", tmp_path / "others"
+    for directory in (
+        state / "tmp" / "ostler-git-1" / "info",
+        state / "tmp" / "mine",
+        others / "ostler-git-2",
+    ):
+        directory.mkdir(parents=True)
+    (others / "kept").write_text("kept")
+    (state / "tmp" / "ostler-git-1" / "refs").symlink_to(others)
+    (state / "tmp" / "ostler-git-link").symlink_to(others)
+    (state / "tmp" / "note").write_text("mine")
+    remove_temporary(state)
+    assert sorted(os.listdir(state / "tmp")) == ["mine", "note", "ostler-git-link"]
+    assert sorted(os.listdir(others)) == ["kept", "ostler-git-2"]
+
+
+def test_a_link_in_the_place_of_the_temporary_directory_is_not_followed(tmp_path):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "others" / "ostler-git-1").mkdir(parents=True)
+    (tmp_path / "state" / "tmp").symlink_to(tmp_path / "others")
+    with structlog.testing.capture_logs() as logs:
+        remove_temporary(tmp_path / "state")
+    assert os.listdir(tmp_path / "others") == ["ostler-git-1"]
+    assert [each["log_level"] for each in logs] == ["warning"]

@@ -16,8 +16,9 @@ from gateway.reading import read_body
 from gateway.responses import json_response
 from gateway.routing import Param, Route
 from gateway.services import Services
-from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.errors import AgentFailure, ModelRefused
 from supervisor.settings import EXPOSE_HEADER, Expose, LlmProfileStore, exposed
+from supervisor.settings.errors import problem
 from supervisor.settings.llm import decode_llm
 from supervisor.settings.profile import check_profile_name
 
@@ -92,6 +93,8 @@ class LlmProfileRoutes:
         llm = await self.services.settings.usable(llm, ("body", "llm"))
         try:
             return json_response(await self.services.supervisor.try_model(llm))
+        except ModelRefused as refused:
+            raise problem(("body", "llm"), f"Value error, {refused.detail}", "value_error") from None
         except AgentFailure as failure:
             raise ApiError(503, failure.detail) from failure
 

@@ -37,6 +37,7 @@ from supervisor.settings.exposure import (
 from supervisor.settings.llm import LLM, decode_llm
 from supervisor.settings.merge import MAX_DEPTH, too_deep
 from supervisor.settings.openhands import decode_openhands_settings
+from supervisor.settings.variables import looks_like_credential
 
 KIND: Final = "Agent"
 """The `kind` of the built-in agent in start requests, and in the resource."""
@@ -65,7 +66,10 @@ NAMED: Final = frozenset(
 )
 """Properties whose text is a secret, wherever they stand."""
 
-HOLDING: Final = frozenset({"env", "extra_headers", "headers", "secrets"})
+EXTRA_HEADERS: Final = "extra_headers"
+"""A model's. All are hidden from clients that read the document; see `secrets_within`."""
+
+HOLDING: Final = frozenset({"env", EXTRA_HEADERS, "headers", "secrets"})
 """Properties whose own properties are secrets by name: texts, or descriptions of where they come from."""
 
 SOURCE: Final = frozenset({"kind", "url", "value"})
@@ -187,7 +191,10 @@ def document_secrets(settings: BuiltInSettings) -> list[str]:
 
 
 def secrets_within(obj: Any) -> list[str]:
-    """Every secret in a JSON value of the built-in agent's; of URLs that hold one the URL, and its parts."""
+    """Every secret in a JSON value of the built-in agent's; of URLs that hold one the URL, and its parts.
+
+    Of a model's `extra_headers` only credentials count: the others are ordinary words.
+    """
     found: list[str] = []
 
     def note(value: str) -> str:
@@ -199,7 +206,7 @@ def secrets_within(obj: Any) -> list[str]:
             found.extend((url, *_keys_in(url)))
         return url
 
-    _walked(obj, note, note_url)
+    _walked(_without_plain_headers(obj), note, note_url)
     return found
 
 
@@ -227,6 +234,20 @@ def open_document(settings: BuiltInSettings, cipher: StorageCipher) -> BuiltInSe
     if settings.sealed is None:
         return settings
     return attrs.evolve(settings, document=orjson.loads(cipher.decrypt(settings.sealed)), sealed=None)
+
+
+def _without_plain_headers(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_without_plain_headers(each) for each in node]
+    if not isinstance(node, Mapping):
+        return node
+    copy = {name: _without_plain_headers(value) for name, value in node.items()}
+    headers = copy.get(EXTRA_HEADERS)
+    if isinstance(headers, Mapping):
+        copy[EXTRA_HEADERS] = {
+            name: value for name, value in headers.items() if looks_like_credential(name.replace("-", "_"))
+        }
+    return copy
 
 
 def _keys_in(url: str) -> list[str]:

@@ -7,7 +7,7 @@ built-in agent's library, which reads the same files when a conversation starts.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, Literal
 
 import attrs
@@ -24,7 +24,8 @@ PERMISSIONS: Final = frozenset({"always_confirm", "never_confirm", "confirm_risk
 NO_CONDENSER: Final = frozenset({"none", "off", "false", "no", "disable", "disabled"})
 USUAL_CONDENSER: Final = frozenset({"", "default", "inherit", "true"})
 
-EXAMPLE: Final = re.compile(r"<example>(.*?)</example>", re.DOTALL | re.IGNORECASE)
+EXAMPLE: Final = re.compile(r"<(?P<end>/?)example>", re.IGNORECASE)
+"""Where an example begins or ends."""
 
 NUMBER: Final = re.compile(r"-?\d{1,15}(\.\d{1,15})?")
 """How a property says a number. They are all texts where they are read (front_matter.py)."""
@@ -95,7 +96,7 @@ def sub_agent_of(text: str, name: str, source: str, level: Level) -> SubAgentInf
         tools=_names(head.get("tools")),
         skills=_names(head.get("skills"), split=True),
         system_prompt=prompt,
-        when_to_use_examples=tuple(found for each in EXAMPLE.findall(description) if (found := each.strip())),
+        when_to_use_examples=tuple(_examples(description)),
         permission_mode=mode,
         max_iteration_per_run=_above_zero(head, "max_iteration_per_run", int),
         max_budget_per_run=_above_zero(head, "max_budget_per_run", float),
@@ -108,6 +109,18 @@ def sub_agent_of(text: str, name: str, source: str, level: Level) -> SubAgentInf
         level=level,
         source=source,
     )
+
+
+def _examples(description: str) -> Iterator[str]:
+    """What stands between tags. Forward only, however many do not end."""
+    begun: int | None = None
+    for tag in EXAMPLE.finditer(description):
+        if not tag["end"]:
+            begun = tag.end() if begun is None else begun
+        elif begun is not None:
+            if found := description[begun : tag.start()].strip():
+                yield found
+            begun = None
 
 
 def _text(head: Mapping[str, Any], key: str) -> str | None:

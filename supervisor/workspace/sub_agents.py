@@ -24,6 +24,7 @@ def sub_agents_in(place: Admitted, level: Level) -> list[SubAgentInfo]:
     """The sub-agents of a project, or of the user whose home directory it is."""
     search = Search(place.path, place.root)
     found: dict[str, SubAgentInfo] = {}
+    refused: list[tuple[str, str]] = []
     try:
         for directory in (place.path / each for each in DIRECTORIES):
             for name, is_directory, _ in search.names(directory):
@@ -37,9 +38,13 @@ def sub_agents_in(place: Admitted, level: Level) -> list[SubAgentInfo]:
                     agent = sub_agent_of(search.text(file), file.stem, str(file), level)
                 except ValueError as error:
                     reason = "it is not text in UTF-8" if isinstance(error, UnicodeError) else str(error)
-                    log.warning("sub-agent is not used", file=str(file), reason=reason)
+                    refused.append((str(file), reason))
                 else:
                     found.setdefault(agent.name, agent)
     except Enough as error:
         log.warning("not all sub-agents are read", directory=str(place.path), reason=str(error))
+    finally:
+        if refused:  # one line, since a repository may have thousands of them and a client asks often
+            first, reason = refused[0]
+            log.warning("sub-agents are not used", count=len(refused), first=first, reason=reason)
     return list(found.values())

@@ -634,15 +634,15 @@ async def test_it_gets_the_profiles_of_models_and_says_none_of_their_keys(tmp_pa
     key = "sk-of-another-profile-123456"
     async with open_harness(tmp_path) as harness:
         profiles = LlmProfileStore(AgentProfileStore(harness.settings))
-        await profiles.save("other", {"model": "o", "api_key": key})
+        headers = {"X-Title": "OpenHands", "Accept": "application/json", "X-Api-Key": f"{key}-too"}
+        await profiles.save("other", {"model": "o", "api_key": key, "extra_headers": headers})
         conversation = await start(harness, autotitle=False)  # a title would be of the user's words
-        await turn(conversation, f"!answer m It is {key}")
+        await turn(conversation, f"!answer m It is {key} {key}-too OpenHands application/json")
         own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"]
         assert own["llm_profiles"]["other"]["api_key"] == key
         assert own["meta_profiles"] == {}
         answer = await conversation.final_response()
-        assert answer.startswith("It is ")
-        assert key not in answer
+        assert answer == "It is <secret-hidden> <secret-hidden> OpenHands application/json"
         assert key not in conversation.record.dump().decode()
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
+from supervisor.acp import RequestTimeout, RpcError
 from supervisor.conversations.agent import model_discovery
 from supervisor.conversations.agent.admission import Limits
-from supervisor.conversations.state.errors import AtCapacity
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.errors import AgentFailure, AtCapacity, ModelRefused
 from supervisor.events import Message, TextContent
 from supervisor.settings import AgentSettings
 from tests.conversations.harness import Harness, open_harness, turn, until
@@ -150,3 +154,53 @@ async def test_nobody_waits_for_others_that_ask_without_end(
             with trio.fail_after(20), pytest.raises(AtCapacity):
                 await ask(harness, *modes)
         nursery.cancel_scope.cancel()
+
+
+async def tried(monkeypatch: pytest.MonkeyPatch, request: Any) -> dict[str, Any]:
+    """Try a model with an agent that answers the request so."""
+
+    async def no_handshake(*_: Any, **__: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(model_discovery, "handshake", no_handshake)
+    run: Any = SimpleNamespace(connection=SimpleNamespace(request=request))
+    record: Any = SimpleNamespace(agent=AgentSettings(acp_startup_timeout=600))
+    return await model_discovery._tried({"model": "m"}, run, record, Deadlines())
+
+
+async def test_why_a_model_does_not_answer_is_told_in_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def says_pages(*_: Any, **__: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return {"valid": False, "error": {"type": "T" * 100_000, "message": "<html>" * 100_000}}
+
+    answer = await tried(monkeypatch, says_pages)
+    assert answer["error"]["message"].startswith("<html><html>")
+    assert all(2000 < len(said) < 2200 for said in answer["error"].values())
+
+
+async def test_a_model_that_the_library_refuses_is_another_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuses(*_: Any, **__: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        raise RpcError(code, "llm.fallback_strategy: Unknown kind 'x'" + "y" * 100_000)
+
+    code = -32602
+    with pytest.raises(ModelRefused) as caught:
+        await tried(monkeypatch, refuses)
+    assert caught.value.detail.startswith("llm.fallback_strategy: Unknown kind 'x'")
+    assert len(caught.value.detail) < 2200
+    code = -32603
+    with pytest.raises(RpcError):
+        await tried(monkeypatch, refuses)
+
+
+async def test_a_trial_that_blocks_ends_long_before_the_start_of_an_agent(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async def blocks(method: str, _: Any, *, timeout: float) -> Any:
+        await trio.sleep(timeout)
+        raise RequestTimeout(method, timeout)
+
+    begun = trio.current_time()
+    with pytest.raises(AgentFailure, match="did not try the model within 45 s"):
+        await tried(monkeypatch, blocks)
+    assert trio.current_time() - begun == pytest.approx(model_discovery.TRIAL_SECONDS)

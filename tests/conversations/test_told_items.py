@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import defaultdict
 
 import pytest
@@ -134,3 +135,31 @@ def test_what_is_told_in_the_end_is_what_the_last_attempt_said(
     client.hear(client.items.becomes("i"))
     assert client.texts == {kind: text.replace(SECRET, "<secret-hidden>") for kind, text in said.items()}
     assert client.orders == list(range(len(client.orders)))
+
+
+def test_comparing_costs_no_more_for_each_piece_the_more_was_told() -> None:
+    def cost(pieces: int) -> float:
+        taken = []
+        for _ in range(2):
+            items = ToldItems()
+            items.take(begin())
+            items.take(says("never repeated", "reasoning"))
+            items.take(begin(2))
+            started = time.thread_time()
+            for _ in range(pieces):
+                items.take(says("12345"))
+            taken.append(time.thread_time() - started)
+        return min(taken)
+
+    assert cost(120_000) < 3 * cost(60_000)
+
+
+def test_an_attempt_that_says_more_than_is_compared_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(told_items, "COMPARED_CHARS", 20)
+    client = Client().take(begin(), says("why", "reasoning"), says("Hello"), begin(2), says("Hello wor"))
+    assert (client.begun, client.texts["text"]) == ([1], "Hello wor")
+    client.take(says("ld, hello!"))
+    assert (client.begun, client.texts) == ([1, 2], {"text": "Hello world, hello!"})
+    client.take(begin(3), says("Hello world", "text"), says("!"))
+    client.hear(client.items.becomes("i"))
+    assert (client.begun, client.texts) == ([1, 2, 3], {"text": "Hello world!"})

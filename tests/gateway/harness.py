@@ -37,6 +37,7 @@ from supervisor.conversations.state.errors import (
     AlreadyRunning,
     AtCapacity,
     InvalidStart,
+    ModelRefused,
     UnknownConversation,
 )
 from supervisor.conversations.state.record import ConversationRecord
@@ -369,6 +370,8 @@ class FakeSupervisor:
         self.calls.append(("try_model", dict(llm)))
         if llm["model"] == "nobody":
             raise AgentFailure("ACPSpawnError", "It is not installed.")
+        if llm["model"] == "refused":
+            raise ModelRefused("ACPInitError", "llm.fallback_strategy: Unknown kind 'x'")
         valid = llm["api_key"] is not None
         return {"valid": valid, "error": None if valid else {"type": "LLMError", "message": "no key"}}
 

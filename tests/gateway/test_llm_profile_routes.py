@@ -99,6 +99,7 @@ async def test_exposing_secrets_and_taking_them_back(gateway):
         ("POST", "/there/rename", {"new_name": "../x"}, 422, ["body", "new_name"]),
         ("POST", "/nobody/activate", {}, 404, None),
         ("POST", "/there/validate", {"llm": {"model": "nobody"}}, 503, None),
+        ("POST", "/there/validate", {"llm": {"model": "refused"}}, 422, ["body", "llm"]),
         ("POST", "/bad name/validate", {"llm": LLM}, 422, ["path", "name"]),
         (
             "POST",

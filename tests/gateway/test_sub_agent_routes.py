@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
+from gateway.routes import sub_agents as routes
 from supervisor.agents.known import Browsers, known
 from supervisor.workspace import sub_agents
+from supervisor.workspace.sub_agent import sub_agent_of
 
 PATH = "/api/sub-agents"
 BUILT_IN = {"bash-runner", "code-explorer", "general-purpose", "web-researcher"}
@@ -133,3 +139,56 @@ async def test_no_more_than_some(gateway: Any, tmp_path: Path, monkeypatch: pyte
     found = await ask(gateway, project_dir=str(tmp_path / "project"), load_user=False, load_builtin=False)
     assert set(found) == {"0", "1", "2"}
     assert await ask(gateway, project_dir="/nowhere", load_user=False, load_builtin=False) == {}
+
+
+async def test_what_files_say_is_not_judged_on_the_loop(
+    gateway: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, hide = [], routes.hidden_within
+
+    def seen(value: Any) -> Any:
+        threads.append(threading.current_thread())
+        return hide(value)
+
+    monkeypatch.setattr(routes, "hidden_within", seen)
+    write(tmp_path / "project/.agents/agents/one.md", "One.")
+    found = await ask(gateway, project_dir=str(tmp_path / "project"), load_user=False, load_builtin=False)
+    assert set(found) == {"one"}
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+async def test_files_that_are_refused_are_told_in_one_line(gateway: Any, tmp_path: Path) -> None:
+    for number in range(20):
+        write(tmp_path / f"project/.agents/agents/{number}.md", "---\nname: [a]\n---\n")
+    with structlog.testing.capture_logs() as logs:
+        assert not await ask(
+            gateway, project_dir=str(tmp_path / "project"), load_user=False, load_builtin=False
+        )
+    assert [each.get("count") for each in logs if "sub-agent" in each["event"]] == [20]
+
+
+def test_examples_without_an_end_cost_no_more_each_the_more_there_are() -> None:
+    def cost(times: int) -> float:
+        text = f"---\ndescription: {'<example>' * times}\n---\n"
+        taken = []
+        for _ in range(3):
+            started = time.thread_time()
+            assert sub_agent_of(text, "n", "s", "project").when_to_use_examples == ()
+            taken.append(time.thread_time() - started)
+        return min(taken)
+
+    assert cost(1600) < 3 * cost(800)
+
+
+@pytest.mark.parametrize(
+    ("description", "examples"),
+    [
+        ("<example>a</example> b <EXAMPLE> c\n</Example>", ("a", "c")),
+        ("</example><example>a<example>b</example></example>", ("a<example>b",)),
+        ("<example> </example><example>a", ()),
+    ],
+)
+def test_examples(description: str, examples: tuple[str, ...]) -> None:
+    text = f"---\ndescription: {json.dumps(description)}\n---\n"
+    assert sub_agent_of(text, "n", "s", "project").when_to_use_examples == examples

@@ -148,6 +148,23 @@ def test_a_limit_of_the_rate_is_no_reason_against_a_model(program: Program, mode
         program.ask("_ostler/try_model", llm={"model": 1})
 
 
+def test_why_a_model_is_refused_says_none_of_its_keys(program: Program) -> None:
+    keys = {"api_key": "sk-of-a-draft-123456", "aws_session_token": "token-of-a-draft-123456"}
+    header = "bearer-of-a-draft-123456"
+    with pytest.raises(p.Refused) as caught:
+        program.ask(
+            "_ostler/try_model",
+            llm={
+                "model": "m",
+                **keys,
+                "extra_headers": {"Authorization": header},
+                "capability_overrides": {" ".join((*keys.values(), header)): [1]},
+            },
+        )
+    assert "capability_overrides" in str(caught.value)
+    assert "of-a-draft" not in str(caught.value)
+
+
 CONDENSERS = [
     {"kind": "NoOpCondenser"},
     {

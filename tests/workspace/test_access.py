@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import threading
@@ -18,7 +19,7 @@ from supervisor.workspace.access import (
     PathAccess,
     parse,
 )
-from supervisor.workspace.pins import FILE, Pins
+from supervisor.workspace.pins import FILE, FORMER_FILE, Pins
 
 
 @pytest.fixture
@@ -255,6 +256,30 @@ async def test_a_restart_does_not_move_roots(place):
     (state / FILE).unlink()
     await PathAccess(Access.ALL, known, Pins(state)).admit(f"{place}/old/file", within=str(place / "old"))
     assert not (state / FILE).exists()
+
+
+async def test_roots_that_an_earlier_release_kept_hold(place):
+    async def known():
+        return [str(place / "w")]
+
+    state = place / "state"
+    state.mkdir()
+    former = {"version": 1, "walls": {str(place / "w"): str(place / "w")}}
+    (state / FORMER_FILE).write_text(json.dumps(former))
+    os.rename(place / "w", place / "old")
+    (place / "w").symlink_to("/")
+    for _ in range(2):
+        with pytest.raises(AccessRefused):
+            await PathAccess(Access.WORKSPACES, known, Pins(state)).admit("/etc/passwd")
+        assert json.loads((state / FILE).read_text()) == {"version": 1, "roots": former["walls"]}
+        assert not (state / FORMER_FILE).exists()
+    # The present one counts, and of the former nothing is taken that is not ours.
+    (state / FORMER_FILE).write_text("{")
+    with pytest.raises(AccessRefused):
+        await PathAccess(Access.WORKSPACES, known, Pins(state)).admit("/etc/passwd")
+    (state / FILE).unlink()
+    with pytest.raises(SettingsCorrupt):
+        await PathAccess(Access.WORKSPACES, known, Pins(state)).admit("/etc/passwd")
 
 
 async def test_roots_that_cannot_be_stored_hold_all_the_same(place):

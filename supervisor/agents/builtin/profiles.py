@@ -13,6 +13,8 @@ from openhands.sdk.llm import LLM, llm_profile_store, meta_profile_store
 from openhands.sdk.llm.llm_profile_store import LLMProfileStore, canonical_profile_name
 from openhands.sdk.llm.meta_profile_store import MetaProfile, MetaProfileStore
 
+from .headers import is_credential
+
 SECRETS = ("api_key", "aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 
 llms: dict[str, dict[str, Any]] = {}
@@ -30,12 +32,23 @@ def offer(given: Mapping[str, Any]) -> None:
 
 def secrets() -> set[str]:
     """The secrets in the models."""
-    return {
-        text
-        for llm in llms.values()
-        for text in (*(llm.get(name) for name in SECRETS), *(llm.get("extra_headers") or {}).values())
-        if isinstance(text, str)
-    }
+    return {text for llm in llms.values() for text in secrets_of(llm)}
+
+
+def secrets_of(llm: Any) -> set[str]:
+    """The secrets in one model, as Ostler sends it, and in those that it falls back on."""
+    if isinstance(llm, list):
+        return set().union(*map(secrets_of, llm))
+    if not isinstance(llm, Mapping):
+        return set()
+    found = set().union(*map(secrets_of, llm.values()))
+    headers = llm.get("extra_headers")
+    headers = headers if isinstance(headers, Mapping) else {}
+    texts = (
+        *(llm.get(name) for name in SECRETS),
+        *(value for name, value in headers.items() if is_credential(name)),
+    )
+    return found | {text for text in texts if isinstance(text, str)}
 
 
 def model(name: str) -> LLM | None:

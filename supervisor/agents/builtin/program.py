@@ -265,8 +265,10 @@ class BuiltIn:
     async def try_model(self, params: dict[str, Any]) -> dict[str, Any]:
         """Whether a model answers; without a session."""
         await self._imported()
-        from . import setup, trial
+        from . import profiles, setup, trial
 
+        # Before it is read: the SDK may quote it in why it refuses it.
+        self._wire.hide(profiles.secrets_of(params.get("llm")))
         llm = await _threaded(setup.llm_of, params.get("llm"))
         self._wire.hide(setup.secrets_in(llm))
         return await trial.answer_of(llm)

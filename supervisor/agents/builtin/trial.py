@@ -16,16 +16,14 @@ from openhands.sdk.llm.exceptions import (
 from openhands.sdk.utils.redact import redact_text_secrets
 
 ATTEMPT_SECONDS = 15
-"""Of the one attempt; a model's own timeout is for conversations, unless it is shorter."""
-
-ENDING_SECONDS = 5
-"""Besides: a library that does not keep to the timeout is not waited for longer."""
+"""Of the one attempt; a model's own timeout is for conversations, unless it is shorter. In all: a library's
+own timeout begins anew with each byte. One that blocks the loop is ended by the server."""
 
 
 async def answer_of(llm: LLM) -> dict[str, Any]:
     """The wire's answer. What may be over soon (a limit of the rate, a slow answer) does not count."""
     try:
-        async with asyncio.timeout(ATTEMPT_SECONDS + ENDING_SECONDS):
+        async with asyncio.timeout(ATTEMPT_SECONDS):
             await _attempt(llm)
     except (LLMRateLimitError, LLMTimeoutError, TimeoutError) as error:
         return _invalid(error) if is_quota_exhaustion_error(error) else VALID

@@ -20,7 +20,9 @@ import orjson
 import structlog
 import trio
 
-from supervisor.acp import ConnectionLost, RpcError
+from supervisor.acp import ConnectionLost, RequestTimeout, RpcError
+from supervisor.acp.errors import INVALID_PARAMS
+from supervisor.acp.schema import cut
 from supervisor.agents import StopPolicy
 from supervisor.agents.mark import Snapshot
 from supervisor.conversations.agent.admission import RETRY_AFTER_SECONDS
@@ -31,7 +33,7 @@ from supervisor.conversations.agent.opening import open_agent
 from supervisor.conversations.agent.session import handshake, lost, startup_timeout
 from supervisor.conversations.agent.side_session import end_session
 from supervisor.conversations.state.deadlines import Deadlines
-from supervisor.conversations.state.errors import AgentFailure, AtCapacity
+from supervisor.conversations.state.errors import AgentFailure, AtCapacity, ModelRefused
 from supervisor.conversations.state.failures import from_rpc
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials import CredentialsFailure
@@ -62,6 +64,13 @@ KEPT_MAX: Final = 64
 WORKSPACE: Final = "workspace"
 
 TRY_MODEL: Final = "_ostler/try_model"
+
+TRIAL_SECONDS: Final = 45.0
+"""Seconds for the trial of a model: 15 of the library for its one request (builtin/trial.py), and for loading
+the library on a busy machine. One that blocks is not waited for longer; its process is ended."""
+
+SAID_CHARS: Final = 2048
+"""Of why a model does not answer: a client shows a line or two, and an endpoint may say whole pages."""
 
 NOT_INSTALLED: Final = (
     "The built-in agent is not installed, and only its library can try a model. "
@@ -134,8 +143,9 @@ class ModelDiscovery:
         """Whether a language model answers, asked through the built-in agent's library: the answer of the
         wire, `valid` and an `error` (`type`, `message`).
 
-        Raises AgentFailure where the agent cannot be started, or is not installed: nobody waits here for some
-        minutes. Raises AtCapacity as `models`. Cancellation ends the agent.
+        Raises ModelRefused where the library refuses it, and AgentFailure where the agent cannot be started,
+        or is not installed: nobody waits here for some minutes. Raises AtCapacity as `models`. Cancellation
+        ends the agent.
         """
         settings = BuiltInSettings(document={"agent": {"llm": llm}}, mcp_config={})
         self._context.admission.check()
@@ -229,14 +239,23 @@ async def _tried(
     llm: Mapping[str, Any], run: Incarnation, record: ConversationRecord, waits: Deadlines
 ) -> dict[str, Any]:
     await handshake(run.connection, __version__, waits, fs=False, terminal=False)
-    limit = record.agent.acp_startup_timeout
-    answer = await run.connection.request(TRY_MODEL, {"llm": dict(llm)}, timeout=limit)
+    try:
+        answer = await run.connection.request(TRY_MODEL, {"llm": dict(llm)}, timeout=TRIAL_SECONDS)
+    except RequestTimeout:
+        raise startup_timeout("try the model", TRIAL_SECONDS) from None
+    except RpcError as error:
+        if error.code != INVALID_PARAMS:
+            raise
+        refusal = cut(error.message, SAID_CHARS)
+        raise ModelRefused("ACPInitError", refusal, kind="config", user_action="settings") from None
     found = answer if isinstance(answer, Mapping) else {}
     wrong = found.get("error")
     if not isinstance(wrong, Mapping):
         return {"valid": bool(found.get("valid")), "error": None}
-    error = {name: str(wrong.get(name)) for name in ("type", "message")}
-    return {"valid": False, "error": error}
+    return {
+        "valid": False,
+        "error": {name: cut(str(wrong.get(name)), SAID_CHARS) for name in ("type", "message")},
+    }
 
 
 def _not_installed(step: str) -> NoReturn:

@@ -37,9 +37,9 @@ class _Item:
     """What was told, as long as it is kept."""
     new_attempt: int = 0
     before: dict[Kind, str] | None = None
-    """While a new attempt says the same: what was told of the one before."""
+    """While a new attempt says the same: what had been told when it began."""
     again: dict[Kind, int] = attrs.field(factory=dict)
-    """How much of that the new attempt has said."""
+    """Characters that the new attempt has said: those after `before` are told, and all are in `said`."""
 
     def tell(self, item_id: str, kind: Kind, text: str) -> Delta:
         """Tell more of it."""
@@ -56,8 +56,8 @@ class _Item:
         """A new attempt begins."""
         self.masks.clear()
         self.new_attempt = attempt
-        if self.before is None:
-            self.before = {kind: "".join(pieces) for kind, pieces in self.said.items()}
+        self.before = {kind: "".join(pieces) for kind, pieces in self.said.items()}
+        self.said = {kind: [text] for kind, text in self.before.items()}
         self.again = {}
 
     @property
@@ -69,8 +69,8 @@ class _Item:
 
     def anew(self, item_id: str, more: tuple[Kind, str] | None = None) -> list[Out]:
         """Tell the new attempt from its start."""
-        before, self.before = self.before or {}, None
-        texts = {kind: before[kind][:at] for kind, at in self.again.items() if at}
+        self.before = None
+        texts = {kind: "".join(self.said[kind])[:at] for kind, at in self.again.items() if at}
         if more is not None:
             texts[more[0]] = texts.get(more[0], "") + more[1]
         self.attempt, self.order, self.size = self.new_attempt, 0, 0
@@ -142,15 +142,14 @@ def _say(item_id: str, item: _Item, kind: Kind, piece: str) -> list[Out]:
     if item.before is None:
         return [item.tell(item_id, kind, piece)]
     before, at = item.before.get(kind, ""), item.again.get(kind, 0)
-    same = min(len(piece), len(before) - at)
-    if not before.startswith(piece[:same], at):
+    same = max(0, min(len(piece), len(before) - at))
+    if same and not before.startswith(piece[:same], at):
         return item.anew(item_id, (kind, piece))
-    item.again[kind] = at + same
     rest = piece[same:]
-    outs: list[Out] = [item.tell(item_id, kind, rest)] if rest else []
-    if rest:
-        item.before[kind] = before + rest
-        item.again[kind] += len(rest)
+    item.again[kind] = at + len(piece)
     if not item.differs:
         item.before = None
-    return outs
+    elif item.size + len(rest) > COMPARED_CHARS:  # more than is kept to compare the other kinds with
+        item.again[kind] = at
+        return item.anew(item_id, (kind, piece))
+    return [item.tell(item_id, kind, rest)] if rest else []

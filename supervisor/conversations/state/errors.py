@@ -98,5 +98,9 @@ class AgentFailure(ConversationError):
         self.choices = choices
 
 
+class ModelRefused(AgentFailure):
+    """The built-in agent's library refuses a language model as it is written (422)."""
+
+
 class AgentTimeout(AgentFailure):
     """The agent did not answer in time (504)."""

@@ -19,6 +19,7 @@ from supervisor.settings import (
     StorageCipher,
     agent_settings_from_dict,
     agent_settings_to_dict,
+    hidden_within,
     open_document,
     seal,
     seal_document,
@@ -76,7 +77,7 @@ class SecretBox:
     async def seal_part(self, value: Any) -> tuple[Any, str | None]:
         """One of these, without placeholders, and as it is stored if it holds secrets."""
         cleaned = without_placeholders(value)
-        if not secrets_within(cleaned):
+        if hidden_within(cleaned) == cleaned:
             return cleaned, None
         return cleaned, (await self.seal({"part": orjson.dumps(cleaned).decode()}))["part"]
 

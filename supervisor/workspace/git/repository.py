@@ -24,6 +24,7 @@ from typing import Final
 import attrs
 
 from supervisor.patience import read_regular
+from supervisor.state_directory import TEMPORARY_PREFIX
 from supervisor.workspace.problems import Denied, Unfit
 
 GIT: Final = ".git"
@@ -242,7 +243,7 @@ def make_stand_in(repository: Repository, temporary: Path | None = None) -> Path
     """
     if temporary is not None:
         temporary.mkdir(mode=0o700, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix="ostler-git-", dir=temporary))
+    place = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=temporary))
     try:
         for name in LINKED:
             target = repository.common / name

@@ -1,0 +1,41 @@
+"""Which headers of a model's requests are credentials, by their names. Pure.
+
+The server judges them alike (settings/variables.py); a test compares the two. Other headers say who asks and
+for what: ordinary words, which nobody could read any more if they were hidden.
+"""
+
+from __future__ import annotations
+
+import re
+
+ANYWHERE = frozenset(
+    {"apikey", "bearer", "credential", "credentials", "jwt", "key", "keys", "passphrase", "passwd"}
+    | {"password", "passwords", "secret", "secrets", "token"}
+)
+AT_THE_END = frozenset({"auth", "authorization", "cookie", "pass", "pat", "pin", "private", "pwd"})
+"""Words of such names."""
+
+GLUED = ("token", "secret", "password", "passwd", "apikey", "secretkey", "accesskey", "credentials")
+"""Ends of words that are written as one."""
+
+HARMLESS = frozenset(
+    {"count", "dir", "directory", "file", "helper", "limit", "max", "mode", "name", "path", "timeout", "ttl"}
+    | {"type", "url"}
+)
+"""Last words of names of things about a credential."""
+
+
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]|\d+")
+
+
+def is_credential(name: str) -> bool:
+    """Whether a header of this name holds a credential."""
+    words = [word.lower() for word in WORD.findall(name)]
+    whole = [part.lower() for part in re.split(r"[-_]", name) if part]
+    if not words or words[-1] in HARMLESS:
+        return False
+    return (
+        not ANYWHERE.isdisjoint((*words, *whole))
+        or words[-1] in AT_THE_END
+        or any(part.endswith(GLUED) for part in whole)
+    )
