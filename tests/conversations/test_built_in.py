@@ -397,7 +397,9 @@ async def test_whose_hooks_it_gets(tmp_path: Path, source: HookSource, given: bo
     async with open_harness(tmp_path, hooks=source) as harness:
         conversation = await start(harness, extra={"hook_config": config("request")} if given else {})
         await turn(conversation, "!answer m Yes")
-        own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"].get("hook_config")
+        given_to_it = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"]
+        own = given_to_it.get("hook_config")
+        assert given_to_it["project_hooks"] is (source is HookSource.PROJECT)
         assert (f"echo {gets}" in json.dumps(own)) if gets else own is None
 
 

@@ -278,6 +278,76 @@ def test_a_sub_agent_has_the_hooks_of_its_parent(session: Session, model_api: Mo
     assert [(session.workspace / name).exists() for name in ("allowed", "forbidden")] == [True, False]
 
 
+def definition(session: Session, name: str, **more: Any) -> dict[str, Any]:
+    """Put a sub-agent into the workspace, as a repository may; the order for it."""
+    place = session.workspace / ".agents" / "agents"
+    place.mkdir(parents=True)
+    head = {"name": name, "description": "Looks around.", "tools": ["terminal"], **more}
+    (place / f"{name}.md").write_text(f"---\n{json.dumps(head)}\n---\nLook around.\n")
+    return {**ORDER, "subagent_type": name}
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy", "asked"),
+    [
+        ("never_confirm", {"kind": "AlwaysConfirm"}, 2),
+        ("confirm_risky", {"kind": "AlwaysConfirm"}, 2),
+        ("always_confirm", {"kind": "NeverConfirm"}, 1),
+    ],
+)
+def test_a_file_of_the_workspace_turns_no_confirmation_off(
+    session: Session, model_api: ModelApi, mode: str, policy: dict[str, Any], asked: int
+) -> None:
+    order = definition(session, f"its-{mode}-{asked}", permission_mode=mode)
+    session.open(
+        agent(model_api, "task_tool_set", "terminal"),
+        confirmation_policy=policy,
+        security_analyzer={"kind": "LLMSecurityAnalyzer"},
+    )
+    run = calls(("terminal", {"command": "touch here", "security_risk": "LOW"}))
+    model_api.answers.extend([call("task", **order), run, says("I looked."), says("all done")])
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert (session.workspace / "here").exists()
+    assert len(session.asked) == asked
+
+
+@pytest.mark.parametrize(("risk", "asked"), [("LOW", 0), ("HIGH", 1)])
+def test_the_risk_of_what_a_sub_agent_does_is_judged(
+    session: Session, model_api: ModelApi, risk: str, asked: int
+) -> None:
+    session.open(
+        agent(model_api, "task_tool_set", "terminal"),
+        confirmation_policy={"kind": "ConfirmRisky", "threshold": "HIGH", "confirm_unknown": False},
+        security_analyzer={"kind": "LLMSecurityAnalyzer"},
+    )
+    run = calls(("terminal", {"command": "touch here", "security_risk": risk}))
+    model_api.answers.extend([call("task", **ORDER), run, says("I looked."), says("all done")])
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert len(session.asked) == asked
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_hooks_of_the_workspace_run_if_the_operator_says_so(
+    session: Session, model_api: ModelApi, allowed: bool
+) -> None:
+    def hooks(name: str) -> dict[str, Any]:
+        command = {"type": "command", "command": f"touch {session.workspace}/{name}"}
+        return {"session_start": [{"matcher": "*", "hooks": [command]}]}
+
+    order = definition(session, f"hooked-{allowed}".lower(), hooks=hooks("by-agent"))
+    place = session.workspace / ".openhands" / "plugins" / "theirs"
+    for name, written in (
+        (".plugin/plugin.json", {"name": "theirs"}),
+        ("hooks/hooks.json", hooks("by-plugin")),
+    ):
+        (place / name).parent.mkdir(parents=True)
+        (place / name).write_text(json.dumps(written))
+    session.open(agent(model_api, "task_tool_set", "terminal"), project_hooks=allowed)
+    model_api.answers.extend([call("task", **order), says("I looked."), says("all done")])
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert [(session.workspace / name).exists() for name in ("by-agent", "by-plugin")] == [allowed] * 2
+
+
 def test_an_interrupt_ends_a_sub_agent(session: Session, model_api: ModelApi) -> None:
     """In the middle of its command, and of its model's answer."""
     session.open(agent(model_api, "task_tool_set", "terminal"))

@@ -16,6 +16,8 @@ from openhands.sdk.conversation.impl.local_conversation import LocalConversation
 from openhands.sdk.conversation.state import ConversationExecutionStatus, ConversationState
 from openhands.sdk.event import ActionEvent
 from openhands.sdk.hooks import HookConfig
+from openhands.sdk.security.confirmation_policy import ConfirmationPolicyBase
+from openhands.sdk.security.risk import SecurityRisk
 from openhands.tools.delegate.impl import DelegateExecutor
 from openhands.tools.task.manager import TaskManager
 
@@ -56,6 +58,7 @@ class Children:
         if getattr(child, "children", None) is None:
             child.children = self  # type: ignore[attr-defined]
             _guard(child, parent.state.hook_config)
+        _confirm(child, parent)
         child.agent._parallel_executor = Executor(max_workers=child.agent.tool_concurrency_limit)
         task = asyncio.current_task()
         assert task is not None
@@ -99,6 +102,20 @@ def _guard(child: LocalConversation, hooks: HookConfig | None) -> None:
     else:
         merged = HookConfig.merge([guard, running.hook_manager.config])
         running.hook_manager.config = child.state.hook_config = merged
+
+
+def _confirm(child: LocalConversation, parent: LocalConversation) -> None:
+    """Have it ask when its parent would: its definition, which may be a file of the workspace, can only make
+    it ask more often. Risks are judged as the parent's are."""
+    policy = parent.state.confirmation_policy
+    if not _stricter(child.state.confirmation_policy, policy):
+        child.set_confirmation_policy(policy)
+    child.set_security_analyzer(parent.state.security_analyzer)
+
+
+def _stricter(policy: ConfirmationPolicyBase, other: ConfirmationPolicyBase) -> bool:
+    """Whether it asks wherever the other one does."""
+    return all(policy.should_confirm(risk) or not other.should_confirm(risk) for risk in SecurityRisk)
 
 
 def install() -> None:

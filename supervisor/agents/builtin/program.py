@@ -14,6 +14,7 @@
 `secrets`               names and values, or sources as the SDK writes them
 `llm_profiles`, `meta_profiles`
                         by name what the SDK's tools find besides the files in the home; with keys
+`project_hooks`         whether the hooks of sub-agents and plugins that lie in the workspace run
 `load_memory`           whether the agent's lasting memory is a part of its prompt in any case
 `last_event_id`         (load) the last event that Ostler has of this agent; those after it are told before
                         the answer. It tells nothing again without it.

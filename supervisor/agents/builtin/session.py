@@ -14,7 +14,7 @@ from openhands.sdk.conversation.title_utils import extract_first_user_message, g
 from openhands.sdk.event import ActionEvent, Event, ObservationEvent
 from openhands.sdk.event.conversation_state import ConversationStateUpdateEvent
 
-from . import completions, profiles, recovery, setup
+from . import completions, profiles, recovery, setup, strangers
 from .children import Children
 from .conversation import Conversation, Executor
 from .frames import Teller
@@ -76,6 +76,7 @@ class Session:
         self.teller.leave_out(self._known.__contains__)
         profiles.offer(given)
         wire.hide(profiles.secrets())
+        strangers.allow(hooks=bool(given.get("project_hooks")))
         setup.import_more_tools(given.get("tool_module_qualnames"))
         setup.register_agents(given.get("agent_definitions"))
         agent = setup.agent_of(given, servers)
