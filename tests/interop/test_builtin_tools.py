@@ -267,6 +267,52 @@ def test_a_person_is_asked_about_what_a_sub_agent_does(session: Session, model_a
     assert any(name.startswith("task:") for name in usage)
 
 
+def test_a_person_sees_what_a_sub_agent_wants_and_how_risky_it_is(
+    session: Session, model_api: ModelApi
+) -> None:
+    session.open(
+        agent(model_api, "task_tool_set", "terminal"),
+        confirmation_policy={"kind": "AlwaysConfirm"},
+        security_analyzer={"kind": "LLMSecurityAnalyzer"},
+    )
+    said = {"summary": "harmless " * 40, "security_risk": "HIGH"}
+    run = calls(("terminal", {**said, "command": "touch here"}))
+    model_api.answers.extend(
+        [call("task", **ORDER, security_risk="LOW"), run, says("I looked."), says("done")]
+    )
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    asked = session.asked[1]["toolCall"]
+    assert asked["title"] == 'task_00000001: terminal {"command": "touch here"}'
+    assert asked["rawInput"]["command"] == "touch here"
+    assert asked["_meta"]["ostler"]["securityRisk"] == "HIGH"
+
+
+def test_each_sub_agent_is_asked_about_under_its_own_action(session: Session, model_api: ModelApi) -> None:
+    """Two at once."""
+    session.open(
+        agent(model_api, "task_tool_set", "terminal", tool_concurrency_limit=2),
+        confirmation_policy={"kind": "ConfirmRisky", "threshold": "HIGH", "confirm_unknown": False},
+        security_analyzer={"kind": "LLMSecurityAnalyzer"},
+    )
+    both = threading.Barrier(2, timeout=30.0)
+    sides = {"task_00000001": "", "task_00000002": ""}
+
+    def decide(asked: dict[str, Any]) -> dict[str, Any]:
+        meta = asked["toolCall"]["_meta"]["ostler"]
+        sides[meta["subAgent"]] = meta["eventId"]
+        both.wait()
+        return accept(asked)
+
+    session.decide = decide
+    orders = [("task", {**ORDER, "security_risk": "LOW"})] * 2
+    run = calls(("terminal", {"command": "true", "security_risk": "HIGH"}))
+    model_api.answers.extend([calls(*orders), run, run, says("I looked."), says("I looked."), says("done")])
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    ends = session.of("ObservationEvent")
+    assert sides == {each["observation"]["task_id"]: each["action_id"] for each in ends}
+    assert len(set(sides.values())) == 2
+
+
 def test_a_sub_agent_has_the_hooks_of_its_parent(session: Session, model_api: ModelApi) -> None:
     forbid = "if grep -q forbidden; then echo 'not here' >&2; exit 2; fi"
     hooks = {"pre_tool_use": [{"matcher": "terminal", "hooks": [{"type": "command", "command": forbid}]}]}

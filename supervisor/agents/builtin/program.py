@@ -31,7 +31,8 @@ agent stopped. A message whose id is in the log already is not appended again. T
 `idle` (rejected).
 
 `session/request_permission` has the action's event id in `toolCall._meta.ostler.eventId`; the requests of one
-step come together. One rejected is all rejected, with the `_meta.ostler.reason` of its answer.
+step come together. One rejected is all rejected, with the `_meta.ostler.reason` of its answer. That of a
+sub-agent has its name (`subAgent`) and the risk of what it wants (`securityRisk`), too.
 
 Requests: `_ostler/ask` (`question`), `_ostler/title` (`max_length`, `profile`, `prompt`), `_ostler/condense`,
 `_ostler/navigate` (`event_id`), `_ostler/pause`, `_ostler/load_plugin` (`plugin_ref`), `_ostler/configure`
