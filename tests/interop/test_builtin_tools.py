@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from supervisor.agents.builtin.program import QUIET
 from tests.interop.builtin_program import (
+    PROGRAM,
     Session,
     accept,
     agent,
@@ -416,6 +420,57 @@ def test_an_interrupt_ends_a_sub_agent(session: Session, model_api: ModelApi) ->
         heard = beats.stat().st_size
         time.sleep(0.5)
         assert beats.stat().st_size == heard
+
+
+def test_an_interrupt_that_meets_the_end_of_a_sub_agent(builtin_python: Path, tmp_path: Path) -> None:
+    script = """
+import asyncio, sys, threading, types
+sys.path.insert(0, sys.argv[1])
+from builtin.children import Children
+
+began, go_on = threading.Event(), threading.Event()
+
+class Token:
+    def cancel(self):
+        go_on.set()
+        thread.join(0.5)
+
+class Child:
+    cancel_token = Token()
+    __hash__ = object.__hash__
+
+class Meeting(Children):
+    async def _steps(self, *_):
+        began.set()
+        go_on.wait()
+
+def run(child):
+    agent = types.SimpleNamespace(tool_concurrency_limit=1)
+    child.children, child.agent = children, agent
+    child.state = parent.state
+    child.set_confirmation_policy = child.set_security_analyzer = lambda each: None
+    asyncio.run(children.run("one", child, parent))
+
+from openhands.sdk.security.confirmation_policy import NeverConfirm
+state = types.SimpleNamespace(confirmation_policy=NeverConfirm(), security_analyzer=None, hook_config=None)
+parent = Child()
+parent.state = state
+children = Meeting(None)
+thread = threading.Thread(target=run, args=(Child(),))
+thread.start()
+began.wait()
+children.interrupt()
+thread.join()
+print("went on")
+"""
+    made = subprocess.run(
+        [str(builtin_python), "-c", script, str(PROGRAM.parent)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **QUIET},
+    )
+    assert made.stdout.endswith("went on\n"), made.stderr[-2000:]
 
 
 def plugin(place: Path, name: str, *, log: Path, servers: dict[str, Any] | None = None) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from openhands.sdk.conversation.impl.local_conversation import LocalConversation
@@ -53,12 +54,12 @@ class Children:
         """End what they do: in the middle of a model's answer, or of a tool. May be called by any thread."""
         with self._lock:
             self._stopped = True
-            running = list(self._running.items())
-        for child, each in running:
-            token = child.cancel_token
-            if token is not None:
-                token.cancel()
-            each.loop.call_soon_threadsafe(each.task.cancel)
+            for child, each in self._running.items():  # none of them ends its loop meanwhile
+                token = child.cancel_token
+                if token is not None:
+                    token.cancel()
+                with suppress(RuntimeError):  # its loop is closed: it has ended
+                    each.loop.call_soon_threadsafe(each.task.cancel)
 
     async def run(self, name: str, child: LocalConversation, parent: LocalConversation) -> None:
         """Run one until it stops. Raises RuntimeError when the turn is interrupted."""
