@@ -273,6 +273,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         origins=origins,
         keep_secret=store.exchange,
         routing=routing,
+        project_hooks=supervision.hooks is HookSource.PROJECT,
         max_frame=supervision.max_frame,
         mcp_file=McpFile(directory),
         mcp_logins=logins,

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import queue
+import select
 import subprocess
 import sys
 import threading
@@ -34,7 +35,7 @@ class Client:
         self.asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._lines = os.fdopen(self._reading, "rb")
         self._open = [reading, writing]
-        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self.thread.start()
 
     async def _serve(self) -> None:
@@ -50,11 +51,15 @@ class Client:
         async def ask(params: dict[str, Any]) -> Any:
             return {"answered": await self.wire.ask("client/question", {"q": 1})}
 
+        def stumble(params: dict[str, Any]) -> None:
+            raise RuntimeError("Event loop is closed")
+
         await self.wire.serve(
             {"echo": echo, "refuse": refuse, "fail": fail, "ask": ask},
             {
                 "echo": lambda params: self.at_once.append(params),
                 "stop": lambda params: self.at_once.append("stop"),
+                "stumble": stumble,
             },
             self.ended.set,
         )
@@ -91,6 +96,13 @@ def test_requests_are_answered(client: Client) -> None:
     client.send(request("echo", a=1))
     assert client.hear() == {"jsonrpc": "2.0", "id": 7, "result": {"a": 1}}
     assert client.at_once == [{"a": 1}]  # on the reading thread, before
+
+
+def test_it_reads_on_whatever_a_notification_meets(client: Client) -> None:
+    client.send({"jsonrpc": "2.0", "method": "stumble"})
+    client.send(request("echo", a=1))
+    assert select.select([client._reading], [], [], PATIENCE_SECONDS)[0], "it is deaf"
+    assert client.hear()["result"] == {"a": 1}
 
 
 @pytest.mark.parametrize(

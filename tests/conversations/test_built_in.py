@@ -397,7 +397,9 @@ async def test_whose_hooks_it_gets(tmp_path: Path, source: HookSource, given: bo
     async with open_harness(tmp_path, hooks=source) as harness:
         conversation = await start(harness, extra={"hook_config": config("request")} if given else {})
         await turn(conversation, "!answer m Yes")
-        own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"].get("hook_config")
+        given_to_it = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"]
+        own = given_to_it.get("hook_config")
+        assert given_to_it["project_hooks"] is (source is HookSource.PROJECT)
         assert (f"echo {gets}" in json.dumps(own)) if gets else own is None
 
 
@@ -448,6 +450,12 @@ async def test_a_person_is_asked_about_what_a_sub_agent_does(tmp_path: Path) -> 
         assert one(found, "ObservationEvent")["action_id"] == "a"
         turns = [*["running", "waiting_for_confirmation"] * 2, "running", "finished"]
         assert states(found, "execution_status") == turns
+        shown = [each for each in states(found, "permission_request") if each["status"] == "waiting"]
+        assert [each["input"] for each in shown] == [
+            {"command": "helper: rm <secret-hidden>"},
+            {"command": "helper: ls"},
+        ]
+        assert {each["security_risk"] for each in shown} == {"LOW"}  # that of its action, not the parent's
         asked = conversation.record.agent_state["permissions"]
         assert [(each["status"], each["reason"]) for each in asked] == [
             ("rejected", "Not that."),

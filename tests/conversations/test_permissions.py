@@ -9,6 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from supervisor.acp import RpcError
+from supervisor.conversations.recording.permission_log import INPUT_BYTES, shown_input
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.turns.permissions import CANCELLED, WAITING_MAX
 from tests.conversations.world import World
@@ -112,3 +113,13 @@ async def test_a_request_that_the_agent_takes_back_waits_for_nobody() -> None:
         nursery.cancel_scope.cancel()
     assert not world.permissions.waiting
     assert world.record.execution_status is ExecutionStatus.RUNNING
+
+
+def test_what_is_asked_is_shown_within_bounds() -> None:
+    given = {"command": "rm -r /", "many": ["x"] * 10_000, "words": "y" * 100_000 + " && rm"}
+    shown = shown_input(given)
+    assert shown["command"] == given["command"]
+    assert shown["words"].endswith("&& rm")
+    assert len(str(shown)) < 2 * INPUT_BYTES
+    assert shown_input({"command": "ls"}) == {"command": "ls"}
+    assert len(str(shown_input({str(n): "z" * 9000 for n in range(1000)}))) < 2 * INPUT_BYTES

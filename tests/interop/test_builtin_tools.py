@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from supervisor.agents.builtin.program import QUIET
 from tests.interop.builtin_program import (
+    PROGRAM,
     Session,
     accept,
     agent,
@@ -267,6 +271,52 @@ def test_a_person_is_asked_about_what_a_sub_agent_does(session: Session, model_a
     assert any(name.startswith("task:") for name in usage)
 
 
+def test_a_person_sees_what_a_sub_agent_wants_and_how_risky_it_is(
+    session: Session, model_api: ModelApi
+) -> None:
+    session.open(
+        agent(model_api, "task_tool_set", "terminal"),
+        confirmation_policy={"kind": "AlwaysConfirm"},
+        security_analyzer={"kind": "LLMSecurityAnalyzer"},
+    )
+    said = {"summary": "harmless " * 40, "security_risk": "HIGH"}
+    run = calls(("terminal", {**said, "command": "touch here"}))
+    model_api.answers.extend(
+        [call("task", **ORDER, security_risk="LOW"), run, says("I looked."), says("done")]
+    )
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    asked = session.asked[1]["toolCall"]
+    assert asked["title"] == 'task_00000001: terminal {"command": "touch here"}'
+    assert asked["rawInput"]["command"] == "touch here"
+    assert asked["_meta"]["ostler"]["securityRisk"] == "HIGH"
+
+
+def test_each_sub_agent_is_asked_about_under_its_own_action(session: Session, model_api: ModelApi) -> None:
+    """Two at once."""
+    session.open(
+        agent(model_api, "task_tool_set", "terminal", tool_concurrency_limit=2),
+        confirmation_policy={"kind": "ConfirmRisky", "threshold": "HIGH", "confirm_unknown": False},
+        security_analyzer={"kind": "LLMSecurityAnalyzer"},
+    )
+    both = threading.Barrier(2, timeout=30.0)
+    sides = {"task_00000001": "", "task_00000002": ""}
+
+    def decide(asked: dict[str, Any]) -> dict[str, Any]:
+        meta = asked["toolCall"]["_meta"]["ostler"]
+        sides[meta["subAgent"]] = meta["eventId"]
+        both.wait()
+        return accept(asked)
+
+    session.decide = decide
+    orders = [("task", {**ORDER, "security_risk": "LOW"})] * 2
+    run = calls(("terminal", {"command": "true", "security_risk": "HIGH"}))
+    model_api.answers.extend([calls(*orders), run, run, says("I looked."), says("I looked."), says("done")])
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    ends = session.of("ObservationEvent")
+    assert sides == {each["observation"]["task_id"]: each["action_id"] for each in ends}
+    assert len(set(sides.values())) == 2
+
+
 def test_a_sub_agent_has_the_hooks_of_its_parent(session: Session, model_api: ModelApi) -> None:
     forbid = "if grep -q forbidden; then echo 'not here' >&2; exit 2; fi"
     hooks = {"pre_tool_use": [{"matcher": "terminal", "hooks": [{"type": "command", "command": forbid}]}]}
@@ -276,6 +326,76 @@ def test_a_sub_agent_has_the_hooks_of_its_parent(session: Session, model_api: Mo
     assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
     assert "not here" in json.dumps(model_api.calls[3].body["messages"])
     assert [(session.workspace / name).exists() for name in ("allowed", "forbidden")] == [True, False]
+
+
+def definition(session: Session, name: str, **more: Any) -> dict[str, Any]:
+    """Put a sub-agent into the workspace, as a repository may; the order for it."""
+    place = session.workspace / ".agents" / "agents"
+    place.mkdir(parents=True)
+    head = {"name": name, "description": "Looks around.", "tools": ["terminal"], **more}
+    (place / f"{name}.md").write_text(f"---\n{json.dumps(head)}\n---\nLook around.\n")
+    return {**ORDER, "subagent_type": name}
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy", "asked"),
+    [
+        ("never_confirm", {"kind": "AlwaysConfirm"}, 2),
+        ("confirm_risky", {"kind": "AlwaysConfirm"}, 2),
+        ("always_confirm", {"kind": "NeverConfirm"}, 1),
+    ],
+)
+def test_a_file_of_the_workspace_turns_no_confirmation_off(
+    session: Session, model_api: ModelApi, mode: str, policy: dict[str, Any], asked: int
+) -> None:
+    order = definition(session, f"its-{mode}-{asked}", permission_mode=mode)
+    session.open(
+        agent(model_api, "task_tool_set", "terminal"),
+        confirmation_policy=policy,
+        security_analyzer={"kind": "LLMSecurityAnalyzer"},
+    )
+    run = calls(("terminal", {"command": "touch here", "security_risk": "LOW"}))
+    model_api.answers.extend([call("task", **order), run, says("I looked."), says("all done")])
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert (session.workspace / "here").exists()
+    assert len(session.asked) == asked
+
+
+@pytest.mark.parametrize(("risk", "asked"), [("LOW", 0), ("HIGH", 1)])
+def test_the_risk_of_what_a_sub_agent_does_is_judged(
+    session: Session, model_api: ModelApi, risk: str, asked: int
+) -> None:
+    session.open(
+        agent(model_api, "task_tool_set", "terminal"),
+        confirmation_policy={"kind": "ConfirmRisky", "threshold": "HIGH", "confirm_unknown": False},
+        security_analyzer={"kind": "LLMSecurityAnalyzer"},
+    )
+    run = calls(("terminal", {"command": "touch here", "security_risk": risk}))
+    model_api.answers.extend([call("task", **ORDER), run, says("I looked."), says("all done")])
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert len(session.asked) == asked
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_hooks_of_the_workspace_run_if_the_operator_says_so(
+    session: Session, model_api: ModelApi, allowed: bool
+) -> None:
+    def hooks(name: str) -> dict[str, Any]:
+        command = {"type": "command", "command": f"touch {session.workspace}/{name}"}
+        return {"session_start": [{"matcher": "*", "hooks": [command]}]}
+
+    order = definition(session, f"hooked-{allowed}".lower(), hooks=hooks("by-agent"))
+    place = session.workspace / ".openhands" / "plugins" / "theirs"
+    for name, written in (
+        (".plugin/plugin.json", {"name": "theirs"}),
+        ("hooks/hooks.json", hooks("by-plugin")),
+    ):
+        (place / name).parent.mkdir(parents=True)
+        (place / name).write_text(json.dumps(written))
+    session.open(agent(model_api, "task_tool_set", "terminal"), project_hooks=allowed)
+    model_api.answers.extend([call("task", **order), says("I looked."), says("all done")])
+    assert session.say("delegate")["_meta"]["ostler"]["status"] == "finished"
+    assert [(session.workspace / name).exists() for name in ("by-agent", "by-plugin")] == [allowed] * 2
 
 
 def test_an_interrupt_ends_a_sub_agent(session: Session, model_api: ModelApi) -> None:
@@ -300,6 +420,57 @@ def test_an_interrupt_ends_a_sub_agent(session: Session, model_api: ModelApi) ->
         heard = beats.stat().st_size
         time.sleep(0.5)
         assert beats.stat().st_size == heard
+
+
+def test_an_interrupt_that_meets_the_end_of_a_sub_agent(builtin_python: Path, tmp_path: Path) -> None:
+    script = """
+import asyncio, sys, threading, types
+sys.path.insert(0, sys.argv[1])
+from builtin.children import Children
+
+began, go_on = threading.Event(), threading.Event()
+
+class Token:
+    def cancel(self):
+        go_on.set()
+        thread.join(0.5)
+
+class Child:
+    cancel_token = Token()
+    __hash__ = object.__hash__
+
+class Meeting(Children):
+    async def _steps(self, *_):
+        began.set()
+        go_on.wait()
+
+def run(child):
+    agent = types.SimpleNamespace(tool_concurrency_limit=1)
+    child.children, child.agent = children, agent
+    child.state = parent.state
+    child.set_confirmation_policy = child.set_security_analyzer = lambda each: None
+    asyncio.run(children.run("one", child, parent))
+
+from openhands.sdk.security.confirmation_policy import NeverConfirm
+state = types.SimpleNamespace(confirmation_policy=NeverConfirm(), security_analyzer=None, hook_config=None)
+parent = Child()
+parent.state = state
+children = Meeting(None)
+thread = threading.Thread(target=run, args=(Child(),))
+thread.start()
+began.wait()
+children.interrupt()
+thread.join()
+print("went on")
+"""
+    made = subprocess.run(
+        [str(builtin_python), "-c", script, str(PROGRAM.parent)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **QUIET},
+    )
+    assert made.stdout.endswith("went on\n"), made.stderr[-2000:]
 
 
 def plugin(place: Path, name: str, *, log: Path, servers: dict[str, Any] | None = None) -> Path:

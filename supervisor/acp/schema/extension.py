@@ -175,5 +175,10 @@ def told_child(tool_call: Json) -> str | None:
     return text(_meta(tool_call), "subAgent")
 
 
+def told_risk(tool_call: Json) -> str | None:
+    """The risk of what that sub-agent wants to do."""
+    return text(_meta(tool_call), "securityRisk")
+
+
 def _meta(params: Json) -> Json:
     return member(member(params, "_meta"), "ostler")

@@ -10,21 +10,31 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from openhands.sdk.conversation.impl.local_conversation import LocalConversation
 from openhands.sdk.conversation.state import ConversationExecutionStatus, ConversationState
 from openhands.sdk.event import ActionEvent
 from openhands.sdk.hooks import HookConfig
+from openhands.sdk.security.confirmation_policy import ConfirmationPolicyBase
+from openhands.sdk.security.risk import SecurityRisk
 from openhands.tools.delegate.impl import DelegateExecutor
 from openhands.tools.task.manager import TaskManager
 
-from .conversation import Executor
+from .conversation import ACTING, Executor
 
 STOPPED = "The turn was interrupted."
 
-Ask = Callable[[str, ActionEvent], Awaitable[str | None]]
-"""Asks whether an action of the sub-agent of this name may run: None, or the reason why not."""
+Ask = Callable[[str, ActionEvent, str | None], Awaitable[str | None]]
+"""Asks whether an action of the sub-agent of this name may run: None, or the reason why not. The last is the
+event of the conversation's own action that waits for the sub-agent, where that is known."""
+
+
+class _Running(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    task: asyncio.Task[Any]
+    action_id: str | None
 
 
 class Children:
@@ -33,7 +43,7 @@ class Children:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._lock = threading.Lock()
-        self._running: dict[LocalConversation, tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = {}
+        self._running: dict[LocalConversation, _Running] = {}
         self._stopped = False
 
     def begin(self) -> None:
@@ -44,34 +54,37 @@ class Children:
         """End what they do: in the middle of a model's answer, or of a tool. May be called by any thread."""
         with self._lock:
             self._stopped = True
-            running = list(self._running.items())
-        for child, (loop, task) in running:
-            token = child.cancel_token
-            if token is not None:
-                token.cancel()
-            loop.call_soon_threadsafe(task.cancel)
+            for child, each in self._running.items():  # none of them ends its loop meanwhile
+                token = child.cancel_token
+                if token is not None:
+                    token.cancel()
+                with suppress(RuntimeError):  # its loop is closed: it has ended
+                    each.loop.call_soon_threadsafe(each.task.cancel)
 
     async def run(self, name: str, child: LocalConversation, parent: LocalConversation) -> None:
         """Run one until it stops. Raises RuntimeError when the turn is interrupted."""
         if getattr(child, "children", None) is None:
             child.children = self  # type: ignore[attr-defined]
             _guard(child, parent.state.hook_config)
+        _confirm(child, parent)
         child.agent._parallel_executor = Executor(max_workers=child.agent.tool_concurrency_limit)
         task = asyncio.current_task()
         assert task is not None
         with self._lock:
             if self._stopped:
                 raise RuntimeError(STOPPED)
-            self._running[child] = (asyncio.get_running_loop(), task)
+            above = self._running.get(parent)
+            action_id = ACTING.get() if above is None else above.action_id
+            self._running[child] = _Running(asyncio.get_running_loop(), task, action_id)
         try:
-            await self._steps(name, child)
+            await self._steps(name, child, action_id)
         except asyncio.CancelledError:
             raise RuntimeError(STOPPED) from None
         finally:
             with self._lock:
                 del self._running[child]
 
-    async def _steps(self, name: str, child: LocalConversation) -> None:
+    async def _steps(self, name: str, child: LocalConversation, action_id: str | None) -> None:
         state = child.state
         while True:
             await child.arun()
@@ -82,7 +95,7 @@ class Children:
             pending = ConversationState.get_unmatched_actions(state.active_branch())
             if not pending:
                 return
-            answers = await asyncio.gather(*(self._ask(name, action) for action in pending))
+            answers = await asyncio.gather(*(self._ask(name, action, action_id) for action in pending))
             reason = next((each for each in answers if each is not None), None)
             if reason is not None:
                 child.reject_pending_actions(reason)
@@ -99,6 +112,20 @@ def _guard(child: LocalConversation, hooks: HookConfig | None) -> None:
     else:
         merged = HookConfig.merge([guard, running.hook_manager.config])
         running.hook_manager.config = child.state.hook_config = merged
+
+
+def _confirm(child: LocalConversation, parent: LocalConversation) -> None:
+    """Have it ask when its parent would: its definition, which may be a file of the workspace, can only make
+    it ask more often. Risks are judged as the parent's are."""
+    policy = parent.state.confirmation_policy
+    if not _stricter(child.state.confirmation_policy, policy):
+        child.set_confirmation_policy(policy)
+    child.set_security_analyzer(parent.state.security_analyzer)
+
+
+def _stricter(policy: ConfirmationPolicyBase, other: ConfirmationPolicyBase) -> bool:
+    """Whether it asks wherever the other one does."""
+    return all(policy.should_confirm(risk) or not other.should_confirm(risk) for risk in SecurityRisk)
 
 
 def install() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from openhands.sdk.agent.parallel_executor import ParallelToolExecutor
@@ -58,6 +59,10 @@ class Conversation(LocalConversation):
         self._emit(event)
 
 
+ACTING: ContextVar[str | None] = ContextVar("acting", default=None)
+"""The event of the action that a tool of a conversation runs for; a sub-agent that it starts inherits it."""
+
+
 class Executor(ParallelToolExecutor):
     """Runs the tools of a step; an interrupt does not wait for those that do not stop.
 
@@ -74,6 +79,11 @@ class Executor(ParallelToolExecutor):
         span_owner: object | None = None,
     ) -> list[list[Event]]:
         """Run the tools of a batch, as many at once as the agent may; results in the order of the actions."""
+
+        def run(action: ActionEvent) -> list[Event]:
+            ACTING.set(action.id)  # in a context of its own
+            return tool_runner(action)
+
         pool = ThreadPoolExecutor(max(1, self._max_workers), thread_name_prefix="tool")
         try:
             return list(
@@ -81,7 +91,7 @@ class Executor(ParallelToolExecutor):
                     *(
                         self._arun_safe(
                             action,
-                            tool_runner,
+                            run,
                             tools.get(action.tool_name) if tools else None,
                             cancel_token,
                             pool,

@@ -14,6 +14,7 @@
 `secrets`               names and values, or sources as the SDK writes them
 `llm_profiles`, `meta_profiles`
                         by name what the SDK's tools find besides the files in the home; with keys
+`project_hooks`         whether the hooks of sub-agents and plugins that lie in the workspace run
 `load_memory`           whether the agent's lasting memory is a part of its prompt in any case
 `last_event_id`         (load) the last event that Ostler has of this agent; those after it are told before
                         the answer. It tells nothing again without it.
@@ -30,7 +31,8 @@ agent stopped. A message whose id is in the log already is not appended again. T
 `idle` (rejected).
 
 `session/request_permission` has the action's event id in `toolCall._meta.ostler.eventId`; the requests of one
-step come together. One rejected is all rejected, with the `_meta.ostler.reason` of its answer.
+step come together. One rejected is all rejected, with the `_meta.ostler.reason` of its answer. That of a
+sub-agent has its name (`subAgent`) and the risk of what it wants (`securityRisk`), too.
 
 Requests: `_ostler/ask` (`question`), `_ostler/title` (`max_length`, `profile`, `prompt`), `_ostler/condense`,
 `_ostler/navigate` (`event_id`), `_ostler/pause`, `_ostler/load_plugin` (`plugin_ref`), `_ostler/configure`

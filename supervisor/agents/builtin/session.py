@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ from openhands.sdk.conversation.title_utils import extract_first_user_message, g
 from openhands.sdk.event import ActionEvent, Event, ObservationEvent
 from openhands.sdk.event.conversation_state import ConversationStateUpdateEvent
 
-from . import completions, profiles, recovery, setup
+from . import completions, profiles, recovery, setup, strangers
 from .children import Children
 from .conversation import Conversation, Executor
 from .frames import Teller
@@ -46,6 +47,9 @@ SUB_AGENTS = ("task", "workflow", "delegate")
 SKILLS = ("activated_knowledge_skills", "invoked_skills")
 """Lists that the SDK changes without saying so."""
 
+SAID_OF_IT = ("summary", "security_risk")
+"""Arguments in which the model says what it thinks of its action."""
+
 CANCELLED = {"stopReason": "cancelled", "_meta": {"ostler": {"status": "paused"}}}
 
 
@@ -76,6 +80,7 @@ class Session:
         self.teller.leave_out(self._known.__contains__)
         profiles.offer(given)
         wire.hide(profiles.secrets())
+        strangers.allow(hooks=bool(given.get("project_hooks")))
         setup.import_more_tools(given.get("tool_module_qualnames"))
         setup.register_agents(given.get("agent_definitions"))
         agent = setup.agent_of(given, servers)
@@ -263,15 +268,17 @@ class Session:
         """Ask the client whether an action may run. Called on the lane, answered on the client's loop."""
         return await self._confirm(action, action.summary or action.tool_name, {"eventId": action.id})
 
-    async def _ask_for_child(self, name: str, action: ActionEvent) -> str | None:
+    async def _ask_for_child(self, name: str, action: ActionEvent, action_id: str | None) -> str | None:
         """Ask about an action of a sub-agent: under the action that waits for the sub-agent, since its own is
         in no log but the sub-agent's. Called on any thread."""
         waiting = ConversationState.get_unmatched_actions(self.conversation.state.active_branch())
-        parents = [each for each in waiting if each.tool_name in SUB_AGENTS] or waiting
+        parents = [each for each in waiting if each.id == action_id]
+        parents = parents or [each for each in waiting if each.tool_name in SUB_AGENTS] or waiting
         if not parents:
             return REJECTED
-        title = f"{name}: {action.tool_name} {action.tool_call.arguments}"
-        meta = {"eventId": parents[0].id, "subAgent": name}
+        title = f"{name}: {action.tool_name} {_arguments_of(action)}"
+        risk = action.security_risk.value
+        meta = {"eventId": parents[0].id, "subAgent": name, "securityRisk": risk}
         return await self._confirm(action, title, meta)
 
     async def _confirm(self, action: ActionEvent, title: str, meta: Mapping[str, Any]) -> str | None:
@@ -332,6 +339,18 @@ class Session:
 
 def _input_of(action: ActionEvent) -> dict[str, Any]:
     return action.action.model_dump(mode="json", exclude_none=True) if action.action else {}
+
+
+def _arguments_of(action: ActionEvent) -> str:
+    """What it wants to do, without what the model says about that: a long summary would hide the rest."""
+    try:
+        given = json.loads(action.tool_call.arguments)
+    except ValueError:
+        given = _input_of(action)
+    if not isinstance(given, dict):
+        return str(given)
+    kept = {name: value for name, value in given.items() if name not in SAID_OF_IT}
+    return json.dumps(kept, ensure_ascii=False)
 
 
 async def _ended(running: Future[str], cancelled: asyncio.Event) -> bool:

@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import itertools
 import json
+import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from .bounds import LINE_BYTES, line_of, shortened
+
+log = logging.getLogger(__name__)
 
 PARSE_ERROR = -32700
 METHOD_NOT_FOUND = -32601
@@ -141,7 +144,10 @@ class Wire:
         method = message.get("method")
         if isinstance(method, str) and method in at_once:
             params = message.get("params")
-            at_once[method](params if isinstance(params, dict) else {})
+            try:
+                at_once[method](params if isinstance(params, dict) else {})
+            except Exception:  # without this thread nobody hears the client any more
+                log.exception("%s failed", method)
             if "id" not in message:
                 return
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends

@@ -97,9 +97,11 @@ def parameters(
     secrets: Mapping[str, str],
     routing: Mapping[str, Any],
     data: Path,
+    *,
+    project_hooks: bool = False,
 ) -> dict[str, Any]:
     """Those of a session. `agent`: with its document open, which holds keys, as do `secrets` and `routing`
-    (`Launcher.routing`)."""
+    (`Launcher.routing`). `project_hooks`: whether hooks run that the SDK finds in the workspace."""
     return {
         **routing,
         **(agent.document or {}),
@@ -111,6 +113,7 @@ def parameters(
         "stuck_detection": record.stuck_detection,
         "tags": dict(record.tags),
         "secrets": dict(secrets),
+        "project_hooks": project_hooks,
         **{name: record.extra[name] for name in PASSED_ON if record.extra.get(name) is not None},
     }
 

@@ -212,6 +212,8 @@ class Launcher:
     `routing` gives the profiles of models that an agent of Ostler's own may go on with, with their keys:
     `llm_profiles` and `meta_profiles`, by name.
 
+    `project_hooks`: whether an agent of Ostler's own runs hooks that it finds in the workspace.
+
     `mcp_file` has the MCP servers of this machine, `mcp_logins` the tokens for those that require a login.
     """
 
@@ -227,6 +229,7 @@ class Launcher:
     keep_secret: KeepSecret | None = None
     routing: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
     max_frame: int = MAX_FRAME_BYTES
+    project_hooks: bool = False
     mcp_file: McpFile | None = None
     mcp_logins: McpLogins | None = None
     _logins: SharedLogins = attrs.field(
@@ -349,7 +352,9 @@ class Launcher:
             tokens = tokens.union(document_secrets(opened), parts, secrets_within(routing))
             named = concerning(descriptor, given, self.catalog)
             reachable = {name: value for name, value in given.items() if name in named}
-            own_parameters = parameters(record, opened, reachable, routing, self.data)
+            own_parameters = parameters(
+                record, opened, reachable, routing, self.data, project_hooks=self.project_hooks
+            )
             with suppress(OSError):  # what is left there goes with the conversation at the latest
                 await drop_copies(self.data, record)
         mask = await trio.to_thread.run_sync(_masker, every, tokens, shown, own_values)

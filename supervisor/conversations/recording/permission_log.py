@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final, Literal
 
 import attrs
 
-from supervisor.acp.schema import PermissionOption
+from supervisor.acp.schema import NAME_CHARS, PermissionOption, cut
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.truncation import dump
+from supervisor.conversations.recording.truncation import dump, joined
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import ConversationStateUpdateEvent, SecurityRisk, new_event_id
 from supervisor.journal import JournalError
@@ -29,13 +30,20 @@ STATE_BYTES: Final = 64 * 1024
 """Bytes of JSON that the requests may take in the state, which is sent as a whole after each run. Beyond it
 the options of the newest ones are left out there; the journal has them."""
 
+INPUT_BYTES: Final = 8 * 1024
+"""Bytes of JSON, about, of what a request is about; more nobody reads before an answer."""
+
+INPUT_MEMBERS: Final = 32
+"""Its members that are shown, if it has more bytes than that."""
+
 By = Literal["policy", "person", "hook", "cancel"]
 """Who answered. `cancel`: the turn ended or was cancelled, or the agent took its request back."""
 
 
 @attrs.define(eq=False)
 class PermissionEntry:
-    """One request as clients see it, masked. `options` are those of the agent, in its order."""
+    """One request as clients see it, masked. `options` are those of the agent, in its order. `input`: what it
+    is about, where that is in no event (`shown_input`)."""
 
     id: str
     tool_call_id: str
@@ -44,6 +52,7 @@ class PermissionEntry:
     kind: str | None
     risk: SecurityRisk
     options: Sequence[Mapping[str, str]]
+    input: Any = attrs.field(default=None, repr=False)
     status: Literal["waiting", "allowed", "rejected", "cancelled"] = "waiting"
     by: By | None = None
     option_id: str | None = None
@@ -63,6 +72,7 @@ class PermissionEntry:
             "by": self.by,
             "option_id": self.option_id,
             "reason": self.reason,
+            **({} if self.input is None else {"input": self.input}),
         }
 
 
@@ -72,6 +82,27 @@ def shown_options(options: Iterable[PermissionOption], recorder: Recorder) -> li
         [{"id": option.option_id, "name": option.name, "kind": option.kind} for option in options]
     )
     return shown
+
+
+def shown_input(value: Any) -> Any:
+    """What a request is about, in at most about `INPUT_BYTES`. Each long text loses its middle, so that none
+    hides the others."""
+    if not value or len(dump(value)) <= INPUT_BYTES:
+        return value or None
+    members = value if isinstance(value, Mapping) else {"value": value}
+    share = INPUT_BYTES // min(len(members), INPUT_MEMBERS)
+    return {
+        cut(str(name), NAME_CHARS): _clipped(each, share)
+        for name, each in islice(members.items(), INPUT_MEMBERS)
+    }
+
+
+def _clipped(value: Any, limit: int) -> Any:
+    body = value.encode("utf-8", "replace") if isinstance(value, str) else dump(value)
+    if len(body) <= limit:
+        return value
+    half = limit // 2
+    return joined(body[:half], body[-half:], len(body) - 2 * half, "the agent has the whole")
 
 
 class PermissionLog:
@@ -120,8 +151,13 @@ def _within_bounds(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
     for each in entries:
         if each["id"] in left_out:
             continue
+        if each["status"] != "waiting":
+            each = {name: value for name, value in each.items() if name != "input"}
         left -= len(dump(each))
-        kept.append(each if left >= 0 else {**each, "options": [], "options_cut": len(each["options"])})
+        if left < 0:
+            each = {name: value for name, value in each.items() if name != "input"}
+            each |= {"options": [], "options_cut": len(each["options"])}
+        kept.append(each)
     return kept
 
 

@@ -16,13 +16,14 @@ import trio
 
 from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_permission
 from supervisor.acp.schema import NAME_CHARS, cut, short_id
-from supervisor.acp.schema.extension import told_action, told_child
+from supervisor.acp.schema.extension import told_action, told_child, told_risk
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording.asked import more_of
 from supervisor.conversations.recording.permission_log import (
     By,
     PermissionEntry,
     PermissionLog,
+    shown_input,
     shown_options,
 )
 from supervisor.conversations.recording.recorder import Recorder
@@ -211,15 +212,20 @@ class Permissions:
             raise RpcError.invalid_params("the request names no action that waits (_meta.ostler.eventId)")
         self._check_room()
         child = told_child(request.tool_call.raw) is not None
-        title = self._recorder.mask.text(request.tool_call.title or "") if child else action.summary
+        title, risk, shown = action.summary, action.security_risk, None
+        if child:
+            title = self._recorder.mask.text(request.tool_call.title or "")
+            risk = _risk(told_risk(request.tool_call.raw))
+            shown = shown_input(self._recorder.mask.value(request.tool_call.raw.get("rawInput")))
         entry = PermissionEntry(
             new_event_id(),
             action.tool_call_id,
             action.id,
             cut(title or action.tool_name, NAME_CHARS),
             None,
-            action.security_risk,
+            risk,
             shown_options(request.options, self._recorder),
+            shown,
         )
         pending = Pending("", entry, request.options, told=True, ends=not child)
         self._pending.append(pending)
@@ -417,6 +423,13 @@ def _chosen(pending: Pending, accept: bool, option_id: str | None) -> Permission
             f"The option {option_id!r} is of kind {option.kind}; accept is {str(accept).lower()}."
         )
     return option
+
+
+def _risk(said: str | None) -> SecurityRisk:
+    try:
+        return SecurityRisk(said or "")
+    except ValueError:
+        return SecurityRisk.UNKNOWN
 
 
 async def _at_once(answer: Any) -> Any:

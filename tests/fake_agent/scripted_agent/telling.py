@@ -163,7 +163,8 @@ def _confirm_child(turn: Turn, rest: str) -> None:
             "toolCall": {
                 "toolCallId": "call-of-the-child",
                 "title": title,
-                "_meta": {"ostler": {"eventId": event_id, "subAgent": "helper"}},
+                "rawInput": {"command": title},
+                "_meta": {"ostler": {"eventId": event_id, "subAgent": "helper", "securityRisk": "LOW"}},
             },
             "options": OPTIONS,
         },
