@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.attack.schema_run import run
-from tests.support.thorough import everyday
+from tests.support.thorough import ALL, everyday
 
 SEED = 20261121
 EXAMPLES = everyday(1, 8)  # per operation and phase
 EVERYDAY_PHASES = "fuzzing"  # one after the other, thousands of requests take their time
 
 
+@pytest.mark.skipif(not ALL, reason="it takes a minute: scripts/test --all has it")
 async def test_the_description_holds(tmp_path):
     done = await run(tmp_path / "a", seed=SEED, examples=EXAMPLES, phases=everyday(EVERYDAY_PHASES, None))
     assert not done.failures, done.failures

@@ -112,7 +112,7 @@ async def test_the_program_gets_what_was_said(gateway: Any) -> None:
     hooks = got.pop("hook_config")["stop"][0]["hooks"][0]
     assert hooks["command"] == "true"
     wanted = {name: value for name, value in PASSED_ON.items() if name != "hook_config"}
-    own = {"persistence_dir": f"/data/{ID}/memory", "secrets": {"TOKEN": "t"}}
+    own = {"persistence_dir": f"/data/{ID}/memory", "secrets": {"TOKEN": "t"}, "project_hooks": False}
     assert got == {**wanted, **own, **profiles}
     assert title_parameters(record) == {"profile": "fast", "prompt": given["prompt"]}
 

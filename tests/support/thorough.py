@@ -1,4 +1,4 @@
-"""How much tests try that make their inputs up: in `scripts/test`, and in `scripts/test --thorough`."""
+"""How much tests try that make their inputs up: in `scripts/test`, with `--all`, and with `--thorough`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 THOROUGH: Final = os.environ.get("OSTLER_TEST_THOROUGH") == "1"
+ALL: Final = THOROUGH or os.environ.get("OSTLER_TEST_ALL") == "1"
+"""Whether tests run that take a tenth of what all others of a working day take."""
 
 
 def everyday(few: T, all_: T) -> T:
