@@ -493,7 +493,7 @@ class Connection(TCPServer):
             stream = protocol.stream
             if isinstance(stream, WSStream):
                 writer = FrameWriter(stream, self._gather, send)
-                yield writer.send_all, writer.plain
+                yield writer.send, writer.plain
             else:
                 yield send_each, False
         finally:

@@ -41,23 +41,17 @@ class FrameWriter:
         self.plain = not stream.handshake.extensions
         """Whether a frame takes about as long as the copying of its bytes."""
 
-    async def send(self, text: bytes) -> None:
-        """Send UTF-8 as one message. Cancellation never leaves half of it sent."""
-        await self.send_all((text,))
-
-    async def send_all(self, texts: Sequence[bytes]) -> None:
-        """Send each of these texts as one message, most often all of them in one piece."""
-        stream = self._stream
+    async def send(self, texts: Sequence[bytes]) -> None:
+        """Send each of these texts, UTF-8, as one message; most often all of them in one piece. Cancellation
+        never leaves half of a message sent."""
         if self.plain and self._open:
             await self._gather(b"".join([_frame(text) for text in texts]))
             return
         for text in texts:
-            if not self._open:
-                await self._otherwise(text)
-            elif self.plain:
-                await self._gather(_frame(text))
+            if self._open:
+                await self._gather(self._stream.connection.send(TextMessage(data=text.decode())))
             else:
-                await self._gather(stream.connection.send(TextMessage(data=text.decode())))
+                await self._otherwise(text)
 
     @property
     def _open(self) -> bool:

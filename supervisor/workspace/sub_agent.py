@@ -37,7 +37,7 @@ Level = Literal["project", "user", "builtin"]
 
 
 class BadSubAgent(ValueError):
-    """The file is no sub-agent. The message says why and quotes nothing."""
+    """The file is not a sub-agent. The message says why and quotes nothing."""
 
 
 @attrs.frozen(kw_only=True)

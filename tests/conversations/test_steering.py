@@ -67,6 +67,19 @@ async def queue_is_empty(conversation: Conversation) -> None:
     await until(lambda: not conversation.queued, "the end of the queue")
 
 
+async def are_told_again(root: Path, conversation: Conversation, *ids: str) -> None:
+    """The agent tells the next server's conversation these messages again: each stays one event."""
+    async with open_harness(root) as next_harness:
+        conversation = await next_harness.supervisor.get(conversation.id)
+        assert await settled(conversation) == "error"
+        again = "\n".join(map(repeats, ids))
+        found = await turn(conversation, f"{again}\n!answer back Back")
+        assert conversation.record.execution_status == "finished"
+        assert answers(found) == ["Back"]
+        there = [event["id"] for event in await events(conversation)]
+        assert [there.count(each) for each in ids] == [1] * len(ids)
+
+
 @pytest.mark.parametrize("run", [True, False])
 async def test_it_is_read_in_the_turn_that_runs(tmp_path: Path, run: bool) -> None:
     async with told(tmp_path, "takes") as (harness, conversation):
@@ -206,13 +219,7 @@ async def test_one_that_it_tells_again_to_the_next_server_is_no_second_event(tmp
         await until(lambda: conversation.record.leaf_event_id == "a-done")
         await conversation.log.flushed()
         root = killed_now(tmp_path)
-    async with open_harness(root) as next_harness:
-        conversation = await next_harness.supervisor.get(conversation.id)
-        assert await settled(conversation) == "error"
-        found = await turn(conversation, f"{repeats(second)}\n!answer m Back")
-        assert conversation.record.execution_status == "finished"
-        assert answers(found) == ["Back"]
-        assert [event["id"] for event in await events(conversation)].count(second) == 1
+    await are_told_again(root, conversation, second)
 
 
 async def test_one_from_before_its_last_word_that_is_told_again_is_no_second_event(tmp_path: Path) -> None:
@@ -225,12 +232,7 @@ async def test_one_from_before_its_last_word_that_is_told_again_is_no_second_eve
         await until(lambda: not conversation.queued and conversation.record.turns == 2)
         await conversation.log.flushed()
         root = killed_now(tmp_path)
-    async with open_harness(root) as next_harness:
-        conversation = await next_harness.supervisor.get(conversation.id)
-        assert await settled(conversation) == "error"
-        found = await turn(conversation, f"{repeats(second)}\n!answer n Back")
-        assert answers(found) == ["Back"]
-        assert [event["id"] for event in await events(conversation)].count(second) == 1
+    await are_told_again(root, conversation, second)
 
 
 async def test_one_that_was_taken_before_an_interrupt_and_is_told_again_is_no_second_event(
@@ -248,13 +250,7 @@ async def test_one_that_was_taken_before_an_interrupt_and_is_told_again_is_no_se
         await queue_is_empty(conversation)
         await conversation.log.flushed()
         root = killed_now(tmp_path)
-    async with open_harness(root) as next_harness:
-        conversation = await next_harness.supervisor.get(conversation.id)
-        assert await settled(conversation) == "error"
-        found = await turn(conversation, f"{repeats(second)}\n{repeats(third)}\n!answer n Back")
-        assert answers(found) == ["Back"]
-        ids = [event["id"] for event in await events(conversation)]
-        assert [ids.count(each) for each in (second, third)] == [1, 1]
+    await are_told_again(root, conversation, second, third)
 
 
 async def test_an_interrupt_leaves_one_that_was_not_taken_for_the_next_run(tmp_path: Path) -> None:

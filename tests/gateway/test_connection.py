@@ -249,43 +249,6 @@ async def real_seconds(seconds):
     assert not scope.cancelled_caught, f"it took more than {seconds} s"
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["in its handler", "in its body"])
-async def test_a_stream_that_its_client_resets_ends_its_request_alone(server_with, whole):
-    """The connection goes on: nobody but the stream's end tells the request that nobody waits for it."""
-    async with server_with() as server:
-        conversation = await server.conversation()
-        begun, cancelled = trio.Event(), trio.Event()
-
-        async def slow():
-            begun.set()
-            try:
-                await trio.sleep_forever()
-            finally:
-                cancelled.set()
-
-        conversation.interrupt = slow
-        path = f"/api/conversations/{conversation.id}/{'interrupt' if whole else 'events'}"
-        async with await trio.open_tcp_stream(*address(server)) as stream:
-            client = Client(stream, window=65_535)
-            (connection,) = await opened(server)
-            headers = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}
-            client.h2.send_headers(1, headers.items(), end_stream=whole)
-            await client.flush()
-            with trio.fail_after(30):
-                while not connection.busy:
-                    await trio.lowlevel.checkpoint()
-                if whole:
-                    await begun.wait()
-                client.h2.reset_stream(1)
-                await client.flush()
-                while connection.busy:
-                    await trio.lowlevel.checkpoint()
-            assert cancelled.is_set() is whole
-            await client.ask(3, "/alive")
-            await client.read(lambda: 3 in client.ended)
-            assert 1 not in client.received
-
-
 @pytest.fixture
 async def unhurried(server_with):
     """A server with a handler that reads no body and takes its time."""
@@ -301,8 +264,34 @@ async def unhurried(server_with):
                 cancelled.set()
 
         conversation.interrupt = slow
-        path = f"/api/conversations/{conversation.id}/interrupt"
-        yield SimpleNamespace(server=server, path=path, begun=begun, cancelled=cancelled)
+        base = f"/api/conversations/{conversation.id}"
+        path = f"{base}/interrupt"
+        yield SimpleNamespace(server=server, base=base, path=path, begun=begun, cancelled=cancelled)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["in its handler", "in its body"])
+async def test_a_stream_that_its_client_resets_ends_its_request_alone(unhurried, whole):
+    """The connection goes on: nobody but the stream's end tells the request that nobody waits for it."""
+    path = unhurried.path if whole else f"{unhurried.base}/events"
+    async with await trio.open_tcp_stream(*address(unhurried.server)) as stream:
+        client = Client(stream, window=65_535)
+        (connection,) = await opened(unhurried.server)
+        headers = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}
+        client.h2.send_headers(1, headers.items(), end_stream=whole)
+        await client.flush()
+        with trio.fail_after(30):
+            while not connection.busy:
+                await trio.lowlevel.checkpoint()
+            if whole:
+                await unhurried.begun.wait()
+            client.h2.reset_stream(1)
+            await client.flush()
+            while connection.busy:
+                await trio.lowlevel.checkpoint()
+        assert unhurried.cancelled.is_set() is whole
+        await client.ask(3, "/alive")
+        await client.read(lambda: 3 in client.ended)
+        assert 1 not in client.received
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["another stream", "its own end"])

@@ -50,7 +50,7 @@ async def test_a_client_reads_what_was_sent(extensions):
     sending, gathered, otherwise = frame_writer(stream(extensions))
     assert sending.plain is (extensions is None)  # what is compressed takes its time
     for text in texts:
-        await sending.send(text.encode())
+        await sending.send([text.encode()])
     client.receive_data(b"".join(gathered))
     read = "".join(event.data for event in client.events() if isinstance(event, TextMessage))
     assert read == "".join(texts)
@@ -62,7 +62,7 @@ async def test_a_client_reads_what_was_sent(extensions):
 async def test_a_frame_is_the_one_that_the_library_makes(size):
     of = stream()
     sending, gathered, _ = frame_writer(of)
-    await sending.send(b"x" * size)
+    await sending.send([b"x" * size])
     assert gathered == [of.connection.send(TextMessage(data="x" * size))]
 
 
@@ -82,6 +82,6 @@ async def test_on_a_stream_that_is_not_open_the_layers_decide(end):
         list(of.connection.events())
         assert of.connection.state is ConnectionState.REMOTE_CLOSING
     sending, gathered, otherwise = frame_writer(of)
-    await sending.send(b"late")
+    await sending.send([b"late"])
     assert otherwise == [b"late"]
     assert not gathered

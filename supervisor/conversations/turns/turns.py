@@ -248,8 +248,8 @@ class Turns:
         self._record.agent_state["stop_reason"] = FAILED
         self._context.counters.count_turn(FAILED)
         if failure.code == "ACPAuthRequired":
-            if not turn.updates and not self._record.built_in:
-                self._record.retry_seq = turn.prompt_seq
+            if not turn.updates:
+                self.hand_over_again(turn)
             run = self._lifecycle.ready
             if run is not None:
                 if run.initialized is not None:
