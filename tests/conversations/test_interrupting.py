@@ -15,6 +15,7 @@ from supervisor.agents import RestartPolicy
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.turns.runner import Runner
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
     PATIENCE_SECONDS,
@@ -272,3 +273,25 @@ async def test_an_interrupted_turn_that_the_agent_calls_ended_is_no_answer_witho
         (ended,) = [each for each in states(found, "turn") if each["status"] == "ended"]
         assert (ended["stop_reason"], ended["answered"]) == ("end_turn", finished)
         assert ended["error"] is None
+
+
+async def test_a_message_that_is_interrupted_before_its_prompt_is_handed_over_by_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is slow, say: the hand-over is not on it yet, and the agent has nothing."""
+
+    async def slow(self: Runner) -> None:
+        await until(lambda: self._queue.interrupted)
+
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+        with monkeypatch.context() as patched:
+            patched.setattr(Runner, "_handed_over", slow)
+            await conversation.send(say("and this"), run=True)
+            await until(lambda: not conversation.queued)
+            await conversation.interrupt()
+            assert await settled(conversation) == "paused"
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert harness.log.prompts() == ["hello", "and this"]
