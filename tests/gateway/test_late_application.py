@@ -18,12 +18,17 @@ from tests.gateway.test_cli import environment
 
 LATER = (
     # of others
+    "asyncio",
     "flask",
+    "h2",
+    "hpack",
     "jinja2",
     "keyring",
     "cryptography",
     "httpx2",
     "mcp",
+    "multiprocessing",
+    "priority",
     "prometheus_client",
     "prompt_toolkit",
     "pydantic",
@@ -34,6 +39,7 @@ LATER = (
     # ours
     "gateway.app",
     "gateway.bodies",
+    "gateway.http2",
     "gateway.openapi",
     "gateway.routes",
     "gateway.sockets",
@@ -53,9 +59,10 @@ LATER = (
 ASK = """
 import http.client, json, os, re, sys, threading
 from gateway.cli import main
-from gateway.start import import_structlog
+from gateway.start import import_hypercorn, import_structlog
 
 import_structlog()  # as the command does in its own process
+import_hypercorn()
 from gateway import logs
 
 def say(line):
