@@ -36,8 +36,8 @@ class BenchError(Exception):
 class Client:
     """Requests to one server, on a connection for each thread that is kept open, as clients do.
 
-    A request is one write, and of the answer nothing is read but its status and its length: `http.client` took
-    0.2 to 0.4 ms of processor time for each, as much as a server does for a small one.
+    A request is one write, and of the answer nothing is read but its status and its length: `http.client`
+    took 0.2 to 0.4 ms of processor time for each, as much as a server does for a small one.
     """
 
     def __init__(self, port: int) -> None:
@@ -90,8 +90,8 @@ class Client:
 def exchange(connection: socket.socket, request: bytes) -> tuple[int, bytes]:
     """Send a request, and return the answer's status and body.
 
-    Raises ConnectionResetError where the server closes the connection instead, and BenchError for an answer that does
-    not say its length.
+    Raises ConnectionResetError where the server closes the connection instead, and BenchError for an answer
+    that does not say its length.
     """
     connection.sendall(request)
     answer = connection.recv(RECEIVE_BYTES)
