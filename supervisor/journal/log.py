@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import trio
 
+from supervisor.fairness import urgent
 from supervisor.journal import queries
 from supervisor.journal.batch import Append
 from supervisor.journal.cursor import Again, Cursor
@@ -212,11 +213,12 @@ class Log:
         if not self.settled:
             self._writer.hurry()
         await trio.lowlevel.checkpoint()
-        while self._durable_ticket < wanted:
-            self._check()
-            if self._writer.trouble is not None:
-                return False
-            await self._moved.park()
+        with urgent():
+            while self._durable_ticket < wanted:
+                self._check()
+                if self._writer.trouble is not None:
+                    return False
+                await self._moved.park()
         return True
 
     async def flushed(self) -> None:
@@ -230,9 +232,10 @@ class Log:
         if not self.settled:
             self._writer.hurry()
         await trio.lowlevel.checkpoint()
-        while self._durable_ticket < wanted:
-            self._check()
-            await self._moved.park()
+        with urgent():
+            while self._durable_ticket < wanted:
+                self._check()
+                await self._moved.park()
 
     async def room(self) -> None:
         """Wait while the writes of all conversations that are not durable exceed a limit. Raises as `append`
