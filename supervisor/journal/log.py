@@ -342,7 +342,7 @@ class Log:
         until = self._high_water
         if asked == EVERYTHING:
             self._check()
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint_if_cancelled()
             return until + 1
         if asked.kind is not None and not asked.scans:
             return await self._count_kind(asked.kind, until)
@@ -365,7 +365,7 @@ class Log:
         known = self._counted.get(kind)
         if known is not None and known[0] == until:
             self._check()
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint_if_cancelled()
             return known[1]
         number = await self._read(lambda c, key: queries.count(c, key, until, kind))
         if number:  # else nothing bounds the name
