@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from supervisor.fairness import (
+    HELD_PART,
     LONE_SLICE_SECONDS,
     MOST_CHARGED_SECONDS,
+    MOST_HELD_SECONDS,
     MOST_PASSES,
     SLICE_MESSAGES,
     SLICE_SECONDS,
@@ -158,6 +161,40 @@ async def test_short_turns_share_a_slice(clock: Clock) -> None:
         scope.cancel()
         await second.turn()
     assert not scope.cancelled_caught
+
+
+async def test_relays_are_held_back_while_something_is_urgent_and_no_longer(mock_clock: MockClock) -> None:
+    gate, seen = Gate(trio.current_time), list[float]()
+    mock_clock.autojump_threshold = 0
+
+    async def flood() -> None:
+        share = Share(gate)
+        while True:
+            await share.turn()
+            seen.append(trio.current_time())
+            await trio.sleep(SLICE_SECONDS)  # what a slice takes
+            share.rest()
+
+    async def urgent(seconds: float) -> tuple[int, float]:
+        before, begun = len(seen), trio.current_time()
+        with gate.urgent():
+            await trio.sleep(seconds)
+        return len(seen) - before, trio.current_time() - begun
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(flood)
+        await trio.sleep(50 * SLICE_SECONDS)
+        relayed, _ = await urgent(MOST_HELD_SECONDS * 0.9)
+        assert relayed == 0
+        # Who is urgent all the time holds them up for a part of the time, and the rest is theirs.
+        await trio.sleep(50 * SLICE_SECONDS)
+        relayed, took = await urgent(100 * SLICE_SECONDS)
+        assert relayed * SLICE_SECONDS >= took / (1 + HELD_PART) - MOST_HELD_SECONDS - 2 * SLICE_SECONDS
+        await trio.sleep(0)
+        relayed = len(seen)
+        await trio.sleep(10 * SLICE_SECONDS)
+        assert len(seen) - relayed >= 9
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("passes", range(12))
