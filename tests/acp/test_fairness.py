@@ -166,34 +166,34 @@ async def test_short_turns_share_a_slice(clock: Clock) -> None:
 async def test_relays_are_held_back_while_something_is_urgent_and_no_longer(mock_clock: MockClock) -> None:
     gate, seen = Gate(trio.current_time), list[float]()
     mock_clock.autojump_threshold = 0
+    each = LONE_SLICE_SECONDS
 
     async def flood() -> None:
         share = Share(gate)
         while True:
             await share.turn()
             seen.append(trio.current_time())
-            await trio.sleep(SLICE_SECONDS)  # what a slice takes
+            await trio.sleep(each)  # what a slice takes
             share.rest()
-
-    async def urgent(seconds: float) -> tuple[int, float]:
-        before, begun = len(seen), trio.current_time()
-        with gate.urgent():
-            await trio.sleep(seconds)
-        return len(seen) - before, trio.current_time() - begun
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(flood)
-        await trio.sleep(50 * SLICE_SECONDS)
-        relayed, _ = await urgent(MOST_HELD_SECONDS * 0.9)
-        assert relayed == 0
-        # Who is urgent all the time holds them up for a part of the time, and the rest is theirs.
-        await trio.sleep(50 * SLICE_SECONDS)
-        relayed, took = await urgent(100 * SLICE_SECONDS)
-        assert relayed * SLICE_SECONDS >= took / (1 + HELD_PART) - MOST_HELD_SECONDS - 2 * SLICE_SECONDS
-        await trio.sleep(0)
+        await trio.sleep(10.9 * each)
         relayed = len(seen)
-        await trio.sleep(10 * SLICE_SECONDS)
-        assert len(seen) - relayed >= 9
+        assert relayed == 11  # the last slice is nearly over
+        with gate.urgent():
+            await trio.sleep(0.1 * each + MOST_HELD_SECONDS / 2)
+        await trio.sleep(each / 10)
+        assert seen[relayed:] == [pytest.approx(11 * each + MOST_HELD_SECONDS / 2)]
+        # Who is urgent all the time holds them up for a part of the time, and the rest is theirs.
+        await trio.sleep(50 * each)
+        relayed = len(seen)
+        with gate.urgent():
+            await trio.sleep(100 * each)
+        assert len(seen) - relayed == pytest.approx(100 / (1 + HELD_PART), abs=2)
+        relayed = len(seen)
+        await trio.sleep(100 * each)
+        assert len(seen) - relayed == pytest.approx(100, abs=2)
         nursery.cancel_scope.cancel()
 
 
