@@ -85,10 +85,10 @@ def completed(stored: bytes, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> by
     Most events lack nulls at their end alone: these get them there, and are not written anew.
     """
     obj = orjson.loads(stored)
-    member = member_of(Event, obj.get("kind"), vocabulary)
-    if member is None or not stored.endswith(b"}"):
+    plan = _plan(obj.get("kind"), vocabulary)
+    if plan is None or not stored.endswith(b"}"):
         return dumps(with_nulls(obj, vocabulary))
-    nulls, deeper = _completion(member, vocabulary)
+    nulls, deeper = plan
     for name in deeper:
         if obj.get(name) is not None:
             return dumps(with_nulls(obj, vocabulary))
@@ -96,10 +96,24 @@ def completed(stored: bytes, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> by
     return b"".join((stored[:-1], *missing, b"}")) if missing else stored
 
 
-@once_per_type
-def _completion(
-    model: type[Model], vocabulary: Vocabulary
-) -> tuple[tuple[tuple[str, bytes], ...], tuple[str, ...]]:
+Plan = tuple[tuple[tuple[str, bytes], ...], tuple[str, ...]]
+
+_plans: dict[tuple[str, Vocabulary], Plan] = {}
+"""Of the kinds that there are, and of no others: names may be anybody's."""
+
+
+def _plan(kind: Any, vocabulary: Vocabulary) -> Plan | None:
+    if not isinstance(kind, str):
+        return None
+    found = _plans.get((kind, vocabulary))
+    if found is None:
+        member = member_of(Event, kind, vocabulary)
+        if member is not None:
+            found = _plans[kind, vocabulary] = _completion(member, vocabulary)
+    return found
+
+
+def _completion(model: type[Model], vocabulary: Vocabulary) -> Plan:
     """The properties that may be null, each with what is added where it is missing, and those in which nulls
     may be missing. An event has a property before them: its kind."""
     described = [each for each in properties_of(model) if has_property(each, vocabulary)]

@@ -118,12 +118,12 @@ _IN_A_ROW = (
 # the conversation. Measured, 500 ids among a million events take 320 ms that way and 3 ms this way.
 _FOUND = (
     "SELECT json_group_array(json_array({})), "
-    "CAST(group_concat(CASE WHEN length(body) <= ? THEN CAST(body AS TEXT) ELSE '' END, '') AS BLOB) FROM ("
-    "SELECT seq, id, kind, source, timestamp, body FROM events INDEXED BY events_by_id "
+    "CAST(group_concat(CASE WHEN size <= ? THEN CAST(body AS TEXT) ELSE '' END, '') AS BLOB) FROM ("
+    "SELECT seq, id, kind, source, timestamp, body, length(body) AS size FROM events INDEXED BY events_by_id "
     "WHERE conversation = ? AND seq <= ? AND id IN ({}))"
 )
-_FOUND_ALL = "seq, id, kind, source, timestamp, length(body)"
-_FOUND_BODIES = "seq, id, length(body)"
+_FOUND_ALL = "seq, id, kind, source, timestamp, size"
+_FOUND_BODIES = "seq, id, size"
 
 
 def _places(connection: sqlite3.Connection, clauses: str, values: Sequence[object]) -> list[tuple[int, int]]:
