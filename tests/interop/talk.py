@@ -85,9 +85,19 @@ class Talk:
         marked = {process.pid: process.ppid for process in tree if MARKER in environment(process.pid)}
         return sorted(pid for pid, parent in marked.items() if parent not in marked)
 
-    def pid(self) -> int:
-        (pid,) = self.pids()
-        return pid
+    async def pid(self) -> int:
+        """The agent's own process, where the server has other conversations, too."""
+        with trio.fail_after(TURN_S):
+            while not (pid := (await self.rest.call("GET", f"/api/agents/{self.id}"))["pid"]):
+                await trio.sleep(0.05)  # it starts
+        assert pid in self.pids()
+        return int(pid)
+
+    async def members(self) -> list[int]:
+        """Living processes of this conversation's agent."""
+        mark = environment(await self.pid())[MARKER]
+        tree = [process.pid for process in self.server.tree()]
+        return [pid for pid in tree if environment(pid).get(MARKER) == mark]
 
 
 Open = Callable[..., AbstractAsyncContextManager[Talk]]

@@ -21,13 +21,18 @@ WHOLE = ("test_builtin.py", "test_peer_sdk.py")
 PROGRAM = "test_builtin_*.py"
 """Modules that all share the fixture `program`."""
 
+KEPT = ("test_conversation_operations.py", "test_real_agents.py", "test_real_permissions.py")
+"""Modules whose tests of one agent share its server and its conversations (the fixture `keep`)."""
+
 
 def group_of(nodeid: str) -> str:
     """What a test is given out with: its group, or itself."""
-    module, _, _ = nodeid.partition("::")
+    module, _, test = nodeid.partition("::")
     path = PurePosixPath(module)
     if "clients" in path.parts or path.name in WHOLE:
         return module
+    if path.name in KEPT and test.endswith("]"):
+        return f"kept {test.partition('[')[2]}"
     return PROGRAM if path.match(PROGRAM) else nodeid
 
 
