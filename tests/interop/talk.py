@@ -17,6 +17,7 @@ from tests.support.server import ServerProcess
 from tests.support.sockets import Collector
 
 TURN_S = 60.0  # the slowest agent needs about five seconds for its first turn on a busy machine
+MINUTE_S = 60.0
 ASK_ME = {"kind": "AlwaysConfirm"}
 MARKER = "OSTLER_AGENT"  # in the environment of every process of an agent
 
@@ -42,8 +43,13 @@ class Talk:
     def rest(self) -> Rest:
         return self.server.rest
 
-    async def turn(self, text: str, **options: Any) -> list[Any]:
-        return await self.rest.turn(self.id, text, timeout=TURN_S, **options)
+    async def turn(self, text: str, *, timeout: float = TURN_S, **options: Any) -> list[Any]:
+        return await self.rest.turn(self.id, text, timeout=timeout, **options)
+
+    async def turn_after_a_kill(self, text: str) -> list[Any]:
+        """A turn for which the agent starts again. Some are given their session only in the next minute."""
+        minute = MINUTE_S if self.agent.forgets_within_the_minute else 0.0
+        return await self.turn(text, timeout=TURN_S + minute)
 
     async def begin(self, text: str) -> int:
         """Send without waiting; how many events there were before."""

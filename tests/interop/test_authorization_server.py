@@ -4,8 +4,9 @@ The MCP server is the MCP SDK's, and takes only tokens that were issued for it: 
 provider's keys, or asks the provider about them. A refresh token counts once; one that is used again ends the
 whole login.
 
-Both servers are shared by the tests that want them with the same options. A command is a process where its login
-is what is tested, where several run at once, and beside a server; elsewhere it runs inside the test's process.
+Both servers are shared by the tests that want them with the same options. A command is a process where its
+login is what is tested, where several run at once, and beside a server; elsewhere it runs inside the test's
+process.
 """
 
 from __future__ import annotations

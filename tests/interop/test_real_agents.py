@@ -10,7 +10,6 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from tests.support.server import running_server
 pytestmark = pytest.mark.interop
 
 INTERRUPT_S = 2.5  # what the server promises (2 s) and a little for the way
-MINUTE = "%Y-%m-%dT%H-%M"  # in the names of session files
 
 each_agent = pytest.mark.parametrize("agent", REAL_AGENTS.values(), ids=REAL_AGENTS)
 
@@ -148,10 +146,8 @@ async def test_a_killed_agent_comes_back_and_remembers(
         pid = await one.pid()
         os.kill(pid, signal.SIGKILL)
         await wait_gone(pid)
-        if agent.forgets_within_the_minute:
-            make_a_minute_older(one.server.state / "data" / one.id)
         # Nothing was put before the prompt: the agent's own session remembers.
-        assert "ECHO: what was the word" in answer_text(await one.turn("what was the word"))
+        assert "ECHO: what was the word" in answer_text(await one.turn_after_a_kill("what was the word"))
         assert await one.pid() != pid
         assert "WALNUT" in json.dumps(model_api.last_saying("what was the word").body)
 
@@ -168,7 +164,7 @@ async def test_an_agent_killed_in_mid_stream(keep: Open, agent: RealAgent, model
         assert "SIGKILL" in error["detail"] or "signal 9" in error["detail"]
         assert "s2" in answer_text(events), summary(events)
         # Where the agent forgot, the model is told what was said before: either way it knows.
-        assert "what was the word" in answer_text(await one.turn("what was the word"))
+        assert "what was the word" in answer_text(await one.turn_after_a_kill("what was the word"))
         assert "TURNIP" in json.dumps(model_api.last_saying("what was the word").body)
 
 
@@ -232,7 +228,7 @@ async def test_a_killed_server_takes_four_agents_with_it_and_all_go_on(talk: Ope
                 await trio.sleep(0.02)
         assert [pid for pid in below if alive(pid)] == []
         for one in talks:
-            assert "ECHO: say and now" in answer_text(await one.turn("say and now"))
+            assert "ECHO: say and now" in answer_text(await one.turn_after_a_kill("say and now"))
             events = await one.rest.events(one.id)
             assert not of_kind(events, "ConversationErrorEvent")  # nothing was under way
 
@@ -256,15 +252,6 @@ async def test_nothing_is_left_of_an_agent(keep: Open, agent: RealAgent) -> None
 async def wait_gone(pid: int) -> None:
     await _poll(lambda: not alive(pid))
     await trio.sleep(0.3)  # the server sees it a moment later
-
-
-def make_a_minute_older(data: Path) -> None:
-    """As if the agent had opened its session a minute earlier: the names of the files say when that was."""
-    files = [path for path in data.rglob("session-*") if path.parent.name == "chats"]
-    assert files
-    for path in files:
-        opened = datetime.strptime(path.name[8:24], MINUTE)
-        path.rename(path.with_name(f"session-{opened - timedelta(minutes=1):{MINUTE}}{path.name[24:]}"))
 
 
 async def wait_for_file(path: Path) -> None:

@@ -50,9 +50,7 @@ def changed(agent: RealAgent, settings: dict[str, Any]) -> RealAgent:
 
 
 @each_agent
-async def test_the_diff_of_an_edit_is_shown_to_who_is_asked(
-    talk: Open, keep: Open, agent: RealAgent
-) -> None:
+async def test_the_diff_of_an_edit_is_shown_to_who_is_asked(talk: Open, keep: Open, agent: RealAgent) -> None:
     changes = WRITES_ASKING.get(agent.key)
     async with (
         talk(changed(agent, changes), confirmation_policy=ASK_ME) if changes else keep(agent, asking=True)

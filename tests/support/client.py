@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.02
 POLL_MOST_S = 0.15
-POLL_SHARE = 0.1  # of the time that was waited already: to ask costs both sides some milliseconds of the processor
+POLL_SHARE = 0.1  # of the time that was waited already: to ask costs some milliseconds of the processor
 REQUEST_TIMEOUT_S = 60.0
 PAGE_LIMIT = 100  # the most that events/search gives at once
 SETTLED = ("finished", "error", "paused", "stuck", "waiting_for_confirmation")

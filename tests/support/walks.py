@@ -1,7 +1,8 @@
 """Some tests share what is expensive to make: one process must have all of them.
 
 Modules of clients have one walk for all their tests. Some modules of interop share a server, or a process
-that has imported the SDK, which takes six seconds of the processor.
+that has imported the SDK, which takes six seconds of the processor. Tests of one real agent share what was
+started of it.
 
 xdist's own groups (`--dist loadgroup`) do nothing with pytest 9.2: xdist 3.8 writes them into a field that
 pytest no longer reads.
@@ -36,11 +37,34 @@ def group_of(nodeid: str) -> str:
     return PROGRAM if path.match(PROGRAM) else nodeid
 
 
+LONGEST = (
+    PROGRAM,
+    "test_canvas.py",
+    "test_builtin.py",
+    "kept gemini-cli]",
+    "kept claude-code]",
+    "kept opencode]",
+    "test_sequences.py",
+    "kept codex]",
+)
+"""Groups that take more than a minute, the longest first: what begins last must not take long."""
+
+
+def rank(group: str) -> int:
+    """Which group is given out before which."""
+    name = PurePosixPath(group).name
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
 class Walks(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives out groups as a whole, the largest first, and all other tests one by one."""
+    """Gives out groups as a whole, the longest first, and all other tests one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        self.workqueue.move_to_end(min(self.workqueue, key=rank), last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)
