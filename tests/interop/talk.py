@@ -18,6 +18,7 @@ from tests.support.sockets import Collector
 
 TURN_S = 60.0  # the slowest agent needs about five seconds for its first turn on a busy machine
 MINUTE_S = 60.0
+SPARE_S = 20.0
 ASK_ME = {"kind": "AlwaysConfirm"}
 MARKER = "OSTLER_AGENT"  # in the environment of every process of an agent
 
@@ -104,6 +105,17 @@ class Talk:
         mark = environment(await self.pid())[MARKER]
         tree = [process.pid for process in self.server.tree()]
         return [pid for pid in tree if environment(pid).get(MARKER) == mark]
+
+
+async def wait_for_spare(rest: Rest) -> None:
+    """Until a process of the built-in agent waits for the next conversation, which else would import the
+    library by itself: five seconds of the processor. Gives up after a while, as nothing depends on it."""
+    with trio.move_on_after(SPARE_S):
+        while True:
+            spares = (await rest.call("GET", "/api/agents"))["spares"]
+            if any(each["ready"] for each in spares if each["kind"] == "spare"):
+                return
+            await trio.sleep(0.1)
 
 
 Open = Callable[..., AbstractAsyncContextManager[Talk]]

@@ -22,7 +22,7 @@ from tests.interop.model_api.request import Tool
 from tests.interop.model_api.script import Answer
 from tests.interop.model_api.server import ModelApi
 from tests.interop.recording import Recording
-from tests.interop.talk import Talk
+from tests.interop.talk import Talk, wait_for_spare
 from tests.support.client import Json, rest_client
 from tests.support.mcp_servers import STDIO
 from tests.support.processes import environment, kill
@@ -96,6 +96,7 @@ def built_in(
             yield one
             if not one.deleted:
                 await recording.keep(request.node.name, agents_server.rest, one.id, one.socket)
+                await wait_for_spare(agents_server.rest)
                 await agents_server.rest.call("DELETE", f"/api/conversations/{one.id}")
 
     return opened

@@ -59,7 +59,8 @@ def test_a_module_of_clients_is_run_by_one_process(tmp_path: Path) -> None:
     [
         ("tests/clients/test_canvas.py::test_a_step[one]", "tests/clients/test_canvas.py"),
         ("tests/interop/test_builtin.py::test_one", "tests/interop/test_builtin.py"),
-        ("tests/interop/test_peer_sdk.py::test_one", "tests/interop/test_peer_sdk.py"),
+        ("tests/interop/test_peer_sdk.py::test_one", "peer"),
+        ("tests/clients/test_python_sdk.py::test_one[a]", "peer"),
         ("tests/interop/test_builtin_tools.py::test_one", PROGRAM),
         ("tests/interop/test_builtin_models.py::test_one[a-b]", PROGRAM),
         ("tests/interop/test_real_mcp.py::test_one", "tests/interop/test_real_mcp.py::test_one"),

@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-WHOLE = ("test_builtin.py", "test_peer_sdk.py")
+WHOLE = ("test_builtin.py",)
 """Modules of interop whose tests share a fixture of their own."""
+
+PEER = ("test_peer_sdk.py", "test_python_sdk.py", "test_real_agent.py")
+"""Modules that all share the fixture `peer`, which has imported the SDK once in each process."""
 
 PROGRAM = "test_builtin_*.py"
 """Modules that all share the fixture `program`."""
@@ -30,6 +33,8 @@ def group_of(nodeid: str) -> str:
     """What a test is given out with: its group, or itself."""
     module, _, test = nodeid.partition("::")
     path = PurePosixPath(module)
+    if path.name in PEER:
+        return "peer"
     if "clients" in path.parts or path.name in WHOLE:
         return module
     if path.name in KEPT and test.endswith("]"):
@@ -42,6 +47,7 @@ LONGEST = (
     "test_canvas.py",
     "test_builtin.py",
     "kept gemini-cli]",
+    "peer",
     "kept claude-code]",
     "kept opencode]",
     "test_sequences.py",
