@@ -383,12 +383,15 @@ class Writer:
             self._tell(part, errors)
 
     def _tell(self, ops: Sequence[Op], errors: dict[int, JournalError]) -> None:
+        size = 0
         for op in ops:
+            size += op.size
             if isinstance(op, Call):
                 op.done = True
                 if op.deletes:
                     self._eraser.look()
         self._post(self._settled, ops, errors)
+        self._store.committed(size)
 
     # The thread, when a write has failed.
 
