@@ -28,13 +28,16 @@ Without a pause between two commits nobody else ever copies the last page, and t
 Most of them are copied by then.
 """
 
-TRANSACTION_PAGES: Final = 5
-"""Pages that a transaction of one event changes: its table, three indexes, often the record. Of more events
-each has its bytes besides."""
+TRANSACTION_PAGES: Final = 7
+"""Pages that a transaction of a few events changes: their table and its three indexes, the record and its own.
+Of more events each has its bytes besides."""
 
-PASSES: Final = 3
+PASSES: Final = 16
 """Attempts to copy all of it, one after the other: each takes as long as what was written during the one
-before."""
+before. From the second on they take a millisecond or two."""
+
+FLOOD_PAGES: Final = CHECKPOINT_PAGES // 4
+"""Pages written during one attempt from which on the next would meet as many: then it is left."""
 
 
 class Checkpointer:
@@ -95,10 +98,12 @@ def copy(connection: sqlite3.Connection) -> bool:
 
     Raises sqlite3.Error. What the database is given is on the disk before the log may begin anew.
     """
-    had = None
+    had = -1
     for _ in range(PASSES):
         _, pages, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         if pages == had:
             return bool(pages == copied)
+        if had >= 0 and pages > had + FLOOD_PAGES:
+            break
         had = pages
     return False
