@@ -18,25 +18,26 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-CHECKPOINT_PAGES: Final = 1000
-"""Pages written to the log after which they are copied: SQLite's own number."""
+CHECKPOINT_PAGES: Final = 500
+"""Pages written to the log after which they are copied: half of SQLite's own number, since more come
+meanwhile."""
 
-WRITER_PAGES: Final = 4 * CHECKPOINT_PAGES
+WRITER_PAGES: Final = 3 * CHECKPOINT_PAGES
 """Pages in the log at which the writer copies them itself, as part of a commit.
 
 Without a pause between two commits nobody else ever copies the last page, and the log would grow for ever.
-Most of them are copied by then.
+Most of them are copied by then. A full disk takes no more pages than `reserve.RESERVE_BYTES` is for.
 """
 
 TRANSACTION_PAGES: Final = 7
-"""Pages that a transaction of a few events changes: their table and its three indexes, the record and its own.
-Of more events each has its bytes besides."""
+"""Pages that a transaction of a few events changes: their table and its three indexes, the record and its
+own. Of more events each has its bytes besides."""
 
 PASSES: Final = 16
 """Attempts to copy all of it, one after the other: each takes as long as what was written during the one
 before. From the second on they take a millisecond or two."""
 
-FLOOD_PAGES: Final = CHECKPOINT_PAGES // 4
+FLOOD_PAGES: Final = CHECKPOINT_PAGES // 2
 """Pages written during one attempt from which on the next would meet as many: then it is left."""
 
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 RESERVE_BYTES = 16 * 1024 * 1024
-"""What is set aside: twice the size at which the write-ahead log is copied (`checkpointer`, 1,000 pages of
-8 kB)."""
+"""What is set aside: more than the size at which the writer empties the write-ahead log (1,500 pages of 8 kB,
+`checkpointer.WRITER_PAGES`)."""
 
 RESERVE_PART = 4
 """At most this part of what is free (1/4) is set aside, so that a small disk is not filled by it."""

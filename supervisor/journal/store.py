@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.journal import schema
-from supervisor.journal.checkpointer import CHECKPOINT_PAGES, WRITER_PAGES, Checkpointer
+from supervisor.journal.checkpointer import WRITER_PAGES, Checkpointer
 from supervisor.journal.errors import JournalError, JournalInUse
 from supervisor.journal.reserve import Reserve
 from supervisor.journal.rows import Blob, Durability, RecordUpdate, Stored
@@ -446,7 +446,7 @@ def _prepare(connection: sqlite3.Connection, durability: Durability, migrations:
     connection.execute(f"PRAGMA synchronous = {durability.value}")
     connection.execute(f"PRAGMA wal_autocheckpoint = {WRITER_PAGES}")
     # What is beyond the usual size is given back: a full disk holds no more of it than the reserve is for.
-    connection.execute(f"PRAGMA journal_size_limit = {CHECKPOINT_PAGES * PAGE_BYTES}")
+    connection.execute(f"PRAGMA journal_size_limit = {WRITER_PAGES * PAGE_BYTES}")
     connection.execute("UPDATE server SET epoch = epoch + 1")
     (epoch,) = connection.execute("SELECT epoch FROM server").fetchone()
     return int(epoch)

@@ -200,6 +200,11 @@ class Writer:
             raise again(call.error)
         return call.answer  # type: ignore[return-value]
 
+    @property
+    def roomy(self) -> bool:
+        """Whether nobody has to wait in `room`, nor for trouble to end."""
+        return self.failure is None and self.trouble is None and self._pending_bytes <= MAX_PENDING_BYTES
+
     async def room(self) -> None:
         """Wait while more than `MAX_PENDING_BYTES` of all conversations are undurable. Raises the failure."""
         await trio.lowlevel.checkpoint()
