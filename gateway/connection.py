@@ -408,6 +408,12 @@ class Connection(TCPServer):
             data, self._gathered = bytes(self._gathered), bytearray()
             await self._write(data)
 
+    async def _written(self) -> None:
+        """Write what has gathered; nothing gathers from now on."""
+        data, self._gathered = bytes(self._gathered or b""), None
+        if data:
+            await self._write(data)
+
     async def _gather(self, data: bytes) -> None:
         if self._gathered is None:
             await self._write(data)
@@ -490,12 +496,9 @@ class Connection(TCPServer):
         try:
             yield
         finally:
-            data, self._gathered = bytes(self._gathered), None
-            if data:
-                await self._write(data)
+            await self._written()
 
-    @contextlib.asynccontextmanager
-    async def gathering(self, send: SendText) -> AsyncIterator[tuple[SendTexts, bool]]:
+    def gathering(self, send: SendText) -> Gathering:
         """Write the data sent in the block in few large pieces, and yield what replaces `send` in the block.
         It takes several texts at once. The second value: whether many take hardly longer than one. Where they
         pass through all layers, or are compressed, each takes its time.
@@ -504,27 +507,7 @@ class Connection(TCPServer):
         each time. Nothing is gathered for HTTP/2: a connection has many streams, and their control frames
         must not wait.
         """
-
-        async def send_each(texts: Sequence[bytes]) -> None:
-            for text in texts:
-                await send(text)
-
-        protocol = self.protocol.protocol
-        if not isinstance(protocol, H11Protocol):
-            yield send_each, False
-            return
-        self._gathered = bytearray()
-        try:
-            stream = protocol.stream
-            if isinstance(stream, WSStream):
-                writer = FrameWriter(stream, self._gather, send)
-                yield writer.send, writer.plain
-            else:
-                yield send_each, False
-        finally:
-            data, self._gathered = bytes(self._gathered), None
-            if data:
-                await self._write(data)
+        return Gathering(self, send)
 
     def inbox(self, scope: object, *, first: int, then: int, compressed: bool) -> MessageBuffer:
         """Limit the messages of a WebSocket that is not accepted yet: the first one, and later ones.
@@ -541,6 +524,38 @@ class Connection(TCPServer):
                 if not compressed:
                     stream.handshake.extensions = None
         return inbox
+
+
+class Gathering:
+    """The block of `Connection.gathering`. A generator would take longer than what a small block does."""
+
+    __slots__ = ("_connection", "_gathers", "_send")
+
+    def __init__(self, connection: Connection, send: SendText) -> None:
+        self._connection = connection
+        self._send = send
+        self._gathers = False
+
+    async def __aenter__(self) -> tuple[SendTexts, bool]:
+        connection = self._connection
+        protocol = connection.protocol.protocol
+        if not isinstance(protocol, H11Protocol):
+            return self._send_each, False
+        self._gathers = True
+        connection._gathered = bytearray()
+        stream = protocol.stream
+        if isinstance(stream, WSStream):
+            writer = FrameWriter(stream, connection._gather, self._send)
+            return writer.send, writer.plain
+        return self._send_each, False
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._gathers:
+            await self._connection._written()
+
+    async def _send_each(self, texts: Sequence[bytes]) -> None:
+        for text in texts:
+            await self._send(text)
 
 
 current: ContextVar[Connection] = ContextVar("current")

@@ -229,13 +229,19 @@ class Log:
         Cancellation takes nothing back.
         """
         wanted = self._ticket
-        if not self.settled:
-            self._writer.hurry()
-        await trio.lowlevel.checkpoint()
+        if self._durable_ticket >= wanted:
+            await trio.lowlevel.checkpoint()
+            return
+        self._writer.hurry()
         with urgent():
             while self._durable_ticket < wanted:
                 self._check()
                 await self._moved.park()
+
+    @property
+    def roomy(self) -> bool:
+        """Whether nobody has to wait in `room`."""
+        return self._error is None and self._writer.roomy
 
     async def room(self) -> None:
         """Wait while the writes of all conversations that are not durable exceed a limit. Raises as `append`

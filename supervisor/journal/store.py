@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.journal import schema
+from supervisor.journal.checkpointer import WRITER_PAGES, Checkpointer
 from supervisor.journal.errors import JournalError, JournalInUse
 from supervisor.journal.reserve import Reserve
 from supervisor.journal.rows import Blob, Durability, RecordUpdate, Stored
@@ -63,6 +64,9 @@ values until it is used again, and each size has one: a flood of large events le
 
 BLOB_ROWS = 16
 """A blob takes about as long to remove as so many events: it is larger."""
+
+ERASED_BYTES = 1024
+"""Bytes that a removed event is taken to have changed, for the checkpoints."""
 
 Step = Callable[[], object]
 
@@ -149,6 +153,7 @@ class Store:
         self._growing: set[int] = set()
         self.epoch = epoch
         self.reserve = Reserve(_reserve_path(path))
+        self._checkpointer = Checkpointer(path, PAGE_BYTES)
 
     @classmethod
     def open(
@@ -192,6 +197,7 @@ class Store:
     def close(self) -> None:
         """Close the connection, which folds the write-ahead log into the file, and free the lock."""
         try:
+            self._checkpointer.stop()
             self.reserve.remove()
             self._connection.close()
         finally:
@@ -221,6 +227,10 @@ class Store:
     def probe(self) -> None:
         """Write something without effect. Raises sqlite3.Error if nothing can be written."""
         self._execute("UPDATE server SET epoch = epoch")
+
+    def committed(self, size: int) -> None:
+        """Note that a transaction of about so many bytes was committed."""
+        self._checkpointer.note(size)
 
     def checkpoint(self) -> None:
         """Empty the write-ahead log into the file and free its space, if that is possible now."""
@@ -423,6 +433,7 @@ class Store:
         if not count:
             self._execute("DELETE FROM kind_counts WHERE conversation = ?", (key,))
             count = self._execute("DELETE FROM deletions WHERE conversation = ?", (key,)).rowcount
+        self.committed(count * ERASED_BYTES)
         return count
 
 
@@ -450,6 +461,9 @@ def _prepare(connection: sqlite3.Connection, durability: Durability, migrations:
     schema.migrate(connection, migrations)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {durability.value}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {WRITER_PAGES}")
+    # What is beyond the usual size is given back: a full disk holds no more of it than the reserve is for.
+    connection.execute(f"PRAGMA journal_size_limit = {WRITER_PAGES * PAGE_BYTES}")
     connection.execute("UPDATE server SET epoch = epoch + 1")
     (epoch,) = connection.execute("SELECT epoch FROM server").fetchone()
     return int(epoch)
