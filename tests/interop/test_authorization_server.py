@@ -15,14 +15,13 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import attrs
 import httpx2
 import pytest
 import trio
-from mcp import Client
 
 from supervisor.credentials import SecretStore
 from supervisor.mcp.logins import LoginStore
@@ -36,6 +35,9 @@ from tests.interop.authorization import (
 from tests.support.mcp_servers import RealServer, real_server
 from tests.support.scripted import ScriptedLog, scripted_command
 from tests.support.server import ServerProcess, running_server
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 pytestmark = pytest.mark.interop
 
@@ -333,6 +335,8 @@ def test_a_logout_without_the_provider_says_so(world: World) -> None:
 @given(lifetime=SHORT, opaque=True)
 async def test_a_token_is_renewed_in_mid_conversation(world: World, tmp_path: Path) -> None:
     """One MCP session of the agent outlives its token, time after time, and the provider's absence."""
+    from mcp import Client  # takes most of a second, and every process collects this module
+
     await trio.to_thread.run_sync(world.add)
     await trio.to_thread.run_sync(world.log_in)
     log = ScriptedLog(tmp_path / "agent.jsonl")
