@@ -31,7 +31,7 @@ def quotes() -> list[str]:
 
 @cache
 def said() -> str:
-    """All that the code says, to search in at once: quotes are one line, none goes over from one to the next."""
+    """All that the code says, to search in at once: no quote goes over the end of a line."""
     return "\n".join(literals())
 
 
