@@ -19,6 +19,7 @@ import trio
 from gateway.cli.start_request import new_id
 from supervisor.acp import (
     AgentMessageChunk,
+    AgentThoughtChunk,
     ConnectionLost,
     InitializeResult,
     Oversize,
@@ -121,7 +122,9 @@ class ProbeHandler:
         self.updates: list[str] = []
         self.said = ""
         self.noise_lines = 0
-        self.updated = trio.Event()
+        self.speaking = trio.Event()
+        """Set when the turn has begun to say something. An adapter may tell that it runs before its agent
+        does, which then loses a cancel."""
         self.unreadable = 0
 
     def notification(self, method: str, params: Any) -> None:
@@ -145,7 +148,8 @@ class ProbeHandler:
             said = self.open.pop(parsed.tool_call_id, "")
             if parsed.status not in ENDED:
                 self.open[parsed.tool_call_id] = said + json.dumps(parsed.raw)
-        self.updated.set()
+        if isinstance(parsed, AgentMessageChunk | AgentThoughtChunk | ToolCall | ToolCallUpdate):
+            self.speaking.set()
 
     def flush(self) -> None:
         """Nothing waits."""
@@ -413,7 +417,7 @@ class Probe:
         params = self._prompt_params(LONG_PROMPT)
         if not self._prompted:
             raise _Skip(SKIPPED, "no prompt was answered")
-        handler.updated = trio.Event()
+        handler.speaking = trio.Event()
         answers: list[Any] = []
 
         async def ask() -> None:
@@ -423,7 +427,7 @@ class Probe:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ask)
                 with trio.move_on_after(CANCEL_AFTER_SECONDS):
-                    await handler.updated.wait()
+                    await handler.speaking.wait()
                 began = trio.current_time()
                 run.connection.notify("session/cancel", {"sessionId": params["sessionId"]})
         except BaseExceptionGroup as group:
