@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from supervisor.journal import Brief, Listing, SearchTooLong, Stored, open_journal, queries
 from supervisor.journal.log import KNOWN_KINDS
 from supervisor.journal.schema import migrate
-from supervisor.journal.store import Store, _connect, insert_sizes
+from supervisor.journal.store import STATEMENT_BYTES, Store, _connect, insert_sizes
 from tests.journal.harness import put_blob
 
 
@@ -292,6 +292,30 @@ def test_whatever_bytes_and_names_come_back_as_they_were(content):
         back = queries.search(connection, 1, 100, queries.EVERYTHING, "desc", None, 100)
         assert list(back.items) == rows[::-1]
         assert queries.get(connection, 1, 100, [row.id for row in rows]) == rows
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "sizes", [[100_000] * 40, [10, STATEMENT_BYTES + 1, 10], [STATEMENT_BYTES] * 3, [1] * 5000]
+)
+def test_a_statement_keeps_few_bytes(sizes):
+    """Each prepared one has its last values until it is used again: forty of large ones are megabytes."""
+    connection = _connect(":memory:")
+    try:
+        migrate(connection)
+        rows = [
+            Stored(id=str(seq), kind="k", source="s", timestamp="t", body=bytes(size), seq=seq)
+            for seq, size in enumerate(sizes)
+        ]
+        steps = Store(connection, -1, 1).insert_steps([(1, row) for row in rows])
+        for step in steps:
+            step()
+        for values in (step.args[1] for step in steps if isinstance(step.args[0], str)):
+            held = [len(value) for value in values if isinstance(value, bytes)]
+            assert len(held) == 1 or sum(held) <= STATEMENT_BYTES
+        found = connection.execute("SELECT seq, length(body) FROM events ORDER BY seq").fetchall()
+        assert found == list(enumerate(sizes))
     finally:
         connection.close()
 
