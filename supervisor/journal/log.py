@@ -213,12 +213,11 @@ class Log:
         if not self.settled:
             self._writer.hurry()
         await trio.lowlevel.checkpoint()
-        with urgent():
-            while self._durable_ticket < wanted:
-                self._check()
-                if self._writer.trouble is not None:
-                    return False
-                await self._moved.park()
+        while self._durable_ticket < wanted:
+            self._check()
+            if self._writer.trouble is not None:
+                return False
+            await self._until_moved()
         return True
 
     async def flushed(self) -> None:
@@ -232,16 +231,19 @@ class Log:
         if not self.settled:
             self._writer.hurry()
         await trio.lowlevel.checkpoint()
-        with urgent():
-            while self._durable_ticket < wanted:
-                self._check()
-                await self._moved.park()
+        while self._durable_ticket < wanted:
+            self._check()
+            await self._until_moved()
 
     async def room(self) -> None:
         """Wait while the writes of all conversations that are not durable exceed a limit. Raises as `append`
         does."""
         await self._writer.room()
         self._check()
+
+    async def _until_moved(self) -> None:
+        with urgent():
+            await self._moved.park()
 
     # Reading: only what is durable. All of these can be cancelled and raise LogDeleted or JournalError.
 
