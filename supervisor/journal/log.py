@@ -213,12 +213,11 @@ class Log:
         if not self.settled:
             self._writer.hurry()
         await trio.lowlevel.checkpoint()
-        with urgent():
-            while self._durable_ticket < wanted:
-                self._check()
-                if self._writer.trouble is not None:
-                    return False
-                await self._moved.park()
+        while self._durable_ticket < wanted:
+            self._check()
+            if self._writer.trouble is not None:
+                return False
+            await self._until_moved()
         return True
 
     async def flushed(self) -> None:
@@ -233,10 +232,9 @@ class Log:
             await trio.lowlevel.checkpoint()
             return
         self._writer.hurry()
-        with urgent():
-            while self._durable_ticket < wanted:
-                self._check()
-                await self._moved.park()
+        while self._durable_ticket < wanted:
+            self._check()
+            await self._until_moved()
 
     @property
     def roomy(self) -> bool:
@@ -248,6 +246,10 @@ class Log:
         does."""
         await self._writer.room()
         self._check()
+
+    async def _until_moved(self) -> None:
+        with urgent():
+            await self._moved.park()
 
     # Reading: only what is durable. All of these can be cancelled and raise LogDeleted or JournalError.
 

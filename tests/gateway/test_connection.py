@@ -21,7 +21,7 @@ import trio.testing
 from hypercorn.config import Config as HypercornConfig
 
 from gateway import connection as connection_module
-from gateway.connection import Connection
+from gateway.connection import GATHER_BYTES, JOIN_BYTES, Connection
 from gateway.http2 import Http2
 from gateway.late_application import LateApplication
 from gateway.listener import bind, serve_connections, url_of
@@ -192,6 +192,36 @@ async def test_a_small_answer_is_written_at_once(server, monkeypatch, kept):
             assert written[number:] == [received]
             assert received.startswith(b"HTTP/1.1 200 ")
             assert received.endswith(b"" if kept == b"HEAD" else b'{"status":"ok"}')
+
+
+async def test_so_is_a_large_one_unless_it_is_very_large(server, monkeypatch):
+    written = []
+    write = Connection._write
+
+    async def note(self, data):
+        if data:
+            written.append(len(data))
+        await write(self, data)
+
+    monkeypatch.setattr(Connection, "_write", note)
+    request = GET.replace(b"/alive", b"/openapi.json")
+    close = request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+
+    async def whole():
+        async with await trio.open_tcp_stream(*address(server)) as stream:
+            await stream.send_all(close)
+            received = b"".join([data async for data in stream])
+        head, _, body = received.partition(b"\r\n\r\n")
+        assert f"content-length: {len(body)}\r\n".encode() in head + b"\r\n"
+        return len(head) + 4, body
+
+    head, body = await whole()
+    assert GATHER_BYTES < len(body) < JOIN_BYTES
+    assert written == [head + len(body)]
+    monkeypatch.setattr(connection_module, "JOIN_BYTES", GATHER_BYTES)
+    written.clear()
+    assert await whole() == (head, body)
+    assert written == [head, len(body)]
 
 
 class Client:
