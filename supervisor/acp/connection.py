@@ -7,6 +7,7 @@ work (a permission, a terminal) runs in child tasks.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -42,6 +43,10 @@ RECEIVE_BYTES: Final = 64 * 1024
 
 WRITE_BYTES: Final = 64 * 1024
 """Queued frames are joined into writes of about this size, bytes."""
+
+AT_ONCE_BYTES: Final = 16 * 1024
+"""The largest frame that is written when it is made, if none waits. The writer task would write it a pass of
+Trio's loop later."""
 
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
 """Bytes that may be queued for an agent that does not read its input, beyond one frame.
@@ -239,14 +244,31 @@ class Connection:
             self.fail(f"the agent does not read its input: {self._queued} bytes wait in its queue")
             return
         self.trace.record(">", trio.current_time(), frame)
+        if not self._queued and len(frame) <= AT_ONCE_BYTES:
+            frame = frame[self._write_at_once(frame) :]
+            if not frame:
+                return
         self._outbox.append(frame)
         self._queued += len(frame) + FRAME_OVERHEAD_BYTES
         self._to_send.set()
         if self._idle.is_set():
             self._idle = trio.Event()
 
+    def _write_at_once(self, frame: bytes) -> int:
+        """Write what the pipe takes without waiting, when nothing is queued; return how many bytes. What
+        fails is left to the writer task, which meets it, too."""
+        if not isinstance(self._send, trio.lowlevel.FdStream):
+            return 0
+        descriptor = self._send.fileno()
+        if descriptor < 0:
+            return 0
+        try:
+            return os.write(descriptor, frame)  # does not block: FdStream made it so
+        except OSError:
+            return 0
+
     async def _write_all(self) -> None:
-        """The writer task: only it writes, and only the end of the connection cancels it."""
+        """The writer task: it writes what is queued, and only the end of the connection cancels it."""
         try:
             while True:
                 await self._to_send.wait()

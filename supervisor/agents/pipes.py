@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
+from contextlib import suppress
 
 import trio
 
@@ -39,6 +40,8 @@ class AgentPipe(trio.abc.ReceiveStream):
 
     def __init__(self, descriptor: int) -> None:
         self._stream = trio.lowlevel.FdStream(descriptor)
+        self._emptied = False
+        """Whether the last read got less than it asked for."""
         self._exited_at: float | None = None
         self._patience = math.inf
         self._left = math.inf
@@ -90,12 +93,26 @@ class AgentPipe(trio.abc.ReceiveStream):
         began = trio.current_time()
         with trio.CancelScope(deadline=began + self._patience) as self._waiting:
             try:
-                return bytes(await self._stream.receive_some(size))
+                return await self._receive(size)
             finally:
                 self._waiting = None
                 if self._exited_at is not None:
                     self._patience -= trio.current_time() - max(began, self._exited_at)
         return self._receive_now(size)
+
+    async def _receive(self, size: int) -> bytes:
+        descriptor = self._stream.fileno()
+        if self._emptied and descriptor >= 0:
+            # Waits for an empty pipe at once. Trio's stream first passes through its loop and reads in vain.
+            await trio.lowlevel.wait_readable(descriptor)
+            with suppress(OSError):
+                if self._stream.fileno() == descriptor:
+                    data = os.read(descriptor, size)
+                    self._emptied = len(data) < size
+                    return data
+        data = bytes(await self._stream.receive_some(size))
+        self._emptied = len(data) < size
+        return data
 
     def _receive_now(self, size: int) -> bytes:
         """Read what is in the pipe already: on a busy machine the time may be over before that was read."""

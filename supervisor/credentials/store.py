@@ -229,6 +229,8 @@ class SecretStore:
             return Rotation(settled.source, before.source, len(entries))
 
     async def _loaded(self) -> dict[str, _Entry]:
+        if self._entries is not None and not self._lock.locked():
+            return self._entries  # replaced as a whole, under the lock
         async with self._lock:
             return await self._load()
 

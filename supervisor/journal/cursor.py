@@ -97,8 +97,9 @@ class Cursor:
         Cancelled, nothing is taken: the next call returns what this one would have.
         Raises LogDeleted when the conversation is deleted, JournalError when the journal fails.
         """
-        await trio.lowlevel.checkpoint()
         log, tail = self._log, self._tail
+        if self._waiting or not tail.start <= self.position >= tail.visible:
+            await trio.lowlevel.checkpoint()  # else it waits below, which is one
         while True:
             log._check()
             items: list[Item] = []

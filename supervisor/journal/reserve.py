@@ -1,6 +1,6 @@
 """Disk space reserved beside the journal, so that conversations can be deleted on a full disk.
 
-Deleting writes: changed pages go to the write-ahead log, and SQLite empties the log into the database only if
+Deleting writes: changed pages go to the write-ahead log, and the log is emptied into the database only if
 the database can take all of it. Measured on a full disk, deleting needs up to as much as the log then holds:
 1.6 MB with events of 1 kB, 9 MB with events of 3 MB. So a file beside the journal keeps that much back, and
 is emptied when somebody deletes on a full disk.
@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 RESERVE_BYTES = 16 * 1024 * 1024
-"""What is set aside: twice the size at which SQLite empties the write-ahead log (1,000 pages of 8 kB)."""
+"""What is set aside: more than the size at which the writer empties the write-ahead log (1,500 pages of 8 kB,
+`checkpointer.WRITER_PAGES`)."""
 
 RESERVE_PART = 4
 """At most this part of what is free (1/4) is set aside, so that a small disk is not filled by it."""

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.journal import schema
+from supervisor.journal.checkpointer import WRITER_PAGES, Checkpointer
 from supervisor.journal.errors import JournalError, JournalInUse
 from supervisor.journal.reserve import Reserve
 from supervisor.journal.rows import Blob, Durability, RecordUpdate, Stored
@@ -57,8 +58,15 @@ EXACT_ROWS = 32
 CACHED_STATEMENTS = 64
 """Room for the 31 exact and 6 large INSERTs and the rest: measured, all of them together keep about 1 MB."""
 
+STATEMENT_BYTES = 256 * 1024
+"""Bytes of events in one statement; a larger event is alone in its own. A prepared statement keeps its last
+values until it is used again, and each size has one: a flood of large events left 60 MB in them."""
+
 BLOB_ROWS = 16
 """A blob takes about as long to remove as so many events: it is larger."""
+
+ERASED_BYTES = 1024
+"""Bytes that a removed event is taken to have changed, for the checkpoints."""
 
 Step = Callable[[], object]
 
@@ -74,6 +82,18 @@ def insert_sizes(count: int) -> Iterator[int]:
         yield from (size for _ in range(whole))
     if count:
         yield count
+
+
+def _slices(rows: Sequence[tuple[int, Stored]]) -> Iterator[Sequence[tuple[int, Stored]]]:
+    """Cut them where they have more than `STATEMENT_BYTES`."""
+    begin = size = 0
+    for at, (_, row) in enumerate(rows):
+        size += len(row.body)
+        if size > STATEMENT_BYTES and at > begin:
+            yield rows[begin:at]
+            begin, size = at, len(row.body)
+    if begin < len(rows):
+        yield rows[begin:] if begin else rows
 
 
 def _insert(count: int) -> str:
@@ -133,6 +153,7 @@ class Store:
         self._growing: set[int] = set()
         self.epoch = epoch
         self.reserve = Reserve(_reserve_path(path))
+        self._checkpointer = Checkpointer(path, PAGE_BYTES)
 
     @classmethod
     def open(
@@ -176,6 +197,7 @@ class Store:
     def close(self) -> None:
         """Close the connection, which folds the write-ahead log into the file, and free the lock."""
         try:
+            self._checkpointer.stop()
             self.reserve.remove()
             self._connection.close()
         finally:
@@ -206,6 +228,10 @@ class Store:
         """Write something without effect. Raises sqlite3.Error if nothing can be written."""
         self._execute("UPDATE server SET epoch = epoch")
 
+    def committed(self, size: int) -> None:
+        """Note that a transaction of about so many bytes was committed."""
+        self._checkpointer.note(size)
+
     def checkpoint(self) -> None:
         """Empty the write-ahead log into the file and free its space, if that is possible now."""
         with suppress(sqlite3.Error):
@@ -230,13 +256,14 @@ class Store:
     def insert_steps(self, rows: Sequence[tuple[int, Stored]]) -> list[Step]:
         """Return the statements that store these (conversation key, event) pairs."""
         steps: list[Step] = []
-        at = 0
-        for size in insert_sizes(len(rows)):
-            values: list[object] = []
-            for key, row in rows[at : at + size]:
-                values += (key, row.seq, row.id, row.kind, row.source, row.timestamp, row.body)
-            steps.append(partial(self._execute, _INSERTS[size], values))
-            at += size
+        for some in _slices(rows):
+            at = 0
+            for size in insert_sizes(len(some)):
+                values: list[object] = []
+                for key, row in some[at : at + size]:
+                    values += (key, row.seq, row.id, row.kind, row.source, row.timestamp, row.body)
+                steps.append(partial(self._execute, _INSERTS[size], values))
+                at += size
         steps += (
             partial(self._count_blocks, key, row.seq, row.seq)
             for key, row in rows
@@ -406,6 +433,7 @@ class Store:
         if not count:
             self._execute("DELETE FROM kind_counts WHERE conversation = ?", (key,))
             count = self._execute("DELETE FROM deletions WHERE conversation = ?", (key,)).rowcount
+        self.committed(count * ERASED_BYTES)
         return count
 
 
@@ -433,6 +461,9 @@ def _prepare(connection: sqlite3.Connection, durability: Durability, migrations:
     schema.migrate(connection, migrations)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {durability.value}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {WRITER_PAGES}")
+    # What is beyond the usual size is given back: a full disk holds no more of it than the reserve is for.
+    connection.execute(f"PRAGMA journal_size_limit = {WRITER_PAGES * PAGE_BYTES}")
     connection.execute("UPDATE server SET epoch = epoch + 1")
     (epoch,) = connection.execute("SELECT epoch FROM server").fetchone()
     return int(epoch)

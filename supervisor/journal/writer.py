@@ -200,6 +200,11 @@ class Writer:
             raise again(call.error)
         return call.answer  # type: ignore[return-value]
 
+    @property
+    def roomy(self) -> bool:
+        """Whether nobody has to wait in `room`, nor for trouble to end."""
+        return self.failure is None and self.trouble is None and self._pending_bytes <= MAX_PENDING_BYTES
+
     async def room(self) -> None:
         """Wait while more than `MAX_PENDING_BYTES` of all conversations are undurable. Raises the failure."""
         await trio.lowlevel.checkpoint()
@@ -383,12 +388,15 @@ class Writer:
             self._tell(part, errors)
 
     def _tell(self, ops: Sequence[Op], errors: dict[int, JournalError]) -> None:
+        size = 0
         for op in ops:
+            size += op.size
             if isinstance(op, Call):
                 op.done = True
                 if op.deletes:
                     self._eraser.look()
         self._post(self._settled, ops, errors)
+        self._store.committed(size)
 
     # The thread, when a write has failed.
 

@@ -229,7 +229,9 @@ class AgentLifecycle:
 
     async def _ensure(self) -> Incarnation:
         # What it says in its start could not be stored, and it would be held back over that.
-        await self._context.journal.writable()
+        journal = self._context.journal
+        if journal.trouble is not None or journal.failure is not None:
+            await journal.writable()
         async with self._lock:
             self.touch()
             run = self.ready

@@ -288,9 +288,12 @@ class Incoming:
         While the journal is not writable at all, a working agent is held back at once, unless its turn is
         cancelled: then Ostler reads on for its answer.
 
-        Raises JournalError. Cancellation changes nothing.
+        Raises JournalError. Cancellation changes nothing. No checkpoint where nobody has to wait: to read on
+        is one.
         """
         journal_log = self._recorder.log
+        if journal_log.roomy:
+            return
         await journal_log.room()
         while self._at_work and journal_log.trouble is not None:
             async with trio.open_nursery() as nursery:

@@ -141,7 +141,8 @@ class Prompting:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(watch)
-            nursery.start_soon(self._steering.steer, agent, turn)
+            if self._steering.applies(agent):
+                nursery.start_soon(self._steering.steer, agent, turn)
             try:
                 await agent.connection.request(
                     "session/prompt",

@@ -96,6 +96,7 @@ class Runner:
         self._closed = False
         self._turns_before = 0
         self._start_scope: trio.CancelScope | None = None
+        self._handing = trio.CancelScope()
         # What it works with; each knows those above it that it needs:
         self._hooks = hooks = Hooks(context, recorder, queue)
         translator = _translator(recorder, context.allowance, hooks)
@@ -216,7 +217,7 @@ class Runner:
             self.reports.run_paused()  # it had not begun
         elif not self._queue.interrupted:
             self._queue.interrupted = True
-            self._queue.called_off.set()
+            self._call_off()
             run, turn = self.agent.ready, self._queue.turn
             if turn is None:
                 if self._start_scope is not None:
@@ -238,6 +239,10 @@ class Runner:
         # Control returns also while its event cannot be stored: that stays queued.
         await self._recorder.log.flushed_unless_troubled()
 
+    def _call_off(self) -> None:
+        self._queue.called_off.set()
+        self._handing.cancel()
+
     async def stop_agent(self, *, force: bool = False) -> None:
         """Stop the agent in order, or at once. A running turn is cancelled first, and recorded as
         cancelled."""
@@ -247,7 +252,7 @@ class Runner:
         if force and self._queue.turn is not None:
             self._queue.wanted = False
             self._queue.interrupted = True
-            self._queue.called_off.set()
+            self._call_off()
             self._queue.turn.cancel()
         await self.agent.stop()
 
@@ -493,7 +498,8 @@ class Runner:
         with trio.CancelScope() as starting:
             self._start_scope = starting
             try:
-                await self._recorder.log.flushed()  # an agent works on nothing that could be lost
+                if not self._recorder.log.settled:
+                    await self._recorder.log.flushed()  # an agent works on nothing that could be lost
                 agent = await self.agent.ensure()
                 said = await self._hooks.before_prompt(item) if self._hooks.active else NOTHING
                 if self.session_open:
@@ -580,18 +586,9 @@ class Runner:
 
     async def _handed_over(self) -> None:
         """Wait until the hand-over of the message is durable, or the message is called off."""
-        if self._recorder.log.settled:
-            await trio.lowlevel.checkpoint()
-            return
-        async with trio.open_nursery() as nursery:
-
-            async def call_off() -> None:
-                await self._queue.called_off.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(call_off)
-            await self._recorder.log.flushed()
-            nursery.cancel_scope.cancel()
+        with trio.CancelScope() as self._handing:  # a task that waits for it would cost two passes of Trio's
+            if not self._queue.called_off.is_set():
+                await self._recorder.log.flushed()
 
     async def _show_mcp(self, item: Queued) -> None:
         """Answer `/mcp` without the agent; none is started."""

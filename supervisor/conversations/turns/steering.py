@@ -37,14 +37,15 @@ class Steering:
         self._recorder = recorder
         self._logger = log.bind(conversation_id=recorder.record.id)
 
+    def applies(self, agent: Incarnation) -> bool:
+        """Whether the agent takes messages during its turn."""
+        return agent.plan.descriptor.takes_messages and self._recorder.record.built_in
+
     async def steer(self, agent: Incarnation, turn: Turn) -> None:
         """Hand over what comes during the turn, until the agent refuses something: its turn is over then.
 
-        Does nothing for an agent that takes no messages. Cancellation, at the end of the turn, leaves a
-        message with the agent.
+        For an agent to which this `applies`. Cancellation, at the end of the turn, leaves a message with it.
         """
-        if not (agent.plan.descriptor.takes_messages and self._recorder.record.built_in):
-            return
         try:
             while await self._next(agent, turn):
                 pass
