@@ -133,7 +133,7 @@ MODELS = [*models_below(Family(Event), SEEN), *models_below(Record(HTTPValidatio
 EVENTS = list(members_of(Event).values())
 CORE_EVENTS = list(members_of(Event, Vocabulary.CORE).values())
 SCHEMAS = {each: json_schema(each) for each in Vocabulary}
-brief = settings(max_examples=everyday(6, 25), deadline=None, suppress_health_check=list(HealthCheck))
+brief = settings(max_examples=everyday(8, 25), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def by_name(model: type[Model]) -> str:
